@@ -5,6 +5,7 @@ pub mod audit;
 mod background;
 mod clock;
 pub mod conversation;
+mod divergence;
 mod error;
 mod fold;
 mod generator;
@@ -27,6 +28,7 @@ pub mod tools;
 mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
+pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut};
 pub use error::{Corruption, Error, Holder, Result};
 pub use fold::path::Path as LivePath;
 pub use fold::questions::PendingQuestion;

@@ -1,0 +1,308 @@
+//! Compares the bodies of two records of one kind.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{
+    Action, Added, BuiltIn, Dispatch, Effect, Input, ItemId, Lane, ObjectId, Outcome, Payload, Removed,
+    ToolEnd,
+};
+use foldlog_codec::msgpack::{Limits, Value};
+use foldlog_codec::{Kind, Record, SequenceNumber, record};
+
+use super::Difference;
+use super::left_out::{LeaveOut, always, json_texts};
+use super::walk::{Found, Walk};
+use crate::fold::names::Names;
+
+/// Fields of a record's JSON form that its body does not hold.
+const OF_RECORD: [&str; 4] = ["sequence", "time", "kind", "bytes"];
+
+/// Compares two bodies of one kind, and returns the first difference; `None` if they differ in nothing that is compared. The
+/// module's docs say what that is.
+pub(crate) fn compare(
+    kind: Kind,
+    recorded: &[u8],
+    produced: &[u8],
+    names: &Names,
+    leave_out: &LeaveOut,
+) -> Option<Difference> {
+    if recorded == produced {
+        return None;
+    }
+    let mut walk = Walk::everything();
+    (walk.json_texts, walk.addresses) = (json_texts(kind), false);
+    walk.left_out.extend(always(kind));
+    let found = if kind == Kind::DISPATCH {
+        dispatches(&mut walk, (recorded, produced), names, leave_out)
+    } else {
+        others(&mut walk, kind, (recorded, produced), names)
+    };
+    match found {
+        Found::Break(difference) => Some(difference),
+        // The bytes may differ for that reason.
+        Found::Continue(()) if walk.skipped => None,
+        Found::Continue(()) => Some(raw(recorded, produced)),
+    }
+}
+
+/// Returns the JSON form of a record's body with the names of its fields, or its digits if it does not decode.
+pub(super) fn named_form(kind: Kind, body: &[u8], names: &Names) -> Value {
+    form(kind, body, names).unwrap_or_else(|| digits(body))
+}
+
+fn form(kind: Kind, body: &[u8], names: &Names) -> Option<Value> {
+    let mut known = record::Names::default();
+    known.learn(&names.all());
+    let record = Record { sequence: SequenceNumber::MIN, kind, time_us: 0, body };
+    let mut value = record.to_value(&known).ok()?;
+    if let Value::Map(pairs) = &mut value {
+        // A conversation's record has fields of its own behind these.
+        let own =
+            pairs.iter().take_while(|(key, _)| key.as_str().is_some_and(|key| OF_RECORD.contains(&key)));
+        pairs.drain(..own.count());
+    }
+    Some(value)
+}
+
+/// Returns the name of an event, or a substitute if the log has not declared it.
+pub(super) fn event_name(event: u32, names: &Names) -> String {
+    names.event(event).map_or_else(|| format!("event-{event}"), |event| event.name.clone())
+}
+
+fn others(walk: &mut Walk<'_>, kind: Kind, (old, new): (&[u8], &[u8]), names: &Names) -> Found {
+    if holds_error(kind, old) && holds_error(kind, new) {
+        walk.left_out.push(if kind == Kind::INPUT { "$.content" } else { "$.shown" });
+    }
+    match (form(kind, old, names), form(kind, new, names)) {
+        (Some(old), Some(new)) => walk.values(&old, &new),
+        _ => Found::Continue(()),
+    }
+}
+
+/// Returns whether what a record says in words is an error's text.
+fn holds_error(kind: Kind, body: &[u8]) -> bool {
+    match kind {
+        Kind::TOOL_END => ToolEnd::decode(body)
+            .is_ok_and(|end| !matches!(end.outcome, Outcome::Committed | Outcome::Suspended)),
+        Kind::INPUT => Input::decode(body).is_ok_and(|input| input.is_error),
+        _ => false,
+    }
+}
+
+fn dispatches<'a>(
+    walk: &mut Walk<'a>,
+    (old_body, new_body): (&[u8], &[u8]),
+    names: &Names,
+    leave_out: &'a LeaveOut,
+) -> Found {
+    let (Ok(old), Ok(new)) = (Dispatch::decode(old_body), Dispatch::decode(new_body)) else {
+        return Found::Continue(());
+    };
+    if let Action::Event { event, .. } = old.action {
+        let left_out = leave_out.of(&event_name(event, names));
+        walk.left_out.extend(left_out.iter().map(String::as_str));
+    }
+    actions(walk, &old.action, &new.action, names)?;
+    lanes(walk, old_body, new_body)?;
+    let (of_old, of_new) = (resolved(&old, names), resolved(&new, names));
+    effects(walk, (&old, &of_old), (&new, &of_new), names)
+}
+
+/// Compares what was dispatched.
+fn actions(walk: &mut Walk<'_>, old: &Action<'_>, new: &Action<'_>, names: &Names) -> Found {
+    match (old, new) {
+        (Action::Event { event: old, data: old_data }, Action::Event { event: new, data: new_data }) => {
+            let (old_name, new_name) = (event_name(*old, names), event_name(*new, names));
+            walk.at(".name", |walk| walk.values(&Value::from(old_name), &Value::from(new_name)))?;
+            let version =
+                |event: u32| Value::from(names.event(event).map_or(0, |event| u64::from(event.version)));
+            walk.at(".version", |walk| walk.values(&version(*old), &version(*new)))?;
+            walk.at(".event", |walk| payloads(walk, *old_data, *new_data))
+        }
+        (Action::Tag { key: old, value: old_value }, Action::Tag { key: new, value: new_value }) => {
+            walk.at(".key", |walk| walk.values(&Value::from(old.as_str()), &Value::from(new.as_str())))?;
+            let value = |value: &Option<String>| value.as_deref().map(Value::from);
+            walk.at(".value", |walk| walk.options(value(old_value), value(new_value)))
+        }
+        (old, new) => {
+            let name = |action: &Action<'_>| match action {
+                Action::Event { event, .. } => event_name(*event, names),
+                Action::Seed => "seed".to_owned(),
+                Action::Clear => "clear".to_owned(),
+                Action::Reset => "reset".to_owned(),
+                Action::Tag { .. } => "tag".to_owned(),
+            };
+            let is_event = |action: &Action<'_>| matches!(action, Action::Event { .. });
+            let step = if is_event(old) && is_event(new) { ".name" } else { ".operation" };
+            walk.at(step, |walk| walk.values(&Value::from(name(old)), &Value::from(name(new))))
+        }
+    }
+}
+
+fn lanes(walk: &mut Walk<'_>, old: &[u8], new: &[u8]) -> Found {
+    let (Ok(old), Ok(new)) = (Lane::of(Kind::DISPATCH, old), Lane::of(Kind::DISPATCH, new)) else {
+        return Found::Continue(());
+    };
+    walk.at(".within", |walk| walk.options(old.within.map(Value::from), new.within.map(Value::from)))?;
+    let name = |lane: &Lane<'_>| lane.name.as_deref().map(Value::from);
+    walk.at(".lane", |walk| walk.options(name(&old), name(&new)))
+}
+
+/// Returns the effects of a dispatch; where the record holds none, those that its event was declared with.
+pub(crate) fn resolved<'a>(dispatch: &Dispatch<'a>, names: &Names) -> Vec<Effect<'a>> {
+    if let Some(effects) = &dispatch.effects {
+        return effects.clone();
+    }
+    let Action::Event { event, .. } = dispatch.action else { return Vec::new() };
+    let bindings = names.event(event).map(|event| event.bindings.as_slice()).unwrap_or_default();
+    let effect = |(slice, built_in)| match built_in {
+        BuiltIn::Append => Some(Effect::append(slice)),
+        BuiltIn::Replace => Some(Effect::replace(slice)),
+        BuiltIn::Explicit => None,
+    };
+    bindings.iter().filter_map(|binding| effect((binding.slice, binding.built_in))).collect()
+}
+
+/// Compares what two dispatches did to each slice.
+fn effects(
+    walk: &mut Walk<'_>,
+    (old, of_old): (&Dispatch<'_>, &[Effect<'_>]),
+    (new, of_new): (&Dispatch<'_>, &[Effect<'_>]),
+    names: &Names,
+) -> Found {
+    let by_slice: BTreeMap<u32, &Effect<'_>> = of_new.iter().map(|effect| (effect.slice, effect)).collect();
+    let known: BTreeMap<u32, &Effect<'_>> = of_old.iter().map(|effect| (effect.slice, effect)).collect();
+    for effect in of_old {
+        walk.slice = Some(names.slice_name(effect.slice));
+        match by_slice.get(&effect.slice) {
+            Some(other) => {
+                let (old, new) = (in_dispatch(old, effect, names), in_dispatch(new, other, names));
+                slice_effects(walk, old, new)?;
+            }
+            None => walk.differ(Some(effect_value(effect)), None, None)?,
+        }
+    }
+    for effect in of_new.iter().filter(|effect| !known.contains_key(&effect.slice)) {
+        walk.slice = Some(names.slice_name(effect.slice));
+        walk.differ(None, Some(effect_value(effect)), None)?;
+    }
+    walk.slice = None;
+    let order = |effects: &[Effect<'_>]| {
+        Value::Array(effects.iter().map(|effect| Value::from(names.slice_name(effect.slice))).collect())
+    };
+    let (old, new) = (order(of_old), order(of_new));
+    if old == new {
+        return Found::Continue(());
+    }
+    walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
+}
+
+/// Holds an effect with the event and the version that an appended event has.
+type InDispatch<'a, 'b> = (&'b Effect<'a>, Option<Payload<'a>>, u32);
+
+fn in_dispatch<'a, 'b>(dispatch: &Dispatch<'a>, effect: &'b Effect<'a>, names: &Names) -> InDispatch<'a, 'b> {
+    let Action::Event { event, data } = dispatch.action else { return (effect, None, 1) };
+    (effect, Some(data), names.event(event).map_or(1, |event| event.version))
+}
+
+fn slice_effects(walk: &mut Walk<'_>, old: InDispatch<'_, '_>, new: InDispatch<'_, '_>) -> Found {
+    let ((old_effect, ..), (new_effect, ..)) = (&old, &new);
+    if old_effect.removed != new_effect.removed {
+        let removed = |effect: &Effect<'_>| removed_value(&effect.removed);
+        walk.at(".removed", |walk| walk.options(removed(old_effect), removed(new_effect)))?;
+    }
+    if old_effect.added != Added::Event || new_effect.added != Added::Event {
+        let ((old, old_version), (new, new_version)) = (added(old), added(new));
+        for place in 0..old.len().max(new.len()) {
+            let (old, new) = (old.get(place).copied(), new.get(place).copied());
+            walk.at(format_args!(".added[{place}]"), |walk| match (old, new) {
+                (Some(old), Some(new)) => payloads(walk, old, new),
+                (old, new) => walk.differ(old.map(payload_value), new.map(payload_value), None),
+            })?;
+        }
+        if !old.is_empty() {
+            let version = |version| Value::from(u64::from(version));
+            walk.at(".version", |walk| walk.values(&version(old_version), &version(new_version)))?;
+        }
+    }
+    let before = |effect: &Effect<'_>| effect.before.map(id_value);
+    walk.at(".before", |walk| walk.options(before(old_effect), before(new_effect)))
+}
+
+/// Returns the items that an effect added, and their version.
+fn added<'a>((effect, event, version): InDispatch<'a, '_>) -> (Vec<Payload<'a>>, u32) {
+    match &effect.added {
+        Added::Event => (event.into_iter().collect(), version),
+        Added::Items { items, version } => (items.clone(), *version),
+    }
+}
+
+fn payloads(walk: &mut Walk<'_>, old: Payload<'_>, new: Payload<'_>) -> Found {
+    if old.bytes() == new.bytes() {
+        return Found::Continue(());
+    }
+    let object = |payload: Payload<'_>| payload.object().unwrap_or_else(|| ObjectId::of(payload.bytes()));
+    if (old.object().is_some() || new.object().is_some()) && object(old) == object(new) {
+        return Found::Continue(());
+    }
+    let (old, new) = (payload_value(old), payload_value(new));
+    walk.values(&old, &new)
+}
+
+/// Returns the value of a payload: of an object its reference, and of bytes that are over the limits their digits.
+fn payload_value(payload: Payload<'_>) -> Value {
+    match payload.object() {
+        Some(object) => Value::Map(vec![
+            (Value::from("$object"), Value::from(object.file_name())),
+            (Value::from("bytes"), Value::from(object.len)),
+        ]),
+        None => Value::decode_within(payload.bytes(), Limits::of_payload())
+            .unwrap_or_else(|_| digits(payload.bytes())),
+    }
+}
+
+fn digits(bytes: &[u8]) -> Value {
+    Value::Str(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn removed_value(removed: &Removed) -> Option<Value> {
+    match removed {
+        Removed::None => None,
+        Removed::All => Some(Value::from("all")),
+        Removed::Items(ids) => Some(Value::Array(ids.iter().copied().map(id_value).collect())),
+    }
+}
+
+fn id_value(id: ItemId) -> Value {
+    Value::Array(vec![Value::from(id.sequence), Value::from(u64::from(id.ordinal))])
+}
+
+fn effect_value(effect: &Effect<'_>) -> Value {
+    let added = match &effect.added {
+        Added::Event => Value::from("event"),
+        Added::Items { items, .. } => Value::Array(items.iter().copied().map(payload_value).collect()),
+    };
+    let removed = removed_value(&effect.removed).map(|removed| (Value::from("removed"), removed));
+    let before = effect.before.map(|before| (Value::from("before"), id_value(before)));
+    Value::Map(removed.into_iter().chain([(Value::from("added"), added)]).chain(before).collect())
+}
+
+/// Returns the first difference of two bodies of which decoding shows none: in a field that no decoder knows, or else the
+/// first byte.
+fn raw(recorded: &[u8], produced: &[u8]) -> Difference {
+    if let (Ok(old), Ok(new)) = (Value::decode(recorded), Value::decode(produced))
+        && let Found::Break(difference) = Walk::everything().values(&old, &new)
+    {
+        let note = difference.note.or_else(|| Some("in a field as it is recorded".to_owned()));
+        return Difference { note, ..difference };
+    }
+    let alike = recorded.iter().zip(produced).take_while(|(old, new)| old == new).count();
+    let byte = |body: &[u8]| body.get(alike).map(|byte| Value::from(u64::from(*byte)));
+    Difference {
+        slice: None,
+        path: format!("$[byte {alike}]"),
+        recorded: byte(recorded),
+        produced: byte(produced),
+        note: None,
+    }
+}

@@ -1,0 +1,278 @@
+//! Names where two runs of one log differ: the record, the slice, and the path of the value.
+//!
+//! A replay produces records again and compares each with the recorded one. Where they differ, it reports a
+//! [`Divergence`], whoever replays: the reducers alone, a host, or the binary.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `compare` | the comparison of two bodies of one kind |
+//! | `walk` | the first difference of two values, and its path |
+//! | `left_out` | which values are not compared |
+//!
+//! # Paths
+//!
+//! A path begins with `$`, which is the record's body, or with a slice named beside it, what the record did to that slice.
+//! Fields of the body have the names of the record's JSON form, except that an event's payload is `event` and its name is
+//! `name`. Fields of an effect are `removed`, `added`, `before` and `version`. `.name` leads into a map, `["any key"]` too,
+//! `[3]` into an array, from 0. A difference that only bytes show has the path `$[byte 17]`.
+//!
+//! # What is compared
+//!
+//! Two bodies of equal bytes are the same. Otherwise their fields are compared one by one: integers by value, floats bit by
+//! bit and with their width, strings and byte strings as different things, maps with the order of their keys. Payloads that
+//! are objects are compared by their reference, which is their hash. Text that is JSON, such as a call's arguments, is
+//! compared as JSON first, and then as text.
+//!
+//! # What is shown and not compared
+//!
+//! | record | values |
+//! |---|---|
+//! | tool_begin | `shown`: why a call was closed without running |
+//! | tool_end | `elapsed_us`; `not_undone[*].reason`; `shown` of an operation that was neither committed nor suspended, which is the error's text |
+//! | request | `failure.message` |
+//! | input | `content` if both sides hold an error's text (`is_error`) |
+//! | dispatch | the paths that a [`LeaveOut`] names for the event |
+//! | all | in texts: addresses, that is `0x` and 8 to 16 hexadecimal digits |
+//!
+//! Neither are times of records and envelope frames, which no body holds. Where two bodies differ in such a value, a
+//! difference that only bytes show, such as an integer that is longer than need be, is not looked for.
+//!
+//! # Invariants
+//!
+//! 1. Two bodies that differ give a difference, unless they differ only in values that are not compared.
+//! 2. No body, however hostile, makes a comparison panic. It takes at most 64 times the memory of the bodies and a
+//!    mebibyte, and none where they are equal.
+
+// Its users come with the replays.
+#![allow(dead_code, unused_imports)]
+
+mod compare;
+mod left_out;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::fmt;
+
+use foldlog_codec::body::{Action, Dispatch, Lane};
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, SequenceNumber, escape};
+use serde::Serialize;
+
+use crate::fold::names::Names;
+
+pub use left_out::LeaveOut;
+
+pub(crate) use compare::compare;
+
+/// Number of characters of a value that [`Divergence`] displays.
+const VALUE_CHARS_MAX: usize = 200;
+
+/// Number of characters before the first difference of two long values that [`Divergence`] displays.
+const VALUE_CHARS_BEFORE: usize = 40;
+
+/// Names how a record that was produced again differs from the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DivergenceKind {
+    /// The recorded record was produced, but differently.
+    Changed,
+    /// The recorded record was not produced.
+    Missing,
+    /// A record was produced that is not recorded.
+    Extra,
+}
+
+/// Names the lane of a record: through which of the host's handles it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct LaneName {
+    /// Begin of the tool run through whose handle the record was written; `None` if it was written from outside.
+    pub within: Option<SequenceNumber>,
+    /// Name that the host gave the lane; `None` for the handle without one.
+    pub name: Option<String>,
+}
+
+impl LaneName {
+    /// Returns whether this is the main lane.
+    pub fn is_main(&self) -> bool {
+        self.within.is_none() && self.name.is_none()
+    }
+}
+
+impl From<Lane<'_>> for LaneName {
+    fn from(lane: Lane<'_>) -> LaneName {
+        LaneName { within: lane.within, name: lane.name.map(std::borrow::Cow::into_owned) }
+    }
+}
+
+impl fmt::Display for LaneName {
+    /// Displays the lane in words: ``lane `mailbox` ``, `lane of the run begun at 12`, or `main lane`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.within, &self.name) {
+            (None, None) => f.write_str("main lane"),
+            (Some(begin), None) => write!(f, "lane of the run begun at {begin}"),
+            (None, Some(name)) => write!(f, "lane `{}`", escape::text(name)),
+            (Some(begin), Some(name)) => {
+                write!(f, "lane `{}` of the run begun at {begin}", escape::text(name))
+            }
+        }
+    }
+}
+
+/// Names the place where a replay differs from its log.
+///
+/// Displays as one line, with everything from outside escaped and values shortened; serializes as one object with all of
+/// them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Divergence {
+    /// Sequence number of the recorded record. Of an [`Extra`](DivergenceKind::Extra) one: the number that the record was
+    /// produced with.
+    pub sequence: SequenceNumber,
+    /// Lane of the record.
+    pub lane: LaneName,
+    /// How the record differs.
+    pub divergence: DivergenceKind,
+    /// Kind of the record, and for a dispatch a space and the name of its event or action, such as `dispatch chat.said`.
+    pub record: String,
+    /// Name of the slice whose change differs; `None` if the difference is in no slice.
+    pub slice: Option<String>,
+    /// Path of the value that differs; `$` if the whole record does.
+    pub path: String,
+    /// Recorded value; absent if none is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Value>,
+    /// Produced value; absent if none was produced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub produced: Option<Value>,
+    /// What differs, where the values do not show it, such as `order of keys`; absent where they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Holds the first difference of two bodies of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Difference {
+    /// Name of the slice whose change differs.
+    pub(crate) slice: Option<String>,
+    /// Path of the value that differs.
+    pub(crate) path: String,
+    pub(crate) recorded: Option<Value>,
+    pub(crate) produced: Option<Value>,
+    /// What differs, where the values do not show it.
+    pub(crate) note: Option<String>,
+}
+
+impl Divergence {
+    /// Makes the divergence of a record that was produced differently. `record` is what [`record_name`] gives.
+    pub(crate) fn changed(
+        sequence: SequenceNumber,
+        lane: LaneName,
+        record: String,
+        difference: Difference,
+    ) -> Divergence {
+        let Difference { slice, path, recorded, produced, note } = difference;
+        let divergence = DivergenceKind::Changed;
+        Divergence { sequence, lane, divergence, record, slice, path, recorded, produced, note }
+    }
+
+    /// Makes the divergence of a recorded record that was not produced, from its body.
+    pub(crate) fn missing(
+        sequence: SequenceNumber,
+        lane: LaneName,
+        (kind, body): (Kind, &[u8]),
+        names: &Names,
+    ) -> Divergence {
+        let extra = Divergence::extra(sequence, lane, (kind, body), names);
+        Divergence { divergence: DivergenceKind::Missing, recorded: extra.produced, produced: None, ..extra }
+    }
+
+    /// Makes the divergence of a record that was produced and is not recorded, from its body.
+    pub(crate) fn extra(
+        sequence: SequenceNumber,
+        lane: LaneName,
+        (kind, body): (Kind, &[u8]),
+        names: &Names,
+    ) -> Divergence {
+        Divergence {
+            sequence,
+            lane,
+            divergence: DivergenceKind::Extra,
+            record: record_name(kind, body, names),
+            slice: None,
+            path: "$".to_owned(),
+            recorded: None,
+            produced: Some(compare::named_form(kind, body, names)),
+            note: None,
+        }
+    }
+}
+
+/// Returns the kind of a record, and for a dispatch a space and the name of its event or action.
+pub(crate) fn record_name(kind: Kind, body: &[u8], names: &Names) -> String {
+    if kind != Kind::DISPATCH {
+        return kind.to_string();
+    }
+    let Ok(dispatch) = Dispatch::decode(body) else { return kind.to_string() };
+    match dispatch.action {
+        Action::Event { event, .. } => format!("{kind} {}", compare::event_name(event, names)),
+        Action::Seed => format!("{kind} seed"),
+        Action::Clear => format!("{kind} clear"),
+        Action::Reset => format!("{kind} reset"),
+        Action::Tag { .. } => format!("{kind} tag"),
+    }
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let record = match self.record.split_once(' ') {
+            Some((kind, name)) => format!("{} `{}`", escape::text(kind), escape::text(name)),
+            None => escape::text(&self.record).into_owned(),
+        };
+        let lane = if self.lane.is_main() { String::new() } else { format!(", {}", self.lane) };
+        let sequence = self.sequence;
+        match self.divergence {
+            DivergenceKind::Missing => {
+                return write!(f, "record {sequence} ({record}{lane}) was not produced");
+            }
+            DivergenceKind::Extra => {
+                return write!(f, "record {sequence} ({record}{lane}) was produced and is not recorded");
+            }
+            DivergenceKind::Changed => {}
+        }
+        write!(f, "record {sequence} ({record}{lane}) differs ")?;
+        if let Some(slice) = &self.slice {
+            write!(f, "in slice `{}` ", escape::text(slice))?;
+        }
+        write!(f, "at {}", escape::text(&self.path))?;
+        if let Some(note) = &self.note {
+            write!(f, " ({})", escape::text(note))?;
+        }
+        let (recorded, produced) = shortened(self.recorded.as_ref(), self.produced.as_ref());
+        write!(f, ": recorded {recorded}, produced {produced}")
+    }
+}
+
+/// Returns the escaped JSON of two values, or `nothing`. Of two long ones, the part around their first difference.
+fn shortened(recorded: Option<&Value>, produced: Option<&Value>) -> (String, String) {
+    let json = |value: Option<&Value>| match value {
+        Some(value) => escape::to_json(value).unwrap_or_default(),
+        None => "nothing".to_owned(),
+    };
+    let (recorded, produced) = (json(recorded), json(produced));
+    let alike = recorded.chars().zip(produced.chars()).take_while(|(old, new)| old == new).count();
+    let from = alike.saturating_sub(VALUE_CHARS_BEFORE);
+    let cut = |text: &str| {
+        let len = text.chars().count();
+        if len <= VALUE_CHARS_MAX {
+            return text.to_owned();
+        }
+        // Whoever reads the beginning alone would see no difference.
+        let from = if alike < VALUE_CHARS_MAX { 0 } else { from };
+        let (before, after) =
+            (if from > 0 { "…" } else { "" }, if len - from > VALUE_CHARS_MAX { "…" } else { "" });
+        let part: String = text.chars().skip(from).take(VALUE_CHARS_MAX).collect();
+        format!("{before}{part}{after}")
+    };
+    (cut(&recorded), cut(&produced))
+}

@@ -1,0 +1,352 @@
+//! Whatever differs between two records is found, and its path leads to it.
+
+use foldlog_codec::body::{
+    Action, Added, Answer, AnsweredCall, Binding, BuiltIn, ConversationScope, Declare, Dispatch, Effect,
+    EventDeclaration, Input, ItemId, ObjectId, Observed, Outcome, Payload, Policy, Removed, Role, Rollback,
+    SliceDeclaration, ToolBegin, ToolEnd,
+};
+use foldlog_codec::msgpack::to_vec;
+
+use super::*;
+use crate::generator::Generator;
+
+fn names() -> Names {
+    let slice = |id: u32, name: &str| SliceDeclaration {
+        id,
+        name: name.to_owned(),
+        policy: Policy::State,
+        item: name.to_owned(),
+    };
+    let to = |slice, built_in| Binding { slice, built_in };
+    let mut names = Names::default();
+    names.learn(Declare {
+        slices: vec![slice(0, "chat"), slice(1, "plan")],
+        events: vec![EventDeclaration {
+            id: 0,
+            name: "chat.said".to_owned(),
+            version: 1,
+            bindings: vec![to(0, BuiltIn::Append), to(1, BuiltIn::Explicit)],
+            implicit: false,
+        }],
+    });
+    names
+}
+
+fn found(kind: Kind, recorded: &[u8], produced: &[u8]) -> Option<Difference> {
+    compare(kind, recorded, produced, &names(), &LeaveOut::new())
+}
+
+fn path(kind: Kind, recorded: &[u8], produced: &[u8]) -> String {
+    found(kind, recorded, produced).map_or_else(|| "none".to_owned(), |found| found.path)
+}
+
+/// Encodes an event with what it did to the slices; without effects it is appended to `chat`.
+fn said(data: &Value, effects: Option<Vec<Effect<'_>>>) -> Vec<u8> {
+    let data = data.encode();
+    Dispatch { action: Action::Event { event: 0, data: Payload::new(&data) }, effects }.encode()
+}
+
+fn json(text: &str) -> Value {
+    foldlog_codec::msgpack::from_json(text).unwrap()
+}
+
+/// A value of any shape, at most `depth` deep.
+fn any_value(generator: &mut Generator, depth: u64) -> Value {
+    let number = generator.next_u64();
+    let text = |number: u64| format!("t{number:x}");
+    match number % if depth == 0 { 8 } else { 12 } {
+        0 => Value::Nil,
+        1 => Value::Bool(number & 64 > 0),
+        2 => Value::Unsigned(number >> ((number >> 8) % 64)),
+        3 => Value::Signed(-1 - ((number >> 1) >> ((number >> 8) % 63)) as i64),
+        4 => Value::F32((number >> 7) as f32 / 8.0),
+        5 => Value::F64((number >> 7) as f64 / 8.0),
+        6 => Value::Str(text(number)),
+        7 => Value::Bin(number.to_le_bytes().to_vec()),
+        8 | 9 => Value::Array((0..number >> 8 & 3).map(|_| any_value(generator, depth - 1)).collect()),
+        _ => {
+            let key = |place: u64| if place == 2 { "odd key".to_owned() } else { text(place) };
+            let pair = |place| (Value::Str(key(place)), any_value(generator, depth - 1));
+            Value::Map((0..number >> 8 & 3).map(pair).collect())
+        }
+    }
+}
+
+/// Changes one value somewhere in a value, and returns the path to it.
+fn flip(value: &mut Value, generator: &mut Generator, path: &mut String) {
+    let number = generator.next_u64();
+    match value {
+        Value::Array(items) if !items.is_empty() && !number.is_multiple_of(8) => {
+            let place = generator.next_u64() as usize % items.len();
+            path.push_str(&format!("[{place}]"));
+            flip(&mut items[place], generator, path);
+        }
+        Value::Map(pairs) if pairs.len() > 1 && number.is_multiple_of(8) => pairs.rotate_left(1),
+        Value::Map(pairs) if !pairs.is_empty() => {
+            let place = generator.next_u64() as usize % pairs.len();
+            let (key, value) = &mut pairs[place];
+            let key = key.as_str().unwrap();
+            path.push_str(&if key.contains(' ') { format!("[\"{key}\"]") } else { format!(".{key}") });
+            flip(value, generator, path);
+        }
+        Value::Array(items) => {
+            path.push_str(&format!("[{}]", items.len()));
+            items.push(Value::Nil);
+        }
+        Value::Map(pairs) => {
+            path.push_str(".new");
+            pairs.push((Value::from("new"), Value::Nil));
+        }
+        // What JSON shows alike is another value all the same.
+        Value::F32(float) if number.is_multiple_of(2) => *value = Value::F64(f64::from(*float)),
+        Value::F64(float) if number.is_multiple_of(4) => *float = f64::from_bits(float.to_bits() ^ 1),
+        Value::Unsigned(number) if *number < 1 << 50 => *value = Value::F64(*number as f64),
+        Value::Str(text) if number.is_multiple_of(2) => *value = Value::Bin(text.clone().into_bytes()),
+        Value::Str(text) => text.push('.'),
+        Value::Bool(bool) => *bool = !*bool,
+        Value::Nil => *value = Value::Bool(false),
+        _ => *value = Value::Nil,
+    }
+}
+
+#[test]
+fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
+    let mut generator = Generator::from_seed(24);
+    for _ in 0..20_000 {
+        let data = any_value(&mut generator, 4);
+        let mut flipped = data.clone();
+        let mut to = String::new();
+        flip(&mut flipped, &mut generator, &mut to);
+        if data.encode() == flipped.encode() {
+            // An array of equal values that was rotated.
+            continue;
+        }
+        let (old, new) = (said(&data, None), said(&flipped, None));
+        assert_eq!(path(Kind::DISPATCH, &old, &new), format!("$.event{to}"), "{data:?} and {flipped:?}");
+        assert_eq!(found(Kind::DISPATCH, &old, &old), None);
+
+        // The same value as an observation, and as the second item that a reducer added.
+        let (old, new) = (data.encode(), flipped.encode());
+        let observed = |data| Observed { name: "flag".to_owned(), data: Payload::new(data) }.encode();
+        assert_eq!(path(Kind::OBSERVED, &observed(&old), &observed(&new)), format!("$.data{to}"));
+        let effect = |item| {
+            let items = vec![Payload::new(b"\x01"), Payload::new(item)];
+            let added = Added::Items { items, version: 1 };
+            said(&Value::Nil, Some(vec![Effect::append(0), Effect { added, ..Effect::append(1) }]))
+        };
+        let difference = found(Kind::DISPATCH, &effect(&old), &effect(&new)).unwrap();
+        assert_eq!((difference.slice.as_deref(), difference.path), (Some("plan"), format!("$.added[1]{to}")));
+    }
+}
+
+#[test]
+fn a_difference_that_json_does_not_show_is_named() {
+    let note = |old: Value, new: Value| {
+        let (old, new) = (said(&old, None), said(&new, None));
+        found(Kind::DISPATCH, &old, &new).and_then(|found| found.note)
+    };
+    let keys = note(json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#));
+    assert_eq!(keys.as_deref(), Some("order of keys"));
+    let number = note(Value::Unsigned(1), Value::F64(1.0));
+    assert_eq!(number.as_deref(), Some("integer and 64-bit float"));
+    let width = note(Value::F32(1.5), Value::F64(1.5));
+    assert_eq!(width.as_deref(), Some("32-bit float and 64-bit float"));
+    let bytes = note(Value::from("a"), Value::Bin(b"a".to_vec()));
+    assert_eq!(bytes.as_deref(), Some("text and byte string"));
+    let nan = note(Value::F64(f64::from_bits(0x7ff8 << 48)), Value::F64(f64::from_bits((0x7ff8 << 48) + 1)));
+    assert_eq!(nan.as_deref(), Some("no numbers, with the bits 7ff8000000000000 and 7ff8000000000001"));
+    assert_eq!(note(Value::from("a"), Value::from("b")), None);
+}
+
+#[test]
+fn what_a_reducer_did_is_compared_slice_by_slice() {
+    let id = |sequence: u64, ordinal| ItemId { sequence: sequence.into(), ordinal };
+    let (one, two) = ([1], [2]);
+    let items = |bytes: &'static [u8]| {
+        let items = bytes.iter().map(std::slice::from_ref).map(Payload::new).collect();
+        Effect { added: Added::Items { items, version: 1 }, ..Effect::append(1) }
+    };
+    let at = |old: Vec<Effect<'_>>, new: Vec<Effect<'_>>| {
+        let (old, new) = (said(&Value::Nil, Some(old)), said(&Value::Nil, Some(new)));
+        let Some(found) = found(Kind::DISPATCH, &old, &new) else { return "none".to_owned() };
+        format!("{} {}", found.slice.unwrap_or_default(), found.path)
+    };
+    let removed = |ids: Vec<ItemId>| Effect { removed: Removed::Items(ids), ..items(b"\x01") };
+    assert_eq!(at(vec![items(&[1, 2])], vec![items(&[1, 3])]), "plan $.added[1]");
+    assert_eq!(at(vec![items(&[1, 2])], vec![items(&[1])]), "plan $.added[1]");
+    assert_eq!(
+        at(vec![removed(vec![id(3, 0), id(4, 1)])], vec![removed(vec![id(3, 0), id(4, 2)])]),
+        "plan $.removed[1][1]"
+    );
+    assert_eq!(
+        at(vec![removed(vec![id(3, 0)])], vec![Effect { removed: Removed::All, ..items(b"\x01") }]),
+        "plan $.removed"
+    );
+    assert_eq!(
+        at(vec![items(b"\x01")], vec![Effect { before: Some(id(1, 0)), ..items(b"\x01") }]),
+        "plan $.before"
+    );
+    assert_eq!(at(vec![Effect::append(0), items(b"\x01")], vec![Effect::append(0)]), "plan $");
+    assert_eq!(at(vec![], vec![Effect::append(0)]), "chat $");
+    assert_eq!(
+        at(vec![Effect::append(0), Effect::append(1)], vec![Effect::append(1), Effect::append(0)]),
+        " $.effects"
+    );
+    // Without effects of its own, the event was appended to `chat`.
+    let (declared, replaced) = (said(&Value::Nil, None), said(&Value::Nil, Some(vec![Effect::replace(0)])));
+    assert_eq!(path(Kind::DISPATCH, &declared, &replaced), "$.removed");
+    // An object and its bytes are the same item.
+    let (large, other) = (ObjectId::of(&one).reference(), ObjectId::of(&two).reference());
+    let of = |bytes| Effect {
+        added: Added::Items { items: vec![Payload::new(bytes)], version: 1 },
+        ..Effect::append(1)
+    };
+    assert_eq!(at(vec![of(&large)], vec![of(&other)]), "plan $.added[0]");
+    assert_eq!(at(vec![of(&large)], vec![of(&two)]), "plan $.added[0]");
+}
+
+#[test]
+fn error_text_durations_and_addresses_are_not_compared() {
+    let end = |outcome, elapsed_us, shown: &str, result: &str| {
+        let (shown, result) = (to_vec(shown).unwrap(), to_vec(result).unwrap());
+        let mut end = ToolEnd::new(3.into(), "read", outcome);
+        (end.elapsed_us, end.shown, end.result) =
+            (elapsed_us, Some(Payload::new(&shown)), Some(Payload::new(&result)));
+        end.encode()
+    };
+    let failed = end(Outcome::Failed, 7, "no such file", "x");
+    assert_eq!(found(Kind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "x")), None);
+    assert_eq!(path(Kind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "y")), "$.result");
+    let done = end(Outcome::Committed, 7, "at 0x7ffd5e8a1b2c", "x");
+    assert_eq!(found(Kind::TOOL_END, &done, &end(Outcome::Committed, 9, "at 0x7ffc00000000", "x")), None);
+    assert_eq!(path(Kind::TOOL_END, &done, &end(Outcome::Committed, 7, "on", "x")), "$.shown");
+    assert_eq!(path(Kind::TOOL_END, &done, &failed), "$.outcome");
+
+    let result = |content: &str, is_error| {
+        let content = to_vec(content).unwrap();
+        let scope = ConversationScope::new("e");
+        let mut input = Input::new(scope, Role::Tool, Payload::new(&content));
+        input.is_error = is_error;
+        input.encode()
+    };
+    assert_eq!(found(Kind::INPUT, &result("a", true), &result("b", true)), None);
+    assert_eq!(path(Kind::INPUT, &result("a", true), &result("a", false)), "$.is_error");
+    assert_eq!(path(Kind::INPUT, &result("a", false), &result("b", false)), "$.content");
+}
+
+#[test]
+fn paths_of_an_event_that_are_left_out_are_not_compared() {
+    let (old, new) =
+        (json(r#"{"took":1,"steps":[{"ms":1}],"text":"a"}"#), json(r#"{"steps":[{"ms":2}],"text":"a"}"#));
+    let leave_out = LeaveOut::new().path("chat.said", "$.event.took");
+    let at = |old: &Value, new: &Value, leave_out: &LeaveOut| {
+        let found = compare(Kind::DISPATCH, &said(old, None), &said(new, None), &names(), leave_out);
+        found.map(|found| found.path)
+    };
+    assert_eq!(at(&old, &new, &leave_out).as_deref(), Some("$.event.steps[0].ms"));
+    let leave_out = leave_out.path("chat.said", "$.event.steps[*].ms");
+    assert_eq!(at(&old, &new, &leave_out), None);
+    let other = json(r#"{"steps":[{"ms":2}],"text":"b"}"#);
+    assert_eq!(at(&old, &other, &leave_out).as_deref(), Some("$.event.text"));
+    assert!(at(&old, &new, &LeaveOut::new().path("other", "$.event.took")).is_some());
+}
+
+#[test]
+fn text_that_is_json_is_compared_as_json() {
+    let begin = |arguments: &str| {
+        let arguments = to_vec(arguments).unwrap();
+        ToolBegin::new("read", Payload::new(&arguments)).encode()
+    };
+    let old = begin(r#"{"path":"a","lines":[1,2]}"#);
+    assert_eq!(path(Kind::TOOL_BEGIN, &old, &begin(r#"{"path":"a","lines":[1,3]}"#)), "$.arguments.lines[1]");
+    assert_eq!(path(Kind::TOOL_BEGIN, &old, &begin(r#"{"path": "a","lines":[1,2]}"#)), "$.arguments");
+    assert_eq!(path(Kind::TOOL_BEGIN, &old, &begin("{")), "$.arguments");
+    let answer = |arguments: &str| {
+        let arguments = to_vec(arguments).unwrap();
+        let call = |id: &'static str| AnsweredCall {
+            id: id.into(),
+            name: "read".into(),
+            arguments: Payload::new(&arguments),
+            incomplete: false,
+        };
+        let mut answer = Answer::new(ConversationScope::new("e"), None);
+        answer.calls = vec![call("1"), call("2")];
+        answer.encode()
+    };
+    let (old, new) = (answer(r#"{"a":1}"#), answer(r#"{"a":2}"#));
+    assert_eq!(path(Kind::ANSWER, &old, &new), "$.tool_calls[0].arguments.a");
+}
+
+#[test]
+fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
+    let rollback = Rollback { to: 5.into(), preserve_logs: true }.encode();
+    let longer = [b"\x81\xa2to".as_slice(), b"\xcc\x05"].concat();
+    assert_eq!(path(Kind::ROLLBACK, &rollback, &longer), "$[byte 4]");
+    let unknown = [b"\x82\xa2to\x05".as_slice(), b"\xa1?\x01"].concat();
+    let difference = found(Kind::ROLLBACK, &rollback, &unknown).unwrap();
+    assert_eq!((difference.path.as_str(), difference.note.is_some()), ("$[\"?\"]", true));
+    for kind in
+        [Kind::DISPATCH, Kind::TOOL_BEGIN, Kind::TOOL_END, Kind::ANSWER, Kind::OBSERVED, Kind::ROLLBACK]
+    {
+        let mut generator = Generator::from_seed(7);
+        let bodies = [
+            rollback.clone(),
+            said(&json(r#"{"a":[1,{"b":2}]}"#), Some(vec![Effect::replace(9)])),
+            Vec::new(),
+        ];
+        for body in &bodies {
+            for _ in 0..500 {
+                let mut hostile = body.clone();
+                hostile.resize(generator.next_u64() as usize % 40, 0x91);
+                for _ in 0..3 {
+                    let place = generator.next_u64() as usize % hostile.len().max(1);
+                    if let Some(byte) = hostile.get_mut(place) {
+                        *byte = generator.next_u64() as u8;
+                    }
+                }
+                let alike = hostile == *body;
+                assert_eq!(found(kind, body, &hostile).is_none(), alike, "{body:?} {hostile:?}");
+                let _ =
+                    Divergence::extra(0.into(), LaneName::default(), (kind, &hostile), &names()).to_string();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
+    let (old, new) = (said(&json(r#"{"text":"a\u001b[2J"}"#), None), said(&json(r#"{"text":"b"}"#), None));
+    let lane = LaneName { within: None, name: Some("mail\u{7}box".to_owned()) };
+    let record = record_name(Kind::DISPATCH, &old, &names());
+    let difference = found(Kind::DISPATCH, &old, &new).unwrap();
+    let changed = Divergence::changed(17.into(), lane, record, difference);
+    assert_eq!(
+        changed.to_string(),
+        r#"record 17 (dispatch `chat.said`, lane `mail\u{7}box`) differs at $.event.text: recorded "a\u001b[2J", produced "b""#
+    );
+    assert_eq!(
+        serde_json::to_string(&changed).unwrap(),
+        concat!(
+            r#"{"sequence":17,"lane":{"within":null,"name":"mail\u0007box"},"divergence":"changed","#,
+            r#""record":"dispatch chat.said","slice":null,"path":"$.event.text","recorded":"a\u001b[2J","produced":"b"}"#
+        )
+    );
+    let main = LaneName::default();
+    let missing = Divergence::missing(3.into(), main.clone(), (Kind::DISPATCH, &old), &names());
+    assert_eq!(missing.to_string(), "record 3 (dispatch `chat.said`) was not produced");
+    assert!(missing.recorded.is_some() && missing.produced.is_none());
+    let extra = Divergence::extra(4.into(), main.clone(), (Kind::ROLLBACK, b"\x81\xa2to\x05"), &names());
+    assert_eq!(extra.to_string(), "record 4 (rollback) was produced and is not recorded");
+    assert!(extra.recorded.is_none() && extra.produced.is_some());
+
+    // Two long texts are shown where they differ.
+    let long = |last: &str| said(&Value::Str(format!("{}{last}", "a".repeat(5000))), None);
+    let difference = found(Kind::DISPATCH, &long("x"), &long("y")).unwrap();
+    let line = Divergence::changed(5.into(), main, "dispatch chat.said".to_owned(), difference).to_string();
+    let (recorded, produced) = line.split_once(", produced ").unwrap();
+    assert!(
+        recorded.ends_with("aax\"") && produced.starts_with("…aa") && produced.ends_with("aay\""),
+        "{line}"
+    );
+    assert!(line.len() < 600, "{line}");
+}

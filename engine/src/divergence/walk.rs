@@ -1,0 +1,243 @@
+//! The first difference of two values, and the path that leads to it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
+use std::ops::ControlFlow;
+
+use foldlog_codec::escape;
+use foldlog_codec::msgpack::{Value, from_json};
+
+use super::Difference;
+use super::left_out::{covers, same_text};
+
+/// Ends a walk at the first difference.
+pub(super) type Found = ControlFlow<Difference>;
+
+/// Walks two values side by side. Decoding has bounded their depth.
+pub(super) struct Walk<'a> {
+    /// Path of the values that are compared.
+    path: String,
+    /// Slice that the path begins at.
+    pub(super) slice: Option<String>,
+    /// Paths that are not compared.
+    pub(super) left_out: Vec<&'a str>,
+    /// Paths of texts that hold JSON.
+    pub(super) json_texts: &'a [&'static str],
+    /// Whether addresses in texts are compared.
+    pub(super) addresses: bool,
+    /// Whether there was a difference that is not compared.
+    pub(super) skipped: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// Begins at the whole record, compares everything, and takes no text for JSON.
+    pub(super) fn everything() -> Walk<'a> {
+        Walk {
+            path: "$".to_owned(),
+            slice: None,
+            left_out: Vec::new(),
+            json_texts: &[],
+            addresses: true,
+            skipped: false,
+        }
+    }
+
+    /// Compares what is one step further, such as `.name` or `[3]`.
+    pub(super) fn at(&mut self, step: impl Display, compare: impl FnOnce(&mut Self) -> Found) -> Found {
+        use std::fmt::Write as _;
+        let len = self.path.len();
+        // Writing into a `String` never fails.
+        let _ = write!(self.path, "{step}");
+        let found = compare(self);
+        self.path.truncate(len);
+        found
+    }
+
+    /// Reports a difference at the path, unless nothing there is compared.
+    pub(super) fn differ(
+        &mut self,
+        recorded: Option<Value>,
+        produced: Option<Value>,
+        note: Option<String>,
+    ) -> Found {
+        if self.left_out.iter().any(|pattern| covers(pattern, &self.path)) {
+            self.skipped = true;
+            return Found::Continue(());
+        }
+        let (slice, path) = (self.slice.clone(), self.path.clone());
+        Found::Break(Difference { slice, path, recorded, produced, note })
+    }
+
+    /// Compares two values, one of which may be absent.
+    pub(super) fn options(&mut self, old: Option<Value>, new: Option<Value>) -> Found {
+        match (old, new) {
+            (Some(old), Some(new)) => self.values(&old, &new),
+            (None, None) => Found::Continue(()),
+            (old, new) => self.differ(old, new, None),
+        }
+    }
+
+    /// Compares two values.
+    pub(super) fn values(&mut self, old: &Value, new: &Value) -> Found {
+        match (old, new) {
+            (Value::Map(old_pairs), Value::Map(new_pairs)) => {
+                if is_reference(old_pairs) || is_reference(new_pairs) {
+                    if identical(old, new) {
+                        return Found::Continue(());
+                    }
+                    return self.differ(Some(old.clone()), Some(new.clone()), None);
+                }
+                self.maps(old_pairs, new_pairs)
+            }
+            (Value::Array(old), Value::Array(new)) => self.arrays(old, new),
+            (Value::Str(old_text), Value::Str(new_text)) => {
+                if old_text == new_text {
+                    return Found::Continue(());
+                }
+                if !self.addresses && same_text(old_text, new_text) {
+                    self.skipped = true;
+                    return Found::Continue(());
+                }
+                self.json(old_text, new_text)?;
+                self.differ(Some(old.clone()), Some(new.clone()), None)
+            }
+            (old, new) if identical(old, new) => Found::Continue(()),
+            (old, new) => self.differ(Some(old.clone()), Some(new.clone()), note(old, new)),
+        }
+    }
+
+    /// Compares two texts as JSON, where they are that.
+    fn json(&mut self, old: &str, new: &str) -> Found {
+        if !self.json_texts.iter().any(|pattern| covers(pattern, &self.path)) {
+            return Found::Continue(());
+        }
+        let (Ok(old), Ok(new)) = (from_json(old), from_json(new)) else { return Found::Continue(()) };
+        // Strings within are no JSON texts again.
+        let json_texts = std::mem::take(&mut self.json_texts);
+        let found = self.values(&old, &new);
+        self.json_texts = json_texts;
+        found
+    }
+
+    fn arrays(&mut self, old: &[Value], new: &[Value]) -> Found {
+        for (place, (old, new)) in old.iter().zip(new).enumerate() {
+            self.at(format_args!("[{place}]"), |walk| walk.values(old, new))?;
+        }
+        for (place, old) in old.iter().enumerate().skip(new.len()) {
+            self.at(format_args!("[{place}]"), |walk| walk.differ(Some(old.clone()), None, None))?;
+        }
+        for (place, new) in new.iter().enumerate().skip(old.len()) {
+            self.at(format_args!("[{place}]"), |walk| walk.differ(None, Some(new.clone()), None))?;
+        }
+        Found::Continue(())
+    }
+
+    fn maps(&mut self, old: &[(Value, Value)], new: &[(Value, Value)]) -> Found {
+        let same_keys =
+            old.len() == new.len() && old.iter().zip(new).all(|(old, new)| identical(&old.0, &new.0));
+        if same_keys {
+            for ((key, old), (_, new)) in old.iter().zip(new) {
+                self.at(step(key), |walk| walk.values(old, new))?;
+            }
+            return Found::Continue(());
+        }
+        // A map of a hostile log may hold a key more than once: the first of each belong together.
+        let mut places: BTreeMap<Vec<u8>, VecDeque<usize>> = BTreeMap::new();
+        for (place, (key, _)) in new.iter().enumerate() {
+            places.entry(key.encode()).or_default().push_back(place);
+        }
+        let mut common = Vec::new();
+        for (key, old) in old {
+            let place = places.get_mut(&key.encode()).and_then(VecDeque::pop_front);
+            match place.and_then(|place| Some((place, new.get(place)?))) {
+                None => self.at(step(key), |walk| walk.differ(Some(old.clone()), None, None))?,
+                Some((place, (_, new))) => {
+                    common.push(place);
+                    self.at(step(key), |walk| walk.values(old, new))?;
+                }
+            }
+        }
+        for (_, (key, new)) in new
+            .iter()
+            .enumerate()
+            .filter(|(place, (key, _))| places.get(&key.encode()).is_some_and(|left| left.contains(place)))
+        {
+            self.at(step(key), |walk| walk.differ(None, Some(new.clone()), None))?;
+        }
+        if common.is_sorted() {
+            return Found::Continue(());
+        }
+        let keys =
+            |pairs: &[(Value, Value)]| Value::Array(pairs.iter().map(|(key, _)| key.clone()).collect());
+        self.differ(Some(keys(old)), Some(keys(new)), Some("order of keys".to_owned()))
+    }
+}
+
+/// Returns the step to a field: `.name`, or `["any text"]`.
+fn step(key: &Value) -> String {
+    let plain = |text: &&str| {
+        !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_') && {
+            text.chars().next().is_some_and(|c| !c.is_numeric())
+        }
+    };
+    match key.as_str().filter(plain) {
+        Some(name) => format!(".{name}"),
+        None => format!("[{}]", escape::to_json(key).unwrap_or_default()),
+    }
+}
+
+/// Returns whether a map is the JSON form of a reference to an object.
+fn is_reference(pairs: &[(Value, Value)]) -> bool {
+    matches!(pairs, [(Value::Str(object), Value::Str(_)), (Value::Str(bytes), Value::Unsigned(_))]
+        if object == "$object" && bytes == "bytes")
+}
+
+/// Returns whether two values are the same, floats bit by bit.
+fn identical(old: &Value, new: &Value) -> bool {
+    match (old, new) {
+        (Value::F32(old), Value::F32(new)) => old.to_bits() == new.to_bits(),
+        (Value::F64(old), Value::F64(new)) => old.to_bits() == new.to_bits(),
+        (Value::Array(old), Value::Array(new)) => {
+            old.len() == new.len() && old.iter().zip(new).all(|(old, new)| identical(old, new))
+        }
+        (Value::Map(old), Value::Map(new)) => {
+            old.len() == new.len()
+                && old
+                    .iter()
+                    .zip(new)
+                    .all(|(old, new)| identical(&old.0, &new.0) && identical(&old.1, &new.1))
+        }
+        (old, new) => old == new,
+    }
+}
+
+/// Says what differs between two values that are no text, where their JSON does not.
+fn note(old: &Value, new: &Value) -> Option<String> {
+    match (old, new) {
+        (Value::F32(old), Value::F32(new)) if old.is_nan() && new.is_nan() => {
+            Some(format!("no numbers, with the bits {:08x} and {:08x}", old.to_bits(), new.to_bits()))
+        }
+        (Value::F64(old), Value::F64(new)) if old.is_nan() && new.is_nan() => {
+            Some(format!("no numbers, with the bits {:016x} and {:016x}", old.to_bits(), new.to_bits()))
+        }
+        _ => {
+            let (old, new) = (form(old), form(new));
+            (old != new).then(|| format!("{old} and {new}"))
+        }
+    }
+}
+
+fn form(value: &Value) -> &'static str {
+    match value {
+        Value::Nil => "nil",
+        Value::Bool(_) => "boolean",
+        Value::Unsigned(_) | Value::Signed(_) => "integer",
+        Value::F32(_) => "32-bit float",
+        Value::F64(_) => "64-bit float",
+        Value::Str(_) => "text",
+        Value::Bin(_) => "byte string",
+        Value::Ext(..) => "extension",
+        Value::Array(_) => "array",
+        Value::Map(_) => "map",
+    }
+}
