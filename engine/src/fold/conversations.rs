@@ -395,6 +395,33 @@ impl Conversations {
         of_answer.filter_map(|((_, _, decided), ())| Some((*decided, self.entry(*decided)?)))
     }
 
+    /// Returns the record in which the call of an origin ended last, of those on `live`, which are the ranges of a live path
+    /// in descending order, and of those in which it was interrupted. `None` if there is none, or the answer is no record of
+    /// a conversation.
+    pub(crate) fn last_end(
+        &self,
+        origin: CallOrigin,
+        live: impl Iterator<Item = RangeInclusive<SequenceNumber>>,
+    ) -> Option<SequenceNumber> {
+        let place = self.entry(origin.answer)?.evaluation;
+        // No call ends before the answer that asked for it.
+        let behind = origin.answer.saturating_add(1);
+        let live = live.take_while(|range| behind <= *range.end());
+        let own = live.flat_map(|range| {
+            self.inner.own.range_back((place, behind.max(*range.start()))..=(place, *range.end()))
+        });
+        let is_end = |entry: &ConversationEntry| {
+            entry.origin == Some(origin)
+                && matches!(entry.kind, EntryKind::Committed | EntryKind::Failed | EntryKind::Suspended)
+        };
+        let mut ends = own.map(|((_, sequence), ())| *sequence);
+        let ended = ends.find(|sequence| self.entry(*sequence).is_some_and(is_end));
+        let interrupted = self
+            .decided(place, origin.answer)
+            .filter(|(_, entry)| entry.origin == Some(origin) && entry.kind == EntryKind::Interrupted);
+        ended.max(interrupted.map(|(sequence, _)| sequence).last())
+    }
+
     /// Returns the ids of the evaluations with a conversation that counts at `position`, in the order of their first records.
     pub(crate) fn evaluations_at(&self, position: SequenceNumber) -> Vec<SmolStr> {
         let live = self.live_at(position);

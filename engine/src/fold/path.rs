@@ -86,7 +86,8 @@ impl Path {
     /// Returns whether the record `sequence` was live when `position` was written.
     pub fn is_live(&self, sequence: impl Into<SequenceNumber>, position: impl Into<SequenceNumber>) -> bool {
         let (sequence, position) = (sequence.into(), position.into());
-        self.live_at(position).iter().any(|range| range.contains(&sequence))
+        let mut down = self.down_from(position).take_while(|range| sequence <= *range.end());
+        down.any(|range| range.contains(&sequence))
     }
 }
 

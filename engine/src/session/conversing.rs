@@ -429,7 +429,7 @@ impl Session {
 
 impl WriterState {
     /// Returns the sequence number of the last record; 0 before the first.
-    fn last_position(&self) -> SequenceNumber {
+    pub(super) fn last_position(&self) -> SequenceNumber {
         self.log.next_sequence().saturating_sub(1)
     }
 }

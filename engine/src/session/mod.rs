@@ -68,7 +68,6 @@ use self::open_store::OpenStore;
 use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
-use crate::fold::path::Path;
 use crate::log::lock::WriterLock;
 use crate::log::publish::SyncGate;
 use crate::log::writer::Log;
@@ -306,11 +305,6 @@ impl Session {
     /// Returns whether both are handles of one session, opened once.
     pub(crate) fn is_same(&self, other: &Session) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
-    }
-
-    /// Returns which of the session's records are live.
-    pub(crate) fn live_path(&self) -> Path {
-        self.inner.state.lock().live.path.clone()
     }
 
     /// Makes these resources' captures durable before the next sync of the log.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Session;
+use super::log_view::LogView;
 use super::schedule::WriteScope;
 use super::settling::{RecordedSettlement, Settlement};
 use super::writing::PendingRecord;
@@ -19,7 +20,7 @@ use crate::fold::conversation_reading;
 use crate::fold::record_body::RecordBody;
 use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::options::Durability;
-use crate::types::{ToolInvocations, encode};
+use crate::types::{ToolInvocations, ToolInvoked, encode};
 
 /// Number of latest calls that are searched for a capture of a resource. Calls that only read record none.
 const LATEST_CALLS: usize = 64;
@@ -225,6 +226,30 @@ impl Session {
         Ok(found)
     }
 
+    /// Returns the last run of the call of an origin that has ended and counts, and the record of its end. A run that was
+    /// interrupted counts whatever was rolled back since, any other one if its end is live now.
+    pub(crate) fn last_ended(&self, origin: CallOrigin) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
+        let (ended, source) = {
+            let mut state = self.inner.state.lock();
+            let position = state.last_position();
+            if state.live.projection.conversations.entry(origin.answer).is_none() {
+                let log = self.inner.log::<ToolInvocations>(&mut state)?;
+                drop(state);
+                let is_live = |end| self.inner.state.lock().live.path.is_live(end, position);
+                return last_ended_in(&log, origin, is_live);
+            }
+            let live = state.live.path.down_from(position);
+            (state.live.projection.conversations.last_end(origin, live), self.inner.log_source(&state))
+        };
+        let Some(end) = ended else { return Ok(None) };
+        let mut found = None;
+        source.places.read(&source.storage, end, end, &mut |record| {
+            found = Some((end, ToolInvoked::of(&ToolEnd::decode(record.body).map_err(Error::unread(end))?)));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     /// Returns the last decision about an operation behind the record `from`, at which it began to wait, and before it runs
     /// again.
     pub(crate) fn read_settlement(
@@ -265,4 +290,23 @@ impl Session {
         })?;
         Ok(found)
     }
+}
+
+/// Looks for the last run of the call of an origin that has ended and counts, where the answer is no record of a conversation.
+fn last_ended_in(
+    log: &LogView<ToolInvoked>,
+    origin: CallOrigin,
+    is_live: impl Fn(SequenceNumber) -> bool,
+) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
+    let mut last = None;
+    // No call ends before the answer that asked for it.
+    for item in log.behind(origin.answer) {
+        let item = item?;
+        let end = item.position().map_or(SequenceNumber::MIN, |(end, _)| end);
+        let is_own = item.origin == Some(origin) && item.undoes.is_none() && item.verifies.is_none();
+        if is_own && (item.outcome == Outcome::Interrupted || is_live(end)) {
+            last = Some((end, ToolInvoked::clone(&item)));
+        }
+    }
+    Ok(last)
 }

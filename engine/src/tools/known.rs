@@ -2,7 +2,7 @@
 //! model answer runs twice.
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{CallOrigin, Outcome};
+use foldlog_codec::body::Outcome;
 use foldlog_codec::msgpack::Value;
 
 use super::call::{ToolCall, ToolReport};
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::fold::suspended::Standing;
 use crate::operation::{SuspendedOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
-use crate::types::{Item, ToolInvocations, ToolInvoked};
+use crate::types::ToolInvoked;
 
 impl ToolRunner {
     /// Returns what is recorded of an earlier call with the same [origin](ToolCall::origin): the result that
@@ -37,36 +37,18 @@ impl ToolRunner {
         if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
             return Ok(Some(Known::Suspended(Box::new(suspended), standing)));
         }
-        let Some(CallOrigin { answer, .. }) =
-            call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain))
-        else {
+        let Some(origin) = call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain)) else {
             return Ok(None);
         };
-        let own = |item: &Item<ToolInvoked>| {
-            item.origin == call.origin && item.undoes.is_none() && item.verifies.is_none()
-        };
-        let path = self.session.live_path();
-        let position = self.session.position().unwrap_or_default();
-        let end_of = |item: &Item<ToolInvoked>| item.position().unwrap_or_default().0;
-        // A call that has ended counts if its end is live now: a rollback to another branch may have abandoned later ones. A
-        // call that failed is closed too: the model was told so, and asks again if it wants to.
-        let counts = |item: &Item<ToolInvoked>| match item.outcome {
-            Outcome::Committed | Outcome::Failed | Outcome::Suspended => path.is_live(end_of(item), position),
-            Outcome::Interrupted => true,
-            // A session that holds an outcome of a later version is not written to.
-            Outcome::Other(_) => false,
-        };
-        // No call ends before the answer that asked for it.
-        let mut latest = None;
-        for item in self.session.log::<ToolInvocations>()?.behind(answer) {
-            latest = Some(item?).filter(|item| own(item) && counts(item)).or(latest);
-        }
-        let Some(item) = latest else { return Ok(None) };
-        let (invoked, end): (&ToolInvoked, _) = (&item, end_of(&item));
+        let Some((end, invoked)) = self.session.last_ended(origin)? else { return Ok(None) };
+        let invoked = &invoked;
         match invoked.outcome {
             Outcome::Interrupted => return self.of_interrupted(invoked, end),
             Outcome::Suspended => return self.of_suspended(invoked, end),
-            _ => {}
+            // A call that failed is closed too: the model was told so, and asks again if it wants to.
+            Outcome::Committed | Outcome::Failed => {}
+            // A session that holds an outcome of a later version is not written to.
+            Outcome::Other(_) => return Ok(None),
         }
         let (value, message) = self.session.read_end(end)?;
         let success = invoked.outcome == Outcome::Committed;
