@@ -148,6 +148,7 @@ impl EncodeBuffer {
 
     /// Returns the body of a plain event's record, behind the room for its frame's header. `lane` is `None` for the
     /// main lane.
+    #[inline(always)]
     pub(super) fn body(&mut self, fast_path: &FastPath, lane: Option<&Lane<'_>>) -> Body<'_> {
         if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {
             *room = fast_path.prefix.to_le_bytes();
