@@ -16,7 +16,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::limits;
-use crate::measure::{ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
 use crate::opening::Images;
 
 /// Number of turns of a round at `Process`, and at `Boundary`.
@@ -79,8 +79,9 @@ fn runner(session: &Session) -> Result<ToolRunner> {
     Ok(ToolRunner::new(state, ToolRegistry::new().with(Empty)))
 }
 
-/// Records a turn: the request, its answer with two calls, the calls, and what the turn consists of.
-fn turn(runner: &ToolRunner) -> Result<()> {
+/// Records a turn: the request, its answer with two calls, the calls, and what the turn consists of. `recorded` is told how many
+/// records were written since it was told last that `Boundary` would have made durable.
+fn turn(runner: &ToolRunner, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
     let session = runner.state().session();
     let evaluation_id = || EVALUATION.to_owned();
     let request = session.record_request(&NewRequest {
@@ -101,21 +102,23 @@ fn turn(runner: &ToolRunner) -> Result<()> {
         stop: Some("tool_calls".to_owned()),
         ..NewAnswer::default()
     })?;
+    recorded(1)?;
     for (ordinal, call_id) in [(0, "call_1"), (1, "call_2")] {
         let call = ToolCall::new(Empty::NAME, "{}").with_id(call_id).with_origin(answer, ordinal);
         runner.execute(&call, &ExecuteOptions::default())?;
+        recorded(2)?;
     }
     session.record_turn(EVALUATION, false)?;
-    Ok(())
+    recorded(1)
 }
 
 /// Makes a closed session with a conversation of so many turns. Returns its id, and the time of a turn.
-fn held(store: &Store, turns: u64) -> Result<(Uuid, Round)> {
+fn held(store: &Store, turns: u64, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Result<(Uuid, Round)> {
     let session = store.create(&types()?)?;
     let id = session.id();
     session.record_input(&NewInput::user(EVALUATION, "What is there to be done?"))?;
     let runner = runner(&session)?;
-    let round = timed(turns, || (0..turns).try_for_each(|_| turn(&runner)))?;
+    let round = timed(turns, || (0..turns).try_for_each(|_| turn(&runner, recorded)))?;
     drop(runner);
     session.close()?;
     Ok((id, round))
@@ -124,31 +127,44 @@ fn held(store: &Store, turns: u64) -> Result<(Uuid, Round)> {
 fn turns(dir: &Path) -> Result<Vec<Row>> {
     let process = store(&dir.join("process"), Durability::Process)?;
     let boundary = store(&dir.join("boundary"), Durability::Boundary)?;
-    let measured = |store: &Store, turns: u64| -> Result<Round> {
-        let (id, round) = held(store, turns)?;
-        store.delete(id)?;
-        Ok(round)
-    };
+    let measured =
+        |store: &Store, turns: u64, recorded: &mut dyn FnMut(u64) -> Result<()>| -> Result<Round> {
+            let (id, round) = held(store, turns, recorded)?;
+            store.delete(id)?;
+            Ok(round)
+        };
     let records = SYNCS * TURNS_SYNCED;
     let file = limits::filled(&dir.join("limit"), records * RECORD as u64)?;
-    let mut synced = || {
-        timed(TURNS_SYNCED, || {
-            let mut places = (0..records).map(|place| place * RECORD as u64);
-            Ok(places.try_for_each(|offset| limits::write_and_sync(&file, &[1; RECORD], offset))?)
-        })
+    let sync = |place: u64| -> Result<()> {
+        Ok(limits::write_and_sync(&file, &[1; RECORD], place % records * RECORD as u64)?)
     };
-    let [unsynced] = take_turns(ROUNDS, [&mut || measured(&process, TURNS)])?;
-    let [durable, limit] = take_turns(ROUNDS, [&mut || measured(&boundary, TURNS_SYNCED), &mut synced])?;
+    let [unsynced] = take_turns(ROUNDS, [&mut || measured(&process, TURNS, &mut |_| Ok(()))])?;
+    let mut synced = 0;
+    let [durable, limit, apart] = take_turns(
+        ROUNDS,
+        [
+            &mut || measured(&boundary, TURNS_SYNCED, &mut |_| Ok(())),
+            &mut || timed(TURNS_SYNCED, || (0..records).try_for_each(sync)),
+            &mut || {
+                measured(&process, TURNS_SYNCED, &mut |count| {
+                    synced += count;
+                    (synced - count..synced).try_for_each(sync)
+                })
+            },
+        ],
+    )?;
+    let row = |subject, param, measured| Row::beside("conversation", subject, param, measured, limit);
     Ok(vec![
-        Row::alone("conversation", "turn with two tools", "Process", unsynced),
-        Row::beside("conversation", "turn with two tools beside its six syncs", "Boundary", durable, limit),
+        Row::alone("conversation", "turn with two tools", "Process", unsynced).at_most(AtMost::Ns(15_000.0)),
+        row("turn with two tools beside its six syncs", "Boundary", durable).at_most(AtMost::Ratio(1.2)),
+        row("turn with two tools and the limit's six syncs within it", "Process", apart),
     ])
 }
 
 /// Measures opening a session and asking where its conversation goes on, until its messages are at hand.
 fn resume(dir: &Path) -> Result<Vec<Row>> {
     let store = store(dir, Durability::Process)?;
-    let (id, _) = held(&store, LONG)?;
+    let (id, _) = held(&store, LONG, &mut |_| Ok(()))?;
     let images = Images::keep(&store.session_dir(id), dir.join("images"))?;
     let types = types()?;
     let resumed = |reads: bool| -> Result<Round> {

@@ -119,14 +119,16 @@ pub struct Row {
     /// Part of the subject's time, of 1, that it waited for a processor.
     waited: f64,
     at_most: Option<AtMost>,
+    /// Whether the target is met; `None` if there is none, or the row is void.
+    met: Option<bool>,
 }
 
 impl Row {
     /// Makes a row of a time that was measured once, without a limit.
     pub fn once(bench: &'static str, subject: &str, param: impl ToString, ns_per_op: f64) -> Row {
         let (subject, param, ns_per_op) = (subject.to_owned(), param.to_string(), Some(ns_per_op));
-        let (ratio_to_limit, void, waited, at_most) = (None, false, 0.0, None);
-        Row { bench, subject, param, ns_per_op, ratio_to_limit, void, waited, at_most }
+        let (ratio_to_limit, void, waited, at_most, met) = (None, false, 0.0, None, None);
+        Row { bench, subject, param, ns_per_op, ratio_to_limit, void, waited, at_most, met }
     }
 
     /// Makes a row of a subject without a limit.
@@ -161,7 +163,11 @@ impl Row {
     }
 
     pub fn at_most(self, at_most: AtMost) -> Row {
-        Row { at_most: Some(at_most), ..self }
+        let met = match at_most {
+            AtMost::Ratio(most) => self.ratio_to_limit.map(|ratio| ratio <= most),
+            AtMost::Ns(most) => self.ns_per_op.map(|ns| ns <= most),
+        };
+        Row { at_most: Some(at_most), met: met.filter(|_| !self.void), ..self }
     }
 
     pub fn print(&self, json: bool) -> Result<()> {
@@ -181,7 +187,15 @@ impl Row {
             AtMost::Ratio(ratio) => format!("{ratio:.2} x"),
             AtMost::Ns(ns) => format!("{ns:.0} ns"),
         }));
-        println!("{}, {}, {}, {ns}{waited}, {ratio}{void}, {at_most}", self.bench, self.subject, self.param);
+        let met = match self.met {
+            Some(true) => " met",
+            Some(false) => " missed",
+            None => "",
+        };
+        println!(
+            "{}, {}, {}, {ns}{waited}, {ratio}{void}, {at_most}{met}",
+            self.bench, self.subject, self.param
+        );
         Ok(())
     }
 }
