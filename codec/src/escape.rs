@@ -219,6 +219,45 @@ pub fn to_json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> 
     String::from_utf8(out).map_err(serde::ser::Error::custom)
 }
 
+/// Returns the beginning of a value's JSON on one line, escaped: over `chars` characters if the JSON has more, but not many
+/// more, however long it is. A value whose `Serialize` fails ends there.
+///
+/// ```
+/// use foldlog_codec::escape;
+///
+/// assert_eq!(escape::json_beginning("short", 10), r#""short""#);
+/// assert!(escape::json_beginning(&vec!["long"; 1 << 20], 10).len() < 200);
+/// ```
+pub fn json_beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String {
+    // A character takes at most four bytes.
+    let mut start = Start { bytes: Vec::new(), max: 4 * chars + 64 };
+    // An error says only that enough was written.
+    let _ = write_json(&mut start, value);
+    let mut json = start.bytes;
+    if let Err(cut) = std::str::from_utf8(&json) {
+        json.truncate(cut.valid_up_to());
+    }
+    String::from_utf8(json).unwrap_or_default()
+}
+
+/// Keeps the first `max` bytes of what is written, and then refuses more.
+struct Start {
+    bytes: Vec<u8>,
+    max: usize,
+}
+
+impl Write for Start {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.max.saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+        if bytes.len() > room { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Formats JSON so that its texts hold no raw character of the [escaped](is_escaped) categories. `serde_json` itself
 /// escapes the characters below U+0020.
 struct Json<F>(F);

@@ -2,7 +2,7 @@
 
 use foldlog::SequenceNumber;
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use foldlog_codec::body::{
 };
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::HEADER_LEN;
-use serde::Serialize;
 use uuid::Uuid;
 
 use foldlog_codec::escape;
@@ -442,37 +441,6 @@ pub fn shortened(text: &str, max: usize) -> String {
     }
     let head: String = text.chars().take(max.saturating_sub(1)).collect();
     format!("{head}…")
-}
-
-/// Returns the beginning of a value's JSON, escaped: over `chars` characters if the JSON has more, but not many more.
-pub fn beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String {
-    // A character takes at most four bytes.
-    let mut start = Start { bytes: Vec::new(), max: 4 * chars + 64 };
-    // An error says only that enough was written.
-    let _ = escape::write_json(&mut start, value);
-    let mut json = start.bytes;
-    if let Err(cut) = std::str::from_utf8(&json) {
-        json.truncate(cut.valid_up_to());
-    }
-    String::from_utf8(json).unwrap_or_default()
-}
-
-/// Keeps the first `max` bytes of what is written, and then refuses more.
-struct Start {
-    bytes: Vec<u8>,
-    max: usize,
-}
-
-impl Write for Start {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = self.max.saturating_sub(self.bytes.len());
-        self.bytes.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
-        if bytes.len() > room { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Writes a number of things: `1 session`, `2 sessions`.

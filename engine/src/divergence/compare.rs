@@ -197,6 +197,34 @@ fn effects(
     walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
 }
 
+/// Compares what a record did to one slice with what it is to do now. `data` and `version` are those of its event; `None` stands
+/// for no change.
+pub(crate) fn compare_effects(
+    slice: &str,
+    (recorded, produced): (Option<&Effect<'_>>, Option<&Effect<'_>>),
+    (event, data, version): (&str, Payload<'_>, u32),
+    leave_out: &LeaveOut,
+) -> Option<Difference> {
+    let mut walk = Walk::everything();
+    walk.slice = Some(slice.to_owned());
+    walk.addresses = false;
+    walk.left_out.extend(leave_out.of(event).iter().map(String::as_str));
+    let found = match (recorded, produced) {
+        (None, None) => Found::Continue(()),
+        (Some(old), Some(new)) => {
+            slice_effects(&mut walk, (old, Some(data), version), (new, Some(data), version))
+        }
+        (old, new) => walk.differ(old.map(effect_value), new.map(effect_value), None),
+    };
+    found.break_value()
+}
+
+/// Returns the first difference of two values below `path`.
+pub(crate) fn first_difference(path: &str, old: &Value, new: &Value) -> Option<Difference> {
+    let mut walk = Walk::everything();
+    walk.at(path, |walk| walk.values(old, new)).break_value()
+}
+
 /// Holds an effect with the event and the version that an appended event has.
 type InDispatch<'a, 'b> = (&'b Effect<'a>, Option<Payload<'a>>, u32);
 
@@ -213,16 +241,16 @@ fn slice_effects(walk: &mut Walk<'_>, old: InDispatch<'_, '_>, new: InDispatch<'
     }
     if old_effect.added != Added::Event || new_effect.added != Added::Event {
         let ((old, old_version), (new, new_version)) = (added(old), added(new));
+        if !old.is_empty() && !new.is_empty() {
+            let version = |version| Value::from(u64::from(version));
+            walk.at(".version", |walk| walk.values(&version(old_version), &version(new_version)))?;
+        }
         for place in 0..old.len().max(new.len()) {
             let (old, new) = (old.get(place).copied(), new.get(place).copied());
             walk.at(format_args!(".added[{place}]"), |walk| match (old, new) {
                 (Some(old), Some(new)) => payloads(walk, old, new),
                 (old, new) => walk.differ(old.map(payload_value), new.map(payload_value), None),
             })?;
-        }
-        if !old.is_empty() {
-            let version = |version| Value::from(u64::from(version));
-            walk.at(".version", |walk| walk.values(&version(old_version), &version(new_version)))?;
         }
     }
     let before = |effect: &Effect<'_>| effect.before.map(id_value);
@@ -277,7 +305,7 @@ fn id_value(id: ItemId) -> Value {
     Value::Array(vec![Value::from(id.sequence), Value::from(u64::from(id.ordinal))])
 }
 
-fn effect_value(effect: &Effect<'_>) -> Value {
+pub(crate) fn effect_value(effect: &Effect<'_>) -> Value {
     let added = match &effect.added {
         Added::Event => Value::from("event"),
         Added::Items { items, .. } => Value::Array(items.iter().copied().map(payload_value).collect()),

@@ -14,7 +14,7 @@
 //! A path begins with `$`, which is the record's body, or with a slice named beside it, what the record did to that slice.
 //! Fields of the body have the names of the record's JSON form, except that an event's payload is `event` and its name is
 //! `name`. Fields of an effect are `removed`, `added`, `before` and `version`. `.name` leads into a map, `["any key"]` too,
-//! `[3]` into an array, from 0. A difference that only bytes show has the path `$[byte 17]`.
+//! `[3]` into an array, from 0. Where a whole slice is compared, `items` are its items. A difference that only bytes show has the path `$[byte 17]`.
 //!
 //! # What is compared
 //!
@@ -43,7 +43,7 @@
 //! 2. No body, however hostile, makes a comparison panic. It takes at most 64 times the memory of the bodies and a
 //!    mebibyte, and none where they are equal.
 
-// Its users come with the replays.
+// The replay of hosts uses the rest.
 #![allow(dead_code, unused_imports)]
 
 mod compare;
@@ -63,10 +63,13 @@ use crate::fold::names::Names;
 
 pub use left_out::LeaveOut;
 
-pub(crate) use compare::compare;
+pub(crate) use compare::{compare, compare_effects, effect_value, first_difference, resolved};
 
 /// Number of characters of a value that [`Divergence`] displays.
 const VALUE_CHARS_MAX: usize = 200;
+
+/// Number of characters of a value in which [`Divergence`] looks for the part to display.
+const VALUE_CHARS_SOUGHT: usize = 1 << 16;
 
 /// Number of characters before the first difference of two long values that [`Divergence`] displays.
 const VALUE_CHARS_BEFORE: usize = 40;
@@ -254,9 +257,9 @@ impl fmt::Display for Divergence {
 }
 
 /// Returns the escaped JSON of two values, or `nothing`. Of two long ones, the part around their first difference.
-fn shortened(recorded: Option<&Value>, produced: Option<&Value>) -> (String, String) {
+pub(crate) fn shortened(recorded: Option<&Value>, produced: Option<&Value>) -> (String, String) {
     let json = |value: Option<&Value>| match value {
-        Some(value) => escape::to_json(value).unwrap_or_default(),
+        Some(value) => escape::json_beginning(value, VALUE_CHARS_SOUGHT),
         None => "nothing".to_owned(),
     };
     let (recorded, produced) = (json(recorded), json(produced));

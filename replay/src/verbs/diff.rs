@@ -11,7 +11,7 @@ use crate::conversations::differences;
 use crate::diff::{Change, Difference, states, unlike};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{beginning, open_session, position, shortened};
+use crate::reading::{open_session, position, shortened};
 
 /// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
@@ -90,7 +90,7 @@ fn heading(difference: &Difference) -> String {
 }
 
 fn text(difference: &Difference) -> String {
-    let json = |value| shortened(&beginning(value, VALUE_CHARS_MAX), VALUE_CHARS_MAX);
+    let json = |value| shortened(&escape::json_beginning(value, VALUE_CHARS_MAX), VALUE_CHARS_MAX);
     let path = escape::text(&difference.path);
     let (before, after) = (json(&difference.before), json(&difference.after));
     match difference.change {

@@ -15,22 +15,19 @@ use std::sync::Arc;
 
 use foldlog::audit::{AlongPath, Comparison, ItemName, LogReader, ReadOptions, SliceReader, StateReader};
 use foldlog::storage::FileStorage;
-use foldlog::{Parent, Policy, Store, Value};
-use foldlog_codec::escape;
+use foldlog::{Divergence, DivergenceKind, Kind, LaneName, Parent, Policy, Store, Value};
+use foldlog_codec::body::Lane;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::diff;
+use crate::diff::{self, Change};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::reading::{beginning, counted, digest_text, open_session, shortened, stopped, store_of};
+use crate::reading::{counted, digest_text, open_session, stopped, store_of};
 
 /// Number of rollbacks that are checked without `--thorough`.
 const SAMPLE: usize = 16;
-
-/// Number of characters of a value that a person is shown.
-const VALUE_CHARS_MAX: usize = 200;
 
 /// Reports what a replay found. The fields are those of `replay --json`.
 #[derive(Clone, Debug, Serialize)]
@@ -52,23 +49,51 @@ pub struct Replayed {
     pub lineage: bool,
     /// Digest of all slices at the end, in hexadecimal.
     pub digest: String,
-    /// First difference; `None` if the log holds.
-    pub difference: Option<Diverged>,
+    /// First difference: `recorded` is what the log claims, `produced` what its fold gives. `None` if the log holds.
+    pub difference: Option<Divergence>,
 }
 
 /// Describes where a log claims something else than its fold gives.
-#[derive(Clone, Debug, Serialize)]
-pub struct Diverged {
+struct Unlike {
     /// Sequence number of the record after which the difference shows.
-    pub sequence: SequenceNumber,
-    /// Name of the slice.
-    pub slice: String,
+    sequence: SequenceNumber,
+    slice: String,
     /// Path of the value within the slice.
-    pub path: String,
-    /// Value that should be there; nil if none should.
-    pub expected: Value,
-    /// Value that the fold gives; nil if it gives none.
-    pub found: Value,
+    path: String,
+    /// Value that the log claims; `None` if it claims none.
+    recorded: Option<Value>,
+    /// Value that the fold gives; `None` if it gives none.
+    produced: Option<Value>,
+}
+
+impl Unlike {
+    /// Returns the difference as every replay reports one.
+    fn divergence(self, reader: &LogReader) -> Result<Divergence> {
+        let Unlike { sequence, slice, path, recorded, produced } = self;
+        let (mut lane, mut name) = (LaneName::default(), String::new());
+        let names = reader.names();
+        reader.records(sequence, sequence, |record| {
+            lane = Lane::of(record.kind, record.body).unwrap_or_default().into();
+            let value = record.to_value(&names).unwrap_or_default();
+            let of = ["event", "operation"].iter().find_map(|field| value.get(field)?.as_str());
+            name = match of.filter(|_| record.kind == Kind::DISPATCH) {
+                Some(of) => format!("{} {of}", record.kind),
+                None => record.kind.to_string(),
+            };
+            Ok(())
+        })?;
+        Ok(Divergence {
+            sequence,
+            lane,
+            divergence: DivergenceKind::Changed,
+            record: name,
+            slice: Some(slice),
+            path: format!("$.{path}"),
+            recorded,
+            produced,
+            note: None,
+        })
+    }
 }
 
 /// Replays a session, and prints what was found.
@@ -100,16 +125,8 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
             output.line("the log holds: a fold from its first record contradicts nothing in it")?;
             Ok(HOLDS)
         }
-        Some(difference) => Err(Failure::DoesNotHold(text(&difference))),
+        Some(difference) => Err(Failure::DoesNotHold(difference.to_string())),
     }
-}
-
-fn text(difference: &Diverged) -> String {
-    let json = |value| shortened(&beginning(value, VALUE_CHARS_MAX), VALUE_CHARS_MAX);
-    let (expected, found) = (json(&difference.expected), json(&difference.found));
-    let (sequence, slice, path) =
-        (difference.sequence, escape::text(&difference.slice), escape::text(&difference.path));
-    format!("diverged at record {sequence}, `{slice}` {path}: expected {expected}, found {found}")
 }
 
 /// Compares a fork with its parent, and returns whether the parent could be read.
@@ -184,7 +201,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         seals: reader.check_seals()?,
         lineage: false,
         digest: digest_text(&end.digest()?),
-        difference,
+        difference: difference.map(|unlike| unlike.divergence(reader)).transpose()?,
     })
 }
 
@@ -209,7 +226,7 @@ struct Checks<'a> {
 }
 
 impl Checks<'_> {
-    fn at(&mut self, sequence: SequenceNumber, state: StateReader) -> Result<Option<Diverged>> {
+    fn at(&mut self, sequence: SequenceNumber, state: StateReader) -> Result<Option<Unlike>> {
         if let Some(to) = self.rollbacks.get(&sequence).copied() {
             let along = self.along.state_reader(to)?;
             if !self.comparison.is_same(&along, &state) {
@@ -237,11 +254,7 @@ fn items_len(state: &StateReader) -> u64 {
 }
 
 /// Returns the first item of a LOG slice that is no longer what it was in `before`.
-fn log_grows(
-    sequence: SequenceNumber,
-    before: &StateReader,
-    state: &StateReader,
-) -> Result<Option<Diverged>> {
+fn log_grows(sequence: SequenceNumber, before: &StateReader, state: &StateReader) -> Result<Option<Unlike>> {
     for before in before.slices().filter(|slice| slice.policy() == Policy::Log) {
         let after = state.slice(before.name());
         let mut names = after.iter().flat_map(SliceReader::names);
@@ -252,12 +265,12 @@ fn log_grows(
             continue;
         };
         let found = after.zip(found).map(|(after, name)| value(&after, name)).transpose()?;
-        return Ok(Some(Diverged {
+        return Ok(Some(Unlike {
             sequence,
             slice: before.name().to_owned(),
             path: format!("items[{place}]"),
-            expected: value(&before, name)?,
-            found: found.unwrap_or_default(),
+            recorded: Some(value(&before, name)?),
+            produced: found,
         }));
     }
     Ok(None)
@@ -284,7 +297,7 @@ fn first_unlike(
     expected: &StateReader,
     found: &StateReader,
     wanted: impl Fn(Policy) -> bool,
-) -> Result<Option<Diverged>> {
+) -> Result<Option<Unlike>> {
     let is_unlike = |slice: &SliceReader<'_>, other: &StateReader| {
         wanted(slice.policy())
             && match other.slice(slice.name()) {
@@ -300,12 +313,12 @@ fn first_unlike(
     let (expected, found) = diff::unlike(expected, found)?;
     let mut first = None;
     let mut sink = |difference: diff::Difference| {
-        first = Some(Diverged {
+        first = Some(Unlike {
             sequence,
             slice: difference.slice.unwrap_or_default(),
             path: difference.path,
-            expected: difference.before,
-            found: difference.after,
+            recorded: (difference.change != Change::Added).then_some(difference.before),
+            produced: (difference.change != Change::Removed).then_some(difference.after),
         });
         // One is enough.
         Err(stopped(Path::new("")).into())

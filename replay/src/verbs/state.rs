@@ -11,7 +11,7 @@ use foldlog_codec::msgpack::{Limits, Streamed};
 use crate::conversations::{Summary, summaries};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{beginning, counted, open_session, position, shortened, written};
+use crate::reading::{counted, open_session, position, shortened, written};
 
 /// Number of characters of an item that a person is shown.
 const ITEM_CHARS_MAX: usize = 160;
@@ -93,7 +93,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
             sequence: name.sequence,
             reason: error.to_string(),
         })?;
-        let json = beginning(&value, ITEM_CHARS_MAX);
+        let json = escape::json_beginning(&value, ITEM_CHARS_MAX);
         // The sequence number of the item's record is what a person looks up next in the timeline.
         let line = format!("  [{place}] @{} {}", name.sequence, shortened(&json, ITEM_CHARS_MAX));
         place += 1;

@@ -350,8 +350,7 @@ fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
         let reader = LogReader::open(dir)?;
         let replayed = replay::replay(&reader, true, output.progress("replaying", reader.records_len()))?;
         if let Some(difference) = replayed.difference {
-            let (at, slice) = (difference.sequence, difference.slice);
-            return Err(broken(format!("replay: record {at}, `{slice}` {}", difference.path)));
+            return Err(broken(format!("replay: {difference}")));
         }
         digests.insert(replayed.digest);
     }
