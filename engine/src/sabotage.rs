@@ -106,6 +106,14 @@ foldlog_codec::breakages! {
     // Conversations.
     OpenCallsForgotten = "open-calls-forgotten": "A provider is asked although calls of its last answer have not run.",
 
+    // Replays.
+    KeyOrderIgnored = "key-order-ignored": "Maps whose keys stand in another order pass for the same.",
+    FloatsByValue = "floats-by-value": "Floats of another width and of equal value pass for the same.",
+    ForkSeedForAll = "fork-seed-for-all": "Reducers that are run again in a fork draw from its seed for the records of its parent too.",
+    ProducedFoldedOn = "produced-folded-on": "Where reducers produced something else, no rollback ends the difference.",
+    FirstMissingAlone = "first-missing-alone": "Of several events without reducers only the first is named.",
+    OlderVersionsBelieved = "older-versions-believed": "A recording of an older version passes for readable without being decoded.",
+
     // Workspaces.
     RecoveryNeedsCapture = "recovery-needs-capture": "A recovery restores nothing that it cannot capture before.",
 

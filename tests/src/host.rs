@@ -1,5 +1,6 @@
 //! The host of the tests: its events, slices and declarations.
 
+use foldlog::audit::{LogReader, ReplayReducers};
 use foldlog::{
     Clear, Event, Item, Policy, Result, SessionTypes, SessionTypesBuilder, Slice, SliceOp, UpcastError, Value,
 };
@@ -250,4 +251,16 @@ pub fn builder() -> SessionTypesBuilder {
             true => Ok(SliceOp::Append(ones.len())),
             false => Err("it is doubtful".to_owned()),
         })
+}
+
+/// Asserts that a log's reducers resolve again what is recorded, and that a fold of that amounts to the recorded slices.
+///
+/// # Panics
+///
+/// Panics with the divergences, and if the log cannot be read.
+pub fn assert_reduced_again(reader: &LogReader, types: &SessionTypes) {
+    let options = ReplayReducers { fold_produced: true, ..ReplayReducers::default() };
+    let replayed = reader.replay_reducers(types, &options).expect("the log can be read");
+    let same = replayed.slices.is_empty() && replayed.stopped.is_none();
+    assert!(replayed.holds() && same, "{replayed}");
 }

@@ -15,6 +15,7 @@ mod private;
 mod processes;
 mod proportion;
 mod real_data;
+mod replaying;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 mod session;

@@ -2,7 +2,8 @@
 //!
 //! A [`LogReader`] opens a session's folder, in a store or copied from one. It opens files for reading only,
 //! takes no lock, and judges damage by the rules of opening. A [`Follower`] hands over the records of a log
-//! while it is written. Nothing here writes, and nothing here decodes an item as a host's type.
+//! while it is written. Nothing here writes. Only replays of reducers and of versions ([`LogReader::replay_reducers`],
+//! [`replay_versions`]) decode events and items as a host's types.
 
 mod along;
 mod conversations;
@@ -10,9 +11,11 @@ mod export;
 mod follow;
 mod ledger;
 mod pending;
+mod reducers;
 mod segments;
 mod shared;
 mod state;
+mod versions;
 
 use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
@@ -43,9 +46,11 @@ use crate::storage::{FileStorage, Storage};
 pub use along::AlongPath;
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
+pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers, UnregisteredEvent};
 pub use segments::SegmentInfo;
 pub use shared::Comparison;
 pub use state::{ItemName, SliceReader, StateReader};
+pub use versions::{VersionOf, VersionOutcome, VersionRow, VersionsReplayed, replay_versions};
 
 /// Describes one frame of a log. Envelope frames, which hold no record of the session, are included.
 #[derive(Clone, Copy, Debug)]

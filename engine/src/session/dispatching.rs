@@ -1,7 +1,6 @@
 //! Writes events, seeds, clears, resets and tags.
 
 use std::any::TypeId;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::body::{
@@ -15,14 +14,14 @@ use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
 use super::schedule::WriteScope;
 use super::writing::{PendingEvent, PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
-use crate::error::{Error, Result, panic_message};
+use crate::error::{Error, Result};
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::items::rows::{NewValue, OwnedValue, Rows};
 use crate::items::{AnyValue, Items, runs};
 use crate::types::{
-    Clear, Event, NewItem, NewItems, ReduceCall, ReduceError, ReducerContext, SessionTypes, Slice,
-    SliceEffect, SliceOp, new_items, resolve_op,
+    Clear, Event, NewItem, NewItems, ReduceCall, ReducerContext, SessionTypes, Slice, SliceEffect, SliceOp,
+    new_items, resolve_op,
 };
 
 impl Session {
@@ -353,22 +352,7 @@ fn reduce(
         event: value,
         context,
     };
-    run_reducer(event, reducer.name, || (reduce.run)(&call))
-}
-
-/// Calls a reducer, and converts a panic to an error.
-fn run_reducer(
-    event: &'static str,
-    slice: &'static str,
-    run: impl FnOnce() -> Result<SliceEffect, ReduceError>,
-) -> Result<SliceEffect> {
-    let (event, slice) = (event.to_owned(), slice.to_owned());
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(resolved)) => Ok(resolved),
-        Ok(Err(ReduceError::Refused(reason))) => Err(Error::Refused { slice, event, reason }),
-        Ok(Err(ReduceError::Engine(error))) => Err(error),
-        Err(panic) => Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) }),
-    }
+    reduce.call(event, reducer.name, &call)
 }
 
 /// Prepares an effect for its record: replaces large items by references to objects, and adds the values of

@@ -1,4 +1,4 @@
-//! Property tests for a host's own events and reducers (feature `testkit`).
+//! Tests for a host's own events and reducers (feature `testkit`).
 //!
 //! A *history* is a list of steps that one session lives through. A host names the actions that it may take;
 //! [`histories`] mixes in snapshots, rollbacks to any position, reopenings, kills and forks;
@@ -51,18 +51,23 @@
 //! [`Action::new`] makes any other action. Histories run on a disk in memory
 //! ([`MemoryStorage`](crate::storage::MemoryStorage)), which a host's other tests may use too.
 //!
+//! [`assert_reducers_replay`] and [`assert_versions_replay`] run over stored logs: they belong into the tests of each new version
+//! of a host.
+//!
 //! A [`RawLog`] is a log without events and slices, to measure the time that a disk and the log itself take.
 
 mod assertions;
 mod equivalence;
 mod history;
 mod raw_log;
+mod replays;
 
 pub use assertions::{assert_deterministic, assert_rollback_equivalence};
 pub use equivalence::snapshots_equivalent;
 pub use history::{Action, History, Step, dispatch, histories, histories_of};
 pub use proptest;
 pub use raw_log::RawLog;
+pub use replays::{assert_reducers_replay, assert_versions_replay};
 
 use foldlog_codec::SequenceNumber;
 

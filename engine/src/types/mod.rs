@@ -25,4 +25,4 @@ pub(crate) use event::{
     encode_into,
 };
 pub(crate) use reducer::{NewItem, NewItems, SliceEffect, new_items, resolve_op};
-pub(crate) use registry::{DecodeItem, Decoder, Reduce, ReduceCall, ReduceError, SliceTypes, TAIL_ITEMS};
+pub(crate) use registry::{DecodeItem, Decoder, EventTypes, Reduce, ReduceCall, SliceTypes, TAIL_ITEMS};

@@ -1,6 +1,7 @@
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
@@ -12,7 +13,7 @@ use super::{
     Decoded, Event, Recorded, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations, View,
     append_event, append_item, decode_event, decode_item, default_policy, encode,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_message};
 use crate::items::AnyValue;
 use crate::items::Items;
 use crate::items::index::{KeyIndex, KeyOf, Keys};
@@ -105,6 +106,8 @@ pub(crate) struct SliceTypes {
     pub(crate) make_index: Option<Arc<MakeIndex>>,
     /// Encodes an item of an export that has the present version as the host itself would.
     pub(crate) recode: fn(&Value) -> Result<Vec<u8>>,
+    /// Encodes a decoded item at the present version.
+    pub(crate) encode: fn(&AnyValue) -> Result<Vec<u8>>,
 }
 
 /// Makes an empty key index.
@@ -123,6 +126,8 @@ pub(crate) struct EventTypes {
     pub(crate) name: &'static str,
     pub(crate) version: u32,
     pub(crate) event_type: TypeId,
+    /// Decodes a recorded event.
+    pub(crate) decode: DecodeItem,
     /// Reducers of the event with the names of their slices, in the order of declaration.
     pub(crate) reducers: Vec<(&'static str, Reduce)>,
 }
@@ -152,6 +157,19 @@ pub(crate) enum ReduceError {
 pub(crate) struct Reduce {
     pub(crate) built_in: BuiltIn,
     pub(crate) run: Arc<Reducer>,
+}
+
+impl Reduce {
+    /// Calls the reducer of `event` and `slice`, and resolves its result. A panic becomes an error.
+    pub(crate) fn call(&self, event: &str, slice: &str, call: &ReduceCall<'_>) -> Result<SliceEffect> {
+        let (event, slice) = (event.to_owned(), slice.to_owned());
+        match catch_unwind(AssertUnwindSafe(|| (self.run)(call))) {
+            Ok(Ok(resolved)) => Ok(resolved),
+            Ok(Err(ReduceError::Refused(reason))) => Err(Error::Refused { slice, event, reason }),
+            Ok(Err(ReduceError::Engine(error))) => Err(error),
+            Err(panic) => Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) }),
+        }
+    }
 }
 
 impl fmt::Debug for SessionTypes {
@@ -229,6 +247,7 @@ impl SessionTypesBuilder {
             decoder: Decoder { alone: decode_item::<S>, behind: append_item::<S> },
             make_index: None,
             recode: recode::<S>,
+            encode: encode_item::<S>,
         };
         match self.registered.slices.get(S::NAME) {
             Some(before) if before.policy != policy => {
@@ -397,6 +416,7 @@ impl SessionTypesBuilder {
             name: E::NAME,
             version: E::VERSION,
             event_type: TypeId::of::<E>(),
+            decode: decode_event::<E>,
             reducers: Vec::new(),
         });
         let twice = if event.event_type != TypeId::of::<E>() {
@@ -421,6 +441,11 @@ fn recode<S: Slice>(item: &Value) -> Result<Vec<u8>> {
     let text = serde_json::to_string(item).map_err(bad)?;
     let item: S::Item = serde_json::from_str(&text).map_err(bad)?;
     encode(S::NAME, &item)
+}
+
+fn encode_item<S: Slice>(item: &AnyValue) -> Result<Vec<u8>> {
+    let other = || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
+    encode(S::NAME, item.downcast_ref::<S::Item>().ok_or_else(other)?)
 }
 
 fn undeclared(slice: &'static str) -> Error {

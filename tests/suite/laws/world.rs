@@ -265,6 +265,7 @@ impl World {
             visited.unwrap();
             assert_eq!(kinds, model.kinds);
             reader.check_seals().unwrap();
+            assert_reduced_again(&reader, &types());
         }
     }
 }

@@ -18,6 +18,7 @@ mod origins;
 mod outcomes;
 mod programs;
 mod recovered;
+mod reduced_again;
 mod regressions;
 mod resources;
 mod several;

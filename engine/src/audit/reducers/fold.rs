@@ -1,0 +1,274 @@
+//! Folds what reducers produce, beside what is recorded.
+//!
+//! Three folds go on side by side: the produced effects with the host's types, for the reducers; the produced ones and the
+//! recorded ones without types, whose items are stored bytes and can be compared. A rollback rolls back all of them.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{Dispatch, Effect, Policy, Removed};
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Record, SequenceNumber};
+
+use super::run::{Reducing, decoded, live_state, reduced};
+use super::{LogReader, SliceDiffers};
+use crate::divergence;
+use crate::error::Result;
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::names::Names;
+use crate::fold::projection::{DecodedValues, Projection};
+use crate::fold::record_body::RecordBody;
+use crate::items::Items;
+use crate::items::row::RowRef;
+use crate::sabotage::{self, Breakage};
+use crate::types::{SessionTypes, SliceEffect};
+
+pub(super) struct ProducedFold<'a> {
+    reader: &'a LogReader,
+    types: &'a SessionTypes,
+    /// Produced effects, with the host's types.
+    typed: LiveState,
+    /// Produced effects, as stored bytes.
+    produced: LiveState,
+    /// Recorded effects, as stored bytes.
+    recorded: LiveState,
+    /// Slices that differ now, each with the record since which it does.
+    differ: BTreeMap<u32, SequenceNumber>,
+    /// Slices that differed at some record, to which a rollback may return.
+    differed: BTreeMap<u32, ()>,
+    /// Slices into which only today's reducers write, each with the first record.
+    undeclared: BTreeMap<&'static str, SequenceNumber>,
+    stopped: Option<String>,
+}
+
+impl<'a> ProducedFold<'a> {
+    pub(super) fn new(reader: &'a LogReader, types: &'a SessionTypes) -> ProducedFold<'a> {
+        ProducedFold {
+            reader,
+            types,
+            typed: live_state(reader),
+            produced: live_state(reader),
+            recorded: live_state(reader),
+            differ: BTreeMap::new(),
+            differed: BTreeMap::new(),
+            undeclared: BTreeMap::new(),
+            stopped: None,
+        }
+    }
+
+    /// Folds an event whose reducers are run again.
+    pub(super) fn event(
+        &mut self,
+        record: &Record<'_>,
+        (dispatch, reducing): (&Dispatch<'_>, &Reducing<'_>),
+        names: &Names,
+    ) {
+        let folded = self.try_event(record, (dispatch, reducing), names);
+        self.stop_at(record, folded);
+    }
+
+    /// Folds a record that no reducer has a part in.
+    pub(super) fn other(&mut self, record: &Record<'_>) {
+        let folded = self.try_other(record);
+        self.stop_at(record, folded);
+    }
+
+    fn stop_at(&mut self, record: &Record<'_>, folded: Result<()>) {
+        if let (Err(error), None) = (folded, &self.stopped) {
+            self.stopped = Some(format!("record {}: {error}", record.sequence));
+        }
+    }
+
+    fn try_event(
+        &mut self,
+        record: &Record<'_>,
+        (dispatch, reducing): (&Dispatch<'_>, &Reducing<'_>),
+        names: &Names,
+    ) -> Result<()> {
+        if self.stopped.is_some() {
+            return Ok(());
+        }
+        let recorded = divergence::resolved(dispatch, names);
+        let value = decoded(self.reader, reducing)?;
+        let mut produced: Vec<(u32, SliceEffect)> = Vec::new();
+        let mut run = Vec::new();
+        for (slice, effect) in reduced(reducing, &value, self.types, &self.typed.projection) {
+            let effect = effect?;
+            let Some(id) = names.slice_named(slice).map(|slice| slice.id) else {
+                if effect.is_some() {
+                    self.undeclared.entry(slice).or_insert(record.sequence);
+                }
+                continue;
+            };
+            run.push(id);
+            produced.extend(effect.map(|effect| (id, effect)));
+        }
+        let mut effects: Vec<Effect<'_>> =
+            produced.iter().map(|(slice, effect)| effect.to_record(*slice)).collect();
+        // What the host no longer reduces goes on as recorded.
+        effects.extend(recorded.iter().filter(|effect| !run.contains(&effect.slice)).cloned());
+        let changed: Vec<u32> = recorded.iter().chain(&effects).map(|effect| effect.slice).collect();
+        let unlike = |slice: u32| {
+            let is = |effect: &&Effect<'_>| effect.slice == slice;
+            recorded.iter().find(is) != effects.iter().find(is)
+        };
+        let touched: Vec<u32> =
+            changed.into_iter().filter(|slice| self.differ.contains_key(slice) || unlike(*slice)).collect();
+        let dispatch = |effects| Dispatch { action: dispatch.action.clone(), effects: Some(effects) };
+        self.fold(record, |_| RecordBody::Dispatch(dispatch(effects.clone())))?;
+        self.compare(record.sequence, &touched);
+        Ok(())
+    }
+
+    fn try_other(&mut self, record: &Record<'_>) -> Result<()> {
+        if self.stopped.is_some() {
+            return Ok(());
+        }
+        let body = RecordBody::of(record)?;
+        let mut touched = Vec::new();
+        if body.rollback().is_some() && !sabotage::is(Breakage::ProducedFoldedOn) {
+            touched.extend(self.differed.keys().copied());
+        }
+        let RecordBody::Dispatch(dispatch) = body else {
+            self.fold(record, |_| body)?;
+            self.compare(record.sequence, &touched);
+            return Ok(());
+        };
+        touched.extend(dispatch.effects.iter().flatten().map(|effect| effect.slice));
+        touched.retain(|slice| self.differ.contains_key(slice));
+        self.fold(record, |projection| RecordBody::Dispatch(possible(dispatch, projection)))?;
+        self.compare(record.sequence, &touched);
+        Ok(())
+    }
+
+    /// Applies a record to all folds; the recorded one gets it as it is.
+    fn fold<'r>(
+        &mut self,
+        record: &Record<'r>,
+        body: impl FnOnce(&Projection) -> RecordBody<'r>,
+    ) -> Result<()> {
+        let objects = &self.reader.objects;
+        let untyped = Sources { objects, types: None };
+        let sequence = record.sequence;
+        self.recorded.apply_record(record, untyped)?;
+        let body = body(&self.produced.projection);
+        let nothing = || DecodedValues::Nothing;
+        match body {
+            RecordBody::Dispatch(dispatch) => {
+                let body = |dispatch| RecordBody::Dispatch(dispatch);
+                self.produced.apply(sequence, body(dispatch.clone()), nothing(), untyped)?;
+                let typed = Sources { objects, types: Some(self.types) };
+                self.typed.apply(sequence, body(dispatch), nothing(), typed)
+            }
+            body => {
+                self.produced.apply(sequence, body, nothing(), untyped)?;
+                self.typed.apply_record(record, Sources { objects, types: Some(self.types) })
+            }
+        }
+    }
+
+    /// Notes which of the touched slices differ after a record.
+    fn compare(&mut self, sequence: SequenceNumber, touched: &[u32]) {
+        for slice in touched {
+            if same(&self.recorded.projection, &self.produced.projection, *slice) {
+                self.differ.remove(slice);
+            } else {
+                self.differ.entry(*slice).or_insert(sequence);
+                self.differed.insert(*slice, ());
+            }
+        }
+    }
+
+    /// Returns the slices that differ at the end, and why the fold ended before the log did.
+    pub(super) fn finish(self) -> (Vec<SliceDiffers>, Option<String>) {
+        let (recorded, produced) = (&self.recorded.projection, &self.produced.projection);
+        let declared = self.differ.iter().map(|(slice, since)| differs(recorded, produced, *slice, *since));
+        let undeclared = self.undeclared.iter().map(|(slice, since)| SliceDiffers {
+            slice: (*slice).to_owned(),
+            since: *since,
+            recorded_items: 0,
+            produced_items: 0,
+            path: "$".to_owned(),
+            recorded: None,
+            produced: None,
+            note: Some("the log has not declared the slice, so its items were not folded".to_owned()),
+        });
+        (declared.chain(undeclared).collect(), self.stopped)
+    }
+}
+
+/// Returns what can be done of a change that no reducer made, in slices that hold other items than the recorded ones.
+fn possible<'a>(dispatch: Dispatch<'a>, projection: &Projection) -> Dispatch<'a> {
+    let mut dispatch = dispatch;
+    for effect in dispatch.effects.iter_mut().flatten() {
+        let Some((_, items)) = projection.items(effect.slice) else { continue };
+        if let Removed::Items(ids) = &mut effect.removed {
+            ids.retain(|id| items.held().contains(*id));
+        }
+        effect.before = effect.before.filter(|id| items.held().contains(*id));
+    }
+    dispatch
+}
+
+/// Returns whether two folds hold the same items of a slice. LOG slices only grow, so one that differed does from then on.
+fn same(recorded: &Projection, produced: &Projection, slice: u32) -> bool {
+    match (recorded.items(slice), produced.items(slice)) {
+        (Some((Policy::Log, _)), _) => false,
+        (Some((_, old)), Some((_, new))) => {
+            let item = |row: RowRef<'_>| (row.version, row.bytes().cloned());
+            let (old, new) = (old.held(), new.held());
+            old.len() == new.len() && old.iter().map(item).eq(new.iter().map(item))
+        }
+        (old, new) => old.is_none() && new.is_none(),
+    }
+}
+
+fn differs(recorded: &Projection, produced: &Projection, slice: u32, since: SequenceNumber) -> SliceDiffers {
+    let items = |projection: &Projection| projection.items(slice).map(|(_, items)| items.clone());
+    let (old, new) = (items(recorded), items(produced));
+    let len = |items: &Option<Items>| match items {
+        Some(Items::Held(rows)) => rows.len() as u64,
+        Some(Items::InLog(items)) => items.len(),
+        None => 0,
+    };
+    let (recorded_items, produced_items) = (len(&old), len(&new));
+    let name = recorded.names.slice_name(slice);
+    let mut found = SliceDiffers {
+        slice: name,
+        since,
+        recorded_items,
+        produced_items,
+        path: "$".to_owned(),
+        recorded: None,
+        produced: None,
+        note: None,
+    };
+    let (Some(Items::Held(old)), Some(Items::Held(new))) = (old, new) else {
+        found.note = Some("a LOG slice; see its divergences".to_owned());
+        return found;
+    };
+    let (mut old, mut new) = (old.iter(), new.iter());
+    for place in 0_usize.. {
+        let (old, new) = (old.next(), new.next());
+        if old.is_none() && new.is_none() {
+            break;
+        }
+        let value = |row: RowRef<'_>| row.bytes().and_then(|bytes| Value::decode(bytes).ok());
+        let (old, new) = (old.map(|row| (row.version, value(row))), new.map(|row| (row.version, value(row))));
+        let at = format!(".items[{place}]");
+        let difference = match (old, new) {
+            (Some((_, Some(old))), Some((_, Some(new)))) => divergence::first_difference(&at, &old, &new),
+            (old, new) => {
+                let path = format!("${at}");
+                (found.recorded, found.produced) = (old.and_then(|old| old.1), new.and_then(|new| new.1));
+                found.path = path;
+                break;
+            }
+        };
+        if let Some(difference) = difference {
+            (found.path, found.note) = (difference.path, difference.note);
+            (found.recorded, found.produced) = (difference.recorded, difference.produced);
+            break;
+        }
+    }
+    found
+}

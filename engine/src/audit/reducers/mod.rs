@@ -1,0 +1,226 @@
+//! Runs the reducers of a host again over the events of a log, and compares what they resolve with what is recorded.
+//!
+//! # Terms
+//!
+//! The *recorded* effect of an event on a slice is the edit that its record holds; the *produced* one is what the reducer
+//! resolves now, of the same event, time, sequence number and generator.
+//!
+//! # Invariants
+//!
+//! 1. A reducer sees the slice as the log has it: the fold goes on along the recorded effects, so that one difference does
+//!    not make the next.
+//! 2. A fold of the produced effects, if it is asked for, is a fold beside it, in which reducers see what they produced.
+//! 3. Memory is that of the slices: those of the log once with the host's types, and three times more for the fold of the
+//!    produced effects. Of the divergences only the first [`ReplayReducers::divergences_max`] are kept.
+//!
+//! What is not run: built-in reducers where log and host name the same ones for the event, since they resolve nothing; and
+//! reducers of a binding that the host has [retired](crate::SessionTypesBuilder::retired). Seeds, clears and imports are no
+//! reducers' work and are applied as recorded.
+
+mod fold;
+mod run;
+
+use std::fmt;
+
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::{SequenceNumber, escape};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::LogReader;
+use crate::divergence::{Divergence, LeaveOut};
+use crate::error::Result;
+use crate::types::SessionTypes;
+
+/// Number of divergences that a report holds by default.
+const DIVERGENCES_MAX: usize = 100;
+
+/// Holds the options of a replay of reducers.
+#[derive(Clone, Debug)]
+pub struct ReplayReducers {
+    /// Paths that are not compared.
+    pub leave_out: LeaveOut,
+    /// Whether the produced effects are folded too, to say from which record on STATE differs, and how.
+    pub fold_produced: bool,
+    /// Number of divergences that the report holds; it counts all of them.
+    pub divergences_max: usize,
+}
+
+impl Default for ReplayReducers {
+    fn default() -> ReplayReducers {
+        ReplayReducers { leave_out: LeaveOut::new(), fold_produced: false, divergences_max: DIVERGENCES_MAX }
+    }
+}
+
+/// Reports what a replay of reducers found. Displays as lines, one for each divergence; serializes as one object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReducersReplayed {
+    /// Id of the session.
+    pub session: Uuid,
+    /// Number of records of the log.
+    pub records: u64,
+    /// Number of events whose reducers were run.
+    pub events: u64,
+    /// Number of edits that were compared.
+    pub compared: u64,
+    /// Number of edits that differ.
+    pub diverged: u64,
+    /// First divergences, in the order of their records.
+    pub divergences: Vec<Divergence>,
+    /// Events that the log binds to slices for which the host declares no reducers. These were not run.
+    pub not_registered: Vec<UnregisteredEvent>,
+    /// Slices that differ at the end, if the produced effects were folded.
+    pub slices: Vec<SliceDiffers>,
+    /// Why the fold of the produced effects ended before the log did; `None` if it did not.
+    pub stopped: Option<String>,
+}
+
+/// Names an event that a log binds to slices for which the host declares no reducers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnregisteredEvent {
+    /// Name of the event.
+    pub event: String,
+    /// Names of the slices, in the order of the log's declarations.
+    pub slices: Vec<String>,
+}
+
+/// Describes how a slice would differ at the end of a log if its reducers had been today's.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SliceDiffers {
+    /// Name of the slice.
+    pub slice: String,
+    /// Record from which on the slice differs up to the end.
+    pub since: SequenceNumber,
+    /// Number of items that the log amounts to.
+    pub recorded_items: u64,
+    /// Number of items that the produced effects amount to.
+    pub produced_items: u64,
+    /// Path of the first value that differs, such as `$.items[3].status`.
+    pub path: String,
+    /// Value that the log amounts to; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Value>,
+    /// Value that the produced effects amount to; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub produced: Option<Value>,
+    /// What differs, where the values do not show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl ReducersReplayed {
+    /// Returns whether every reducer that the log names was run and resolved what is recorded.
+    pub fn holds(&self) -> bool {
+        self.diverged == 0 && self.not_registered.is_empty()
+    }
+}
+
+impl LogReader {
+    /// Runs the reducers of `types` again over all events of the log, and compares each resolved edit with the recorded one.
+    ///
+    /// ```
+    /// # use foldlog::{Event, SessionTypes, Slice, SliceOp, Store};
+    /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Loud;
+    /// # impl Slice for Loud {
+    /// #     const NAME: &'static str = "loud";
+    /// #     type Item = String;
+    /// # }
+    /// use foldlog::audit::{LogReader, ReplayReducers};
+    ///
+    /// let types = |end: &'static str| {
+    ///     let loud = move |said: &Said| SliceOp::Append(said.0.to_uppercase() + end);
+    ///     SessionTypes::builder().slice::<Loud>().reducer::<Loud, Said>(move |_, said, _| Ok(loud(said))).build()
+    /// };
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&types("!")?)?;
+    /// session.dispatch(Said("ship it".to_owned()))?;
+    /// # let dir = session.dir().to_owned();
+    /// session.close()?;
+    /// let reader = LogReader::open(&dir)?;
+    /// assert!(reader.replay_reducers(&types("!")?, &ReplayReducers::default())?.holds());
+    /// let replayed = reader.replay_reducers(&types("?")?, &ReplayReducers::default())?;
+    /// assert_eq!(
+    ///     replayed.divergences[0].to_string(),
+    ///     r#"record 2 (dispatch `chat.said`) differs in slice `loud` at $.added[0]: recorded "SHIP IT!", produced "SHIP IT?""#
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`](crate::Error::Decode) or [`Error::NewerVersion`](crate::Error::NewerVersion) if an item cannot be
+    /// read as the host's type, [`Error::Inconsistent`](crate::Error::Inconsistent) if a record contradicts those before it,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged, [`Error::Io`](crate::Error::Io) if a
+    /// segment can no longer be read.
+    pub fn replay_reducers(
+        &self,
+        types: &SessionTypes,
+        options: &ReplayReducers,
+    ) -> Result<ReducersReplayed> {
+        run::replay(self, types, options)
+    }
+}
+
+impl fmt::Display for UnregisteredEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slices: Vec<String> =
+            self.slices.iter().map(|slice| format!("`{}`", escape::text(slice))).collect();
+        let (event, slices) = (escape::text(&self.event), slices.join(", "));
+        write!(f, "event `{event}` reduces into {slices} in this log, but the host declares no such reducer")
+    }
+}
+
+impl fmt::Display for SliceDiffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (recorded, produced) =
+            crate::divergence::shortened(self.recorded.as_ref(), self.produced.as_ref());
+        let note = self.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+        write!(
+            f,
+            "slice `{}` differs from record {} on: {} items recorded, {} produced; first at {}{}: recorded {recorded}, \
+             produced {produced}",
+            escape::text(&self.slice),
+            self.since,
+            self.recorded_items,
+            self.produced_items,
+            escape::text(&self.path),
+            escape::text(&note),
+        )
+    }
+}
+
+impl fmt::Display for ReducersReplayed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ReducersReplayed { session, records, events, compared, diverged, .. } = self;
+        write!(
+            f,
+            "session {session}: {records} records, {events} events reduced again, {compared} edits compared, "
+        )?;
+        write!(f, "{diverged} differ")?;
+        for event in &self.not_registered {
+            write!(f, "\n{event}")?;
+        }
+        for divergence in &self.divergences {
+            write!(f, "\n{divergence}")?;
+        }
+        let more = diverged.saturating_sub(self.divergences.len() as u64);
+        if more > 0 {
+            write!(f, "\n… and {more} more")?;
+        }
+        for slice in &self.slices {
+            write!(f, "\n{slice}")?;
+        }
+        match &self.stopped {
+            Some(stopped) => {
+                let stopped = escape::text(stopped);
+                write!(f, "\nthe fold of what the reducers produce ended early: {stopped}")
+            }
+            None => Ok(()),
+        }
+    }
+}

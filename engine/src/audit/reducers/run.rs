@@ -1,0 +1,298 @@
+//! Runs the reducers of one log, record by record.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{Action, Added, Binding, BuiltIn, Dispatch, Effect, Lane, Opened, Payload};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+
+use super::fold::ProducedFold;
+use super::{LogReader, ReducersReplayed, ReplayReducers, UnregisteredEvent};
+use crate::divergence::{self, Difference, Divergence, record_name};
+use crate::error::{Error, Result};
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::names::Names;
+use crate::fold::projection::{LogSlices, Projection};
+use crate::items::rows::Rows;
+use crate::items::{AnyValue, Items};
+use crate::sabotage::{self, Breakage};
+use crate::types::{EventTypes, Recorded, ReduceCall, ReducerContext, SessionTypes, SliceEffect};
+
+/// Holds an event that is reduced again.
+#[derive(Clone, Copy)]
+pub(super) struct Reducing<'a> {
+    pub(super) sequence: SequenceNumber,
+    pub(super) time_us: i64,
+    pub(super) seed: u64,
+    /// Payload of the event, as its record holds it.
+    pub(super) data: Payload<'a>,
+    pub(super) version: u32,
+    pub(super) types: &'a EventTypes,
+}
+
+pub(super) fn replay(
+    reader: &LogReader,
+    types: &SessionTypes,
+    options: &ReplayReducers,
+) -> Result<ReducersReplayed> {
+    let mut replay = Replay {
+        reader,
+        types,
+        options,
+        seed: 0,
+        as_declared: BTreeMap::new(),
+        produced: options.fold_produced.then(|| ProducedFold::new(reader, types)),
+        report: ReducersReplayed {
+            session: reader.opened.session,
+            records: reader.records_len(),
+            events: 0,
+            compared: 0,
+            diverged: 0,
+            divergences: Vec::new(),
+            not_registered: not_registered(types, &reader.outline.names),
+            slices: Vec::new(),
+            stopped: None,
+        },
+    };
+    let mut live = live_state(reader);
+    let sources = Sources { objects: &reader.objects, types: Some(types) };
+    if let Some(last) = reader.places.next_sequence.checked_sub(1) {
+        reader.places.read(&reader.storage, SequenceNumber::MIN, last, &mut |record| {
+            replay.record(&record, &live.projection)?;
+            live.apply_record(&record, sources)
+        })?;
+    }
+    let Replay { produced, mut report, .. } = replay;
+    if let Some(produced) = produced {
+        (report.slices, report.stopped) = produced.finish();
+    }
+    Ok(report)
+}
+
+/// Makes the state of no records, for a fold of the whole log.
+pub(super) fn live_state(reader: &LogReader) -> LiveState {
+    let mut live = LiveState::new(LogSlices::InLog);
+    reader.rollbacks.values().for_each(|rollback| live.positions.expect_target(rollback.to));
+    live
+}
+
+/// Returns the events that a log binds to slices for which the host declares no reducers.
+fn not_registered(types: &SessionTypes, names: &Names) -> Vec<UnregisteredEvent> {
+    let missing = |event: &str, bindings: &[Binding]| -> Vec<String> {
+        let host = types.event(event);
+        let slices = bindings.iter().map(|binding| names.slice_name(binding.slice));
+        slices
+            .filter(|slice| !types.is_retired(event, slice))
+            .filter(|slice| !host.is_some_and(|host| host.reducers.iter().any(|(name, _)| name == slice)))
+            .collect()
+    };
+    let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
+    let events = names.events().filter(|event| !event.implicit);
+    events
+        .map(|event| UnregisteredEvent {
+            event: event.name.clone(),
+            slices: missing(&event.name, &event.bindings),
+        })
+        .filter(|event| !event.slices.is_empty())
+        .take(at_most)
+        .collect()
+}
+
+struct Replay<'a> {
+    reader: &'a LogReader,
+    types: &'a SessionTypes,
+    options: &'a ReplayReducers,
+    /// Seed of the session in which the next record was first written.
+    seed: u64,
+    /// Of each event id, whether log and host have the same built-in reducers for it.
+    as_declared: BTreeMap<u32, bool>,
+    produced: Option<ProducedFold<'a>>,
+    report: ReducersReplayed,
+}
+
+impl<'a> Replay<'a> {
+    /// Compares one record, and folds what its reducers produce if that is asked for. The projection holds the records before.
+    fn record(&mut self, record: &Record<'_>, before: &Projection) -> Result<()> {
+        if record.kind == Kind::OPENED {
+            self.seed = Opened::decode(record.body).map_err(Error::unread(record.sequence))?.seed;
+            if sabotage::is(Breakage::ForkSeedForAll) {
+                self.seed = self.reader.opened.seed;
+            }
+        }
+        if record.kind == Kind::DISPATCH {
+            let dispatch = Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
+            if let Action::Event { event, data } = dispatch.action
+                && let Some((reducing, names)) = self.reducing(record, (event, data), before)
+            {
+                self.check(record, (&dispatch, &reducing), before)?;
+                if let Some(produced) = &mut self.produced {
+                    produced.event(record, (&dispatch, &reducing), names);
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(produced) = &mut self.produced {
+            produced.other(record);
+        }
+        Ok(())
+    }
+
+    /// Returns the event that is to be reduced again; `None` if the host has no reducers for it, or they resolve nothing.
+    fn reducing<'r>(
+        &mut self,
+        record: &Record<'r>,
+        (event, data): (u32, Payload<'r>),
+        before: &'r Projection,
+    ) -> Option<(Reducing<'r>, &'r Names)>
+    where
+        'a: 'r,
+    {
+        let names = &*before.names;
+        let declared = names.event(event)?;
+        let types = self.types.event(&declared.name)?;
+        let as_declared = *self.as_declared.entry(event).or_insert_with(|| {
+            let same = |(binding, (slice, reduce)): (&Binding, &(&str, crate::types::Reduce))| {
+                binding.built_in == reduce.built_in
+                    && binding.built_in != BuiltIn::Explicit
+                    && names.slice(binding.slice).is_some_and(|declared| declared.name == *slice)
+            };
+            declared.bindings.len() == types.reducers.len()
+                && declared.bindings.iter().zip(&types.reducers).all(same)
+        });
+        // Records of such an event may hold effects all the same, and these are compared.
+        if as_declared && Dispatch::plain_event(record.body).is_some() {
+            return None;
+        }
+        let Record { sequence, time_us, .. } = *record;
+        let (seed, version) = (self.seed, declared.version);
+        Some((Reducing { sequence, time_us, seed, data, version, types }, names))
+    }
+
+    fn check(
+        &mut self,
+        record: &Record<'_>,
+        (dispatch, reducing): (&Dispatch<'_>, &Reducing<'_>),
+        before: &Projection,
+    ) -> Result<()> {
+        self.report.events += 1;
+        let names = &*before.names;
+        let event = match decoded(self.reader, reducing) {
+            Ok(event) => event,
+            Err(error) => {
+                let note = Some(error.to_string());
+                let (slice, path) = (None, "$.event".to_owned());
+                let difference = Difference { slice, path, recorded: None, produced: None, note };
+                self.diverged(record, difference, names);
+                return Ok(());
+            }
+        };
+        let recorded = divergence::resolved(dispatch, names);
+        for (slice, produced) in reduced(reducing, &event, self.types, before) {
+            self.report.compared += 1;
+            let id = names.slice_named(slice).map(|slice| slice.id);
+            let of_slice = recorded.iter().find(|effect| Some(effect.slice) == id);
+            let difference = match &produced {
+                Ok(produced) => self.compare((slice, id), of_slice, produced.as_ref(), reducing)?,
+                Err(error) => Some(Difference {
+                    slice: Some(slice.to_owned()),
+                    path: "$".to_owned(),
+                    recorded: of_slice.map(divergence::effect_value),
+                    produced: None,
+                    note: Some(error.to_string()),
+                }),
+            };
+            if let Some(difference) = difference {
+                self.diverged(record, difference, names);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what was done to one slice.
+    fn compare(
+        &self,
+        (slice, id): (&str, Option<u32>),
+        recorded: Option<&Effect<'_>>,
+        produced: Option<&SliceEffect>,
+        reducing: &Reducing<'_>,
+    ) -> Result<Option<Difference>> {
+        let produced = produced.map(|produced| produced.to_record(id.unwrap_or_default()));
+        if recorded == produced.as_ref() {
+            return Ok(None);
+        }
+        let items = recorded.map(|recorded| self.items(slice, recorded, reducing)).transpose()?.flatten();
+        let readable = recorded.map(|recorded| match &items {
+            None => recorded.clone(),
+            Some((items, version)) => {
+                let items = items.iter().map(|item| Payload::new(item)).collect();
+                Effect { added: Added::Items { items, version: *version }, ..recorded.clone() }
+            }
+        });
+        let of = (reducing.types.name, reducing.data, reducing.version);
+        let effects = (readable.as_ref(), produced.as_ref());
+        Ok(divergence::compare_effects(slice, effects, of, &self.options.leave_out))
+    }
+
+    /// Returns recorded items as today's host would write them: the bytes of objects, and those of an older version brought up
+    /// to date. `None` if the effect added the event.
+    fn items(
+        &self,
+        slice: &str,
+        recorded: &Effect<'_>,
+        reducing: &Reducing<'_>,
+    ) -> Result<Option<(Vec<Vec<u8>>, u32)>> {
+        let Added::Items { items, version } = &recorded.added else { return Ok(None) };
+        let types = self.types.slice(slice).filter(|types| types.item_version > *version);
+        let mut readable = Vec::with_capacity(items.len());
+        for item in items {
+            let bytes = self.reader.objects.resolve(*item)?;
+            readable.push(match types {
+                None => bytes.into_owned(),
+                Some(types) => {
+                    let item =
+                        (types.decoder.alone)(*version, reducing.sequence, Recorded::Elsewhere(&bytes))?;
+                    (types.encode)(&item)?
+                }
+            });
+        }
+        Ok(Some((readable, types.map_or(*version, |types| types.item_version))))
+    }
+
+    fn diverged(&mut self, record: &Record<'_>, difference: Difference, names: &Names) {
+        self.report.diverged += 1;
+        if self.report.divergences.len() < self.options.divergences_max {
+            let lane = Lane::of(record.kind, record.body).unwrap_or_default().into();
+            let name = record_name(record.kind, record.body, names);
+            self.report.divergences.push(Divergence::changed(record.sequence, lane, name, difference));
+        }
+    }
+}
+
+/// Decodes the event as today's type.
+pub(super) fn decoded(reader: &LogReader, reducing: &Reducing<'_>) -> Result<AnyValue> {
+    let bytes = reader.objects.resolve(reducing.data)?;
+    Ok((reducing.types.decode)(reducing.version, reducing.sequence, Recorded::Elsewhere(&bytes))?)
+}
+
+/// Runs the reducers of an event. Returns, for each slice, what the event is to do to it, if anything.
+pub(super) fn reduced<'r>(
+    reducing: &'r Reducing<'r>,
+    event: &'r AnyValue,
+    types: &'r SessionTypes,
+    before: &'r Projection,
+) -> impl Iterator<Item = (&'static str, Result<Option<SliceEffect>>)> + 'r {
+    let Reducing { sequence, time_us, seed, types: event_types, .. } = *reducing;
+    let context = ReducerContext { seed, sequence, time_us };
+    event_types.reducers.iter().map(move |(slice, reduce)| {
+        let empty = Items::Held(Rows::default());
+        let of_slice = types.slice(slice);
+        let call = ReduceCall {
+            items: before.items_named(slice).map_or(&empty, |(_, items)| items),
+            tail_items: of_slice.map_or(0, |types| types.tail_items),
+            item_version: of_slice.map_or(1, |types| types.item_version),
+            event,
+            context: &context,
+        };
+        let produced = reduce.call(event_types.name, slice, &call);
+        (*slice, produced.map(|effect| (!effect.is_nothing()).then_some(effect)))
+    })
+}

@@ -1,0 +1,69 @@
+//! Assertions over stored logs: that a new version of a host does with them what it did before.
+
+use std::path::Path;
+
+use crate::audit::{LogReader, ReducersReplayed, ReplayReducers, VersionsReplayed, replay_versions};
+use crate::types::SessionTypes;
+
+/// Asserts that the reducers of `types` resolve every edit of the log in the session's folder `dir` as it is recorded.
+///
+/// ```
+/// # use foldlog::{Event, SessionTypes, Slice, Store};
+/// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+/// # struct Said(String);
+/// # impl Event for Said {
+/// #     const NAME: &'static str = "chat.said";
+/// # }
+/// # struct Chat;
+/// # impl Slice for Chat {
+/// #     const NAME: &'static str = "chat";
+/// #     type Item = Said;
+/// # }
+/// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+/// # let folder = tempfile::tempdir()?;
+/// # let session = Store::open(folder.path())?.create(&types)?;
+/// # session.dispatch(Said("hello".to_owned()))?;
+/// # let dir = session.dir().to_owned();
+/// # session.close()?;
+/// let replayed = foldlog::testkit::assert_reducers_replay(&dir, &types);
+/// println!("{replayed}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Panics
+///
+/// Panics with the divergences, one line for each record and slice, and with the slices that would differ at the end; with all
+/// events for which `types` lacks reducers; with the error if the log cannot be read.
+#[track_caller]
+pub fn assert_reducers_replay(dir: impl AsRef<Path>, types: &SessionTypes) -> ReducersReplayed {
+    let options = ReplayReducers { fold_produced: true, ..ReplayReducers::default() };
+    let replayed = LogReader::open(dir).and_then(|reader| reader.replay_reducers(types, &options));
+    match replayed {
+        Ok(replayed) if replayed.holds() => replayed,
+        Ok(replayed) => fail(&replayed.to_string()),
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+/// Asserts that every event and every item of the logs in the store at `store` decodes with `types`, older versions
+/// [brought up to date](crate::Event::upcast). Returns the table of what was read, which a test may print.
+///
+/// # Panics
+///
+/// Panics with the table if a recording does not decode or a session cannot be read; with the error if the store has no sessions
+/// or cannot be listed.
+#[track_caller]
+pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> VersionsReplayed {
+    match replay_versions(store.as_ref(), types) {
+        Ok(replayed) if replayed.holds() && replayed.sessions > 0 => replayed,
+        Ok(replayed) if replayed.holds() => fail("the store has no sessions"),
+        Ok(replayed) => fail(&replayed.to_string()),
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+#[track_caller]
+#[expect(clippy::panic, reason = "an assertion of a test has no other way to fail")]
+fn fail(message: &str) -> ! {
+    panic!("{message}")
+}
