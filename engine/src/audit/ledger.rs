@@ -357,19 +357,10 @@ impl LogReader {
             let at = live.partition_point(|range| *range.end() < sequence);
             live.get(at).is_some_and(|range| range.contains(&sequence))
         };
-        // What was suspended within a suspended operation was rolled back with it, and counts while that one does.
-        let outermost = |entry: &LedgerEntry| {
-            let mut outermost = entry;
-            while let Some(outer) = outermost.parent.and_then(|parent| ledger.entries.get(&parent)) {
-                if outer.outcome != Fate::Suspended || outer.operation >= outermost.operation {
-                    break;
-                }
-                outermost = outer;
-            }
-            outermost.end
-        };
+        // What was suspended within another operation was rolled back with it, and counts while that one does.
+        let standings = self.standings(i64::MIN);
         let withdrawn =
-            |entry: &&LedgerEntry| entry.outcome == Fate::Suspended && !outermost(entry).is_some_and(is_live);
+            |entry: &&LedgerEntry| entry.outcome == Fate::Suspended && !standings.counts(entry.operation);
         let withdrawn: BTreeSet<OperationId> =
             ledger.entries.values().filter(withdrawn).map(|entry| entry.operation).collect();
         let mut entries: Vec<LedgerEntry> = ledger.entries.into_values().collect();

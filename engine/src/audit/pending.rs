@@ -27,7 +27,7 @@ impl LogReader {
         self.standings(i64::MIN).waited_at(position)
     }
 
-    fn standings(&self, now_us: i64) -> Standings<'_> {
+    pub(super) fn standings(&self, now_us: i64) -> Standings<'_> {
         Standings {
             operations: &self.outline.operations,
             path: self.live_path(),

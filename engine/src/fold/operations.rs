@@ -308,6 +308,8 @@ impl Operations {
             self.suspended.insert(operation, Arc::new(suspended));
         } else {
             self.withdraw(operation);
+        }
+        if decision != Decision::RunAgain {
             self.withdraw_within(operation);
         }
         true

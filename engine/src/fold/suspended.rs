@@ -9,7 +9,7 @@
 //! | a rollback to before its begin | is withdrawn |
 //! | a decision | is over, or runs again if it asked and was approved, until the approval expires |
 //! | a fork | waits in the fork too; an approval by the forked session does not count there |
-//! | the operation within which it ran committed or failed | is withdrawn |
+//! | the operation within which it ran committed, failed or was settled | is withdrawn |
 //! | the operation within which it ran is suspended or runs again | waits for as long as that one counts |
 
 use foldlog_codec::body::{Decision, SuspensionForm};
@@ -48,6 +48,11 @@ impl<'a> Standings<'a> {
     /// Returns how an operation stands; `None` if it is withdrawn.
     pub(crate) fn of_live(&self, suspended: &SuspendedOperation) -> Option<Standing> {
         self.is_live(suspended).then(|| self.standing(suspended))
+    }
+
+    /// Returns whether an operation is suspended and its question counts.
+    pub(crate) fn counts(&self, operation: OperationId) -> bool {
+        self.operations.suspended_one(operation).is_some_and(|suspended| self.is_live(suspended))
     }
 
     /// Returns the operation that somebody has to settle before this one goes on; `None` if nobody has to.

@@ -250,8 +250,8 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the last decision about an operation behind the record `from`, at which it began to wait, and before it runs
-    /// again.
+    /// Returns the last decision about an operation from the record `from` on, at which it began to wait or was decided
+    /// about, and before it runs again.
     pub(crate) fn read_settlement(
         &self,
         operation: OperationId,
@@ -289,6 +289,34 @@ impl Session {
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// Returns the last approval of an operation that counts in this session and has not expired, whatever the operation
+    /// did since: it holds for each run that follows from it.
+    pub(crate) fn read_approval(&self, operation: OperationId) -> Result<Option<RecordedSettlement>> {
+        let (source, opened) = {
+            let state = self.inner.state.lock();
+            let opened = state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence);
+            (self.inner.log_source(&state), opened)
+        };
+        let from = operation.sequence().max(opened);
+        let mut found = None;
+        source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
+            if record.kind != Kind::SETTLE {
+                return Ok(());
+            }
+            let sequence = record.sequence;
+            let settle = Settle::decode(record.body).map_err(Error::unread(sequence))?;
+            if let Some(arguments) = settle.arguments.filter(|_| settle.operation == operation) {
+                let until = settle.until_us.map(conversation_reading::time);
+                let settlement = Settlement { until, ..Settlement::approved(arguments) };
+                let (by, reason) = (settle.by, settle.reason);
+                found = Some((settle.until_us, RecordedSettlement { sequence, settlement, by, reason }));
+            }
+            Ok(())
+        })?;
+        let counts = |until_us: Option<i64>| until_us.is_none_or(|until_us| until_us > self.now_us());
+        Ok(found.filter(|(until_us, _)| counts(*until_us)).map(|(_, approval)| approval))
     }
 }
 

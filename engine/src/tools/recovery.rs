@@ -306,7 +306,9 @@ impl ToolRunner {
                 Err(error) => return Err(error),
             }
         }
-        let info = CallInfo { again: Some(operation), idempotency, reads_only, ..CallInfo::new(&call) };
+        let approval = self.approval_of(operation, begin)?;
+        let again = Some(operation);
+        let info = CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) };
         self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
             .map(Recovery::RanAgain)
     }

@@ -7,9 +7,12 @@
 //! | it was approved | the tool runs under the same operation id, and its context holds the approval |
 //! | it was refused or got a result, within another call | that is its result |
 //! | it waits for a call within it that waits no more | the tool runs again under the same operation id |
+//!
+//! An approval holds for each run that follows from it, until it expires: also after a run that was interrupted, and after
+//! one that was rolled back since a call within it asked. A fork asks anew.
 
-use foldlog_codec::OperationId;
 use foldlog_codec::body::SuspensionForm;
+use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{Approval, CallInfo, ExecuteOptions, ToolCall, ToolReport};
 use super::known::Known;
@@ -19,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::fold::suspended::Standing;
 use crate::operation::SuspendedOperation;
 use crate::session::Settlement;
-use crate::session::settling::RecordedSettlement;
 use crate::types::ToolInvoked;
 
 /// Who decides about a call that nobody answered in time.
@@ -45,7 +47,10 @@ impl ToolRunner {
             self.session.makes_again(suspended.operation);
         }
         let invoked = ToolInvoked::of_suspended(suspended);
-        if let Some(Known::Recorded(report)) = self.of_settled(&invoked, suspended.end)? {
+        // One within another call may have run since its question, and been rolled back.
+        let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
+        let from = decided.map_or(suspended.end, |decided| decided.sequence);
+        if let Some(Known::Recorded(report)) = self.of_settled(&invoked, from)? {
             return Ok(*report);
         }
         let (info, call) = self.call_that_goes_on(suspended, standing)?;
@@ -78,16 +83,30 @@ impl ToolRunner {
         let Standing::MayRun(approved) = standing else {
             return Err(self.suspended_error(suspended, standing)?);
         };
-        let settled = match approved {
-            Some(_) => self.session.read_settlement(suspended.operation, suspended.end)?,
-            None => None,
+        let approval = match approved {
+            Some(decided) => {
+                self.session.read_settlement(suspended.operation, decided)?.map(Approval::of_settlement)
+            }
+            None => self.approval_of(suspended.operation, suspended.begin)?,
         };
-        let approval =
-            settled.map(|RecordedSettlement { sequence, by, reason, .. }| Approval { sequence, by, reason });
         let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
         let reads_only = self.reads_only(&call.tool);
         let (again, idempotency) = (Some(suspended.operation), suspended.idempotency);
         Ok((CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) }, call))
+    }
+
+    /// Returns the approval with which an operation runs again that ran last from the record `begin` on. An approval holds
+    /// although that run was interrupted, or was rolled back since a call within it asks.
+    pub(super) fn approval_of(
+        &self,
+        operation: OperationId,
+        begin: SequenceNumber,
+    ) -> Result<Option<Approval>> {
+        // What was approved has run again.
+        if operation.sequence() == begin {
+            return Ok(None);
+        }
+        Ok(self.session.read_approval(operation)?.map(Approval::of_settlement))
     }
 
     /// Returns the error of a call that does not go on.

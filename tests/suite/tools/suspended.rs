@@ -37,7 +37,7 @@ impl Tool for Send {
         };
         let mut sent = self.sent.lock().unwrap();
         sent.push(letter.to.clone());
-        if letter.to == "death" {
+        if letter.to == "death" && sent.len() == 1 || letter.to == "late death" && sent.len() == 2 {
             self.disk.crash(CrashKind::Process);
         }
         Ok(ToolResult::ok(format!("sent, as {} agreed: {}", approval.by, approval.reason), sent.len()))
@@ -71,6 +71,9 @@ struct Errand {
     arguments: String,
     /// How often the same is asked for.
     times: u32,
+    /// Whether it asks before it has anybody work.
+    #[serde(default)]
+    asks: bool,
 }
 
 impl Tool for Delegate {
@@ -80,6 +83,9 @@ impl Tool for Delegate {
 
     fn call(&self, errand: Errand, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         context.session().dispatch(StepAdded { title: "delegated".to_owned(), part: 1 })?;
+        if errand.asks && context.approval().is_none() {
+            return Err(ToolError::Ask(Question::new("Delegate?")));
+        }
         let runner = ToolRunner::new(self.state.clone(), self.tools.clone()).within(context);
         let call = ToolCall::new(errand.tool, errand.arguments);
         for _ in 1..errand.times {
@@ -108,8 +114,10 @@ impl Office {
         let state = run.runner.state().clone();
         let send = || Send { disk: run.disk.clone(), sent: Arc::clone(sent) };
         let tools = ToolRegistry::new().with(send()).with(Review);
-        let delegate = Delegate { state: state.clone(), tools: tools.clone() };
-        ToolRunner::new(state, tools.with(delegate))
+        let delegate = |tools: &ToolRegistry| Delegate { state: state.clone(), tools: tools.clone() };
+        let inner = delegate(&tools);
+        let delegate = delegate(&tools.clone().with(inner));
+        ToolRunner::new(state.clone(), tools.with(delegate))
     }
 
     /// The next process: this one is killed.
@@ -168,7 +176,8 @@ fn errand(call: &ToolCall) -> ToolCall {
 }
 
 fn errands(call: &ToolCall, times: u32) -> ToolCall {
-    let errand = Errand { tool: call.tool.to_string(), arguments: call.arguments.clone(), times };
+    let errand =
+        Errand { tool: call.tool.to_string(), arguments: call.arguments.clone(), times, asks: false };
     ToolCall::new("delegate", serde_json::to_string(&errand).unwrap())
 }
 
@@ -450,6 +459,102 @@ fn a_call_within_another_one_cannot_leave_its_result_to_somebody() {
     let report = office.execute(&errand(&review())).unwrap();
     assert!(!report.success && report.message.contains("cannot leave its result"), "{report:?}");
     assert_eq!((office.pending(), office.run.plan().len()), (vec![], 0));
+}
+
+/// A call within another one had run and was rolled back, since the next one asked. Whoever took its approval back then was
+/// not heard: it ran again all the same.
+#[test]
+fn an_approval_can_be_taken_back_after_a_run_that_was_rolled_back() {
+    let office = Office::new();
+    let call = asked(&office, errands(&letter("bo"), 2));
+    let mut operations = Vec::new();
+    for _ in 0..2 {
+        assert!(office.execute(&call).is_err());
+        let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+        office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+        operations.push(operation);
+    }
+    assert_eq!(
+        office.sent().len(),
+        1,
+        "what the first one sent was rolled back with the second one's question"
+    );
+    office.session().settle(operations[0], &Settlement::failed().showing("Stop."), "Ada", "").unwrap();
+    assert!(office.execute(&call).unwrap().success, "the second one is approved still");
+    assert_eq!(
+        (office.sent().len(), office.run.plan()),
+        (2, vec!["delegated".to_owned(), "to bo".to_owned()])
+    );
+}
+
+/// The question of a call within a refused one still waited for an answer, of which nothing could come; and until somebody
+/// gave one, the outermost call did not go on.
+#[test]
+fn a_refusal_withdraws_what_the_refused_call_asked_within_it() {
+    let office = Office::new();
+    let call = asked(&office, errand(&errand(&letter("bo"))));
+    assert!(office.execute(&call).is_err());
+    let PendingQuestion { operation, parent, .. } = office.pending().remove(0);
+    office.session().settle(parent.unwrap(), &Settlement::failed().showing("No."), "Ada", "").unwrap();
+    assert_eq!(office.pending(), []);
+    let fate =
+        |wanted| office.run.ledger().into_iter().find(|entry| entry.operation == wanted).unwrap().outcome;
+    assert_eq!((fate(operation), fate(parent.unwrap())), (Fate::Abandoned, Fate::Settled));
+    let report = office.execute(&call).unwrap();
+    assert_eq!((report.success, report.message.as_str(), office.sent().len()), (false, "No.", 0));
+}
+
+/// The ledger called a question abandoned as soon as the call around it ran again, while the session still counted it.
+#[test]
+fn a_question_counts_in_the_ledger_while_the_call_around_it_runs_again() {
+    let mut office = Office::new();
+    let call = asked(&office, errands(&letter("late death"), 2));
+    for _ in 0..2 {
+        assert!(office.execute(&call).is_err());
+        let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+        office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    }
+    assert!(office.execute(&call).is_err(), "its process is killed in the first of the two calls");
+    office.reopen();
+    let fates: Vec<Fate> = office.fates().into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!(fates, [Fate::Open, Fate::Open, Fate::Suspended]);
+}
+
+/// A call that was approved asked again in its next run, if a call within it had asked meanwhile.
+#[test]
+fn an_approval_holds_although_a_call_within_the_approved_one_asks_too() {
+    let mut office = Office::new();
+    let (tool, arguments) = ("send".to_owned(), letter("bo").arguments);
+    let errand = Errand { tool, arguments, times: 1, asks: true };
+    let call = asked(&office, ToolCall::new("delegate", serde_json::to_string(&errand).unwrap()));
+    for question in ["Delegate?", "Send to bo?"] {
+        assert!(office.execute(&call).is_err());
+        let pending = office.pending().remove(0);
+        assert_eq!(pending.question, question);
+        office.session().settle(pending.operation, &Settlement::approved(pending.digest), "Ada", "").unwrap();
+        office.reopen();
+    }
+    let report = office.execute(&call).unwrap();
+    assert!(report.success && report.message.contains("as Ada agreed"), "{report:?}");
+    assert_eq!((office.pending(), office.sent().len()), (vec![], 1));
+}
+
+/// A call that was approved asked again where its process had died and somebody, or the tool, had it run again.
+#[test]
+fn an_approval_holds_for_the_run_that_follows_an_interrupted_one() {
+    let mut office = Office::new();
+    let call = asked(&office, letter("death"));
+    assert!(office.execute(&call).is_err());
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    office.session().settle(operation, &Settlement::approved(digest), "Ada", "go").unwrap();
+    assert!(office.execute(&call).is_err(), "its process is killed");
+    office.reopen();
+    office.runner.recover(&ExecuteOptions::default()).unwrap();
+    office.session().settle(operation, &Settlement::run_again(), "Bo", "nothing was sent").unwrap();
+    let recovered = office.runner.recover(&ExecuteOptions::default()).unwrap();
+    let [recovered] = recovered.as_slice() else { panic!("{recovered:?}") };
+    assert!(matches!(&recovered.recovery, Recovery::RanAgain(report) if report.success), "{recovered:?}");
+    assert_eq!(office.execute(&call).unwrap().message, "sent, as Ada agreed: go");
 }
 
 #[test]

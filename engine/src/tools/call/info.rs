@@ -14,6 +14,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use smol_str::SmolStr;
 
 use crate::operation::OpenOperation;
+use crate::session::settling::RecordedSettlement;
 
 /// Describes a request for a tool: its name, its arguments and who asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,13 @@ pub struct Approval {
     pub by: String,
     /// Reason that was given.
     pub reason: String,
+}
+
+impl Approval {
+    pub(in crate::tools) fn of_settlement(settled: RecordedSettlement) -> Approval {
+        let RecordedSettlement { sequence, by, reason, .. } = settled;
+        Approval { sequence, by, reason }
+    }
 }
 
 /// Holds the options of one run of a call. They are not recorded.
