@@ -1,5 +1,5 @@
 //! A naive model of tool calls: what each record of one does to the slices, to a purse that tools pay from, and to the
-//! calls that are open or wait to be settled.
+//! calls that are open, that wait to be settled, or that wait for somebody.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,6 +8,8 @@ use foldlog::{Idempotency, Kind, OperationId, SequenceNumber};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::past::{Entry, Live};
+use super::waiting::{Approved, Verdict, WaitingCall};
 use super::{Chance, Slices};
 use crate::host::StepAdded;
 
@@ -18,25 +20,61 @@ pub struct Errand {
     pub seed: u64,
     /// How many there are.
     pub steps: u8,
-    /// Another call, within this one and after its steps.
-    pub within: Option<Box<Errand>>,
+    /// Other calls, within this one and after its steps.
+    pub within: Vec<Errand>,
+    /// Whether it waits for somebody, and how.
+    pub waits: Option<Waits>,
     /// Whether it has success.
     pub succeeds: bool,
 }
 
+/// How a call waits for somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Waits {
+    /// When, and for what.
+    pub moment: Moment,
+    /// How long somebody has to answer; for ever where there is none.
+    pub expires_us: Option<u64>,
+}
+
+/// When a call begins to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Moment {
+    /// It asks before it does anything.
+    First,
+    /// It asks when it has done everything, which is rolled back.
+    Last,
+    /// It has done everything, and awaits its result.
+    Done,
+}
+
+/// A time that is over as soon as anybody looks at the clock again.
+pub const MOMENT_US: u64 = 1;
+/// A time that is over only where the clock is set forward.
+pub const DAY_US: u64 = 86_400_000_000;
+
 impl Errand {
-    /// Draws what a call is to do, perhaps with another one within it.
+    /// Draws what a call is to do, perhaps with others within it.
     pub fn draw(chance: &mut Chance) -> Errand {
-        let mut one = |within| Errand {
-            seed: chance.number(),
-            steps: chance.below(4) as u8,
-            within,
-            succeeds: chance.percent(60),
-        };
-        let inner = one(None);
-        let outer = one(None);
-        let within = chance.percent(25).then(|| Box::new(inner));
-        Errand { within, ..outer }
+        Errand::draw_below(chance, 2)
+    }
+
+    fn draw_below(chance: &mut Chance, deeper: u8) -> Errand {
+        let waits = chance.percent(30).then(|| Waits {
+            moment: *chance.pick(&[Moment::First, Moment::First, Moment::Last, Moment::Done]),
+            expires_us: *chance.pick(&[None, None, None, Some(DAY_US), Some(DAY_US), Some(MOMENT_US)]),
+        });
+        let mut within = Vec::new();
+        if deeper > 0 && chance.percent(25) {
+            within.push(Errand::draw_below(chance, deeper - 1));
+            if chance.percent(40) {
+                // Two equal calls are two calls.
+                let second = within[0].clone();
+                within.push(if chance.percent(50) { second } else { Errand::draw_below(chance, 0) });
+            }
+        }
+        let (seed, steps) = (chance.number(), chance.below(4) as u8);
+        Errand { seed, steps, within, waits, succeeds: chance.percent(60) }
     }
 
     /// The steps that it adds.
@@ -48,25 +86,36 @@ impl Errand {
         };
         (0..self.steps).map(|_| step()).collect()
     }
+
+    /// Whether it waits at this moment.
+    pub fn waits_at(&self, moment: Moment) -> bool {
+        self.waits.is_some_and(|waits| waits.moment == moment)
+    }
+
+    /// What it asks, where it does.
+    pub fn question(&self) -> String {
+        format!("Is {} right?", self.seed)
+    }
 }
 
 /// A call that has begun and not ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct OpenCall {
     /// The sequence number of its begin.
     pub begin: SequenceNumber,
-    operation: OperationId,
+    pub(super) operation: OperationId,
     undoes: Option<OperationId>,
     call: Call,
     /// What was when it began.
     then: Rc<Slices>,
+    live: Option<Rc<Live>>,
     purse: i64,
 }
 
 /// A call that was interrupted and is not done with.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct UnsettledCall {
-    call: Call,
+    pub(super) call: Call,
     /// Whether what it did is undone.
     pub undone: bool,
     /// Whether somebody decided that it is to be run again.
@@ -80,6 +129,8 @@ pub struct Call {
     pub idempotency: Idempotency,
     /// What it is to do; `None` for a call of a tool that runs elsewhere, of which nothing is known.
     pub errand: Option<Errand>,
+    /// The record that passes for the answer that asked for it, where one did.
+    pub answer: Option<SequenceNumber>,
 }
 
 /// How a call ended.
@@ -91,6 +142,12 @@ pub enum End {
     Failed,
     /// What it did was rolled back when the session was recovered.
     Interrupted,
+    /// It asks somebody, and what it did was rolled back.
+    Asks,
+    /// It awaits its result, and what it did stays.
+    Awaits,
+    /// It waits for this call, which ran within it, and what it did was rolled back.
+    Within(OperationId),
 }
 
 /// What one record says, as it is known before it is written.
@@ -98,31 +155,56 @@ pub enum End {
 pub enum Act {
     /// The slices are these from then on.
     Change(Rc<Slices>),
+    /// The slices are these from then on, and what was live then is live again.
+    Rollback(Rc<Slices>, Option<Rc<Live>>),
+    /// Another session goes on with these slices.
+    Fork(Rc<Slices>),
     /// A step is added within a call, and paid for.
     Step(StepAdded),
     /// A call begins, for the first time, again, or to undo what another did.
     Begin(Call, Option<OperationId>, Option<OperationId>),
     /// The innermost open call ends.
     End(End),
-    /// An interrupted call is decided about; whether it is to be run again.
-    Settle(OperationId, bool),
+    /// An interrupted or waiting call is decided about.
+    Settle(OperationId, Verdict),
+    /// What follows from what is there by then.
+    Then(Next),
+}
+
+/// What is to be done next, from which its records follow once all before it are known.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// What was interrupted runs again where it may, and then what waits for nobody any more.
+    Recovery,
+    /// What waits for nobody any more goes on.
+    Due,
+    /// This waiting call goes on, where it may.
+    GoesOn(OperationId),
+    /// The innermost open call does this.
+    Work(Errand),
+    /// The innermost open call makes its inner calls from this one on, and ends.
+    Inner(Errand, usize),
 }
 
 impl Act {
     /// Whether a record of that kind may be what this leaves.
     pub fn is_of(&self, kind: Kind) -> bool {
         match self {
-            Act::Change(_) => ![Kind::TOOL_BEGIN, Kind::TOOL_END, Kind::SETTLE].contains(&kind),
+            Act::Change(_) | Act::Fork(_) => {
+                ![Kind::TOOL_BEGIN, Kind::TOOL_END, Kind::SETTLE].contains(&kind)
+            }
+            Act::Rollback(..) => kind == Kind::ROLLBACK,
             Act::Step(_) => kind == Kind::DISPATCH,
             Act::Begin(..) => kind == Kind::TOOL_BEGIN,
             Act::End(_) => kind == Kind::TOOL_END,
             Act::Settle(..) => kind == Kind::SETTLE,
+            Act::Then(_) => false,
         }
     }
 }
 
 /// What all records up to one amount to.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct After {
     /// The slices, had no call been interrupted.
     pub slices: Rc<Slices>,
@@ -132,6 +214,16 @@ pub struct After {
     pub open: Vec<OpenCall>,
     /// The calls that were interrupted, by their operations' names.
     pub unsettled: BTreeMap<OperationId, UnsettledCall>,
+    /// The calls that wait for somebody, or for a call within them that does; also those that a rollback has withdrawn.
+    pub(super) waiting: Rc<BTreeMap<OperationId, WaitingCall>>,
+    /// What was approved, until when.
+    pub(super) approvals: Rc<BTreeMap<OperationId, Approved>>,
+    /// The call that was suspended by the last record.
+    pub(super) just_suspended: Option<OperationId>,
+    /// What became of each operation.
+    pub(super) ledger: Rc<BTreeMap<OperationId, Entry>>,
+    /// The records that count.
+    pub live: Option<Rc<Live>>,
 }
 
 impl After {
@@ -160,112 +252,181 @@ impl After {
         manual.map(|(operation, _)| *operation).collect()
     }
 
-    /// What everything amounts to after one more record.
+    /// What everything amounts to after one more record, written at a time.
     #[must_use]
-    pub fn after(&self, act: &Act, sequence: SequenceNumber) -> After {
+    pub fn after(&self, act: &Act, sequence: SequenceNumber, time_us: i64) -> After {
         let mut next = self.clone();
+        next.just_suspended = None;
+        next.live = Live::behind(self.live.as_ref(), sequence);
         match act {
             Act::Change(slices) => next.slices = Rc::clone(slices),
+            Act::Rollback(slices, live) => {
+                next.slices = Rc::clone(slices);
+                next.live = Live::behind(live.as_ref(), sequence);
+            }
+            Act::Fork(slices) => {
+                next.slices = Rc::clone(slices);
+                next.ask_anew();
+            }
             Act::Step(step) => {
                 next.slices = Rc::new(self.slices.after(&super::Change::Step(step.clone())));
                 next.purse += 1;
             }
-            Act::Begin(call, again, undoes) => {
-                if let Some(again) = again {
-                    next.unsettled.remove(again);
-                }
-                next.open.push(OpenCall {
-                    begin: sequence,
-                    operation: again.unwrap_or(sequence.into()),
-                    undoes: *undoes,
-                    call: call.clone(),
-                    then: Rc::clone(&self.slices),
-                    purse: self.purse,
-                });
-            }
-            Act::End(end) => next.end(*end),
-            Act::Settle(operation, true) => {
-                next.unsettled.get_mut(operation).expect("it was interrupted").run_again = true;
-            }
-            Act::Settle(operation, false) => {
-                next.unsettled.remove(operation);
-            }
+            Act::Begin(call, again, undoes) => next.begin(call, (*again, *undoes), sequence),
+            Act::End(end) => next.end(*end, sequence, time_us),
+            Act::Settle(operation, verdict) => next.settle(*operation, *verdict),
+            Act::Then(_) => {}
         }
         next
     }
 
-    fn end(&mut self, end: End) {
+    fn begin(
+        &mut self,
+        call: &Call,
+        (again, undoes): (Option<OperationId>, Option<OperationId>),
+        sequence: SequenceNumber,
+    ) {
+        let operation = again.unwrap_or(sequence.into());
+        self.unsettled.remove(&operation);
+        // A call within another one keeps its question and its approval until that one is over.
+        if self.open.is_empty() {
+            Rc::make_mut(&mut self.waiting).remove(&operation);
+        }
+        Rc::make_mut(&mut self.ledger).entry(operation).or_insert_with(Entry::new).begins();
+        self.open.push(OpenCall {
+            begin: sequence,
+            operation,
+            undoes,
+            call: call.clone(),
+            then: Rc::clone(&self.slices),
+            live: self.live.clone(),
+            purse: self.purse,
+        });
+    }
+
+    fn end(&mut self, end: End, sequence: SequenceNumber, time_us: i64) {
         let open = self.open.pop().expect("only what is open ends");
-        if end != End::Committed {
+        if !matches!(end, End::Committed | End::Awaits) {
             self.slices = Rc::new(self.slices.without_call(&open.then));
             self.purse = open.purse;
+            self.live = Live::behind(open.live.as_ref(), sequence);
         }
-        match (end, open.undoes) {
-            (End::Committed, Some(undone)) => {
+        let call = Some(&open.call).filter(|_| open.undoes.is_none());
+        let entry = Rc::make_mut(&mut self.ledger).get_mut(&open.operation).expect("it began");
+        entry.ends(end, sequence, call);
+        if let Some(undone) = open.undoes {
+            if end == End::Committed {
                 self.unsettled.get_mut(&undone).expect("it was interrupted").undone = true;
             }
+            return;
+        }
+        let parent = self.open.last().map(|outer| outer.operation);
+        match end {
+            End::Asks | End::Awaits | End::Within(_) => {
+                self.just_suspended = Some(if let End::Within(inner) = end { inner } else { open.operation });
+                let waiting = WaitingCall::new(open.call, parent, end, (sequence, time_us));
+                Rc::make_mut(&mut self.waiting).insert(open.operation, waiting);
+            }
             // What ran within another shares its fate.
-            (End::Interrupted, None) if self.open.is_empty() => {
+            End::Interrupted if parent.is_none() => {
                 let unsettled = UnsettledCall { call: open.call, undone: false, run_again: false };
                 self.unsettled.insert(open.operation, unsettled);
             }
-            _ => {}
+            End::Interrupted => {}
+            End::Committed | End::Failed => self.withdraw_within(open.operation),
         }
     }
 
     /// What recovering writes: the open calls end, the inner ones first, and what may run again does.
     pub fn recovery(&self) -> Vec<Act> {
-        let mut acts: Vec<Act> = self.open.iter().map(|_| Act::End(End::Interrupted)).collect();
-        let mut ended = self.clone();
-        self.open.iter().for_each(|_| ended.end(End::Interrupted));
-        for (operation, UnsettledCall { call, undone, run_again }) in ended.unsettled {
+        let ends = self.open.iter().map(|_| Act::End(End::Interrupted));
+        ends.chain([Act::Then(Next::Recovery)]).collect()
+    }
+
+    /// What the next thing to be done writes at this time, given everything before it.
+    pub fn acts(&self, next: Next, now_us: i64) -> Vec<Act> {
+        match next {
+            Next::Recovery => self.runs_again().chain([Act::Then(Next::Due)]).collect(),
+            Next::Due => self.due(now_us).into_iter().map(|one| Act::Then(Next::GoesOn(one))).collect(),
+            Next::GoesOn(operation) => self.goes_on(operation, now_us),
+            Next::Work(errand) => {
+                if errand.waits_at(Moment::First) && !self.is_approved(now_us) {
+                    return vec![Act::End(End::Asks)];
+                }
+                let steps = errand.steps().into_iter().map(Act::Step);
+                steps.chain([Act::Then(Next::Inner(errand.clone(), 0))]).collect()
+            }
+            Next::Inner(errand, at) => self.inner(&errand, at, now_us),
+        }
+    }
+
+    fn runs_again(&self) -> impl Iterator<Item = Act> {
+        let mut acts = Vec::new();
+        for (operation, UnsettledCall { call, undone, run_again }) in &self.unsettled {
             match call.idempotency {
                 Idempotency::Manual | Idempotency::Verify if !run_again => continue,
                 Idempotency::Compensate if !undone && !run_again => {
-                    acts.push(Act::Begin(call.clone(), None, Some(operation)));
+                    acts.push(Act::Begin(call.clone(), None, Some(*operation)));
                     acts.push(Act::End(End::Committed));
                 }
                 _ => {}
             }
             // A tool that is not this process's cannot be run by it.
-            if let Some(errand) = call.errand.clone() {
-                acts.push(Act::Begin(call, Some(operation), None));
-                acts.extend(errand.acts());
+            if call.errand.is_some() {
+                acts.extend(call.acts_of(Some(*operation)));
             }
         }
-        acts
+        acts.into_iter()
+    }
+
+    /// What the innermost open call writes from its inner call `at` on.
+    fn inner(&self, errand: &Errand, at: usize, now_us: i64) -> Vec<Act> {
+        if let Some(operation) = self.just_suspended.filter(|_| at > 0) {
+            return vec![Act::End(End::Within(operation))];
+        }
+        let Some(inner) = errand.within.get(at) else {
+            return vec![Act::End(match errand.succeeds {
+                _ if errand.waits_at(Moment::Last) && !self.is_approved(now_us) => End::Asks,
+                // Nobody could bring the result of a call within another one.
+                _ if errand.waits_at(Moment::Done) && self.open.len() > 1 => End::Failed,
+                _ if errand.waits_at(Moment::Done) => End::Awaits,
+                true => End::Committed,
+                false => End::Failed,
+            })];
+        };
+        let rest = Act::Then(Next::Inner(errand.clone(), at + 1));
+        let equal_before = errand.within[..at].iter().filter(|other| *other == inner).count();
+        match self.inner_goes_on(inner, equal_before, now_us) {
+            ends if matches!(ends.as_slice(), [Act::End(_)]) => ends,
+            acts => acts.into_iter().chain([rest]).collect(),
+        }
     }
 }
 
 impl Call {
     /// A call of a tool that runs elsewhere.
     pub fn elsewhere() -> Call {
-        Call { idempotency: Idempotency::Manual, errand: None }
+        Call { idempotency: Idempotency::Manual, errand: None, answer: None }
     }
 
-    /// A call of one of the tools of this process.
-    pub fn draw(chance: &mut Chance) -> Call {
+    /// A call of one of the tools of this process, for which `answer` asked.
+    pub fn draw(chance: &mut Chance, answer: Option<SequenceNumber>) -> Call {
         let idempotency = *chance.pick(Idempotency::ALL);
-        Call { idempotency, errand: Some(Errand::draw(chance)) }
+        Call { idempotency, errand: Some(Errand::draw(chance)), answer }
+    }
+
+    /// A call within another one: it may run again by itself, so that the outer one may too.
+    pub fn within(errand: Errand) -> Call {
+        Call { idempotency: Idempotency::Natural, errand: Some(errand), answer: None }
     }
 
     /// What running it for the first time writes.
     pub fn acts(&self) -> Vec<Act> {
-        let begin = Act::Begin(self.clone(), None, None);
-        let errand = self.errand.iter().flat_map(Errand::acts);
-        std::iter::once(begin).chain(errand).collect()
+        self.acts_of(None)
     }
-}
 
-impl Errand {
-    /// What it writes from behind its begin on.
-    fn acts(&self) -> Vec<Act> {
-        let mut acts: Vec<Act> = self.steps().into_iter().map(Act::Step).collect();
-        if let Some(within) = &self.within {
-            // A call that may run again by itself, so that the outer one may too.
-            acts.extend(Call { idempotency: Idempotency::Natural, errand: Some((**within).clone()) }.acts());
-        }
-        acts.push(Act::End(if self.succeeds { End::Committed } else { End::Failed }));
-        acts
+    pub(super) fn acts_of(&self, again: Option<OperationId>) -> Vec<Act> {
+        let work = self.errand.iter().map(|errand| Act::Then(Next::Work(errand.clone())));
+        std::iter::once(Act::Begin(self.clone(), again, None)).chain(work).collect()
     }
 }

@@ -1,12 +1,17 @@
 //! What is remembered of a session from outside: each record, what was after it, and what was promised.
 
 use std::collections::VecDeque;
+use std::ops::Add;
 use std::rc::Rc;
+use std::time::Duration;
 
-use foldlog::{Durability, Kind, Result, SequenceNumber, Session, ToolInvocations};
+use foldlog::audit::{Fate, LogReader};
+use foldlog::{
+    Durability, Kind, OperationId, Result, SequenceNumber, Session, SuspensionForm, ToolInvocations,
+};
 use uuid::Uuid;
 
-use super::{Act, After, Change, Slices};
+use super::{Act, After, Asked, Change, Errand, Slices};
 
 /// A record as it was when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +59,13 @@ pub struct SessionMemory {
     pub pending: VecDeque<Act>,
     /// How many calls had ended in the session that this one was begun with an export of.
     pub imported_calls: u64,
+    /// Time at which what is attempted began.
+    began_us: i64,
+}
+
+/// A moment so many microseconds after that of which clocks begin to count.
+fn moment<T: Default + Add<Duration, Output = T>>(us: i64) -> T {
+    T::default() + Duration::from_micros(us.unsigned_abs())
 }
 
 impl SessionMemory {
@@ -68,6 +80,7 @@ impl SessionMemory {
             durable: 0,
             pending,
             imported_calls: 0,
+            began_us: 0,
         }
     }
 
@@ -114,6 +127,26 @@ impl SessionMemory {
     /// What everything amounts to.
     pub fn now(&self) -> After {
         self.after.last().cloned().unwrap_or_default()
+    }
+
+    /// Notes that something is about to be tried, at this time.
+    pub fn begins_at(&mut self, now_us: i64) {
+        self.began_us = now_us;
+    }
+
+    /// The least time that is read after all that is known. No clock of the simulator takes smaller steps than 10
+    /// microseconds.
+    pub fn now_us(&self) -> i64 {
+        self.records.last().map_or(self.began_us, |last| self.began_us.max(last.time_us + 10))
+    }
+
+    /// Puts in place of what is to be done next the records that follow from it.
+    pub fn look_ahead(&mut self) {
+        while let Some(Act::Then(_)) = self.pending.front() {
+            let Some(Act::Then(next)) = self.pending.pop_front() else { return };
+            let acts = self.now().acts(next, self.now_us());
+            acts.into_iter().rev().for_each(|act| self.pending.push_front(act));
+        }
     }
 
     /// Notes that a change is about to be tried, which leaves these slices.
@@ -170,13 +203,14 @@ impl SessionMemory {
         })?;
         for (sequence, record) in found {
             assert_eq!(sequence, self.len(), "{}: sequence numbers have gaps", self.id);
+            self.look_ahead();
             let now = self.now();
             let next = match record.kind {
                 Kind::DECLARE => now,
                 _ => match self.pending.pop_front() {
                     Some(act) => {
                         assert!(act.is_of(record.kind), "{}: {act:?} was attempted: {record:?}", self.id);
-                        now.after(&act, sequence)
+                        now.after(&act, sequence, record.time_us)
                     }
                     None => panic!("{}: record {sequence} was never attempted: {record:?}", self.id),
                 },
@@ -184,6 +218,60 @@ impl SessionMemory {
             self.after.push(next);
             self.records.push(record);
         }
+        self.look_ahead();
+        Ok(())
+    }
+
+    /// Checks what the session says of the calls that wait: which ask, what, and since when.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    ///
+    /// # Panics
+    ///
+    /// Where it is not what is known.
+    pub fn check_waiting(&self, session: &Session) -> Result<()> {
+        let (id, now) = (self.id, self.now());
+        let pending = session.pending()?;
+        let asked: Vec<Asked> = pending
+            .iter()
+            .map(|one| {
+                assert_eq!(one.digest, *blake3::hash(one.arguments.as_bytes()).as_bytes(), "{id}: {one:?}");
+                let errand: Errand = serde_json::from_str(&one.arguments).expect("a call holds an errand");
+                assert_eq!(one.question, errand.question(), "{id}: {one:?}");
+                Asked {
+                    operation: one.operation,
+                    parent: one.parent,
+                    awaits: one.form == SuspensionForm::Awaits,
+                    errand,
+                    expires: one.expires_at.is_some(),
+                }
+            })
+            .collect();
+        assert_eq!(asked, now.asked(self.now_us()), "{id}: the questions after {} records", self.len());
+        Ok(())
+    }
+
+    /// Checks what an auditor says of the calls: what became of each, how often it began, and which ask.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    ///
+    /// # Panics
+    ///
+    /// Where it is not what is known.
+    pub fn check_ledger(&self, session: &Session, audit: &LogReader) -> Result<()> {
+        let ledger: Vec<(OperationId, Fate, u64)> =
+            audit.ledger()?.into_iter().map(|entry| (entry.operation, entry.outcome, entry.runs)).collect();
+        assert_eq!(ledger, self.now().fates(), "{}: the ledger after {} records", self.id, self.len());
+        assert_eq!(
+            audit.pending(moment(self.now_us()))?,
+            session.pending()?,
+            "{}: the auditor's questions",
+            self.id
+        );
         Ok(())
     }
 

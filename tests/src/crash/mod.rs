@@ -5,15 +5,21 @@ mod calls;
 mod machine;
 mod memory;
 mod mortal;
+mod past;
 mod slices;
 mod twin;
+mod waiting;
 
-pub use calls::{Act, After, Call, End, Errand, OpenCall, UnsettledCall};
+pub use calls::{
+    Act, After, Call, DAY_US, End, Errand, MOMENT_US, Moment, Next, OpenCall, UnsettledCall, Waits,
+};
 pub use machine::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
 pub use memory::{Lost, Promise, Remembered, SessionMemory};
 pub use mortal::Mortal;
+pub use past::Live;
 pub use slices::{Change, Slices};
 pub use twin::Twin;
+pub use waiting::{Again, Asked, Stands, Verdict};
 
 /// Chance that can be repeated: the same seed always gives the same numbers (splitmix64).
 #[derive(Clone, Debug)]

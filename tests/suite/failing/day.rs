@@ -329,7 +329,7 @@ impl Day {
         // A call whose begin or end may not be in the log shows what was before it.
         let now = memory.now();
         let left = now.slices.back_to(&now.slices);
-        let next = memory.pending.front().map(|act| (*now.after(act, memory.len().into()).slices).clone());
+        let next = memory.pending.front().map(|act| (*now.after(act, memory.len().into(), 0).slices).clone());
         let now = [Some((*now.slices).clone()), next, Some(now.shown()), Some(left)];
         assert!(now.iter().flatten().any(|now| *now == slices), "after {error}: {slices:?}");
         Verdict::Poisoned

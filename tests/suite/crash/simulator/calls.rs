@@ -1,17 +1,46 @@
-//! What the simulator does with tools: it calls them, ends, recovers and settles their calls.
+//! What the simulator does with tools: it calls them, and ends and recovers their calls.
 
-use foldlog::tools::{ExecuteOptions, Recovery, ToolResult};
-use foldlog::{Durability, Error, Settlement};
+use foldlog::tools::{ExecuteOptions, Recovery, ToolReport, ToolResult};
+use foldlog::{Clock as _, Durability, Error, Kind, OperationId, SequenceNumber};
 use foldlog_tests::crash::{Act, Call, End, Promise};
 use uuid::Uuid;
 
 use super::World;
 use super::tools::as_called;
 
+/// What a caller hears of a call.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// It is over, with this success; whether nothing ran.
+    Over(OperationId, bool, bool),
+    /// It waits until somebody has decided about this operation.
+    Waits(OperationId),
+}
+
+impl Heard {
+    /// What a tool's report, or its refusal to give one, says.
+    pub(super) fn of(report: foldlog::Result<ToolReport>) -> foldlog::Result<Heard> {
+        match report {
+            Ok(report) => Ok(Heard::Over(report.operation, report.success, report.recorded)),
+            Err(Error::Suspended { operation, .. }) => Ok(Heard::Waits(operation)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl World {
     /// What a durability promises of a tool's begin and end, and of a decision.
-    fn promise_of_call(&self, id: Uuid) -> Promise {
+    pub(super) fn promise_of_call(&self, id: Uuid) -> Promise {
         if self.known[&id].durability == Durability::Process { Promise::Written } else { Promise::Durable }
+    }
+
+    /// Notes what is about to be done.
+    pub(super) fn tries(&mut self, id: Uuid, acts: impl IntoIterator<Item = Act>) {
+        let now_us = self.clock.steady_us();
+        let memory = &mut self.known.get_mut(&id).expect("it is known").memory;
+        memory.begins_at(now_us);
+        memory.pending.extend(acts);
+        memory.look_ahead();
     }
 
     /// Calls a tool, or goes on with a call of one that runs elsewhere.
@@ -20,29 +49,74 @@ impl World {
             return self.end_call(id);
         }
         let is_elsewhere = self.chance.percent(40);
+        let answer = self.new_answer(id);
         let call = match is_elsewhere {
             true => Call::elsewhere(),
-            false => Call::draw(&mut self.chance),
+            false => Call::draw(&mut self.chance, answer),
         };
         self.say(|| format!("   {id}: calls {call:?}"));
+        if !is_elsewhere {
+            return self.execute(id, &call, call.acts());
+        }
         let promise = self.promise_of_call(id);
-        let known = self.known.get_mut(&id).expect("it is known");
-        known.memory.pending.extend(call.acts());
-        let opened = known.open.as_mut().expect("it is open");
-        let done = match is_elsewhere {
-            true => opened.runner.begin(&as_called(&call), &ExecuteOptions::default()).map(|operation| {
-                let begin = operation.id().sequence();
-                opened.operation = Some(operation);
-                begin
-            }),
-            false => opened.runner.execute(&as_called(&call), &ExecuteOptions::default()).map(|report| {
-                assert_eq!(Some(report.success), call.errand.as_ref().map(|errand| errand.succeeds));
-                report.end
-            }),
-        };
+        self.tries(id, call.acts());
+        let opened = self.known.get_mut(&id).and_then(|known| known.open.as_mut()).expect("it is open");
+        let done = opened.runner.begin(&as_called(&call), &ExecuteOptions::default()).map(|operation| {
+            let begin = operation.id().sequence();
+            opened.operation = Some(operation);
+            Some((begin, promise))
+        });
         let is_done = done.is_ok();
-        self.wrote(id, done.map(|sequence| Some((sequence, promise))));
+        self.wrote(id, done);
         self.nothing_is_missing(id, is_done);
+    }
+
+    /// A record that can pass for an answer which asks for a call: nothing has asked for one yet but this.
+    fn new_answer(&mut self, id: Uuid) -> Option<SequenceNumber> {
+        let memory = &self.known[&id].memory;
+        let last = memory.records.iter().rposition(|record| record.kind == Kind::DISPATCH)?;
+        let last = SequenceNumber::new(last as u64);
+        (self.chance.percent(60) && !memory.now().answers().contains(&last)).then_some(last)
+    }
+
+    /// Has a tool of this process run, and hears what it should.
+    pub(super) fn execute(&mut self, id: Uuid, call: &Call, acts: Vec<Act>) {
+        let promise = self.promise_of_call(id);
+        self.tries(id, acts);
+        let known = self.known.get_mut(&id).expect("it is known");
+        let opened = known.open.as_ref().expect("it is open");
+        let before = opened.session.position();
+        let heard = Heard::of(opened.runner.execute(&as_called(call), &ExecuteOptions::default()));
+        // A call that waits already, or has a result already, writes nothing and promises nothing.
+        let last = opened.session.position().filter(|last| Some(*last) != before);
+        self.say(|| format!("   {id}: hears {heard:?}"));
+        let is_done = heard.is_ok();
+        let heard = match heard {
+            Ok(heard) => {
+                self.wrote(id, Ok(last.map(|last| (last, promise))));
+                heard
+            }
+            Err(error) => return self.wrote(id, Err(error)),
+        };
+        self.nothing_is_missing(id, is_done);
+        let memory = &self.known[&id].memory;
+        if self.known[&id].open.is_none() {
+            return;
+        }
+        match heard {
+            Heard::Over(operation, success, recorded) => {
+                assert_eq!(memory.now().success_of(operation), Some(success), "{id}: {heard:?}");
+                assert!(
+                    !recorded
+                        || last.is_none()
+                        || memory.records.last().is_some_and(|it| it.kind == Kind::SETTLE)
+                );
+            }
+            Heard::Waits(operation) => {
+                let waits = memory.now().waiting();
+                assert!(waits.contains(&operation), "{id}: {heard:?}, and not {waits:?}");
+            }
+        }
     }
 
     /// Ends the call of a tool that runs elsewhere, where there is one.
@@ -51,7 +125,7 @@ impl World {
         let known = self.known.get_mut(&id).expect("it is known");
         let Some(operation) = known.open.as_mut().and_then(|opened| opened.operation.take()) else { return };
         let succeeds = self.chance.percent(60);
-        known.memory.pending.push_back(Act::End(if succeeds { End::Committed } else { End::Failed }));
+        self.tries(id, [Act::End(if succeeds { End::Committed } else { End::Failed })]);
         let done = match succeeds {
             true => operation.end(ToolResult::ok("done", 1)),
             false => operation.abort("it is told to stop"),
@@ -63,71 +137,55 @@ impl World {
         self.nothing_is_missing(id, is_done);
     }
 
-    /// Ends what was interrupted, and runs again what may be.
+    /// Ends what was interrupted, and runs again what may be. Writes nothing where there is nothing to do.
     pub(super) fn recover(&mut self, id: Uuid) {
+        let opened = self.known[&id].open.as_ref().expect("it is open");
+        if opened.operation.is_some() {
+            return;
+        }
         let promise = self.promise_of_call(id);
-        let known = self.known.get_mut(&id).expect("it is known");
-        let now = known.memory.now();
-        let opened = known.open.as_ref().expect("it is open");
-        let acts = now.recovery();
+        let now = self.known[&id].memory.now();
         if !now.open.is_empty() {
             let refused = opened.session.reset().expect_err("nothing is written before it is recovered");
             if !matches!(refused, Error::Interrupted { .. }) {
                 return self.failed(id, &refused);
             }
         }
-        if acts.is_empty() {
-            return;
+        let acts = now.recovery();
+        self.tries(id, acts);
+        let known = &self.known[&id];
+        let opened = known.open.as_ref().expect("it is open");
+        if self.aloud && !known.memory.pending.is_empty() {
+            eprintln!("   {id}: recovers: {:?}", known.memory.pending);
         }
-        if self.aloud {
-            eprintln!("   {id}: recovers: {acts:?}");
-        }
-        known.memory.pending.extend(acts);
+        let before = opened.session.position();
         let done = opened.runner.recover(&ExecuteOptions::default()).and_then(|recovered| {
             let failed = recovered.into_iter().find_map(|one| match one.recovery {
+                // It asked somebody.
+                Recovery::Failed(Error::Suspended { .. }) => None,
                 Recovery::Failed(error) => Some(error),
                 _ => None,
             });
             failed.map_or(Ok(()), Err)
         });
-        let last = opened.session.position().unwrap_or_default();
+        let last = opened.session.position().filter(|last| Some(*last) != before);
         let is_done = done.is_ok();
-        self.wrote(id, done.map(|_| Some((last, promise))));
+        self.wrote(id, done.map(|()| last.map(|last| (last, promise))));
         self.nothing_is_missing(id, is_done);
     }
 
-    /// Decides about a call that nobody but a person can judge.
-    pub(super) fn settle(&mut self, id: Uuid, operation: u64) {
-        let promise = self.promise_of_call(id);
-        let again = self.chance.percent(40);
-        let settlement = match again {
-            true => Settlement::run_again(),
-            false if self.chance.percent(50) => Settlement::failed(),
-            false => Settlement::committed(None),
-        };
-        self.say(|| format!("   {id}: settles {operation}: {settlement:?}"));
+    /// After a call that returned well everything that it was to write is there, the purse is as the log says, and so are
+    /// the questions.
+    pub(super) fn nothing_is_missing(&mut self, id: Uuid, is_done: bool) {
         let known = self.known.get_mut(&id).expect("it is known");
-        known.memory.pending.push_back(Act::Settle(operation.into(), again));
-        let done = known.session().settle(operation, &settlement, "the simulator", "chance");
-        let is_done = done.is_ok();
-        self.wrote(id, done.map(|sequence| Some((sequence, promise))));
-        self.nothing_is_missing(id, is_done);
-        // What is to run again waits for the call that runs.
-        if self.known[&id].open.as_ref().is_some_and(|opened| opened.operation.is_none()) {
-            self.recover(id);
-        }
-    }
-
-    /// After a call that returned well everything that it was to write is there, and the purse is as the log says.
-    fn nothing_is_missing(&mut self, id: Uuid, is_done: bool) {
-        let known = self.known.get_mut(&id).expect("it is known");
-        if !is_done || known.open.is_none() {
-            return;
-        }
+        let Some(opened) = known.open.as_ref().filter(|_| is_done) else { return };
         assert!(known.memory.pending.is_empty(), "{id}: missing: {:?}", known.memory.pending);
         let now = known.memory.now();
         if now.open.is_empty() {
             assert_eq!(*known.coins.lock().unwrap(), now.purse, "{id}: the coins that are left");
+        }
+        if let Err(error) = known.memory.check_waiting(&opened.session) {
+            self.failed(id, &error);
         }
     }
 }

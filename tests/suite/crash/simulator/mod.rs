@@ -6,18 +6,22 @@
 
 mod calls;
 mod tools;
+mod waiting;
 
 use foldlog::SequenceNumber;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
-use foldlog::{BackgroundSync, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions};
-use foldlog_tests::crash::{Act, Chance, Change, End, Lost, Promise, SessionMemory, Slices, Twin};
+use foldlog::{
+    BackgroundSync, Clock as _, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions,
+};
+use foldlog_tests::crash::{Act, Chance, Change, DAY_US, End, Lost, Promise, SessionMemory, Slices, Twin};
 use foldlog_tests::host::types;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -285,11 +289,14 @@ impl World {
             25 if self.broken < 2 => self.break_something(),
             26..=37 if !open.is_empty() => {
                 let id = pick(open);
-                match self.known[&id].memory.now().to_settle().first() {
-                    Some(operation) if self.chance.percent(50) => self.settle(id, operation.get()),
+                match self.chance.below(100) {
+                    0..=39 if self.decide(id) => {}
+                    40..=54 if self.call_again(id) => {}
+                    55..=59 => self.recover(id),
                     _ => self.call(id),
                 }
             }
+            38 => self.let_days_pass(),
             _ if !open.is_empty() => {
                 let id = pick(open);
                 self.change(id);
@@ -324,6 +331,12 @@ impl World {
             let again = session.reset().expect_err("a session whose sync failed takes no more writes");
             assert!(matches!(again, Error::Poisoned { .. }), "{id}: after {error}: {again}");
         }
+    }
+
+    /// Time passes that nobody who waits has.
+    fn let_days_pass(&mut self) {
+        self.say(|| "   two days pass".to_owned());
+        self.clock.advance_us(2 * DAY_US as i64);
     }
 
     fn break_something(&mut self) {
@@ -386,8 +399,10 @@ impl World {
             }
             return;
         }
-        let mut memory = SessionMemory::begun(id, then.slices.with_tag("fork", &id.to_string()));
+        let slices = then.slices.with_tag("fork", &id.to_string());
+        let mut memory = SessionMemory::begun(id, slices.clone());
         memory.take_over(shared, position);
+        memory.pending = [Act::Fork(Rc::new(slices))].into();
         self.say(|| format!("   {id}: forked from {parent} at {position}, {durability:?}"));
         let made = self.store.fork(parent, position, &types(), options.tag("fork", id.to_string()));
         self.known.insert(id, Known::begun(memory, durability, true));
@@ -420,7 +435,9 @@ impl World {
                 let known = self.known.get_mut(&id).expect("it is known");
                 known.durability = durability;
                 known.wrote = false;
-                match known.memory.check_after(&session, Lost::Process) {
+                known.memory.begins_at(self.clock.steady_us());
+                let checked = known.memory.check_after(&session, Lost::Process);
+                match checked.and_then(|()| known.memory.check_waiting(&session)) {
                     Ok(()) => {
                         known.opened(session, &self.disk);
                         self.recover(id);
@@ -476,7 +493,14 @@ impl World {
             eprintln!("   {id}: {} {text}", known.memory.len());
         }
         let known = self.known.get_mut(&id).expect("it is known");
-        known.memory.tries(known.memory.now().slices.after(&change));
+        let slices = known.memory.now().slices.after(&change);
+        known.memory.pending.push_back(match &change {
+            Change::Rollback(to, _) => {
+                let then = &known.memory.after[*to as usize];
+                Act::Rollback(Rc::new(slices), then.live.clone())
+            }
+            _ => Act::Change(Rc::new(slices)),
+        });
         let promise = SessionMemory::promise(known.durability, &change);
         let done = change.perform(known.open.as_ref().expect("it is open").handle());
         self.wrote(id, done.map(|sequence| Some((sequence, promise))));
@@ -496,12 +520,13 @@ impl World {
         });
         let done = match done {
             Ok(told) => {
-                known.wrote = true;
+                let len = known.memory.len();
                 if let Some((sequence, promise)) = told {
                     known.memory.told(sequence, promise);
                 }
                 // Where a fault struck behind the acknowledgement nothing can be read any more.
                 let read = known.memory.learn(&opened.session);
+                known.wrote |= read.is_err() || known.memory.len() > len;
                 known.memory.told_durable(opened.session.synced().get());
                 read
             }
@@ -572,7 +597,9 @@ impl World {
         }
         known.wrote = false;
         known.being = Being::Sure;
-        if let Err(error) = known.memory.check_after(&session, lost) {
+        let checked = known.memory.check_after(&session, lost);
+        known.memory.begins_at(self.clock.steady_us());
+        if let Err(error) = checked.and_then(|()| known.memory.check_waiting(&session)) {
             panic!("{id}: {error}");
         }
         known.check_purse(lost);
@@ -584,7 +611,8 @@ impl World {
         if !session.is_interrupted() {
             assert_eq!(audit.state().unwrap(), session.state().unwrap(), "{id}: the auditor folds otherwise");
         }
-        audit.check_seals().unwrap_or_else(|error| panic!("{id}: {error}"));
+        let ledger = known.memory.check_ledger(&session, &audit);
+        ledger.and_then(|()| audit.check_seals()).unwrap_or_else(|error| panic!("{id}: {error}"));
         if self.chance.percent(60) {
             known.opened(session, &self.disk);
             self.recover(id);

@@ -1,14 +1,16 @@
 //! The tools of the simulator's processes, and the purse that they pay from.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog::tools::resources::{CaptureOptions, Snapshotable};
 use foldlog::tools::{
-    ExecuteOptions, Operation, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+    ExecuteOptions, Operation, Question, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult,
+    ToolRunner,
 };
 use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
-use foldlog_tests::crash::{Call, Errand};
+use foldlog_tests::crash::{Call, Errand, Moment};
 
 /// Coins that a session's tools pay with. They outlive every process, as files do; a dead process changes nothing.
 #[derive(Clone)]
@@ -98,17 +100,25 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
         if !context.is_resume() {
             told.lock().unwrap().begins.push(context.operation().get());
         }
+        let asks = || Err(ToolError::Ask(question_of(&errand)));
+        let is_approved = context.approval().is_some();
+        if errand.waits_at(Moment::First) && !is_approved {
+            return asks();
+        }
         for step in errand.steps() {
             purse.pay()?;
             let sequence = context.session().dispatch(step)?;
             told.lock().unwrap().dispatches.push(sequence.get());
         }
-        if let Some(within) = &errand.within {
-            let runner = runner.lock().unwrap().clone().expect("the process is alive");
-            let call = Call { idempotency: Idempotency::Natural, errand: Some((**within).clone()) };
-            runner.within(context).execute(&as_called(&call), &ExecuteOptions::default())?;
+        if !errand.within.is_empty() {
+            let runner = runner.lock().unwrap().clone().expect("the process is alive").within(context);
+            for within in &errand.within {
+                runner.execute(&as_called(&Call::within(within.clone())), &ExecuteOptions::default())?;
+            }
         }
         match errand.succeeds {
+            _ if errand.waits_at(Moment::Last) && !is_approved => asks(),
+            _ if errand.waits_at(Moment::Done) => Ok(ToolResult::awaits(question_of(&errand))),
             true => Ok(ToolResult::ok("done", errand.steps)),
             false => Ok(ToolResult::unsuccessful("not done")),
         }
@@ -119,12 +129,19 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
     }
 }
 
+fn question_of(errand: &Errand) -> Question {
+    let question = Question::new(errand.question());
+    let expires_us = errand.waits.and_then(|waits| waits.expires_us);
+    expires_us.map(Duration::from_micros).into_iter().fold(question, Question::expiring)
+}
+
 /// A call as a host makes it; one without an errand is of a tool that nobody knows.
 pub(super) fn as_called(call: &Call) -> ToolCall {
     match &call.errand {
         Some(errand) => {
             let arguments = serde_json::to_string(errand).expect("an errand can be written");
-            ToolCall::new(name_of(call.idempotency), arguments)
+            let named = ToolCall::new(name_of(call.idempotency), arguments);
+            call.answer.into_iter().fold(named, |named, answer| named.with_origin(answer, 0))
         }
         None => ToolCall::new("elsewhere", "{}").with_id("the same for all"),
     }

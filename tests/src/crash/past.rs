@@ -1,0 +1,94 @@
+//! Which records count, and what became of each operation: what a ledger is to say.
+
+use std::rc::Rc;
+
+use foldlog::SequenceNumber;
+use foldlog::audit::Fate;
+
+use super::calls::{Call, End};
+
+/// The records that count: the last one, and those before it.
+pub struct Live {
+    last: SequenceNumber,
+    before: Option<Rc<Live>>,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "live up to {}", self.last)
+    }
+}
+
+impl Live {
+    /// The records that count with one more.
+    pub(super) fn behind(before: Option<&Rc<Live>>, last: SequenceNumber) -> Option<Rc<Live>> {
+        Some(Rc::new(Live { last, before: before.cloned() }))
+    }
+
+    /// Whether a record counts.
+    pub(super) fn holds(live: Option<&Rc<Live>>, sequence: SequenceNumber) -> bool {
+        let mut next = live;
+        while let Some(live) = next.filter(|live| live.last >= sequence) {
+            if live.last == sequence {
+                return true;
+            }
+            next = live.before.as_ref();
+        }
+        false
+    }
+}
+
+/// What became of one operation.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// How often it began.
+    pub(super) runs: u64,
+    /// What became of its last run, rollbacks left out.
+    pub(super) fate: Fate,
+    pub(super) end: Option<SequenceNumber>,
+    /// Each of its ends for which an answer asked.
+    pub(super) ends: Vec<Ended>,
+}
+
+/// An end of an operation for which an answer asked.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) call: Rc<Call>,
+    pub(super) answer: SequenceNumber,
+    pub(super) end: SequenceNumber,
+    pub(super) fate: Fate,
+    /// With what success somebody closed what was left open then.
+    pub(super) closed: Option<bool>,
+}
+
+impl Entry {
+    pub(super) fn new() -> Entry {
+        Entry { runs: 0, fate: Fate::Open, end: None, ends: Vec::new() }
+    }
+
+    pub(super) fn begins(&mut self) {
+        self.runs += 1;
+        (self.fate, self.end) = (Fate::Open, None);
+    }
+
+    pub(super) fn ends(&mut self, end: End, sequence: SequenceNumber, call: Option<&Call>) {
+        self.fate = match end {
+            End::Committed => Fate::Committed,
+            End::Failed => Fate::Failed,
+            End::Interrupted => Fate::Interrupted,
+            End::Asks | End::Awaits | End::Within(_) => Fate::Suspended,
+        };
+        self.end = Some(sequence);
+        if let Some((call, answer)) = call.and_then(|call| Some((call, call.answer?))) {
+            let (call, fate, closed) = (Rc::new(call.clone()), self.fate, None);
+            self.ends.push(Ended { call, answer, end: sequence, fate, closed });
+        }
+    }
+
+    pub(super) fn closes(&mut self, success: bool) {
+        self.fate = Fate::Settled;
+        if let Some(last) = self.ends.last_mut() {
+            last.closed = Some(success);
+        }
+    }
+}
