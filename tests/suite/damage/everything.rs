@@ -3,16 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use foldlog::conversation::{
     NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, ToolCallRecord,
 };
 use foldlog::storage::CrashKind;
-use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::tools::{ExecuteOptions, Question, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     CallOrigin, Durability, Error, ExecutionState, ImportOptions, Kind, ResourceRegistry, Session,
-    SessionOptions, Settlement, SnapshotOptions,
+    SessionOptions, Settlement, SnapshotOptions, Value,
 };
+use foldlog_codec::Record;
+use foldlog_codec::body::Lane;
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, large_note, step, write_steps};
 use foldlog_tests::host::{CurrentStep, DraftEdited, Noted, Plan, StepAdded, Undeclared, types};
 use uuid::Uuid;
@@ -97,6 +100,42 @@ fn converse(session: &Session) {
     session.accept_prompt("ev", &prompt(1), &prompt(2), "a person", "a word").unwrap();
 }
 
+/// Calls that wait for somebody, or did: one that was approved and ran, one that was approved and has not run, one that was
+/// refused, one whose result was brought, one that still asks, and one that waits for a call within it. What is decided is
+/// decided in a lane of its own.
+pub(super) fn suspend(session: &Session) {
+    let (runner, mailbox) = (runner(session), session.lane("mailbox"));
+    let answer = session.dispatch(Noted { text: "an answer".to_owned() }).unwrap();
+    let call = |ordinal| call("send_mail").with_origin(answer, ordinal);
+    let begin = |ordinal| {
+        let begun = runner.begin(&call(ordinal), &ExecuteOptions::default()).unwrap();
+        begun.context().session().dispatch(wrote("asked")).unwrap();
+        begun
+    };
+    let suspended = |ended| match ended {
+        Err(Error::Suspended { operation, .. }) => operation,
+        ended => panic!("{ended:?}"),
+    };
+    let day = Duration::from_secs(86_400);
+    let ask =
+        |ordinal| suspended(begin(ordinal).fail(ToolError::Ask(Question::new("Send it?").expiring(day))));
+    let settle = |operation, settlement: Settlement| {
+        mailbox.settle(operation, &settlement, "a person", "a word").unwrap();
+    };
+    let approved = || Settlement::approved(*blake3::hash(call(0).arguments.as_bytes()).as_bytes());
+    settle(ask(0), approved().until((SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000)).into()));
+    begin(0).end(ToolResult::ok("sent", 1)).unwrap();
+    settle(ask(1), approved());
+    settle(ask(2), Settlement::failed().showing("Not today."));
+    let awaits = suspended(begin(3).end(ToolResult::<u8>::awaits(Question::new("Read it."))));
+    settle(awaits, Settlement::committed(Some(Value::from(5_u64))).showing("It was read."));
+    ask(4);
+    let outer = begin(5);
+    let inner = runner.within(outer.context()).begin(&self::call("read_file"), &ExecuteOptions::default());
+    let asks = inner.unwrap().fail(ToolError::Ask(Question::new("Read it?"))).unwrap_err();
+    suspended(outer.fail(ToolError::Engine(asks)));
+}
+
 /// The session, which was forked, and the one that it was forked from. Both are closed, so that all of them is attested.
 pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let machine = Machine::default();
@@ -145,7 +184,8 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let held = runner.begin(&call("read_file"), &ExecuteOptions::default()).unwrap();
     held.end(ToolResult::ok("the text", "the text")).unwrap();
     drop(runner);
-    write_steps(&fork, 9);
+    suspend(&fork);
+    write_steps(&fork, 4);
     fork.close().unwrap();
     (machine, id, parent)
 }
@@ -236,7 +276,26 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
     assert_eq!(objects.count(), 4);
     let fates: Vec<&str> =
         machine.audit(id).unwrap().ledger().unwrap().iter().map(|entry| entry.outcome.name()).collect();
-    assert_eq!(fates, ["committed", "failed", "settled", "committed"]);
+    let of_suspended =
+        ["committed", "suspended", "settled", "settled", "suspended", "suspended", "suspended"];
+    assert_eq!(fates, [&["committed", "failed", "settled", "committed"], of_suspended.as_slice()].concat());
+    let lanes = ["mailbox", ""].map(|name| Some(name).filter(|name| !name.is_empty()));
+    for (within, name) in [(true, lanes[1]), (false, lanes[0]), (false, lanes[1])] {
+        let of_lane = |record: &Record<'_>| {
+            let lane = Lane::of(record.kind, record.body).unwrap();
+            (lane.within.is_some(), lane.name.as_deref()) == (within, name)
+        };
+        let mut found = 0;
+        let audit = machine.audit(id).unwrap();
+        let last = audit.records_len() - 1;
+        audit
+            .records(0, last, |record| {
+                found += u32::from(of_lane(record));
+                Ok(())
+            })
+            .unwrap();
+        assert!(found > 3, "{found} records of the lane {name:?}, within a call: {within}");
+    }
     assert!(judge(&machine, id).unwrap() > 40);
 }
 

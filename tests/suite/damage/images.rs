@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::{BackgroundSync, Durability, Session, State, Store, StoreOptions};
-use foldlog_tests::crash::step;
+use foldlog_tests::crash::{Machine, step, write_steps};
 use foldlog_tests::host::{Noted, types};
 use uuid::Uuid;
+
+use super::everything::suspend;
+use super::flip;
 
 fn store(folder: &Path) -> Store {
     let options = StoreOptions {
@@ -88,6 +91,35 @@ fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
         session.recovery().from_image.is_some_and(|next| next > position.into()),
         "new images are written"
     );
+}
+
+/// Whatever byte of an image is wrong, nobody is asked twice, or not at all, and no decision is forgotten.
+#[test]
+fn each_byte_of_an_image_is_found_and_costs_no_question() {
+    let machine = Machine::default().with_images();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write_steps(&session, 2);
+    suspend(&session);
+    write_steps(&session, 2);
+    let (id, asked, state) = (session.id(), session.pending().unwrap(), session.state().unwrap());
+    session.close().unwrap();
+    assert_eq!(asked.len(), 2);
+    let images = machine.disk.files().into_iter();
+    let image = images.filter(|path| path.extension().is_some_and(|it| it == "image")).max().unwrap();
+    let len = machine.disk.read_file(&image).unwrap().len();
+    let open = || machine.process(Durability::Boundary).open_read_only(id, &types()).unwrap();
+    assert!(open().recovery().from_image.is_some_and(|from| from > asked[1].operation.sequence()));
+    for at in 0..len {
+        flip(&machine, &image, at);
+        let session = open();
+        assert_eq!(session.recovery().dropped_images, std::slice::from_ref(&image), "byte {at}");
+        assert!(session.pending().unwrap() == asked && session.state().unwrap() == state, "byte {at}");
+        drop(session);
+        flip(&machine, &image, at);
+    }
+    assert!(len > 1000, "{len}");
+    let whole = open();
+    assert_eq!((whole.recovery().dropped_images.len(), whole.pending().unwrap()), (0, asked));
 }
 
 /// The engine makes and reads files in a folder of its own only.
