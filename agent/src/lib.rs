@@ -18,7 +18,7 @@
 //!
 //! # Invariants
 //!
-//! 1. The crate uses the public API of `foldlog` alone.
+//! 1. The crate uses the public API of `foldlog` alone; of `foldlog-codec` it takes how breakages are listed, for its tests.
 //! 2. It starts no async runtime.
 //! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
 
@@ -39,6 +39,8 @@ mod json_size;
 pub mod main_loop;
 pub mod prompt;
 pub mod provider;
+#[doc(hidden)]
+pub mod sabotage;
 pub mod shortening;
 pub mod transcript_state;
 

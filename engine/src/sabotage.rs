@@ -103,6 +103,20 @@ foldlog_codec::breakages! {
     CancelUnheard = "cancel-unheard": "A caller that waits for a cancelled call waits on as if the call were not cancelled.",
     RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
 
+    // Suspended calls.
+    AskedKept = "asked-kept": "What a call did before it asked stays.",
+    AwaitedRolledBack = "awaited-rolled-back": "What a call did that awaits its result is rolled back.",
+    ApprovalUnchecked = "approval-unchecked": "An approval counts whatever arguments it names.",
+    ApprovalUsedUp = "approval-used-up": "An approval holds for one run, whatever becomes of that.",
+    ExpiryIgnored = "expiry-ignored": "A question and an approval count although their time is over.",
+    DecisionUnfolded = "decision-unfolded": "What is decided about a suspended call changes nothing.",
+    DecisionNotDurable = "decision-not-durable": "A decision is acknowledged before it is durable.",
+    RefusalUnheard = "refusal-unheard": "An approval that was taken back counts if the call has run since its question.",
+    QuestionsDropped = "questions-dropped": "Recovery forgets the calls that wait for somebody.",
+    QuestionNotWithdrawn = "question-not-withdrawn": "A question still counts after a rollback to before its call.",
+    ImageWithoutQuestions = "image-without-questions": "An image says nothing of the calls that wait for somebody.",
+    ForkKeepsApproval = "fork-keeps-approval": "A fork runs what another session has approved.",
+
     // Conversations.
     OpenCallsForgotten = "open-calls-forgotten": "A provider is asked although calls of its last answer have not run.",
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use foldlog::filesystem::sabotage::Breakage as OfWorkspaces;
 use foldlog::sabotage::Breakage as OfEngine;
+use foldlog_agent::sabotage::Breakage as OfLoop;
 use foldlog_codec::sabotage::Breakage as OfFormat;
 
 /// The table of breakages stands below this.
@@ -92,7 +93,7 @@ fn run(tests: &[&str], breakage: Option<&str>) -> (BTreeMap<String, bool>, Strin
 fn each_breakage_has_a_row_that_says_what_is_broken() {
     let readme = readme();
     let mut rows: Vec<(&str, &str)> = table(&readme).iter().map(|row| (row.breakage, row.what)).collect();
-    let mut breakages = [OfFormat::ALL, OfWorkspaces::ALL, OfEngine::ALL].concat();
+    let mut breakages = [OfFormat::ALL, OfWorkspaces::ALL, OfEngine::ALL, OfLoop::ALL].concat();
     rows.sort_unstable();
     breakages.sort_unstable();
     assert_eq!(rows, breakages);

@@ -8,6 +8,7 @@ use foldlog::{Cause, SequenceNumber};
 
 use super::steps::CallToRun;
 use crate::error::SuspendedCall;
+use crate::sabotage::{self, Breakage};
 
 /// Returns the text that the model reads in place of the results of calls that are too many for one answer.
 fn too_many(max: u32) -> String {
@@ -83,6 +84,9 @@ impl Calls {
                 Some(Skip::Expansion) if has_asked => None,
                 Some(Skip::Expansion) => Some((Cause::Skipped, SKIPPED_TEXT.to_owned())),
                 Some(Skip::Cancelled) => Some((Cause::Skipped, CANCELLED.to_owned())),
+                None if !self.suspended.is_empty() && sabotage::is(Breakage::SiblingSkipped) => {
+                    Some((Cause::Skipped, SKIPPED_TEXT.to_owned()))
+                }
                 None if ordinal >= max => Some((Cause::Skipped, too_many(max))),
                 None => self.closing(ordinal, call, &known),
             };

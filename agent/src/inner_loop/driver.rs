@@ -24,6 +24,7 @@ use crate::provider::{
     CancelToken, Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
     ProviderRequest, SendOptions, ToolSpec,
 };
+use crate::sabotage::{self, Breakage};
 use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
 
 /// Longest time for which a wait does not notice that it was cancelled.
@@ -286,6 +287,11 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         let left = self.deadline.instant().map(|_| self.deadline.remaining());
         let options = ExecuteOptions { deadline: left };
         let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
+        if sabotage::is(Breakage::CallsRunTwice) {
+            let once: Vec<ToolCall> =
+                tool_calls.iter().map(|call| ToolCall { origin: None, ..call.clone() }).collect();
+            drop(self.runner.execute_together(&once, &options));
+        }
         let reports = self.runner.execute_together(&tool_calls, &options);
         let ended = |(call, report): (&CallToRun, _)| (call.ordinal, self.ended(call, report));
         calls.iter().zip(reports).map(ended).collect()

@@ -12,6 +12,7 @@ use crate::error::{Error, Phase, SuspendedCall};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::retry::RetryPolicy;
 use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
+use crate::sabotage::{self, Breakage};
 use crate::shortening::ShortenReason;
 
 /// Bounds how often an evaluation tries what can be tried again.
@@ -245,7 +246,8 @@ impl InnerLoop {
 
     /// Goes on with the answer whose turn is not recorded, or else with the next request.
     fn go_on(&mut self) -> Step {
-        let Some(open) = self.open.take() else { return self.check_request() };
+        let open = self.open.take().filter(|_| !sabotage::is(Breakage::AnswerAskedAgain));
+        let Some(open) = open else { return self.check_request() };
         let OpenTurn {
             answer,
             content,

@@ -30,6 +30,7 @@ use smol_str::SmolStr;
 use crate::error::{Error, Result};
 use crate::items::tree::Tree;
 use crate::operation::{OpenOperation, SuspendedOperation, UnsettledOperation, Waiting as _};
+use crate::sabotage::{self, Breakage};
 
 /// Holds the open and unsettled operations of a log. Each kept position shares them, and nearly every one is
 /// followed by a begin or an end; since they may be many, clones share the trees too.
@@ -221,6 +222,7 @@ impl Operations {
         match end.suspension {
             Some(suspension) => self.suspend(sequence, &open, suspension),
             None if end.outcome != Outcome::Interrupted => self.withdraw_within(open.operation),
+            None if sabotage::is(Breakage::QuestionsDropped) => self.suspended = Tree::default(),
             None => {}
         }
         // What a verification that was interrupted asked about is unsettled still.
@@ -300,6 +302,9 @@ impl Operations {
     /// Notes a decision about a suspended operation, if there is one with this id.
     fn decide(&mut self, sequence: SequenceNumber, settle: &Settle<'_>) -> bool {
         let Some(suspended) = self.suspended_one(settle.operation) else { return false };
+        if sabotage::is(Breakage::DecisionUnfolded) {
+            return true;
+        }
         let Settle { operation, decision, until_us, .. } = *settle;
         // The operation within which this one ran asks for the decision when it runs again.
         if decision == Decision::RunAgain || suspended.parent.is_some() {

@@ -19,6 +19,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use super::operations::Operations;
 use super::path::Path;
 use crate::operation::SuspendedOperation;
+use crate::sabotage::{self, Breakage};
 
 /// Says how a suspended operation stands at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,14 +88,18 @@ impl<'a> Standings<'a> {
                 _ => return self.operations.run_of(parent).is_some(),
             }
         }
-        self.path.is_live(outermost.end, self.position)
+        self.path.is_live(outermost.end, self.position) || sabotage::is(Breakage::QuestionNotWithdrawn)
     }
 
     pub(crate) fn standing(&self, suspended: &SuspendedOperation) -> Standing {
-        let is_over = |until_us: Option<i64>| until_us.is_some_and(|until_us| until_us <= self.now_us);
+        let is_over = |until_us: Option<i64>| {
+            until_us.is_some_and(|until_us| until_us <= self.now_us) && !sabotage::is(Breakage::ExpiryIgnored)
+        };
         // A fork asks anew what another session has approved.
         let counts = |decided: &SuspensionDecision| {
-            decided.decision != Decision::RunAgain || decided.sequence > self.opened
+            decided.decision != Decision::RunAgain
+                || decided.sequence > self.opened
+                || sabotage::is(Breakage::ForkKeepsApproval)
         };
         let decided = suspended.decided.filter(counts);
         let approved = decided.filter(|decided| decided.decision == Decision::RunAgain);
@@ -156,6 +161,7 @@ impl<'a> Standings<'a> {
             (_, _) if is_decided => Some("somebody has decided about it already"),
             (SuspensionForm::Asks, _) if decision == Decision::RunAgain => match arguments {
                 Some(arguments) if arguments == suspended.suspension.arguments => None,
+                Some(_) if sabotage::is(Breakage::ApprovalUnchecked) => None,
                 Some(_) => Some("the approval names other arguments than those of the call"),
                 None => Some("it asks for an approval, which names the digest of its arguments"),
             },

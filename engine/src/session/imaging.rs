@@ -125,7 +125,7 @@ impl Taken {
                 .collect(),
             suspended: operations
                 .suspended()
-                .filter(|_| told)
+                .filter(|_| told && !sabotage::is(Breakage::ImageWithoutQuestions))
                 .map(|one| one.with_texts(SmolStr::as_str))
                 .collect(),
             begun,

@@ -21,6 +21,7 @@ use super::runner::ToolRunner;
 use crate::error::{Error, Result};
 use crate::fold::suspended::Standing;
 use crate::operation::SuspendedOperation;
+use crate::sabotage::{self, Breakage};
 use crate::session::Settlement;
 use crate::types::ToolInvoked;
 
@@ -49,6 +50,7 @@ impl ToolRunner {
         let invoked = ToolInvoked::of_suspended(suspended);
         // One within another call may have run since its question, and been rolled back.
         let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
+        let decided = decided.filter(|_| !sabotage::is(Breakage::RefusalUnheard));
         let from = decided.map_or(suspended.end, |decided| decided.sequence);
         if let Some(Known::Recorded(report)) = self.of_settled(&invoked, from)? {
             return Ok(*report);
@@ -103,7 +105,7 @@ impl ToolRunner {
         begin: SequenceNumber,
     ) -> Result<Option<Approval>> {
         // What was approved has run again.
-        if operation.sequence() == begin {
+        if operation.sequence() == begin || sabotage::is(Breakage::ApprovalUsedUp) {
             return Ok(None);
         }
         Ok(self.session.read_approval(operation)?.map(Approval::of_settlement))

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::answer::{Answered, Question, ToolError};
 use crate::error::Error;
 use crate::operation::NotUndone;
+use crate::sabotage::{self, Breakage};
 use crate::session::schedule::CallScope;
 use crate::types::encode;
 
@@ -128,7 +129,13 @@ impl Ending {
 
     /// Returns whether what the call did is kept.
     pub(in crate::tools) fn keeps(&self) -> bool {
-        self.cause.is_none() && matches!(self.wait, None | Some(Wait::Awaits(_)))
+        self.cause.is_none()
+            && match self.wait {
+                None => true,
+                Some(Wait::Awaits(_)) => !sabotage::is(Breakage::AwaitedRolledBack),
+                Some(Wait::Asks(_)) => sabotage::is(Breakage::AskedKept),
+                Some(Wait::Within(..)) => false,
+            }
     }
 
     /// Returns the form in which a waiting call is suspended.
