@@ -84,6 +84,7 @@ impl Event for PromptRendered {
 
 impl Event for PromptExecuted {
     const NAME: &'static str = "prompt_executed";
+    const NOT_COMPARED: &'static [&'static str] = &["$.event.elapsed_us"];
 }
 
 /// Marks the LOG slice of all rendered prompts, `prompt_rendered`.

@@ -7,6 +7,7 @@ use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use foldlog_filesystem as filesystem;
 use uuid::Uuid;
 
+use crate::divergence::Divergence;
 use crate::operation::OpenOperation;
 use crate::storage::EntryKind;
 
@@ -592,6 +593,16 @@ pub enum Error {
         needed: u64,
         /// Number of bytes that the reader may hold.
         budget: u64,
+    },
+    /// A replayed host produced something else than the log holds. The replay has stopped there.
+    #[error("the replay diverged: {0}")]
+    Diverged(Box<Divergence>),
+    /// A replayed host has come to the end of what its process recorded, or of what was to be replayed. A live host
+    /// would have gone on; return from it as from a crash.
+    #[error("the replay is over: record {position} is the last one")]
+    ReplayEnded {
+        /// Sequence number of the last record that was replayed.
+        position: SequenceNumber,
     },
     /// Something exceeds a limit. Nothing was recorded.
     #[error("{what}: {found} exceeds the limit of {max}")]

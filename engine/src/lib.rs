@@ -13,6 +13,7 @@ mod items;
 pub mod log;
 mod operation;
 mod options;
+pub mod replay;
 #[cfg(feature = "sabotage")]
 #[doc(hidden)]
 pub mod sabotage;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foldlog::conversation::{EXPANDED_TEXT, PromptIdentity};
+use foldlog::conversation::{EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, RecordedReply};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolReport, ToolRunner};
-use foldlog::{Cause, NotUndone, SequenceNumber};
+use foldlog::{Cause, NotUndone, SequenceNumber, Session};
 
 use super::journal::{Journal, REFUSED_ID};
 use super::machine::InnerLoop;
@@ -212,6 +212,10 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
 
     fn send(&mut self) -> Result<Fact> {
         let Some(prepared) = self.prepared.take() else { return Err(self.unprepared()) };
+        if let Some(session) = self.journal.session().filter(|session| session.replays()) {
+            self.done.requests += 1;
+            return Ok(replayed(session)?);
+        }
         let limiter = RateLimiter::shared();
         let wait = limiter.reserve(self.provider.limited_as(), Instant::now());
         if let Err(error) = self.sleep(wait) {
@@ -252,6 +256,9 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
 
     /// Waits, unless somebody cancels the evaluation, or its deadline passes first.
     fn sleep(&self, time: Duration) -> Result<()> {
+        if self.journal.session().is_some_and(Session::replays) {
+            return Ok(());
+        }
         let from = Instant::now();
         if time > self.deadline.remaining() {
             return Err(Error::DeadlineExceeded { phase: Phase::Request });
@@ -346,6 +353,49 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
             }
         })
     }
+}
+
+/// Returns what came of a request in the run that is replayed.
+fn replayed(session: &Session) -> foldlog::Result<Fact> {
+    Ok(match session.recorded_reply()? {
+        Some(RecordedReply::Answered(answer)) => {
+            let NewAnswer { content, calls, last_call_incomplete, blocks, stop, continues, .. } = *answer;
+            let NewAnswer { model, request_id, usage, rate_limits, payload, .. } = *answer;
+            Fact::Answered(Box::new(ProviderAnswer {
+                content,
+                calls,
+                last_call_incomplete,
+                blocks,
+                stop,
+                continues,
+                model,
+                request_id,
+                usage,
+                rate_limits,
+                payload,
+            }))
+        }
+        Some(RecordedReply::Failed { failure, asked_again }) => {
+            let NewRequestFailure { status, arrived, request_id, usage, rate_limits, .. } = *failure;
+            let kind = ProviderErrorKind::recorded(&failure.cause, asked_again);
+            let error = ProviderError {
+                status,
+                arrived,
+                request_id,
+                usage,
+                rate_limits,
+                ..ProviderError::new(kind, failure.message)
+            };
+            Fact::NotAnswered(Box::new(error))
+        }
+        _ => {
+            let kind = ProviderErrorKind::Unsupported;
+            Fact::NotAnswered(Box::new(ProviderError::new(
+                kind,
+                "the run that is replayed has no answer here",
+            )))
+        }
+    })
 }
 
 /// Reads the text of an answer as the output. A structured output that reached its greatest length is none: what arrived

@@ -299,6 +299,30 @@ impl ProviderErrorKind {
             ProviderErrorKind::Unsupported => "unsupported",
         }
     }
+
+    /// Returns the kind that a record names. Of a provider that gave no answer then, the record says no more, but whether it
+    /// was asked again.
+    pub(crate) fn recorded(name: &str, asked_again: bool) -> ProviderErrorKind {
+        match name {
+            "throttled" => ProviderErrorKind::Throttled(ThrottleDetails {
+                kind: ThrottleKind::Unknown,
+                retry_after: None,
+                attempts: 1,
+                retry_safe: asked_again,
+                provider_payload: None,
+            }),
+            "cut" => ProviderErrorKind::Cut,
+            "refused" => ProviderErrorKind::Refused,
+            "content_filter" => ProviderErrorKind::ContentFilter,
+            "context_overflow" => ProviderErrorKind::ContextOverflow,
+            "unauthorized" => ProviderErrorKind::Unauthorized,
+            "bad_request" => ProviderErrorKind::BadRequest,
+            "deadline" => ProviderErrorKind::Deadline,
+            "cancelled" => ProviderErrorKind::Cancelled,
+            "unsupported" => ProviderErrorKind::Unsupported,
+            _ => ProviderErrorKind::InvalidAnswer,
+        }
+    }
 }
 
 impl ProviderError {

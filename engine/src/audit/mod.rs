@@ -120,10 +120,23 @@ pub struct LogReader {
     outline: Projection,
     /// Slices at the end of the log. `None` with [`ReadOptions::outline`].
     folded: Option<Projection>,
+    openings: Vec<(SequenceNumber, Opened)>,
     opened: Opened,
     opened_sequence: SequenceNumber,
     log_bytes: u64,
     report: RecoveryReport,
+}
+
+/// Lends what a reader has read, for a replay of the host.
+pub(crate) struct RecordedLog<'a> {
+    pub(crate) storage: &'a Arc<dyn Storage>,
+    pub(crate) places: &'a Places,
+    pub(crate) objects: &'a Objects,
+    pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
+    /// All that the log declares.
+    pub(crate) names: &'a crate::fold::names::Names,
+    /// `Opened` records of the session and its ancestors, each with its sequence number.
+    pub(crate) openings: &'a [(SequenceNumber, Opened)],
 }
 
 /// Returns whether a session's folder in a store holds only what a crash left before the session's first
@@ -261,6 +274,7 @@ impl LogReader {
             rollbacks: scan.rollbacks,
             outline,
             folded: None,
+            openings: scan.openings,
             opened: scan.opened,
             opened_sequence: scan.opened_sequence,
             log_bytes: scan.used_bytes,
@@ -273,6 +287,13 @@ impl LogReader {
             Some(error) => Err(error),
             None => Ok(reader),
         }
+    }
+
+    /// Lends what was read.
+    pub(crate) fn recorded(&self) -> RecordedLog<'_> {
+        let (storage, places, objects) = (&self.storage, &self.places, self.objects.as_ref());
+        let names = &self.outline.names;
+        RecordedLog { storage, places, objects, rollbacks: &self.rollbacks, names, openings: &self.openings }
     }
 
     /// Returns the folder of the log.

@@ -28,7 +28,7 @@ pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, repair, v
 pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};
 pub use resume::{Resume, ResumePoint};
 
-pub use crate::session::ConversationFollower;
+pub use crate::session::{ConversationFollower, RecordedReply};
 
 pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};

@@ -54,7 +54,7 @@ mod walk;
 
 use std::fmt;
 
-use foldlog_codec::body::{Action, Dispatch, Lane};
+use foldlog_codec::body::{Action, Dispatch, Lane, Observed};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, SequenceNumber, escape};
 use serde::Serialize;
@@ -136,7 +136,7 @@ pub struct Divergence {
     pub lane: LaneName,
     /// How the record differs.
     pub divergence: DivergenceKind,
-    /// Kind of the record, and for a dispatch a space and the name of its event or action, such as `dispatch chat.said`.
+    /// Kind of the record, and behind a space the name of an event, of an action or of an observation, such as `dispatch chat.said`.
     pub record: String,
     /// Name of the slice whose change differs; `None` if the difference is in no slice.
     pub slice: Option<String>,
@@ -213,6 +213,11 @@ impl Divergence {
 
 /// Returns the kind of a record, and for a dispatch a space and the name of its event or action.
 pub(crate) fn record_name(kind: Kind, body: &[u8], names: &Names) -> String {
+    if kind == Kind::OBSERVED
+        && let Ok(observed) = Observed::decode(body)
+    {
+        return format!("{kind} {}", observed.name);
+    }
     if kind != Kind::DISPATCH {
         return kind.to_string();
     }

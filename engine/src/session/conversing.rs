@@ -75,12 +75,18 @@ impl Session {
     ///
     /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn record_input(&self, input: &NewInput) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
-        if let Some(known) = input
-            .id
-            .as_deref()
-            .and_then(|id| known_input(&state, (&input.evaluation_id, id), self.record_lane().within))
+        let known = |state: &WriterState| {
+            let id = input.id.as_deref()?;
+            known_input(state, (&input.evaluation_id, id), self.record_lane().within)
+        };
+        // What writes no record has no turn.
+        if self.replays()
+            && let Some(known) = known(&self.inner.state.lock())
         {
+            return Ok(known);
+        }
+        let state = self.writable(WriteScope::Log)?;
+        if let Some(known) = known(&state) {
             return Ok(known);
         }
         let content = input.content.as_deref().map(text_payload);
@@ -188,10 +194,19 @@ impl Session {
     /// [`Error::NoSuchConversation`] if the evaluation has no answer, or one of its calls is still open; else those of
     /// [`record_input`](Session::record_input).
     pub fn record_turn(&self, evaluation_id: &str, complete: bool) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
         let refused = |reason| Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason };
+        let known = |parts: &TurnParts| {
+            parts.turn.filter(|(_, was_complete)| *was_complete || !complete).map(|(turn, _)| turn)
+        };
+        if self.replays() {
+            let parts = turn_parts(&self.inner.state.lock(), evaluation_id);
+            if let Some(turn) = parts.as_ref().and_then(known) {
+                return Ok(turn);
+            }
+        }
+        let state = self.writable(WriteScope::Log)?;
         let parts = turn_parts(&state, evaluation_id).ok_or_else(|| refused("it has no answer"))?;
-        if let Some((turn, _)) = parts.turn.filter(|(_, was_complete)| *was_complete || !complete) {
+        if let Some(turn) = known(&parts) {
             return Ok(turn);
         }
         let ends: Option<Vec<SequenceNumber>> = parts.ends.iter().copied().collect();

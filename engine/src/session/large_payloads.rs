@@ -1,6 +1,6 @@
 //! Stores payloads that are too large for a record as objects. The record holds references to them.
 
-use foldlog_codec::body::Payload;
+use foldlog_codec::body::{ObjectId, Payload};
 
 use super::{Inner, WriterState};
 use crate::error::Result;
@@ -38,6 +38,9 @@ impl Inner {
     pub(super) fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         if !self.is_large(bytes) {
             return Ok(None);
+        }
+        if state.recording.is_some() {
+            return Ok(Some(ObjectId::of(bytes).reference()));
         }
         let put = state.log.put_object(bytes).map_err(|error| self.failed(error));
         Ok(Some(put?.reference()))

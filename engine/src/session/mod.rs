@@ -37,6 +37,7 @@ mod declaring;
 mod dispatching;
 mod event_plan;
 mod imaging;
+mod inputs;
 mod large_payloads;
 mod log_view;
 pub(crate) mod open_store;
@@ -45,6 +46,8 @@ pub(crate) mod operation_records;
 pub(crate) mod operations;
 mod positions;
 mod reading;
+mod recorded_replies;
+pub(crate) mod replaying;
 pub(crate) mod schedule;
 pub(crate) mod settling;
 mod shared_prefix;
@@ -81,13 +84,15 @@ pub use log_view::LogView;
 pub use opening::RecoveryReport;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
+pub use recorded_replies::RecordedReply;
 pub use settling::Settlement;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
 pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 
 pub(crate) use opening::{
-    Images, OpenAs, Read, SessionSeed, begin, left_open, lock_or_read_only, open, open_as_read, read_outline,
+    Images, OpenAs, Read, RecordedPart, SessionSeed, begin, check_declared, left_open, lock_or_read_only,
+    open, open_as_read, open_recorded, read_outline,
 };
 pub(crate) use shared_prefix::{SharedPrefix, cut};
 
@@ -147,6 +152,8 @@ pub(crate) struct Inner {
     captured: Mutex<Vec<Arc<dyn SyncCaptures>>>,
     /// Mark of the process that opened the session; see [`process_mark`].
     process: u32,
+    /// What is known without the lock of the replay; `None` for a live session.
+    replayed: Option<replaying::Replayed>,
 }
 
 /// Holds what the writer changes, under one lock.
@@ -168,6 +175,8 @@ struct WriterState {
     /// Whether operations were left open, by another process or because their ends could not be written, and
     /// have not been recovered since.
     interrupted: bool,
+    /// Records that the host is run over again; `None` for a live session.
+    recording: Option<Box<replaying::Recording>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -347,9 +356,12 @@ impl Session {
 }
 
 impl Inner {
-    /// Reads the session's clock and clamps the time to what a record can hold, so that reducers and
+    /// Reads the session's clock, or that of the recorded run, and clamps the time to what a record can hold, so that reducers and
     /// subscribers see the recorded time.
     fn now_us(&self) -> i64 {
+        if let Some(replayed) = &self.replayed {
+            return replayed.now_us();
+        }
         self.store.options.clock.now_us().clamp(TIME_US_MIN, TIME_US_MAX)
     }
 

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::imaging::Imaged;
 use super::open_store::OpenStore;
+use super::replaying::{Recording, Replayed};
 use super::schedule::{RunningCalls, WriteScope};
 use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
@@ -22,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::memory::Watch;
+use crate::fold::names::Names;
 use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
@@ -373,7 +375,7 @@ pub(crate) fn open_as_read(
     read: Read,
 ) -> Result<Session> {
     if let Some(types) = &open_as.types {
-        check_declared(types, &read.folded)?;
+        check_declared(types, &read.folded.projection.names)?;
     }
     let options = &store.options;
     let exposed = exposed::find(options.storage.as_ref(), dir, options.access);
@@ -381,12 +383,7 @@ pub(crate) fn open_as_read(
     let Read { scan, mut folded, images } = read;
     // A read-only handle has nothing to recover: the operations may be another process's, and run.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
-    folded.positions.before_change(&folded.projection);
-    if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
-        && let Some(frozen) = folded.positions.get(begin)
-    {
-        folded.projection.show_state_at(begin, &frozen);
-    }
+    show_state_before_open_calls(&mut folded);
     // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
     // power cut may still take the whole folder.
     let own = scan.durable > scan.opened_sequence;
@@ -402,10 +399,67 @@ pub(crate) fn open_as_read(
         running_calls: RunningCalls::default(),
         body: Vec::new(),
         interrupted,
+        recording: None,
         log: Log::open(&store.ground(), dir, scan),
     };
     state.log.interrupted_calls = report.interrupted.len() as u64;
     assemble(store, dir, open_as, report, gate, state)
+}
+
+/// Holds a part of a recorded log that a host is run over again.
+pub(crate) struct RecordedPart {
+    /// State behind the last record before the part.
+    pub(crate) live: LiveState,
+    /// `Opened` records of the session and its ancestors, each with its sequence number.
+    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    pub(crate) recording: Recording,
+    /// Places of the records before the part.
+    pub(crate) places: Places,
+}
+
+/// Opens a session that replays a recorded part, and writes nothing.
+pub(crate) fn open_recorded(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    types: SessionTypes,
+    part: RecordedPart,
+) -> Result<Session> {
+    let RecordedPart { mut live, openings, recording, places } = part;
+    let report = RecoveryReport {
+        interrupted: live.projection.operations.open().cloned().collect(),
+        unsettled: live.projection.operations.unsettled().cloned().collect(),
+        records: places.next_sequence.get(),
+        ..RecoveryReport::default()
+    };
+    show_state_before_open_calls(&mut live);
+    let opened = openings.last().map(|(_, opened)| (opened.session, opened.seed));
+    let state = WriterState {
+        live,
+        openings,
+        imaged: Imaged::default(),
+        first_unsynced_us: None,
+        asked: Asked::default(),
+        plans: BTreeMap::new(),
+        closed: false,
+        running_calls: RunningCalls::default(),
+        body: Vec::new(),
+        interrupted: !report.interrupted.is_empty(),
+        recording: Some(Box::new(recording)),
+        log: Log::recorded(&store.ground(), dir, opened.unwrap_or_default(), places),
+    };
+    let durability = Durability::Process;
+    let open_as = OpenAs { types: Some(types), durability, lock: None, read_only: None };
+    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), state)
+}
+
+/// Shows STATE as it was before the first open call that may have changed it.
+fn show_state_before_open_calls(folded: &mut LiveState) {
+    folded.positions.before_change(&folded.projection);
+    if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
+        && let Some(frozen) = folded.positions.get(begin)
+    {
+        folded.projection.show_state_at(begin, &frozen);
+    }
 }
 
 /// Begins a new session in `log`, which is new. The first record is written at once, so that every process
@@ -430,6 +484,7 @@ pub(crate) fn begin(
         running_calls: RunningCalls::default(),
         body: Vec::new(),
         interrupted: false,
+        recording: None,
     };
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
     let open_as = OpenAs {
@@ -464,6 +519,7 @@ fn assemble(
     state: WriterState,
 ) -> Result<Session> {
     let id = state.opened().session;
+    let replays = state.recording.is_some();
     if let Some(lock) = &mut open_as.lock {
         lock.lock_folder(dir, id)?;
     }
@@ -484,6 +540,7 @@ fn assemble(
         imaging: Mutex::default(),
         captured: Mutex::default(),
         process: process_mark(),
+        replayed: replays.then(Replayed::default),
     });
     // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.
     if inner.lock.lock().is_some() {
@@ -493,8 +550,7 @@ fn assemble(
 }
 
 /// Checks what the log has declared against what the host declares.
-fn check_declared(types: &SessionTypes, folded: &LiveState) -> Result<()> {
-    let names = &folded.projection.names;
+pub(crate) fn check_declared(types: &SessionTypes, names: &Names) -> Result<()> {
     for slice in names.slices() {
         let declared = types.slice(&slice.name).map(|slice| slice.policy);
         if let Some(declared) = declared.filter(|declared| *declared != slice.policy) {

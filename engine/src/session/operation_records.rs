@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldlog_codec::body::{CallOrigin, Cause, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{
+    CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, Settle, Suspension, ToolBegin, ToolEnd,
+};
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use serde::Serialize;
@@ -12,13 +14,10 @@ use serde::de::DeserializeOwned;
 
 use super::Session;
 use super::log_view::LogView;
-use super::schedule::WriteScope;
 use super::settling::{RecordedSettlement, Settlement};
-use super::writing::PendingRecord;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
-use crate::fold::record_body::RecordBody;
-use crate::operation::{CHILD_SESSION, ChildAnnounced};
+use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone};
 use crate::options::Durability;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
 
@@ -35,21 +34,30 @@ pub(crate) struct BeginRead {
     pub(crate) closed: Option<(Cause, Vec<u8>)>,
 }
 
+/// Holds what the record of an end says, its payloads resolved.
+pub(crate) struct EndRead {
+    pub(crate) outcome: Outcome,
+    pub(crate) cause: Option<Cause>,
+    pub(crate) outside: ExternalEffects,
+    pub(crate) elapsed_us: u64,
+    pub(crate) value: Option<Value>,
+    pub(crate) message: String,
+    pub(crate) overrides: Option<serde_json::Value>,
+    pub(crate) suspension: Option<Suspension>,
+    pub(crate) not_undone: Vec<NotUndone>,
+}
+
 impl Session {
     /// Records a fact for recovery.
-    pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
-        let time_us = self.inner.now_us();
+    pub(crate) fn record_fact<T: Serialize>(&self, name: &'static str, data: &T) -> Result<SequenceNumber> {
         let data = encode(name, data)?;
-        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
-        let body = self.in_lane(body);
-        self.inner.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
+        self.write_observation(name, &data)
     }
 
     /// Records, through the handle of the operation that a child session works for, that the child is about to be created
     /// or to work. The record survives what the child's own records survive.
     pub(crate) fn announce_child(&self, child: &ChildAnnounced) -> Result<()> {
-        self.observe(CHILD_SESSION, child)?;
+        self.record_fact(CHILD_SESSION, child)?;
         if self.durability() == Durability::Process { Ok(()) } else { self.sync() }
     }
 
@@ -248,6 +256,32 @@ impl Session {
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// Returns all that the record of an end says but for the captures.
+    pub(crate) fn read_whole_end(&self, end: SequenceNumber) -> Result<EndRead> {
+        let (value, message) = self.read_end(end)?;
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let bad = Error::unread(end);
+        let mut found = None;
+        source.places.read(&source.storage, end, end, &mut |record| {
+            let body = ToolEnd::decode(record.body).map_err(bad)?;
+            let overrides = match body.overrides {
+                Some(payload) => Some(msgpack::from_slice(&source.objects.resolve(payload)?).map_err(bad)?),
+                None => None,
+            };
+            found = Some((
+                (body.outcome, body.cause, body.outside, body.elapsed_us),
+                (overrides, body.suspension),
+                body.not_undone.iter().map(NotUndone::of_record).collect(),
+            ));
+            Ok(())
+        })?;
+        let missing =
+            Error::NoSuchOperation { operation: end.into(), reason: "the log does not hold its end" };
+        let ((outcome, cause, outside, elapsed_us), (overrides, suspension), not_undone) =
+            found.ok_or(missing)?;
+        Ok(EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, not_undone })
     }
 
     /// Returns the last decision about an operation from the record `from` on, at which it began to wait or was decided

@@ -175,7 +175,7 @@ impl Session {
 
 impl WriterState {
     /// Returns the operations that were left open.
-    fn left_open(&self) -> impl Iterator<Item = &OpenOperation> {
+    pub(super) fn left_open(&self) -> impl Iterator<Item = &OpenOperation> {
         self.live.projection.operations.open().filter(|open| !self.running_calls.holds(open.operation))
     }
 }

@@ -247,6 +247,20 @@ impl Session {
     }
 }
 
+impl Session {
+    /// Returns what a rollback to `to` abandons that is written at `next`: the records, and the calls with effects outside.
+    pub(crate) fn abandoned_by(
+        &self,
+        next: SequenceNumber,
+        to: SequenceNumber,
+    ) -> Result<(Vec<RangeInclusive<SequenceNumber>>, Vec<AbandonedCall>)> {
+        let mut state = self.inner.state.lock();
+        let abandoned = state.live.path.abandoned_by(next, to);
+        let outside = self.inner.calls_with_effects(&mut state, &abandoned)?;
+        Ok((abandoned, outside))
+    }
+}
+
 impl Inner {
     /// Returns the committed calls that ended within these ranges and may have effects outside.
     fn calls_with_effects(

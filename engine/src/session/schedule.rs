@@ -35,6 +35,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
+use super::replaying::Whose;
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -371,6 +372,9 @@ impl Session {
         state: MutexGuard<'a, WriterState>,
         change: impl FnOnce() -> WriteScope,
     ) -> Result<MutexGuard<'a, WriterState>> {
+        if self.inner.replayed.is_some() {
+            return self.inner.turn(state, &Whose::Lane(self.lane_name()));
+        }
         if state.running_calls.is_empty() && self.within.is_none() {
             return Ok(state);
         }

@@ -132,7 +132,7 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
         let inner = &self.inner;
-        let state = inner.settleable()?;
+        let state = self.in_turn(inner.settleable()?)?;
         let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
         let operations = &state.live.projection.operations;
         if operations.open().any(|open| open.operation == operation) {
@@ -221,7 +221,7 @@ impl Session {
 
     /// Records that a suspended operation has expired, if it has not been settled meanwhile.
     pub(crate) fn expire(&self, operation: OperationId, settlement: &Settlement, by: &str) -> Result<()> {
-        let state = self.inner.settleable()?;
+        let state = self.in_turn(self.inner.settleable()?)?;
         let standings = self.inner.standings(&state);
         let suspended = standings.operations.suspended_one(operation);
         if suspended.map(|suspended| standings.standing(suspended)) != Some(Standing::Expired) {

@@ -92,7 +92,7 @@ pub(crate) fn promises_sync(durability: Durability, kind: Kind) -> bool {
 
 /// Names why a session takes no record. Small, since each write asks; [`Inner::refused`] makes the full
 /// error.
-enum Refusal {
+pub(super) enum Refusal {
     Untyped,
     Poisoned(Arc<Error>),
     ReadOnly,
@@ -268,7 +268,7 @@ impl Inner {
 
     /// Returns why no record can be written, whatever it holds.
     #[inline(always)]
-    fn refusal(&self, state: &WriterState) -> Option<Refusal> {
+    pub(super) fn refusal(&self, state: &WriterState) -> Option<Refusal> {
         if let poisoned @ Some(_) = self.poisoned() {
             return poisoned;
         }
@@ -282,7 +282,7 @@ impl Inner {
     }
 
     #[inline(always)]
-    fn unless<'a>(
+    pub(super) fn unless<'a>(
         &self,
         refusal: Option<Refusal>,
         state: MutexGuard<'a, WriterState>,
@@ -454,6 +454,9 @@ impl Inner {
         bodies: impl Iterator<Item = &'b [u8]>,
         room: Room,
     ) -> Result<()> {
+        if state.recording.is_some() {
+            return Ok(());
+        }
         let WriterState { log, live, .. } = state;
         let names = &live.projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
@@ -472,6 +475,9 @@ impl Inner {
         (kind, body): (Kind, Body<'_>),
         apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
     ) -> Result<SequenceNumber> {
+        if state.recording.is_some() {
+            return self.append_replayed(state, (kind, body), apply);
+        }
         let WriterState { log, live, imaged, .. } = state;
         let segments = log.places.segments.len();
         let names = &live.projection.names;

@@ -173,6 +173,13 @@ impl Store {
         Ok(Store { inner: Arc::new(OpenStore { root, options, background, writers, generator }) })
     }
 
+    /// Returns what the replayed sessions of a log stand on: the store that holds the session in `dir`. Makes nothing.
+    pub(crate) fn standing_at(dir: &Path, options: StoreOptions) -> Arc<OpenStore> {
+        let root = dir.parent().and_then(Path::parent).unwrap_or(dir).to_owned();
+        let (writers, generator) = (Writers::default(), Mutex::new(Generator::from_seed(0)));
+        Arc::new(OpenStore { root, options, background: Background::Inline, writers, generator })
+    }
+
     pub(crate) fn of(inner: &Arc<OpenStore>) -> Store {
         Store { inner: Arc::clone(inner) }
     }

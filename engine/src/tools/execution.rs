@@ -403,6 +403,12 @@ impl ExecutionState {
     /// [`Error::Resource`], if a resource cannot be leased or captured. Nothing is recorded then. Else those
     /// of [`Session::snapshot`].
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
+        if self.session().replays() {
+            let options = SnapshotOptions { tag: tag.map(str::to_owned), ..SnapshotOptions::default() };
+            let session = self.session().snapshot(options)?;
+            let metadata = SnapshotMetadata { tag: tag.map(str::to_owned), ..SnapshotMetadata::default() };
+            return Ok(self.composite(session, Captures::default(), metadata));
+        }
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(true, None)?;
         let resources = self.capture(None, || tag.map(str::to_owned))?;

@@ -14,6 +14,7 @@
 //! | `checkpoints` | [`CheckpointStore`]: snapshots before and after tool calls |
 //! | `execution` | [`ExecutionState`]: one run, its session and its resources |
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
+//! | `replayed` | calls in a session that replays: what they did and answered comes from the log |
 //! | `restoring` | rolling back to a composite snapshot, as an operation of its own |
 //! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
 //! | `known` | what the log says of an earlier call with the same origin |
@@ -91,6 +92,7 @@ mod execute;
 mod execution;
 mod known;
 mod recovery;
+mod replayed;
 pub mod resources;
 mod restoring;
 mod runner;

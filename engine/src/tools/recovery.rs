@@ -209,6 +209,9 @@ impl ToolRunner {
     /// Returns the first open operation that may have changed something, with the changes of it and its
     /// nested calls that could not be undone; `None` if the open calls only read.
     pub(super) fn end_open(&self, until: Option<Instant>) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
+        if self.session.replays() {
+            return self.end_open_replayed();
+        }
         let session = self.state.session();
         let open = session.left_open();
         let reads_only = open.iter().all(|open| open.reads_only);
@@ -266,6 +269,22 @@ impl ToolRunner {
         self.state.all_ended();
         if let Some(before) = late {
             self.state.put_back(&before, false)?;
+        }
+        Ok(first.map(|first| (first.operation, not_undone)))
+    }
+
+    /// Takes from the log the ends of the calls that an earlier process left open. Returns what could not be undone, for
+    /// the first operation that may have changed something.
+    fn end_open_replayed(&self) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
+        let session = self.state.session();
+        let open = session.left_open();
+        let first = open.iter().find(|open| !open.reads_only);
+        let mut not_undone = Vec::new();
+        for open in open.iter().rev() {
+            let end = session.end_left_open_replayed(open.begin)?;
+            if first.is_some_and(|first| first.begin == open.begin) {
+                not_undone = session.read_whole_end(end)?.not_undone;
+            }
         }
         Ok(first.map(|first| (first.operation, not_undone)))
     }

@@ -17,6 +17,7 @@ use super::call::{CallInfo, Ending, ExecuteOptions, Operation, RestoreScope, Too
 use super::captures::{Captures, CompositeSnapshot};
 use super::checkpoints::ToolCheckpoint;
 use super::execution::ExecutionState;
+use super::replayed;
 use crate::error::{Error, Result, caught};
 use crate::options::SessionOptions;
 use crate::sabotage::{self, Breakage};
@@ -118,6 +119,9 @@ fn go_back(
     if sabotage::is(Breakage::RestoreUnrecorded) {
         state.put_back(captures, scope == RestoreScope::All)?;
         return state.session().rollback_to(position);
+    }
+    if state.session().replays() {
+        return replayed::go_back(state.session(), &info, &call.arguments, position);
     }
     let operation =
         Operation::begin(state, state.session(), info, &call.arguments, &ExecuteOptions::default(), &|| {

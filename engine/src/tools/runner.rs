@@ -9,6 +9,7 @@ use super::call::{
     Answered, CallInfo, Ending, ExecuteOptions, Operation, ToolContext, ToolError, ToolRegistry, ToolReport,
 };
 use super::execution::ExecutionState;
+use super::replayed;
 use crate::error::{Error, Result, panic_message};
 use crate::session::Session;
 use crate::session::schedule::inside_call;
@@ -52,6 +53,22 @@ impl ToolRunner {
         &self.tools
     }
 
+    /// Fails if the runner is nested in a call of another run.
+    pub(super) fn check_own(&self) -> Result<()> {
+        if self.is_anothers {
+            let reason = "the call runs within one of another run, whose resources are not this one's";
+            return Err(Error::SnapshotMismatch(reason.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Returns what the recorded run of the call that `info` describes returned.
+    pub(super) fn run_replayed(&self, info: &CallInfo, arguments: &str) -> Result<ToolReport> {
+        self.check_own()?;
+        let begin = replayed::begin(&self.session, info, arguments)?;
+        replayed::end(&self.session, info, begin)
+    }
+
     /// Begins the call that `info` describes. `still_due` is asked once the schedule lets the call run, and may refuse it. Fails if the runner is nested in a call of another run.
     pub(super) fn begin_as(
         &self,
@@ -60,10 +77,7 @@ impl ToolRunner {
         options: &ExecuteOptions,
         still_due: &dyn Fn() -> Result<()>,
     ) -> Result<Operation> {
-        if self.is_anothers {
-            let reason = "the call runs within one of another run, whose resources are not this one's";
-            return Err(Error::SnapshotMismatch(reason.to_owned()));
-        }
+        self.check_own()?;
         Operation::begin(&self.state, &self.session, info, arguments, options, still_due)
     }
 
@@ -76,6 +90,9 @@ impl ToolRunner {
         still_due: &dyn Fn() -> Result<()>,
         handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
     ) -> Result<ToolReport> {
+        if self.session.replays() {
+            return self.run_replayed(&info, arguments);
+        }
         let operation = self.begin_as(info, arguments, options, still_due)?;
         let ending = run_handler(operation.context(), handler);
         operation.finish(ending)

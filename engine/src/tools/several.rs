@@ -4,11 +4,13 @@
 use std::thread;
 use std::time::Instant;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
 
 use super::call::{AnyTool, CallInfo, Ending, ExecuteOptions, Operation, ToolCall, ToolReport};
 use super::execute::{HAS_RESULT, info_of};
 use super::known::Known;
+use super::replayed;
 use super::runner::{ToolRunner, run_handler, unsettled_error};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result};
@@ -22,6 +24,12 @@ pub const TOGETHER_MAX: usize = 8;
 /// Holds one of the calls that run together.
 enum Together<'a> {
     Running(Operation, &'a dyn AnyTool),
+    Over(Result<ToolReport>),
+}
+
+/// Holds a call that is replayed together with others.
+enum TogetherReplayed {
+    Begun(CallInfo, SequenceNumber),
     Over(Result<ToolReport>),
 }
 
@@ -42,6 +50,9 @@ impl ToolRunner {
         }
         if calls.len() < 2 || !calls.iter().all(|call| self.reads_only(&call.tool)) {
             return calls.iter().map(|call| self.execute(call, options)).collect();
+        }
+        if self.session.replays() {
+            return self.run_together_replayed(calls, options);
         }
         let begun: Vec<Together<'_>> = calls.iter().map(|call| self.begin_together(call, options)).collect();
         let endings = thread::scope(|scope| {
@@ -66,6 +77,28 @@ impl ToolRunner {
             (Together::Running(operation, _), None) => operation.abort("it did not run"),
         };
         begun.into_iter().zip(endings).map(end).collect()
+    }
+
+    /// Returns what the recorded runs of calls that only read and that ran together returned.
+    fn run_together_replayed(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
+        let begin = |call: &ToolCall| match self.known(call) {
+            Ok(None) => {
+                let begun = self.check_own().and_then(|()| self.tools.get(&call.tool)).and_then(|tool| {
+                    let info = info_of(call, tool.as_ref());
+                    let begin = replayed::begin(&self.session, &info, &call.arguments)?;
+                    Ok(TogetherReplayed::Begun(info, begin))
+                });
+                begun.unwrap_or_else(|error| TogetherReplayed::Over(Err(error)))
+            }
+            Ok(Some(_)) => TogetherReplayed::Over(self.execute(call, options)),
+            Err(error) => TogetherReplayed::Over(Err(error)),
+        };
+        let begun: Vec<TogetherReplayed> = calls.iter().map(begin).collect();
+        let end = |together| match together {
+            TogetherReplayed::Over(report) => report,
+            TogetherReplayed::Begun(info, begin) => replayed::end(&self.session, &info, begin),
+        };
+        begun.into_iter().map(end).collect()
     }
 
     /// Returns whether the runner has a tool of that name, and the tool only reads.
@@ -130,6 +163,9 @@ impl ToolRunner {
             closed: Some((cause, text_payload(shown))),
             ..CallInfo::new(call)
         };
+        if self.session.replays() {
+            return self.run_replayed(&info, &call.arguments);
+        }
         let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;
         operation.finish(Ending::failed(cause, shown).harmless())
     }

@@ -38,6 +38,9 @@ pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
     const NAME: &'static str;
     /// Version of the form that [`Serialize`] writes; 1 or more.
     const VERSION: u32 = 1;
+    /// Paths of values that a [replay](crate::replay) does not compare, such as durations: `$.event.took_ms`. See
+    /// [`LeaveOut`](crate::LeaveOut).
+    const NOT_COMPARED: &'static [&'static str] = &[];
 
     /// Converts a value that was recorded at `version`, which is below `VERSION`, to the present form.
     ///

@@ -128,6 +128,8 @@ pub(crate) struct EventTypes {
     pub(crate) event_type: TypeId,
     /// Decodes a recorded event.
     pub(crate) decode: DecodeItem,
+    /// Paths of values that a replay does not compare.
+    pub(crate) not_compared: &'static [&'static str],
     /// Reducers of the event with the names of their slices, in the order of declaration.
     pub(crate) reducers: Vec<(&'static str, Reduce)>,
 }
@@ -195,6 +197,11 @@ impl SessionTypes {
     /// Returns whether both are clones of one declaration.
     pub(crate) fn is_same(&self, other: &SessionTypes) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Returns the paths of values that a replay does not compare, by the names of the events.
+    pub(crate) fn not_compared(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.inner.events.values().flat_map(|event| event.not_compared.iter().map(|path| (event.name, *path)))
     }
 
     pub(crate) fn slice(&self, name: &str) -> Option<&SliceTypes> {
@@ -417,6 +424,7 @@ impl SessionTypesBuilder {
             version: E::VERSION,
             event_type: TypeId::of::<E>(),
             decode: decode_event::<E>,
+            not_compared: E::NOT_COMPARED,
             reducers: Vec::new(),
         });
         let twice = if event.event_type != TypeId::of::<E>() {

@@ -1,5 +1,6 @@
 //! What is run again over a log: a difference is found at its record, slice and path, and there is no other.
 
+mod hosts;
 mod reducers;
 mod versions;
 

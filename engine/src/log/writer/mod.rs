@@ -127,7 +127,7 @@ impl Body<'_> {
         }
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Body::Alone(body) => body,
             Body::Roomy(frame) => frame.get(FRAME_HEADER_LEN..).unwrap_or_default(),
@@ -146,10 +146,19 @@ pub(crate) struct AppendContext<'a> {
 #[derive(Debug)]
 enum Start {
     New,
-    Continue { end: u64, named: bool },
-    Recover { attested: SequenceNumber },
-    Behind { previous: Previous },
+    Continue {
+        end: u64,
+        named: bool,
+    },
+    Recover {
+        attested: SequenceNumber,
+    },
+    Behind {
+        previous: Previous,
+    },
     Running,
+    /// The records are there, and nothing is written.
+    Recorded,
 }
 
 #[derive(Debug)]
@@ -274,6 +283,16 @@ impl Log {
         log.last_time_us = located.time_us;
         log.epoch = Some(epoch);
         log
+    }
+
+    /// Returns a log that passes over the records of `places`, as if it wrote them, and writes nothing.
+    pub(crate) fn recorded(ground: &Ground, dir: &Path, (session, seed): (Uuid, u64), places: Places) -> Log {
+        Log::at(ground, dir, (session, seed), places, Start::Recorded)
+    }
+
+    /// Passes over the next record of a log that writes nothing.
+    pub(crate) fn pass_recorded(&mut self) {
+        self.places.next_sequence += 1;
     }
 
     fn at(ground: &Ground, dir: &Path, (session, seed): (Uuid, u64), places: Places, start: Start) -> Log {
@@ -459,6 +478,10 @@ impl Log {
     pub(crate) fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
         match self.start {
             Start::Running => return Ok(()),
+            Start::Recorded => {
+                let reason = "it replays recorded records".to_owned();
+                return Err(Error::ReadOnly { session: self.session, reason });
+            }
             Start::New => {
                 self.new_segment(None, 0, context)?;
                 self.unsynced_dirs.push(self.dir.clone());

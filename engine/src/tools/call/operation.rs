@@ -36,6 +36,7 @@ use super::programs::Programs;
 use super::report::ToolReport;
 use super::running::{Held, RunningCall};
 use crate::clock;
+use crate::conversation::text_payload;
 use crate::error::{Error, Result, caught};
 use crate::operation::NotUndone;
 use crate::sabotage::{self, Breakage};
@@ -45,9 +46,6 @@ use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
 use crate::types::encode;
-
-/// Maximum number of bytes that MessagePack puts in front of a string.
-const TEXT_HEAD_BYTES: usize = 5;
 
 /// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end),
 /// [`fail`](Operation::fail) or [`abort`](Operation::abort) ends the call.
@@ -257,9 +255,7 @@ impl Operation {
         let tag = || tagged("pre", info.call_id.as_deref());
         let captured = || caught("the resources before the call", || state.capture(until, tag));
         let before = if reads_only { Captures::default() } else { captured()? };
-        let mut text = Writer::with_capacity(arguments.len() + TEXT_HEAD_BYTES);
-        text.str(arguments);
-        let text = text.finish();
+        let text = text_payload(arguments);
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
         let session = session.through(Arc::clone(&begun.within));

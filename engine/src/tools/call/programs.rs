@@ -402,7 +402,7 @@ impl State {
             leader.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let leader = self.leader.insert(leader.spawn()?);
         if let Some(group) = Group::of(leader, marked) {
-            call.handle().observe(GROUP, &group)?;
+            call.handle().record_fact(GROUP, &group)?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ mod cuts;
 mod generated;
 mod host;
 mod processes;
+mod replayed;
 #[path = "../../../../agent/tests/rules/mod.rs"]
 mod rules;
 mod turned;

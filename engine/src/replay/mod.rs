@@ -1,0 +1,311 @@
+//! Runs a host again over the log of its earlier run, and names the first record in which it does something else.
+//!
+//! The host gets a [`Session`] that looks like the live one. What came from outside comes from the log: the time, random
+//! numbers and [observations](Session::observe), the answers of providers, and the results of tools. Each record that the
+//! host writes is compared with the recorded one. Nothing is written.
+//!
+//! # Processes
+//!
+//! A log holds what one or more *processes* wrote: each time that the session is opened for writing begins one. The host is
+//! called once for each, as it was then: behind a crash it finds calls that were left open, recovers them, and resumes its
+//! conversations. Where the records of a process end, the next write fails with [`Error::ReplayEnded`], as if the process
+//! were killed there; the host returns, and is called for the next process. A process that only settled calls, or only
+//! ended the calls that another one had left open, such as the binary's `settle` and `recover`, is taken from the log.
+//!
+//! # What has to be the same
+//!
+//! A host is deterministic if all that it does follows from its state and from what it was given through its session. Only
+//! [`Session::now`], [`Session::draw`] and [`Session::observe`] are recorded inputs. Threads whose records may interleave
+//! need [lanes](Session::lane) of their own: records of one lane come in one order, and between lanes the log's order
+//! counts. A thread must not read what other lanes write, unless it learns of it through a recorded input. The host joins
+//! its threads before it returns.
+//!
+//! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
+//!
+//! # Where a replay can begin and end
+//!
+//! It begins behind the session's own first record, or at a position at which no call is open, and ends at the log's end as
+//! it was when the reader was opened, or earlier. So a log that is being written can be replayed. With
+//! [`go_live`](Replay::go_live) the host goes on in a fork at that end, as it would after a crash.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog_codec::body::{Outcome, Resumed, ToolEnd};
+use foldlog_codec::{Kind, SequenceNumber};
+use serde::Serialize;
+
+use crate::audit::{LogReader, RecordedLog};
+use crate::divergence::{Divergence, LeaveOut};
+use crate::error::{Error, Result};
+use crate::fold::history::History;
+use crate::fold::live::LiveState;
+use crate::fold::projection::LogSlices;
+use crate::log::reader::Places;
+use crate::options::{SessionOptions, StoreOptions};
+use crate::session::replaying::{Recording, Rules};
+use crate::session::{RecordedPart, Session, check_declared, open_recorded};
+use crate::store::Store;
+use crate::types::SessionTypes;
+
+/// Time without any record after which the next one counts as missing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Replays a host over a recorded log.
+///
+/// ```
+/// use foldlog::audit::LogReader;
+/// use foldlog::replay::Replay;
+/// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+/// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+/// # struct Said(String);
+/// # impl Event for Said {
+/// #     const NAME: &'static str = "chat.said";
+/// # }
+/// # struct Chat;
+/// # impl Slice for Chat {
+/// #     const NAME: &'static str = "chat";
+/// #     type Item = Said;
+/// # }
+/// fn host(session: &Session, greeting: &str) -> foldlog::Result<()> {
+///     let name: String = session.observe("user", || "Ada".to_owned())?;
+///     session.dispatch(Said(format!("{greeting} {name}")))?;
+///     Ok(())
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+/// let session = Store::open(folder.path())?.create(&types)?;
+/// host(&session, "hello")?;
+///
+/// let log = LogReader::open(session.dir())?;
+/// let report = Replay::of(&log, &types).run(|session| host(&session, "hello"))?;
+/// assert_eq!(report.compared, 2);
+///
+/// let changed = Replay::of(&log, &types).run(|session| host(&session, "hi")).unwrap_err();
+/// assert_eq!(
+///     changed.to_string(),
+///     "the replay diverged: record 3 (dispatch `chat.said`) differs at $.event[0]: recorded \"hello Ada\", produced \"hi Ada\"",
+/// );
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+#[derive(Clone, Debug)]
+pub struct Replay<'a> {
+    log: &'a LogReader,
+    types: SessionTypes,
+    options: StoreOptions,
+    rules: Rules,
+    from: Option<SequenceNumber>,
+    through: SequenceNumber,
+}
+
+/// Reports what a replay found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ReplayReport {
+    /// Number of records of the part that was replayed.
+    pub records: u64,
+    /// Number of records that the host wrote and that were compared. The others were taken from the log.
+    pub compared: u64,
+    /// Number of processes for which the host was called.
+    pub processes: u64,
+    /// What diverged, in the order in which it was found. Empty unless the replay goes on behind the first divergence: that
+    /// one is an error.
+    pub divergences: Vec<Divergence>,
+}
+
+impl<'a> Replay<'a> {
+    /// Prepares a replay of the whole log, which stops at the first divergence.
+    pub fn of(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
+        let rules = Rules { all: false, patience: PATIENCE, left_out: Arc::default() };
+        let through = SequenceNumber::MAX;
+        let types = types.clone();
+        Replay { log, types, options: StoreOptions::default(), rules, from: None, through }
+    }
+
+    /// Makes the replay go on behind a divergence, from the recorded state, and list all.
+    ///
+    /// It still stops where records of a lane are missing and other lanes have records between them.
+    pub fn all(mut self) -> Replay<'a> {
+        self.rules.all = true;
+        self
+    }
+
+    /// Begins the replay behind the record at `position`, such as a snapshot, or the record before a call's begin.
+    pub fn from(self, position: impl Into<SequenceNumber>) -> Replay<'a> {
+        Replay { from: Some(position.into()), ..self }
+    }
+
+    /// Ends the replay behind the record at `position`.
+    pub fn through(self, position: impl Into<SequenceNumber>) -> Replay<'a> {
+        Replay { through: position.into(), ..self }
+    }
+
+    /// Leaves values out of the comparison, by the names of events and paths, besides those that the
+    /// [events](crate::Event::NOT_COMPARED) name.
+    pub fn leaving_out(mut self, left_out: LeaveOut) -> Replay<'a> {
+        self.rules.left_out = Arc::new(left_out);
+        self
+    }
+
+    /// Sets the time without any record after which the next one counts as missing; 10 seconds by default. It matters where
+    /// threads wait for each other's records.
+    pub fn patience(mut self, patience: Duration) -> Replay<'a> {
+        self.rules.patience = patience;
+        self
+    }
+
+    /// Sets the options with which the live run opened its store. The storage is the reader's in any case.
+    pub fn store_options(self, options: StoreOptions) -> Replay<'a> {
+        Replay { options, ..self }
+    }
+
+    /// Calls the host once for each recorded process, and compares what it does with the log.
+    ///
+    /// What the host returns is not looked at: it stops with an error where a process ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Diverged`] with the first divergence, unless the replay [goes on](Replay::all).
+    /// [`Error::InsideTransaction`] if a call is open at the position where the replay is to begin;
+    /// [`Error::NoSuchPosition`] if the log does not hold it, or if it is in the part that a fork shares with its parent.
+    /// [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the host's types do not fit the
+    /// log. [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
+    /// the log cannot be read.
+    pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
+        let recorded = self.log.recorded();
+        check_declared(&self.types, recorded.names)?;
+        let begin = self.begin()?;
+        let end = (self.through.min(recorded.places.next_sequence.saturating_sub(1)) + 1).max(begin);
+        let mut live = self.state_behind(&recorded, begin)?;
+        let options = StoreOptions { storage: Arc::clone(recorded.storage), ..self.options.clone() };
+        let store = Store::standing_at(self.log.dir(), options);
+        let left_out = self.types.not_compared();
+        let left_out =
+            left_out.fold((*self.rules.left_out).clone(), |list, (event, path)| list.path(event, path));
+        let rules = Rules { left_out: Arc::new(left_out), ..self.rules.clone() };
+        let mut report = ReplayReport { records: end.since(begin), ..ReplayReport::default() };
+        let bounds = self.processes(begin, end)?;
+        for (from, end) in bounds.iter().zip(bounds.iter().skip(1)) {
+            let (from, end) = (*from, *end);
+            let places = |next_sequence| Places { next_sequence, ..recorded.places.clone() };
+            let closed = end == recorded.places.next_sequence && self.log.report().closed;
+            let source = (Arc::clone(recorded.storage), places(end));
+            let recording = Recording::new(source, (from, end, closed), rules.clone());
+            if !self.is_hosts(from, end)? {
+                live = self.continued(live, &recorded, end)?;
+                continue;
+            }
+            let part =
+                RecordedPart { live, openings: recorded.openings.to_vec(), recording, places: places(from) };
+            let session = open_recorded(&store, self.log.dir(), self.types.clone(), part)?;
+            report.processes += 1;
+            drop(host(session.clone()));
+            let (behind, found, compared) = session.end_replay()?;
+            live = behind;
+            report.compared += compared;
+            report.divergences.extend(found);
+            if !self.rules.all
+                && let Some(first) = report.divergences.pop()
+            {
+                return Err(Error::Diverged(Box::new(first)));
+            }
+        }
+        Ok(report)
+    }
+
+    /// Replays the host as [`run`](Replay::run) does, makes a fork at the end of what was replayed, and calls the host with
+    /// it: from there on it works for real, as after a crash, and resumes what was not over. The log that was replayed stays as it is.
+    ///
+    /// Returns what the host returned in the fork. The fork is in `store`, which holds the replayed session.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Replay::run), and then those of [`Store::fork`]: [`Error::InsideTransaction`] if a call is open at
+    /// the end.
+    pub fn go_live<T>(
+        &self,
+        store: &Store,
+        options: SessionOptions,
+        mut host: impl FnMut(Session) -> T,
+    ) -> Result<T> {
+        self.run(&mut host)?;
+        let last = SequenceNumber::from(self.log.records_len()).saturating_sub(1);
+        let fork = store.fork(self.log.opened().session, self.through.min(last), &self.types, options)?;
+        Ok(host(fork))
+    }
+
+    /// Returns the sequence number of the first record that is replayed.
+    fn begin(&self) -> Result<SequenceNumber> {
+        let first = self.log.opened_sequence() + 1;
+        let Some(from) = self.from else { return Ok(first) };
+        let last = SequenceNumber::from(self.log.records_len()).checked_sub(1);
+        if from + 1 < first || last.is_none_or(|last| from > last) {
+            return Err(Error::NoSuchPosition { position: from, last });
+        }
+        Ok(from + 1)
+    }
+
+    fn state_behind(&self, recorded: &RecordedLog<'_>, begin: SequenceNumber) -> Result<LiveState> {
+        let live = self.continued(LiveState::new(LogSlices::InLog), recorded, begin)?;
+        let open = live.projection.operations.open().next().map(|open| open.operation);
+        match open.filter(|_| self.from.is_some()) {
+            Some(operation) => Err(Error::InsideTransaction { position: begin.saturating_sub(1), operation }),
+            None => Ok(live),
+        }
+    }
+
+    /// Continues a fold through the records below `end`.
+    fn continued(
+        &self,
+        live: LiveState,
+        recorded: &RecordedLog<'_>,
+        end: SequenceNumber,
+    ) -> Result<LiveState> {
+        let RecordedLog { storage, places, objects, rollbacks, .. } = recorded;
+        let history = History { storage, places, objects, rollbacks };
+        history.fold_behind(live, end, Some(&self.types), &mut |_, _| Ok(()))
+    }
+
+    /// Returns where the processes begin that wrote the records from `begin` to before `end`, and `end`.
+    fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Vec<SequenceNumber>> {
+        let mut bounds = vec![begin];
+        self.log.frames(|frame| {
+            if frame.record.kind == Kind::RESUMED {
+                let at = frame.record.sequence;
+                let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
+                // A recovery rewrites what an earlier process wrote.
+                let at = resumed.recovered.unwrap_or(at);
+                if bounds.last().is_some_and(|last| *last < at) && at < end {
+                    bounds.push(at);
+                }
+            }
+            Ok(())
+        })?;
+        bounds.push(end);
+        Ok(bounds)
+    }
+
+    /// Returns whether a process's records are a host's: whether there are others than settlements and the ends of calls
+    /// that were left open.
+    fn is_hosts(&self, from: SequenceNumber, end: SequenceNumber) -> Result<bool> {
+        let mut is_hosts = false;
+        let mut begun = false;
+        self.log.records(from, end.saturating_sub(1), |record| {
+            is_hosts |= match record.kind {
+                Kind::SETTLE | Kind::DECLARE | Kind::OPENED | Kind::IMPORT => false,
+                Kind::TOOL_END => {
+                    let end = ToolEnd::decode(record.body).map_err(Error::unread(record.sequence))?;
+                    begun || end.outcome != Outcome::Interrupted
+                }
+                _ => true,
+            };
+            begun |= record.kind == Kind::TOOL_BEGIN;
+            Ok(())
+        })?;
+        Ok(is_hosts)
+    }
+}

@@ -1,0 +1,156 @@
+//! Inputs from outside that a host wants to find again: the time, random numbers, and whatever else it reads.
+//!
+//! Each input is a record. A replay of the host returns what is recorded and reads nothing; what a host reads past these
+//! calls is its own risk: a replay may then diverge where nothing is wrong.
+
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::{Observed, Payload};
+use foldlog_codec::msgpack;
+use foldlog_codec::{Kind, SequenceNumber};
+use parking_lot::MutexGuard;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::schedule::WriteScope;
+use super::writing::PendingRecord;
+use super::{Session, WriterState};
+use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
+use crate::fold::record_body::RecordBody;
+use crate::generator::Generator;
+use crate::types::encode;
+
+/// Begin of the names that the engine's own observations have.
+const RESERVED: &str = "foldlog.";
+/// Name of a reading of the clock, in microseconds since 1970-01-01 UTC.
+const NOW: &str = "foldlog.now";
+/// Name of a random number.
+const DRAW: &str = "foldlog.draw";
+
+impl Session {
+    /// Reads an input from outside with `read`, such as a mailbox, an environment variable or a flag, records it under
+    /// `name`, and returns it as the record holds it. A replay returns the recorded value and does not call `read`.
+    ///
+    /// `read` is called without any lock. The record changes no slice and waits for no tool call. It is durable as those of
+    /// [`dispatch`](Session::dispatch) are.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// let home: Option<String> = session.observe("env.home", || std::env::var("HOME").ok())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Encode`] if `name` begins with `foldlog.`, which is kept for the engine, or if the value cannot be
+    /// encoded, or not be read again as a `T`; else those of [`dispatch`](Session::dispatch) that do not concern events.
+    pub fn observe<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        read: impl FnOnce() -> T,
+    ) -> Result<T> {
+        if name.starts_with(RESERVED) {
+            let reason = format!("observations whose names begin with `{RESERVED}` are the engine's own");
+            return Err(Error::Encode { name: name.to_owned(), reason });
+        }
+        // Checked before it is recorded: what cannot be read again would end every replay there.
+        let decoded = |bytes: &[u8]| {
+            msgpack::from_slice(bytes).map_err(|error| Error::Encode {
+                name: name.to_owned(),
+                reason: format!("it cannot be read again: {error}"),
+            })
+        };
+        if self.replays() {
+            return decoded(&self.observe_again(name)?);
+        }
+        let bytes = encode(name, &read())?;
+        let value = decoded(&bytes)?;
+        self.write_observation(name, &bytes)?;
+        Ok(value)
+    }
+
+    /// Reads the session's clock and records the time. A replay returns the recorded time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`observe`](Session::observe).
+    pub fn now(&self) -> Result<DateTime<Utc>> {
+        let state = self.writable(WriteScope::Log)?;
+        let now_us = self.inner.now_us();
+        self.write_observed(state, now_us, (NOW, &encode(NOW, &now_us)?))?;
+        Ok(conversation_reading::time(now_us))
+    }
+
+    /// Draws a random number of 64 bits and records it. It follows from the session's seed and the record's sequence number
+    /// alone, so that a replay draws the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`observe`](Session::observe).
+    pub fn draw(&self) -> Result<u64> {
+        let state = self.writable(WriteScope::Log)?;
+        let drawn = Generator::for_record(state.seed(), state.log.next_sequence()).next_u64();
+        let now_us = self.inner.now_us();
+        self.write_observed(state, now_us, (DRAW, &encode(DRAW, &drawn)?))?;
+        Ok(drawn)
+    }
+
+    /// Returns the recorded data of the observation that comes next in a replay.
+    fn observe_again(&self, name: &str) -> Result<Vec<u8>> {
+        let recorded = match self.next_recorded(&[Kind::OBSERVED])? {
+            Some((_, _, body)) => self.observed_as(name, &body)?,
+            None => None,
+        };
+        if let Some(data) = recorded {
+            self.write_observation(name, &data)?;
+            return Ok(data);
+        }
+        // It is recorded further on, behind records that are missing, or nowhere.
+        let sequence = self.write_observation(name, &encode(name, &())?)?;
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let mut found = None;
+        source.places.read(&source.storage, sequence, sequence, &mut |record| {
+            if record.kind == Kind::OBSERVED {
+                found = self.observed_as(name, record.body)?;
+            }
+            Ok(())
+        })?;
+        match found {
+            Some(data) => Ok(data),
+            None => Err(self.diverged()),
+        }
+    }
+
+    /// Returns the data of a recorded observation; `None` if it has another name.
+    fn observed_as(&self, name: &str, body: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Ok(observed) = Observed::decode(body) else { return Ok(None) };
+        if observed.name != name {
+            return Ok(None);
+        }
+        let source = self.inner.log_source(&self.inner.state.lock());
+        Ok(Some(source.objects.resolve(observed.data)?.into_owned()))
+    }
+
+    /// Writes an observation, whose data is MessagePack.
+    pub(super) fn write_observation(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
+        let state = self.writable(WriteScope::Log)?;
+        let time_us = self.inner.now_us();
+        self.write_observed(state, time_us, (name, data))
+    }
+
+    fn write_observed(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        (name, data): (&str, &[u8]),
+    ) -> Result<SequenceNumber> {
+        let reference = self.inner.recorded(&state, data)?;
+        let data = Payload::new(reference.as_deref().unwrap_or(data));
+        let body = self.in_lane(Observed { name: name.to_owned(), data }.encode());
+        self.inner.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
+    }
+}

@@ -1,0 +1,123 @@
+//! What a provider answered in the run that is replayed.
+
+use std::borrow::Cow;
+
+use foldlog_codec::body::{Answer, Payload, Request};
+use foldlog_codec::msgpack::Reader;
+use foldlog_codec::{Kind, SequenceNumber};
+
+use super::Session;
+use crate::conversation::{ContentBlocks, NewAnswer, NewRequestFailure, ToolCallRecord};
+use crate::error::{Error, Result};
+use crate::fold::log_source::LogSource;
+
+/// Reports what came of a request in the run that is replayed.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RecordedReply {
+    /// The provider answered.
+    Answered(Box<NewAnswer>),
+    /// The request failed.
+    Failed {
+        /// How it failed.
+        failure: Box<NewRequestFailure>,
+        /// Whether the provider was asked once more behind it.
+        asked_again: bool,
+    },
+}
+
+impl Session {
+    /// Returns what came of the request that was recorded last through a handle of this lane, in the run that is replayed.
+    /// Whoever asks a provider calls this in its place, and records what it returns. `None` if neither an answer nor a
+    /// failure is recorded there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplayEnded`] if the process ended before there was an answer; [`Error::Diverged`] if the replay has
+    /// stopped; [`Error::Object`] if an object is missing or damaged; [`Error::NoSuchPosition`] if the session does not
+    /// replay.
+    pub fn recorded_reply(&self) -> Result<Option<RecordedReply>> {
+        let Some((sequence, kind, body)) = self.next_recorded(&[Kind::ANSWER, Kind::REQUEST])? else {
+            return Ok(None);
+        };
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let reading = Reading { source: &source, sequence };
+        let bad = Error::unread(sequence);
+        if kind == Kind::ANSWER {
+            let answer = reading.answer(Answer::decode(&body).map_err(bad)?)?;
+            return Ok(Some(RecordedReply::Answered(Box::new(answer))));
+        }
+        let Some(failure) = reading.failure(Request::decode(&body).map_err(bad)?)? else { return Ok(None) };
+        let asked_again = self.is_asked_again()?;
+        Ok(Some(RecordedReply::Failed { failure: Box::new(failure), asked_again }))
+    }
+}
+
+struct Reading<'a> {
+    source: &'a LogSource,
+    sequence: SequenceNumber,
+}
+
+impl Reading<'_> {
+    fn text(&self, payload: Payload<'_>) -> Result<String> {
+        let bytes = self.source.objects.resolve(payload)?;
+        Reader::new(&bytes).str().map(str::to_owned).map_err(Error::unread(self.sequence))
+    }
+
+    fn optional(&self, payload: Option<Payload<'_>>) -> Result<Option<String>> {
+        payload.map(|payload| self.text(payload)).transpose()
+    }
+
+    fn answer(&self, answer: Answer<'_>) -> Result<NewAnswer> {
+        let last_call_incomplete = answer.calls.last().is_some_and(|call| call.incomplete);
+        let call = |call: &foldlog_codec::body::AnsweredCall<'_>| {
+            let (call_id, name) = (call.id.clone().into_owned(), call.name.clone().into_owned());
+            Ok(ToolCallRecord { call_id, name, arguments: self.text(call.arguments)? })
+        };
+        let blocks = match answer.blocks {
+            Some(blocks) => Some(ContentBlocks {
+                format: blocks.format.clone().into_owned(),
+                json: self.text(blocks.json)?,
+            }),
+            None => None,
+        };
+        let payload = self.optional(answer.payload)?;
+        let no_json = |error: serde_json::Error| Error::Inconsistent {
+            sequence: self.sequence,
+            reason: error.to_string(),
+        };
+        Ok(NewAnswer {
+            evaluation_id: answer.scope.evaluation.into_owned(),
+            request: answer.request,
+            content: self.optional(answer.content)?,
+            calls: answer.calls.iter().map(call).collect::<Result<_>>()?,
+            last_call_incomplete,
+            blocks,
+            stop: answer.stop.map(Cow::into_owned),
+            continues: answer.continues,
+            model: answer.model.map(Cow::into_owned),
+            request_id: answer.request_id.map(Cow::into_owned),
+            usage: answer.usage,
+            rate_limits: owned(&answer.rate_limits),
+            payload: payload.map(|json| serde_json::from_str(&json)).transpose().map_err(no_json)?,
+        })
+    }
+
+    fn failure(&self, request: Request<'_>) -> Result<Option<NewRequestFailure>> {
+        let Some(failure) = request.failure else { return Ok(None) };
+        let evaluation = request.scope.evaluation.into_owned();
+        Ok(Some(NewRequestFailure {
+            attempt: request.attempt,
+            status: failure.status.and_then(|status| u16::try_from(status).ok()),
+            arrived: self.optional(failure.arrived)?,
+            request_id: failure.request_id.as_deref().map(str::to_owned),
+            usage: failure.usage,
+            rate_limits: owned(&failure.rate_limits),
+            ..NewRequestFailure::new(evaluation, failure.request, failure.cause, failure.message)
+        }))
+    }
+}
+
+fn owned(pairs: &[(Cow<'_, str>, Cow<'_, str>)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, value)| (name.clone().into_owned(), value.clone().into_owned())).collect()
+}

@@ -1,0 +1,677 @@
+//! Runs a host once more over the records of its earlier run: nothing is written, and each record that the host produces
+//! is compared with the recorded one, lane by lane.
+//!
+//! A *process* is the part of a log that one opening for writing wrote. A session that replays one holds the state behind
+//! the last record that was applied, as the live session did then.
+//!
+//! # Who brings the next record
+//!
+//! | the next record | who brings it |
+//! |---|---|
+//! | an opening, a declaration, an import | the engine, from the log |
+//! | a record within a call whose tool does not run again, and the end of that call | the engine, from the log |
+//! | the end of a call that an earlier process left open | [`recover`](crate::tools::ToolRunner::recover), from the log |
+//! | any other | the host, through a handle of the record's lane |
+//!
+//! A write through a handle of another lane waits until the records before its own were brought. Where nothing moves for
+//! the time of [`Rules::patience`], the next record counts as missing.
+//!
+//! # Invariants
+//!
+//! 1. The state behind record n is the fold of the recorded records through n, whatever the host produced.
+//! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
+//! 3. Of the log, only a part is held in memory: [`AHEAD`] records and what they lead to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use parking_lot::MutexGuard;
+
+use super::writing::PendingRecord;
+use super::{Inner, Session, WriterState};
+use crate::clock;
+use crate::divergence::{Divergence, LaneName, LeaveOut, compare, record_name};
+use crate::error::{Error, Result};
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::log::reader::Places;
+use crate::log::scan::Location;
+use crate::log::writer::Body;
+use crate::storage::Storage;
+
+/// Number of records that are read ahead, to tell a record that is missing from one that has changed.
+const AHEAD: usize = 64;
+
+/// Largest number of divergences that are kept of one replay.
+const FOUND_MAX: usize = 10_000;
+
+/// Says how a host is replayed.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// Whether the replay goes on behind a divergence.
+    pub(crate) all: bool,
+    /// Time without any record after which the next one counts as missing.
+    pub(crate) patience: Duration,
+    /// What is not compared.
+    pub(crate) left_out: Arc<LeaveOut>,
+}
+
+/// Holds what a session needs to know of its replay without its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    /// Time of the record whose turn it is, in microseconds since 1970.
+    now_us: AtomicI64,
+}
+
+impl Replayed {
+    pub(super) fn now_us(&self) -> i64 {
+        self.now_us.load(Ordering::Relaxed)
+    }
+}
+
+/// Names who brings a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The engine, from the log.
+    Engine,
+    /// The host, through a handle of this lane.
+    Lane(LaneName),
+    /// Whoever ends the run that this record began.
+    End(SequenceNumber),
+}
+
+impl Whose {
+    /// Returns the lane to be named in a report.
+    fn lane(self) -> LaneName {
+        match self {
+            Whose::Lane(lane) => lane,
+            Whose::End(begin) => LaneName { within: Some(begin), name: None },
+            Whose::Engine => LaneName::default(),
+        }
+    }
+}
+
+/// Holds a record that was read ahead.
+struct Recorded {
+    sequence: SequenceNumber,
+    kind: Kind,
+    time_us: i64,
+    body: Vec<u8>,
+}
+
+impl Recorded {
+    fn is(&self, kind: Kind, body: &[u8]) -> bool {
+        self.kind == kind && self.body == body
+    }
+
+    /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
+    fn is_observed_as(&self, kind: Kind, body: &[u8]) -> bool {
+        let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
+        self.kind == kind && kind == Kind::OBSERVED && name(&self.body) == name(body)
+    }
+}
+
+/// Holds the recorded part of a log that a host is run over.
+pub(crate) struct Recording {
+    storage: Arc<dyn Storage>,
+    places: Places,
+    at: Option<(SequenceNumber, Location)>,
+    ahead: VecDeque<Recorded>,
+    read_through: SequenceNumber,
+    /// Sequence number behind the last record of this process.
+    end: SequenceNumber,
+    rules: Rules,
+    /// Runs whose records come from the log, each with its operation.
+    from_log: BTreeMap<SequenceNumber, OperationId>,
+    /// Latest run of each operation that is not over.
+    runs: BTreeMap<OperationId, SequenceNumber>,
+    /// Ends of the runs that came from the log and that nobody has asked for yet.
+    ends: BTreeMap<SequenceNumber, SequenceNumber>,
+    /// Record that each lane brought last.
+    last: BTreeMap<LaneName, Recorded>,
+    found: Vec<Divergence>,
+    /// Whether the replay has stopped at a divergence.
+    stopped: bool,
+    /// Whether the process closed its session behind its last record, so that another record is one too many.
+    closed: bool,
+    /// Whether the host has returned.
+    returned: bool,
+    /// Number of records that the host brought and that were compared.
+    compared: u64,
+    /// Declaration that the host made for its next record, and that is not recorded here.
+    declared: Option<Declare>,
+}
+
+impl Recording {
+    /// Returns the records from `from` to before `end`. `closed` says that the process closed its session there.
+    pub(crate) fn new(
+        (storage, places): (Arc<dyn Storage>, Places),
+        (from, end, closed): (SequenceNumber, SequenceNumber, bool),
+        rules: Rules,
+    ) -> Recording {
+        Recording {
+            storage,
+            places,
+            at: None,
+            ahead: VecDeque::new(),
+            read_through: from,
+            end,
+            rules,
+            from_log: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            last: BTreeMap::new(),
+            found: Vec::new(),
+            stopped: false,
+            closed,
+            returned: false,
+            compared: 0,
+            declared: None,
+        }
+    }
+
+    /// Reads ahead if few records are left.
+    fn fill(&mut self) -> Result<()> {
+        let few = self.ahead.len() <= AHEAD / 2;
+        if !few || self.read_through >= self.end {
+            return Ok(());
+        }
+        let from = self.read_through;
+        let through = (from + AHEAD as u64 - 1).min(self.end - 1);
+        let ahead = &mut self.ahead;
+        self.places.read_on(&self.storage, (from, through), &mut self.at, &mut |record| {
+            let Record { sequence, kind, time_us, body } = record;
+            ahead.push_back(Recorded { sequence, kind, time_us, body: body.to_vec() });
+            Ok(())
+        })?;
+        self.read_through = through + 1;
+        Ok(())
+    }
+
+    /// Returns the next record and who brings it; `None` behind the last.
+    fn head(&mut self) -> Result<Option<(&Recorded, Whose)>> {
+        self.fill()?;
+        let Some(head) = self.ahead.front() else { return Ok(None) };
+        let whose = self.whose(head)?;
+        Ok(Some((head, whose)))
+    }
+
+    fn whose(&self, record: &Recorded) -> Result<Whose> {
+        let bad = Error::unread(record.sequence);
+        let lane = match record.kind {
+            Kind::OPENED | Kind::DECLARE | Kind::IMPORT => return Ok(Whose::Engine),
+            Kind::TOOL_END => {
+                let begin = ToolEnd::decode(&record.body).map_err(bad)?.begin;
+                return Ok(if self.from_log.contains_key(&begin) {
+                    Whose::Engine
+                } else {
+                    Whose::End(begin)
+                });
+            }
+            kind => LaneName::from(Lane::of(kind, &record.body).map_err(bad)?),
+        };
+        let within = match record.kind {
+            Kind::TOOL_BEGIN => {
+                let parent = ToolBegin::decode(&record.body).map_err(bad)?.parent;
+                // One that was read ahead may be within a call that is still to begin.
+                parent.map(|parent| self.runs.get(&parent).copied().unwrap_or(parent.sequence()))
+            }
+            _ => lane.within,
+        };
+        match within {
+            Some(run) if self.from_log.contains_key(&run) => Ok(Whose::Engine),
+            within => Ok(Whose::Lane(LaneName { within, ..lane })),
+        }
+    }
+
+    /// Takes the next record, which is applied now.
+    fn take(&mut self, whose: &Whose) -> Result<Option<Recorded>> {
+        let Some(head) = self.ahead.pop_front() else { return Ok(None) };
+        let bad = Error::unread(head.sequence);
+        match head.kind {
+            Kind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(&head.body).map_err(bad)?;
+                let operation = begin.again.unwrap_or(head.sequence.into());
+                self.runs.insert(operation, head.sequence);
+                if *whose == Whose::Engine {
+                    self.from_log.insert(head.sequence, operation);
+                }
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(&head.body).map_err(bad)?;
+                self.runs.remove(&end.operation());
+                if self.from_log.remove(&end.begin).is_some() {
+                    self.ends.insert(end.begin, head.sequence);
+                }
+            }
+            _ => {}
+        }
+        Ok(Some(head))
+    }
+
+    /// Remembers the record that a lane brought last.
+    fn remember(&mut self, whose: Whose, record: Recorded) {
+        if let Whose::Lane(lane) = whose {
+            self.last.insert(lane, record);
+        }
+    }
+
+    /// Returns how many of the next records of this lane stand before the one that the host has produced; `None` if that is
+    /// not among those that were read ahead.
+    fn equal_behind(&self, lane: &LaneName, kind: Kind, produced: &[u8]) -> Result<Option<usize>> {
+        let mut before = 0;
+        for record in &self.ahead {
+            let is_lanes = self.whose(record)? == Whose::Lane(lane.clone());
+            // One name says little, so of an observation only the record behind the next one counts.
+            let is_it = record.is(kind, produced) || before == 1 && record.is_observed_as(kind, produced);
+            if is_lanes && is_it {
+                return Ok(Some(before).filter(|before| *before > 0));
+            }
+            before += usize::from(is_lanes);
+        }
+        Ok(None)
+    }
+
+    fn note(&mut self, divergence: Divergence) {
+        if self.found.len() < FOUND_MAX {
+            self.found.push(divergence);
+        }
+        self.stopped |= !self.rules.all;
+    }
+
+    /// Returns the divergences that were found, and how many records were compared.
+    pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
+        (self.found, self.compared)
+    }
+}
+
+/// Says what to do with a record that the host produced in the place of a recorded one.
+enum Verdict {
+    /// It differs in nothing that is compared.
+    Same,
+    /// It has changed. The recorded one is applied.
+    Changed(Divergence),
+    /// It is recorded further on: this many records of the lane are missing before it.
+    Missing(usize),
+    /// It is not recorded.
+    Extra(Divergence),
+}
+
+impl WriterState {
+    fn recording(&mut self) -> Result<&mut Recording> {
+        let none = Error::NoSuchPosition { position: self.log.next_sequence(), last: None };
+        self.recording.as_deref_mut().ok_or(none)
+    }
+
+    /// Compares what the host produced with the record whose turn it is.
+    fn judge(&mut self, kind: Kind, produced: &[u8]) -> Result<Verdict> {
+        let mut names = self.live.projection.names.clone();
+        let recording = self.recording()?;
+        if let Some(declare) = recording.declared.take() {
+            Arc::make_mut(&mut names).learn(declare);
+        }
+        let rules = recording.rules.clone();
+        let Some((head, whose)) = recording.head()? else { return Err(ended(self.log.next_sequence())) };
+        let lane = whose.lane();
+        let (sequence, record) = (head.sequence, record_name(head.kind, &head.body, &names));
+        let alike = head.kind == kind && record == record_name(kind, produced, &names);
+        let difference = match alike {
+            true => match compare(kind, &head.body, produced, &names, &rules.left_out) {
+                None => return Ok(Verdict::Same),
+                difference => difference,
+            },
+            false => None,
+        };
+        if let Some(missing) = recording.equal_behind(&lane, kind, produced)? {
+            return Ok(Verdict::Missing(missing));
+        }
+        let repeats = recording.last.get(&lane).is_some_and(|last| last.is(kind, produced));
+        Ok(match difference {
+            Some(difference) if !repeats => {
+                Verdict::Changed(Divergence::changed(sequence, lane, record, difference))
+            }
+            _ => Verdict::Extra(Divergence::extra(sequence, lane, (kind, produced), &names)),
+        })
+    }
+
+    /// Notes that the host brought a record behind the last one, and returns the error that says so.
+    fn too_many(&mut self, kind: Kind, produced: &[u8]) -> Result<Error> {
+        let (names, next) = (self.live.projection.names.clone(), self.log.next_sequence());
+        let recording = self.recording()?;
+        let lane = Lane::of(kind, produced).unwrap_or_default().into();
+        recording.note(Divergence::extra(next, lane, (kind, produced), &names));
+        Ok(recording.diverged())
+    }
+
+    /// Returns the divergence that the next record was not produced.
+    fn missing(&mut self) -> Result<Option<Divergence>> {
+        let names = self.live.projection.names.clone();
+        let Some((head, whose)) = self.recording()?.head()? else { return Ok(None) };
+        Ok(Some(Divergence::missing(head.sequence, whose.lane(), (head.kind, &head.body), &names)))
+    }
+}
+
+/// Returns the error behind the last recorded record.
+fn ended(next: SequenceNumber) -> Error {
+    Error::ReplayEnded { position: next.saturating_sub(1) }
+}
+
+impl Inner {
+    /// Applies the next record from the log.
+    fn apply_recorded(&self, state: &mut WriterState) -> Result<()> {
+        let WriterState { log, live, recording, .. } = state;
+        let Some(recording) = recording.as_deref_mut() else { return Ok(()) };
+        let Some((_, whose)) = recording.head()? else { return Ok(()) };
+        let Some(head) = recording.take(&whose)? else { return Ok(()) };
+        let record =
+            Record { sequence: head.sequence, kind: head.kind, time_us: head.time_us, body: &head.body };
+        log.pass_recorded();
+        live.apply_record(&record, Sources { objects: log.objects.as_ref(), types: self.types.as_ref() })?;
+        if let Some((sequence, kind)) = live.projection.unsupported {
+            return Err(Error::UnsupportedKind { sequence, kind });
+        }
+        self.notify((head.sequence, head.time_us, head.kind), false, || None);
+        recording.remember(whose, head);
+        self.schedule.notify_all();
+        Ok(())
+    }
+
+    /// Applies what the engine brings, until `ready` finds something, and returns that. Waits meanwhile for what the other
+    /// lanes bring.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped.
+    fn move_on<'a, T>(
+        &'a self,
+        mut state: MutexGuard<'a, WriterState>,
+        mut ready: impl FnMut(&mut Recording) -> Result<Option<T>>,
+    ) -> Result<(T, MutexGuard<'a, WriterState>)> {
+        loop {
+            let refusal = self.refusal(&state);
+            state = self.unless(refusal, state)?;
+            let next = state.log.next_sequence();
+            let recording = state.recording()?;
+            if recording.stopped {
+                return Err(recording.diverged());
+            }
+            if let Some(found) = ready(recording)? {
+                return Ok((found, state));
+            }
+            let whose = recording.head()?.map(|(_, whose)| whose);
+            let returned = recording.returned;
+            let patience = recording.rules.patience;
+            match whose {
+                Some(Whose::Engine) => {
+                    self.apply_recorded(&mut state)?;
+                    continue;
+                }
+                Some(_) if !returned => {}
+                _ => return Err(ended(next)),
+            }
+            let timed_out = self.schedule.wait_until(&mut state, clock::after(patience)).timed_out();
+            if timed_out && state.log.next_sequence() == next {
+                self.pass_missing(&mut state)?;
+            }
+        }
+    }
+
+    /// Notes that the next record is missing, and applies it from the log if the replay goes on.
+    fn pass_missing(&self, state: &mut WriterState) -> Result<()> {
+        let Some(missing) = state.missing()? else { return Ok(()) };
+        state.recording()?.note(missing);
+        self.schedule.notify_all();
+        if !state.recording()?.stopped {
+            self.apply_recorded(state)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the next record is the one that `whose` brings, and sets the clock to its time.
+    pub(super) fn turn<'a>(
+        &'a self,
+        state: MutexGuard<'a, WriterState>,
+        whose: &Whose,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        let (time_us, state) = self.move_on(state, |recording| {
+            let is_too_many = recording.closed && !recording.returned;
+            Ok(match recording.head()? {
+                // Whoever brings a record too many is told so once it is known.
+                None => is_too_many.then_some(None),
+                Some((head, next)) => (next == *whose).then_some(Some(head.time_us)),
+            })
+        })?;
+        if let Some((replayed, time_us)) = self.replayed.as_ref().zip(time_us) {
+            replayed.now_us.store(time_us, Ordering::Relaxed);
+        }
+        Ok(state)
+    }
+
+    /// Compares a record that the host produced with the recorded one, and applies it. Whoever calls this has waited for
+    /// its [`turn`](Inner::turn). Returns the sequence number of the record that was applied last.
+    pub(super) fn append_replayed(
+        &self,
+        state: &mut WriterState,
+        (kind, body): (Kind, Body<'_>),
+        apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
+    ) -> Result<SequenceNumber> {
+        let produced = body.bytes();
+        let next = state.log.next_sequence();
+        let recording = state.recording()?;
+        recording.fill()?;
+        if kind == Kind::DECLARE {
+            // The record that it is made for says what differs.
+            recording.declared = Declare::decode(produced).ok();
+            return Ok(next.saturating_sub(1));
+        }
+        recording.compared += 1;
+        let Some(head) = recording.ahead.front() else { return Err(state.too_many(kind, produced)?) };
+        if head.is(kind, produced) {
+            let whose = recording.whose(head)?;
+            let taken = recording.take(&whose)?;
+            if let Some(taken) = taken {
+                recording.remember(whose, taken);
+            }
+            let WriterState { log, live, .. } = state;
+            log.pass_recorded();
+            let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
+            apply(live, next, sources).map_err(|error| self.failed(error))?;
+            self.schedule.notify_all();
+            return Ok(next);
+        }
+        match state.judge(kind, produced)? {
+            Verdict::Same => self.apply_recorded(state)?,
+            Verdict::Changed(divergence) => {
+                state.recording()?.note(divergence);
+                self.go_on(state)?;
+                self.apply_recorded(state)?;
+            }
+            Verdict::Extra(divergence) => {
+                state.recording()?.note(divergence);
+                self.go_on(state)?;
+                return Ok(next.saturating_sub(1));
+            }
+            Verdict::Missing(count) => {
+                let lane = recording_lane(state)?;
+                for _ in 0..count {
+                    self.pass_missing(state)?;
+                    self.go_on(state)?;
+                    while recording_lane(state)? == Some(Whose::Engine) {
+                        self.apply_recorded(state)?;
+                    }
+                    // The records of other lanes between these would have to be waited for, which no write can do.
+                    if recording_lane(state)? != lane {
+                        state.recording()?.stopped = true;
+                        return Err(state.recording()?.diverged());
+                    }
+                }
+                self.apply_recorded(state)?;
+            }
+        }
+        Ok(state.log.next_sequence().saturating_sub(1))
+    }
+
+    /// Fails if the replay has stopped at a divergence.
+    fn go_on(&self, state: &mut WriterState) -> Result<()> {
+        let recording = state.recording()?;
+        if recording.stopped {
+            self.schedule.notify_all();
+            return Err(recording.diverged());
+        }
+        Ok(())
+    }
+}
+
+/// Returns who brings the next record.
+fn recording_lane(state: &mut WriterState) -> Result<Option<Whose>> {
+    Ok(state.recording()?.head()?.map(|(_, whose)| whose))
+}
+
+impl Session {
+    /// Returns whether this session replays recorded records, and writes none.
+    pub fn replays(&self) -> bool {
+        self.inner.replayed.is_some()
+    }
+
+    /// Returns the lane of the records that are written through this handle.
+    pub(super) fn lane_name(&self) -> LaneName {
+        self.record_lane().into()
+    }
+
+    /// Waits for the turn of this handle's lane if the session replays.
+    pub(super) fn in_turn<'a>(
+        &'a self,
+        state: MutexGuard<'a, WriterState>,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        if !self.replays() {
+            return Ok(state);
+        }
+        self.inner.turn(state, &Whose::Lane(self.lane_name()))
+    }
+
+    /// Compares the begin of a call with the recorded one, whose captures count, and has everything up to the call's end
+    /// taken from the log. Returns the sequence number of the begin.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Diverged`] if no such begin is recorded; [`Error::ReplayEnded`] behind the last record.
+    pub(crate) fn begin_replayed(&self, begin: &ToolBegin<'_>) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let mut state = self.in_turn(inner.writable()?)?;
+        let next = state.log.next_sequence();
+        let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == Kind::TOOL_BEGIN);
+        let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
+        let mut produced = begin.clone();
+        if let Ok(recorded) = ToolBegin::decode(&recorded) {
+            produced.resources = recorded.resources;
+        }
+        let references = inner.references(&state, produced.payloads_mut())?;
+        let mut begin = produced;
+        inner.refer(begin.payloads_mut(), &references);
+        let mut body = begin.encode();
+        // The begin names the operation around it in a field of its own.
+        Lane { within: None, ..self.record_lane() }.add_to(&mut body, 0);
+        let content = RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin));
+        let sequence = inner.write_pending(
+            &mut state,
+            inner.now_us(),
+            PendingRecord::new(Kind::TOOL_BEGIN, &body, content),
+            false,
+        )?;
+        let recording = state.recording()?;
+        // It was not recorded.
+        if sequence < next {
+            return Err(recording.diverged());
+        }
+        recording.from_log.insert(sequence, begin.again.unwrap_or(sequence.into()));
+        inner.finish_write(state, sequence, false)
+    }
+
+    /// Waits until the end of a call comes from the log, and returns its sequence number.
+    pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let (end, _state) =
+            inner.move_on(inner.writable()?, |recording| Ok(recording.ends.remove(&begin)))?;
+        Ok(end)
+    }
+
+    /// Takes from the log the end of a call that an earlier process left open.
+    pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin))?;
+        let end = state.log.next_sequence();
+        inner.apply_recorded(&mut state)?;
+        let left = state.left_open().next().is_some();
+        state.interrupted = left;
+        Ok(end)
+    }
+
+    /// Returns the record whose turn it is in this handle's lane, if its kind is one of these.
+    pub(super) fn next_recorded(&self, kinds: &[Kind]) -> Result<Option<(SequenceNumber, Kind, Vec<u8>)>> {
+        let mut state = self.in_turn(self.inner.writable()?)?;
+        let head = state.recording()?.head()?;
+        let head = head.filter(|(head, _)| kinds.contains(&head.kind));
+        Ok(head.map(|(head, _)| (head.sequence, head.kind, head.body.clone())))
+    }
+
+    /// Returns whether the record behind the next one of this lane is a request.
+    pub(super) fn is_asked_again(&self) -> Result<bool> {
+        let mut state = self.in_turn(self.inner.writable()?)?;
+        let lane = Whose::Lane(self.lane_name());
+        let recording = state.recording()?;
+        recording.fill()?;
+        for record in recording.ahead.iter().skip(1) {
+            if recording.whose(record)? == lane {
+                return Ok(record.kind == Kind::REQUEST);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the error of a replay that cannot go on behind its last divergence.
+    pub(super) fn diverged(&self) -> Error {
+        match self.inner.state.lock().recording() {
+            Ok(recording) => recording.diverged(),
+            Err(error) => error,
+        }
+    }
+
+    /// Ends the replay of one process: the host has returned. Returns the state behind the process's last record, what
+    /// diverged, and how many records were compared.
+    pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
+        let inner = &self.inner;
+        let mut state = inner.state.lock();
+        state.recording()?.returned = true;
+        inner.schedule.notify_all();
+        loop {
+            let recording = state.recording()?;
+            if recording.stopped {
+                break;
+            }
+            match recording.head()?.map(|(_, whose)| whose) {
+                None => break,
+                Some(Whose::Engine) => inner.apply_recorded(&mut state)?,
+                Some(_) => inner.pass_missing(&mut state)?,
+            }
+        }
+        state.closed = true;
+        inner.schedule.notify_all();
+        let live = std::mem::take(&mut state.live);
+        let recording = state.recording.take().map(|recording| recording.into_found());
+        let (found, compared) = recording.unwrap_or_default();
+        Ok((live, found, compared))
+    }
+}
+
+impl Recording {
+    fn diverged(&self) -> Error {
+        match self.found.last() {
+            Some(divergence) => Error::Diverged(Box::new(divergence.clone())),
+            None => ended(self.end),
+        }
+    }
+}

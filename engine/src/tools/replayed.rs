@@ -1,0 +1,86 @@
+//! Calls in a session that replays: the tool does not run, and what it did and answered comes from the log.
+//!
+//! | call | what is compared | what comes from the log |
+//! |---|---|---|
+//! | a tool that runs here | the begin, but for the captures in it | all records within the call, and its end |
+//! | several that only read, together | their begins, in order | the same |
+//! | a call that is closed without running | the begin | the end |
+//! | a restore of resources | the begin | the rollback, and the end |
+//! | the end of a call that an earlier process left open | nothing | the end |
+//!
+//! The resources are not touched: they are neither leased nor captured nor restored.
+
+use foldlog_codec::body::{Cause, Outcome};
+use foldlog_codec::{OperationId, SequenceNumber};
+
+use super::call::{CallInfo, ToolReport};
+use crate::conversation::text_payload;
+use crate::error::{Error, Result};
+use crate::session::operation_records::EndRead;
+use crate::session::{RollbackReport, Session};
+
+/// Compares the begin of the call that `info` describes with the recorded one. Returns the begin's sequence number.
+pub(super) fn begin(session: &Session, info: &CallInfo, arguments: &str) -> Result<SequenceNumber> {
+    let parent = session.within().map(|within| within.operation());
+    let info = CallInfo { parent, ..info.clone() };
+    let text = text_payload(arguments);
+    session.begin_replayed(&info.to_begin(&text))
+}
+
+/// Waits until the call's end comes from the log, and returns what the live call returned.
+pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> Result<ToolReport> {
+    let end = session.end_of_replayed(begin)?;
+    let EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, not_undone } =
+        session.read_whole_end(end)?;
+    let operation = info.again.unwrap_or(OperationId::from(begin));
+    if let Some(suspension) = suspension.filter(|_| outcome == Outcome::Suspended) {
+        let inner = suspension.inner;
+        return Err(Error::Suspended {
+            session: inner.and_then(|inner| inner.session).unwrap_or(session.id()),
+            operation: inner.map_or(operation, |inner| inner.operation),
+            form: suspension.form,
+            question: message,
+        });
+    }
+    match cause {
+        Some(Cause::Expansion) => Err(Error::VisibilityExpansion {
+            operation,
+            overrides: overrides.unwrap_or_default(),
+            reason: message,
+        }),
+        Some(Cause::Deadline) => Err(Error::DeadlineExceeded { operation: Some(operation) }),
+        _ => Ok(ToolReport {
+            operation,
+            begin,
+            end,
+            tool: info.tool.clone(),
+            call_id: info.call_id.clone(),
+            outcome,
+            cause,
+            success: outcome == Outcome::Committed,
+            message,
+            value,
+            outside,
+            not_undone,
+            elapsed_us,
+            recorded: false,
+        }),
+    }
+}
+
+/// Returns what the recorded restore that `info` describes returned.
+pub(super) fn go_back(
+    session: &Session,
+    info: &CallInfo,
+    arguments: &str,
+    to: SequenceNumber,
+) -> Result<RollbackReport> {
+    let begin = begin(session, info, arguments)?;
+    // Of the rollback, which follows the begin.
+    let (abandoned, outside) = session.abandoned_by(begin + 1, to)?;
+    let report = end(session, info, begin)?;
+    if report.success {
+        return Ok(RollbackReport { sequence: begin + 1, to, abandoned, outside });
+    }
+    Err(Error::Resource { resource: info.tool.to_string(), reason: report.message })
+}
