@@ -10,8 +10,8 @@
 //! 1. A reducer sees the slice as the log has it: the fold goes on along the recorded effects, so that one difference does
 //!    not make the next.
 //! 2. A fold of the produced effects, if it is asked for, is a fold beside it, in which reducers see what they produced.
-//! 3. Memory is that of the slices: those of the log once with the host's types, and three times more for the fold of the
-//!    produced effects. Of the divergences only the first [`ReplayReducers::divergences_max`] are kept.
+//! 3. The fold takes the memory of an open session: its slices, and what changed since the positions of its snapshots. The fold
+//!    of the produced effects takes that three times more. Of the divergences only the first [`ReplayReducers::divergences_max`] are kept.
 //!
 //! What is not run: built-in reducers where log and host name the same ones for the event, since they resolve nothing; and
 //! reducers of a binding that the host has [retired](crate::SessionTypesBuilder::retired). Seeds, clears and imports are no

@@ -9,6 +9,7 @@ use foldlog::conversation::ResumePoint;
 use foldlog::storage::{CrashKind, MemoryStorage, Storage};
 use foldlog::{BackgroundSync, Durability, FixedClock, Generator, Kind, Session, Store, StoreOptions};
 use foldlog_agent::EvaluateOptions;
+use foldlog_tests::host::assert_reduced_again;
 use uuid::Uuid;
 
 use super::generated::Generated;
@@ -138,6 +139,7 @@ impl Desk {
         let session = self.host.session();
         let audit = LogReader::open_on(Arc::new(self.disk.process()), session.dir()).unwrap();
         assert_eq!(session.state().unwrap(), audit.state().unwrap(), "{at}");
+        assert_reduced_again(&audit, &types());
     }
 }
 

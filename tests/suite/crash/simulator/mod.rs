@@ -22,7 +22,7 @@ use foldlog::{
     BackgroundSync, Clock as _, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions,
 };
 use foldlog_tests::crash::{Act, Chance, Change, DAY_US, End, Lost, Promise, SessionMemory, Slices, Twin};
-use foldlog_tests::host::types;
+use foldlog_tests::host::{assert_reduced_again, types};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -613,6 +613,7 @@ impl World {
         }
         let ledger = known.memory.check_ledger(&session, &audit);
         ledger.and_then(|()| audit.check_seals()).unwrap_or_else(|error| panic!("{id}: {error}"));
+        assert_reduced_again(&audit, &types());
         if self.chance.percent(60) {
             known.opened(session, &self.disk);
             self.recover(id);
