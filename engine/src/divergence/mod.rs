@@ -43,9 +43,6 @@
 //! 2. No body, however hostile, makes a comparison panic. It takes at most 64 times the memory of the bodies and a
 //!    mebibyte, and none where they are equal.
 
-// The replay of hosts uses the rest.
-#![allow(dead_code, unused_imports)]
-
 mod compare;
 mod left_out;
 #[cfg(test)]
