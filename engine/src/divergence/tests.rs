@@ -5,10 +5,14 @@ use foldlog_codec::body::{
     EventDeclaration, Input, ItemId, ObjectId, Observed, Outcome, Payload, Policy, Removed, Role, Rollback,
     SliceDeclaration, ToolBegin, ToolEnd,
 };
+use foldlog_codec::frame::HEADER_LEN;
 use foldlog_codec::msgpack::to_vec;
 
 use super::*;
 use crate::generator::Generator;
+
+/// Offset of a frame's kind in its header.
+const KIND_AT: usize = 20;
 
 fn names() -> Names {
     let slice = |id: u32, name: &str| SliceDeclaration {
@@ -349,4 +353,92 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
         "{line}"
     );
     assert!(line.len() < 600, "{line}");
+}
+
+/// The bodies of all records that format version 1 writes, from the codec's golden files: each a frame behind its header.
+fn golden() -> Vec<(String, Kind, Vec<u8>)> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../codec/tests/golden");
+    let mut bodies = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let bytes = std::fs::read(&path).unwrap();
+        let is_frame = path.extension().is_some_and(|end| end == "bin")
+            && !name.starts_with("image")
+            && !name.starts_with("segment");
+        let (Some(kind), Some(body)) = (bytes.get(KIND_AT).copied(), bytes.get(HEADER_LEN..)) else {
+            continue;
+        };
+        let Some(kind) = Kind::from_byte(kind).filter(|_| is_frame) else { continue };
+        let decodes = foldlog_codec::body::check(kind, body).is_ok() && Value::decode(body).is_ok();
+        if decodes && !kind.is_envelope() {
+            bodies.push((name, kind, body.to_vec()));
+        }
+    }
+    bodies.sort();
+    bodies
+}
+
+/// Changes the leaf with this number, counted in the order of the body, and returns what is left of the number.
+fn flip_leaf(value: &mut Value, mut number: usize) -> Result<(), usize> {
+    match value {
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                match flip_leaf(item, number) {
+                    Ok(()) => return Ok(()),
+                    Err(left) => number = left,
+                }
+            }
+            return Err(number);
+        }
+        Value::Map(pairs) if !pairs.is_empty() => {
+            for (_, item) in pairs {
+                match flip_leaf(item, number) {
+                    Ok(()) => return Ok(()),
+                    Err(left) => number = left,
+                }
+            }
+            return Err(number);
+        }
+        _ if number > 0 => return Err(number - 1),
+        Value::Str(text) => text.push('.'),
+        Value::Unsigned(number) => *number ^= 1,
+        Value::Signed(number) => *number ^= 1,
+        Value::Bool(bool) => *bool = !*bool,
+        Value::F64(float) => *float += 1.0,
+        Value::Bin(bytes) | Value::Ext(_, bytes) if !bytes.is_empty() => bytes[0] ^= 1,
+        value => *value = Value::from(true),
+    }
+    Ok(())
+}
+
+#[test]
+fn one_value_that_is_flipped_anywhere_in_a_record_of_any_kind_is_found() {
+    let (mut flipped, mut not_compared) = (0, std::collections::BTreeSet::new());
+    let bodies = golden();
+    let kinds: std::collections::BTreeSet<Kind> = bodies.iter().map(|(_, kind, _)| *kind).collect();
+    assert!(kinds.len() >= 17, "{kinds:?}");
+    for (name, kind, body) in &bodies {
+        let value = Value::decode(body).unwrap();
+        for leaf in 0.. {
+            let mut other = value.clone();
+            if flip_leaf(&mut other, leaf).is_err() {
+                break;
+            }
+            flipped += 1;
+            let found = found(*kind, body, &other.encode());
+            if found.is_none() {
+                not_compared.insert(name.clone());
+            }
+        }
+    }
+    assert!(flipped > 400, "{flipped}");
+    // An error's text and a duration are shown, not compared.
+    let named: Vec<&str> = not_compared.iter().map(String::as_str).collect();
+    assert!(
+        named.iter().all(|name| ["tool-end", "tool-begin-closed", "request-failed", "input-failed"]
+            .iter()
+            .any(|of| name.starts_with(of))),
+        "{named:?}"
+    );
 }
