@@ -11,6 +11,7 @@ mod fold;
 mod generator;
 mod items;
 pub mod log;
+mod names;
 mod operation;
 mod options;
 pub mod replay;

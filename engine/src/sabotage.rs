@@ -125,6 +125,11 @@ foldlog_codec::breakages! {
     FloatsByValue = "floats-by-value": "Floats of another width and of equal value pass for the same.",
     ForkSeedForAll = "fork-seed-for-all": "Reducers that are run again in a fork draw from its seed for the records of its parent too.",
     ProducedFoldedOn = "produced-folded-on": "Where reducers produced something else, no rollback ends the difference.",
+    ReplayInAnyOrder = "replay-in-any-order": "A replayed host writes as it comes, and not in the turn of its lane.",
+    ReplayUncompared = "replay-uncompared": "What a replayed host writes passes for what is recorded.",
+    ReplayEndUnchecked = "replay-end-unchecked": "A replayed host that returns early passes for one that does all.",
+    ReplayAsOneProcess = "replay-as-one-process": "A host is called once for all processes that wrote its log.",
+    ObservedAnew = "observed-anew": "A replayed host reads its inputs from outside again.",
     FirstMissingAlone = "first-missing-alone": "Of several events without reducers only the first is named.",
     OlderVersionsBelieved = "older-versions-believed": "A recording of an older version passes for readable without being decoded.",
 

@@ -134,7 +134,7 @@ pub(crate) struct RecordedLog<'a> {
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
     /// All that the log declares.
-    pub(crate) names: &'a crate::fold::names::Names,
+    pub(crate) names: &'a crate::names::Names,
     /// `Opened` records of the session and its ancestors, each with its sequence number.
     pub(crate) openings: &'a [(SequenceNumber, Opened)],
 }

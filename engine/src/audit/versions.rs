@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
-use crate::fold::names::Names;
 use crate::log::layout;
+use crate::names::Names;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, FileStorage, Storage};
 use crate::types::{DecodeItem, Recorded, SessionTypes};

@@ -12,7 +12,7 @@ use foldlog_codec::{Kind, Record, SequenceNumber, record};
 use super::Difference;
 use super::left_out::{LeaveOut, always, json_texts};
 use super::walk::{Found, Walk};
-use crate::fold::names::Names;
+use crate::names::Names;
 
 /// Fields of a record's JSON form that its body does not hold.
 const OF_RECORD: [&str; 4] = ["sequence", "time", "kind", "bytes"];

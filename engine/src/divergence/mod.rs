@@ -56,7 +56,7 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, SequenceNumber, escape};
 use serde::Serialize;
 
-use crate::fold::names::Names;
+use crate::names::Names;
 
 pub use left_out::LeaveOut;
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use foldlog_codec::body::{Action, Added, BuiltIn, Dispatch, Import, ItemId, Payload, ToolEnd};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 
-use super::names::Names;
 use super::projection::{INVOKED_VERSION, Projection};
 use crate::error::{Error, Result};
 use crate::items::Items;
@@ -16,6 +15,7 @@ use crate::items::log_items::{LogItems, Mark};
 use crate::items::row::RowRef;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
+use crate::names::Names;
 use crate::storage::Storage;
 
 /// Holds an item as it was recorded.

@@ -6,7 +6,7 @@
 //! | `item_reading` | the bytes of unread items |
 //! | `conversations` | where the records of conversations are, and which of them count |
 //! | `conversation_reading` | the records of one conversation, read from the log |
-//! | `names` | what the log has declared |
+//! | `declarations` | whether a declaration fits those before it |
 //! | `operations` | open, unsettled and suspended operations |
 //! | `record_body` | decoded record bodies |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection, and how it rolls back |
@@ -29,12 +29,12 @@
 
 pub(crate) mod conversation_reading;
 pub(crate) mod conversations;
+mod declarations;
 pub(crate) mod history;
 pub(crate) mod item_reading;
 pub(crate) mod live;
 pub(crate) mod log_source;
 pub(crate) mod memory;
-pub(crate) mod names;
 pub(crate) mod operations;
 pub(crate) mod path;
 pub(crate) mod pipeline;

@@ -22,10 +22,10 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 
 use super::live::{LiveState, Sources};
-use super::names::Names;
 use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
+use crate::names::Names;
 use crate::types::{DecodeItem, Recorded, SessionTypes};
 
 /// Bytes of records that one thread hands to the other at a time. Waiting batches stay in the process's

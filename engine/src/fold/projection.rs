@@ -29,7 +29,6 @@ pub(super) use slice_state::SliceState;
 use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
 use super::conversations::Conversations;
-use super::names::Names;
 use super::operations::Operations;
 use super::record_body::RecordBody;
 use super::unread;
@@ -40,6 +39,7 @@ use crate::items::log_items::LogItems;
 use crate::items::row::{ItemRef, Row, RowItem, RowRef};
 use crate::items::rows::{NewValue, Rows};
 use crate::log::objects::Objects;
+use crate::names::Names;
 use crate::types::{Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked};
 
 /// Version of the items that ends of tool calls add.

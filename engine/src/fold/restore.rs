@@ -9,7 +9,6 @@ use foldlog_codec::body::{ItemId, OPEN_OPERATIONS_MAX, Policy};
 use foldlog_codec::image::{BegunImage, BegunSlice, Image, ItemImage, SliceImage};
 
 use super::log_source::LogSource;
-use super::names::Names;
 use super::projection::{Frozen, Projection, SliceState};
 use crate::error::{Error, Result};
 use crate::items::Items;
@@ -18,6 +17,7 @@ use crate::items::row::{Row, RowItem, RowRef};
 use crate::items::rows::Rows;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
+use crate::names::Names;
 use crate::storage::Storage;
 use crate::types::{Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
 

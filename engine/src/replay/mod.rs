@@ -43,6 +43,7 @@ use crate::fold::live::LiveState;
 use crate::fold::projection::LogSlices;
 use crate::log::reader::Places;
 use crate::options::{SessionOptions, StoreOptions};
+use crate::sabotage::{self, Breakage};
 use crate::session::replaying::{Recording, Rules};
 use crate::session::{RecordedPart, Session, check_declared, open_recorded};
 use crate::store::Store;
@@ -274,7 +275,7 @@ impl<'a> Replay<'a> {
     fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Vec<SequenceNumber>> {
         let mut bounds = vec![begin];
         self.log.frames(|frame| {
-            if frame.record.kind == Kind::RESUMED {
+            if frame.record.kind == Kind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
                 // A recovery rewrites what an earlier process wrote.

@@ -8,7 +8,7 @@ use foldlog_codec::body::{Binding, BuiltIn, Declare, EventDeclaration, Policy, S
 use super::event_plan::EventPlan;
 use super::{Inner, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::names::Names;
+use crate::names::Names;
 use crate::types::{Event, SessionTypes};
 
 impl Inner {

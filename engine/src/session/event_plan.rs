@@ -7,8 +7,8 @@ use foldlog_codec::body::{Action, BuiltIn, Dispatch, Lane, Payload};
 use foldlog_codec::frame::HEADER_LEN;
 
 use crate::error::{Error, Result};
-use crate::fold::names::Names;
 use crate::log::writer::Body;
+use crate::names::Names;
 use crate::types::{Event, Reduce, SessionTypes, encode_into};
 
 /// Holds what a session knows of a declared event, so that dispatching it looks nothing up by name.

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::record_body::RecordBody;
 use crate::generator::Generator;
+use crate::sabotage::{self, Breakage};
 use crate::types::encode;
 
 /// Begin of the names that the engine's own observations have.
@@ -65,6 +66,9 @@ impl Session {
             })
         };
         if self.replays() {
+            if sabotage::is(Breakage::ObservedAnew) {
+                drop(read());
+            }
             return decoded(&self.observe_again(name)?);
         }
         let bytes = encode(name, &read())?;

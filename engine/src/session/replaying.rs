@@ -41,6 +41,7 @@ use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::reader::Places;
 use crate::log::scan::Location;
 use crate::log::writer::Body;
+use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 /// Number of records that are read ahead, to tell a record that is missing from one that has changed.
@@ -442,7 +443,10 @@ impl Inner {
             Ok(match recording.head()? {
                 // Whoever brings a record too many is told so once it is known.
                 None => is_too_many.then_some(None),
-                Some((head, next)) => (next == *whose).then_some(Some(head.time_us)),
+                Some((head, next)) => {
+                    let any = next != Whose::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
+                    (next == *whose || any).then_some(Some(head.time_us))
+                }
             })
         })?;
         if let Some((replayed, time_us)) = self.replayed.as_ref().zip(time_us) {
@@ -483,7 +487,11 @@ impl Inner {
             self.schedule.notify_all();
             return Ok(next);
         }
-        match state.judge(kind, produced)? {
+        let verdict = match sabotage::is(Breakage::ReplayUncompared) {
+            true => Verdict::Same,
+            false => state.judge(kind, produced)?,
+        };
+        match verdict {
             Verdict::Same => self.apply_recorded(state)?,
             Verdict::Changed(divergence) => {
                 state.recording()?.note(divergence);
@@ -655,6 +663,7 @@ impl Session {
             match recording.head()?.map(|(_, whose)| whose) {
                 None => break,
                 Some(Whose::Engine) => inner.apply_recorded(&mut state)?,
+                Some(_) if sabotage::is(Breakage::ReplayEndUnchecked) => break,
                 Some(_) => inner.pass_missing(&mut state)?,
             }
         }

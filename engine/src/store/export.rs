@@ -13,7 +13,7 @@ use super::conversations::ImportedConversations;
 use crate::audit::LogReader;
 use crate::conversation::{ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, Conversation, exported};
 use crate::error::{Error, Result};
-use crate::fold::names::Names;
+use crate::names::Names;
 use crate::options::SessionOptions;
 use crate::session::{Session, Snapshot, State};
 use crate::snapshot_json::{Export, ExportHead, ExportedSlice, item_versions};

@@ -14,11 +14,11 @@ use super::{LogReader, SliceDiffers};
 use crate::divergence;
 use crate::error::Result;
 use crate::fold::live::{LiveState, Sources};
-use crate::fold::names::Names;
 use crate::fold::projection::{DecodedValues, Projection};
 use crate::fold::record_body::RecordBody;
 use crate::items::Items;
 use crate::items::row::RowRef;
+use crate::names::Names;
 use crate::sabotage::{self, Breakage};
 use crate::types::{SessionTypes, SliceEffect};
 

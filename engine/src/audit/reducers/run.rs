@@ -10,10 +10,10 @@ use super::{LogReader, ReducersReplayed, ReplayReducers, UnregisteredEvent};
 use crate::divergence::{self, Difference, Divergence, record_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
-use crate::fold::names::Names;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::rows::Rows;
 use crate::items::{AnyValue, Items};
+use crate::names::Names;
 use crate::sabotage::{self, Breakage};
 use crate::types::{EventTypes, Recorded, ReduceCall, ReducerContext, SessionTypes, SliceEffect};
 

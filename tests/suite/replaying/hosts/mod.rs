@@ -45,13 +45,16 @@ fn a_replay_reads_no_input_and_runs_no_tool_and_writes_nothing() {
     let session = stored.store().create(&types()).unwrap();
     let host = Host::from_seed(5);
     host.run(&session, 1).unwrap();
+    // Closed, so that no sync of its own writes meanwhile.
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
     let before = stored.bytes();
     let (mail, ran) = (host.mail_read(), host.tools_run());
     assert!(mail > 0 && ran > 0, "the live host read {mail} letters and ran {ran} tools");
-    let log = LogReader::open(session.dir()).unwrap();
+    let log = LogReader::open(dir).unwrap();
     Replay::of(&log, &types()).run(|session| host.run(&session, 2)).unwrap();
     assert_eq!((host.mail_read(), host.tools_run()), (mail, ran));
-    assert_eq!(stored.bytes(), before, "the store's files have changed");
+    assert!(stored.bytes() == before, "the store's files have changed");
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! Names: the events and slices that a log has declared.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{Declare, EventDeclaration, SliceDeclaration};
+
+/// Holds declared events and slices. They are never rolled back.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    events: BTreeMap<u32, EventDeclaration>,
+    slices: Vec<SliceDeclaration>,
+    event_ids: BTreeMap<String, u32>,
+    slice_ids: BTreeMap<String, u32>,
+    /// Upper bound of the bytes that a segment's head takes to repeat all declarations.
+    bytes: usize,
+}
+
+impl Names {
+    /// Returns an upper bound of the bytes that a segment's head takes to repeat all declarations and this one.
+    pub(crate) fn bytes_with(&self, declare: &Declare) -> usize {
+        self.bytes.saturating_add(self.new_bytes(declare))
+    }
+
+    /// Returns how many bytes a declaration adds.
+    fn new_bytes(&self, declare: &Declare) -> usize {
+        let events = declare.events.iter().filter(|event| !self.events.contains_key(&event.id));
+        let slices = declare.slices.iter().filter(|slice| slice.id as usize >= self.slices.len());
+        let lens = events.map(EventDeclaration::len_max).chain(slices.map(SliceDeclaration::len_max));
+        lens.fold(0, usize::saturating_add)
+    }
+
+    /// Adds a declaration that was checked.
+    pub(crate) fn learn(&mut self, declare: Declare) {
+        self.bytes = self.bytes_with(&declare);
+        for slice in declare.slices {
+            if slice.id as usize == self.slices.len() {
+                self.slice_ids.insert(slice.name.clone(), slice.id);
+                self.slices.push(slice);
+            }
+        }
+        for event in declare.events {
+            self.event_ids.insert(event.name.clone(), event.id);
+            self.events.insert(event.id, event);
+        }
+    }
+
+    pub(crate) fn event(&self, id: u32) -> Option<&EventDeclaration> {
+        self.events.get(&id)
+    }
+
+    /// Returns the latest declaration of an event.
+    pub(crate) fn event_named(&self, name: &str) -> Option<&EventDeclaration> {
+        self.event_ids.get(name).and_then(|id| self.events.get(id))
+    }
+
+    /// Returns the latest declaration of each event.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &EventDeclaration> {
+        self.event_ids.values().filter_map(|id| self.events.get(id))
+    }
+
+    pub(crate) fn slice(&self, id: u32) -> Option<&SliceDeclaration> {
+        self.slices.get(id as usize)
+    }
+
+    pub(crate) fn slice_named(&self, name: &str) -> Option<&SliceDeclaration> {
+        self.slice_ids.get(name).and_then(|id| self.slice(*id))
+    }
+
+    pub(crate) fn slices(&self) -> &[SliceDeclaration] {
+        &self.slices
+    }
+
+    /// Returns the highest event id.
+    pub(crate) fn last_event_id(&self) -> Option<u32> {
+        self.events.keys().next_back().copied()
+    }
+
+    /// Returns all declarations, for a segment's head.
+    pub(crate) fn all(&self) -> Declare {
+        Declare { events: self.events.values().cloned().collect(), slices: self.slices.clone() }
+    }
+
+    pub(crate) fn slice_name(&self, id: u32) -> String {
+        self.slice(id).map_or_else(|| format!("slice-{id}"), |slice| slice.name.clone())
+    }
+}
