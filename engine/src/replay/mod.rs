@@ -22,6 +22,9 @@
 //!
 //! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
 //!
+//! Resources are not touched: they are neither leased nor captured nor restored, and a host that reads one outside of a tool
+//! reads it as it is now. So tools whose run has captured resources, such as a workspace, never run in a replay.
+//!
 //! # Where a replay can begin and end
 //!
 //! It begins behind the session's own first record, or at a position at which no call is open, and ends at the log's end as
@@ -103,6 +106,19 @@ pub struct Replay<'a> {
     through: SequenceNumber,
 }
 
+/// Says what becomes of tools in a replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplayMode {
+    /// No tool runs: what a call did and answered comes from the log.
+    #[default]
+    FromLog,
+    /// Tools that only read or that are [`Natural`](crate::Idempotency::Natural) run again, as far as their run has no captured
+    /// resource, and what they write and answer is compared. Calls that run together come from the log in any case. Calls of tools that
+    /// [run elsewhere](crate::tools::ToolRunner::begin) can be begun; what they do outside is done again.
+    RunTools,
+}
+
 /// Reports what a replay found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -121,7 +137,7 @@ pub struct ReplayReport {
 impl<'a> Replay<'a> {
     /// Prepares a replay of the whole log, which stops at the first divergence.
     pub fn of(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
-        let rules = Rules { all: false, patience: PATIENCE, left_out: Arc::default() };
+        let rules = Rules { all: false, patience: PATIENCE, run_tools: false, left_out: Arc::default() };
         let through = SequenceNumber::MAX;
         let types = types.clone();
         Replay { log, types, options: StoreOptions::default(), rules, from: None, through }
@@ -143,6 +159,12 @@ impl<'a> Replay<'a> {
     /// Ends the replay behind the record at `position`.
     pub fn through(self, position: impl Into<SequenceNumber>) -> Replay<'a> {
         Replay { through: position.into(), ..self }
+    }
+
+    /// Sets what becomes of tools; by default their results come from the log.
+    pub fn mode(mut self, mode: ReplayMode) -> Replay<'a> {
+        self.rules.run_tools = mode == ReplayMode::RunTools;
+        self
     }
 
     /// Leaves values out of the comparison, by the names of events and paths, besides those that the

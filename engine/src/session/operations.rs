@@ -345,6 +345,29 @@ impl Admission<'_> {
     }
 }
 
+impl Session {
+    /// Returns a call of a replay, whose tool runs again: no schedule knows of it, since the log says whose turn it is.
+    pub(crate) fn active_again(
+        &self,
+        begin: SequenceNumber,
+        operation: OperationId,
+        began_us: i64,
+    ) -> ActiveCall {
+        let within = Arc::new(CallScope {
+            ticket: u64::MAX,
+            operation,
+            run: Some(begin),
+            until: None,
+            made_again: Mutex::default(),
+            cancelled: AtomicBool::new(false),
+            parent: self.within.clone(),
+            session: self.inner.id,
+            guest_of: None,
+        });
+        ActiveCall { inner: Arc::clone(&self.inner), within, begin, began_us }
+    }
+}
+
 impl ActiveCall {
     /// Returns the operation's own handle, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {

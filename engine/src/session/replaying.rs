@@ -31,6 +31,7 @@ use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
+use super::operations::{ActiveCall, Ended};
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -57,6 +58,8 @@ pub(crate) struct Rules {
     pub(crate) all: bool,
     /// Time without any record after which the next one counts as missing.
     pub(crate) patience: Duration,
+    /// Whether tools run again that may, and that work on nothing that is captured.
+    pub(crate) run_tools: bool,
     /// What is not compared.
     pub(crate) left_out: Arc<LeaveOut>,
 }
@@ -568,6 +571,17 @@ impl Session {
     ///
     /// [`Error::Diverged`] if no such begin is recorded; [`Error::ReplayEnded`] behind the last record.
     pub(crate) fn begin_replayed(&self, begin: &ToolBegin<'_>) -> Result<SequenceNumber> {
+        self.begin_again(begin, true)
+    }
+
+    /// Compares the begin of a call, whose tool runs again, with the recorded one.
+    pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
+        let sequence = self.begin_again(begin, false)?;
+        let began_us = self.inner.now_us();
+        Ok(self.active_again(sequence, begin.again.unwrap_or(sequence.into()), began_us))
+    }
+
+    fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let mut state = self.in_turn(inner.writable()?)?;
         let next = state.log.next_sequence();
@@ -595,8 +609,51 @@ impl Session {
         if sequence < next {
             return Err(recording.diverged());
         }
-        recording.from_log.insert(sequence, begin.again.unwrap_or(sequence.into()));
+        if from_log {
+            recording.from_log.insert(sequence, begin.again.unwrap_or(sequence.into()));
+        }
         inner.finish_write(state, sequence, false)
+    }
+
+    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log.
+    pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, operation: OperationId) {
+        let mut state = self.inner.state.lock();
+        if let Ok(recording) = state.recording() {
+            recording.from_log.insert(begin, operation);
+        }
+        self.inner.schedule.notify_all();
+    }
+
+    /// Compares the end of a call, whose tool ran again, with the recorded one. Captures, durations and what could not be
+    /// undone are the recorded ones.
+    pub(crate) fn end_run_again(&self, end: &ToolEnd<'_>) -> Result<Ended> {
+        let inner = &self.inner;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin))?;
+        let recorded = state.recording()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
+        let mut produced = end.clone();
+        if let Ok(recorded) = ToolEnd::decode(&recorded) {
+            produced.resources = recorded.resources;
+            produced.not_undone = recorded.not_undone;
+            (produced.elapsed_us, produced.slice) = (recorded.elapsed_us, recorded.slice);
+            // Its time is measured.
+            if let (Some(produced), Some(recorded)) = (&mut produced.suspension, recorded.suspension) {
+                produced.expires_us = recorded.expires_us;
+            }
+        }
+        let references = inner.references(&state, produced.payloads_mut())?;
+        let mut end = produced;
+        inner.refer(end.payloads_mut(), &references);
+        let body = end.encode();
+        let content = RecordBody::ToolEnd(MaybeOwned::Borrowed(&end));
+        let pending = PendingRecord::new(Kind::TOOL_END, &body, content);
+        let sequence = inner.write_pending(&mut state, inner.now_us(), pending, false)?;
+        Ok(Ended { end: inner.finish_write(state, sequence, false)?, elapsed_us: end.elapsed_us })
+    }
+
+    /// Returns whether this session replays and lets tools run again.
+    pub(crate) fn runs_tools_again(&self) -> bool {
+        let mut state = self.inner.state.lock();
+        state.recording().is_ok_and(|recording| recording.rules.run_tools)
     }
 
     /// Waits until the end of a call comes from the log, and returns its sequence number.

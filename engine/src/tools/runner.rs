@@ -3,7 +3,7 @@
 use foldlog_codec::OperationId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use foldlog_codec::body::Cause;
+use foldlog_codec::body::{Cause, Idempotency};
 
 use super::call::{
     Answered, CallInfo, Ending, ExecuteOptions, Operation, ToolContext, ToolError, ToolRegistry, ToolReport,
@@ -62,6 +62,13 @@ impl ToolRunner {
         Ok(())
     }
 
+    /// Returns whether a replay runs the tool of a call again: it may run twice, and works on nothing that is captured, which
+    /// a replay does not touch.
+    fn may_run_again(&self, info: &CallInfo) -> bool {
+        let harmless = info.reads_only || info.idempotency == Idempotency::Natural;
+        harmless && self.state.resources().captured().is_empty() && self.session.runs_tools_again()
+    }
+
     /// Returns what the recorded run of the call that `info` describes returned.
     pub(super) fn run_replayed(&self, info: &CallInfo, arguments: &str) -> Result<ToolReport> {
         self.check_own()?;
@@ -90,7 +97,7 @@ impl ToolRunner {
         still_due: &dyn Fn() -> Result<()>,
         handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
     ) -> Result<ToolReport> {
-        if self.session.replays() {
+        if self.session.replays() && !self.may_run_again(&info) {
             return self.run_replayed(&info, arguments);
         }
         let operation = self.begin_as(info, arguments, options, still_due)?;

@@ -74,6 +74,10 @@ impl Drop for Operation {
         if self.ended {
             return;
         }
+        let begun = &self.running().begun;
+        if self.context.session.replays() {
+            return self.context.session.let_go_replayed(begun.begin, begun.within.operation());
+        }
         let Some(leases) = self.running().held.lock().as_ref().map(|held| held.leases.clone()) else {
             return;
         };
@@ -234,6 +238,9 @@ impl Operation {
                 "the call runs within one of session {found}, but this run belongs to session {own}"
             )));
         }
+        if session.replays() {
+            return Operation::begin_again(state, session, info, arguments);
+        }
         let until = state.until(options.deadline.map(clock::after));
         let reads_only = info.reads_only;
         let mut admission = session.admit(reads_only, until)?;
@@ -267,6 +274,34 @@ impl Operation {
             info,
             programs: Programs::default(),
             held: Mutex::new(Some(Held { before, leases, text })),
+            children: OnceLock::new(),
+        });
+        Ok(Operation { context: ToolContext { session, running }, ended: false })
+    }
+
+    /// Begins a call of a replay whose tool runs again: compares its begin with the recorded one. Takes no lease and captures
+    /// nothing.
+    fn begin_again(
+        state: &ExecutionState,
+        session: &Session,
+        info: CallInfo,
+        arguments: &str,
+    ) -> Result<Operation> {
+        if !session.runs_tools_again() {
+            let reason = "it replays recorded records, and in this replay no tool runs";
+            return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
+        }
+        let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
+        let text = text_payload(arguments);
+        let begun = session.begin_run_again(&info.to_begin(&text))?;
+        let held = Held { before: Captures::default(), leases: None, text };
+        let session = session.through(Arc::clone(&begun.within));
+        let running = Arc::new(RunningCall {
+            state: state.uncounted(),
+            begun,
+            info,
+            programs: Programs::default(),
+            held: Mutex::new(Some(held)),
             children: OnceLock::new(),
         });
         Ok(Operation { context: ToolContext { session, running }, ended: false })
@@ -339,6 +374,10 @@ impl RunningCall {
         let operation = self.begun.within.operation();
         if held.is_none() {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
+        }
+        if self.state.session().replays() {
+            let text = held.take().map(|held| held.text).unwrap_or_default();
+            return self.finish_again(ending, text);
         }
         // The session refused writes of a call that was to stop, so its work may be incomplete even if it
         // reports success.
@@ -427,6 +466,13 @@ impl RunningCall {
         Ok(report)
     }
 
+    /// Ends a call of a replay, whose tool ran again: compares its end with the recorded one. The resources are not touched.
+    fn finish_again(&self, mut ending: Ending, mut text: Vec<u8>) -> Result<ToolReport> {
+        ending.suspension = self.suspension(&ending, &text);
+        let ended = self.state.session().end_run_again(&self.end(&ending, None, &mut text))?;
+        self.report(ending, &ended)
+    }
+
     /// Restores the resources as they were before the call. Returns the changes that could not be undone.
     fn restore(&self, before: &Captures) -> Result<Vec<NotUndone>> {
         if self.info.reads_only {
@@ -461,13 +507,18 @@ impl RunningCall {
         Some(Suspension { expires_us, inner, ..Suspension::new(form, arguments) })
     }
 
-    /// Records the end. Reuses the memory of `text` for the encoded message.
-    fn record(&self, ending: &Ending, after: Option<&Captures>, text: &mut Vec<u8>) -> Result<Ended> {
+    /// Returns the body of the end. `text` keeps the encoded message, in the memory that it has.
+    fn end<'a>(
+        &'a self,
+        ending: &'a Ending,
+        after: Option<&'a Captures>,
+        text: &'a mut Vec<u8>,
+    ) -> ToolEnd<'a> {
         let begin = self.begun.begin;
         let mut shown = Writer::reusing(std::mem::take(text));
         shown.str(&ending.message);
         *text = shown.finish();
-        let end = ToolEnd {
+        ToolEnd {
             outside: self.outside(ending),
             result: ending.value.as_deref().map(Payload::new),
             shown: Some(Payload::new(text)),
@@ -477,7 +528,12 @@ impl RunningCall {
             suspension: ending.suspension,
             rolls_back: !ending.keeps() && !self.info.reads_only,
             ..self.info.to_end(begin, (ending.outcome(), ending.cause))
-        };
+        }
+    }
+
+    /// Records the end. Reuses the memory of `text` for the encoded message.
+    fn record(&self, ending: &Ending, after: Option<&Captures>, text: &mut Vec<u8>) -> Result<Ended> {
+        let end = self.end(ending, after, text);
         self.begun.end(end, self.checkpoints().is_some())
     }
 

@@ -10,8 +10,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    Durability, Event, ExecutionState, Generator, Policy, ResourceRegistry, Session, SessionTypes, Slice,
-    SliceOp, Store, StoreOptions,
+    Durability, Event, ExecutionState, Generator, Idempotency, Policy, ResourceRegistry, Session,
+    SessionTypes, Slice, SliceOp, Store, StoreOptions,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -150,6 +150,8 @@ pub(super) enum Change {
     LeftOut,
     Twice,
     Swapped,
+    /// The results of all tools.
+    ToolsResult,
 }
 
 /// Names of the lanes; the first is the main lane.
@@ -213,9 +215,10 @@ impl Host {
     /// Runs the lanes on threads of their own. Each yields before its steps as often as the schedule's seed says.
     pub(super) fn run(&self, session: &Session, schedule: u64) -> foldlog::Result<()> {
         let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
-        let inner = ToolRegistry::new().with(Works { tools: Arc::clone(&self.tools), within: None });
+        let changed = self.planted.is_some_and(|(.., change)| change == Change::ToolsResult);
+        let inner = ToolRegistry::new().with(Works { tools: Arc::clone(&self.tools), within: None, changed });
         let within = Some(ToolRunner::new(state.clone(), inner));
-        let tools = ToolRegistry::new().with(Works { tools: Arc::clone(&self.tools), within });
+        let tools = ToolRegistry::new().with(Works { tools: Arc::clone(&self.tools), within, changed });
         let runner = ToolRunner::new(state, tools);
         let lane = |lane: usize| -> foldlog::Result<()> {
             let session = if lane == MAIN { session.clone() } else { session.lane(LANES[lane]) };
@@ -290,12 +293,17 @@ struct Work {
 struct Works {
     tools: Arc<AtomicU64>,
     within: Option<ToolRunner>,
+    changed: bool,
 }
 
 impl Tool for Works {
     const NAME: &'static str = "works";
     type Parameters = Work;
     type Output = u64;
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
 
     fn call(&self, work: Work, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
         self.tools.fetch_add(1, Ordering::SeqCst);
@@ -309,6 +317,8 @@ impl Tool for Works {
         }
         match work.number % 3 {
             0 => Err(ToolError::failed("it does not work")),
+            // A change of the tool's code, where the host has one.
+            _ if self.changed => Ok(ToolResult::ok("it works", work.number + 1)),
             _ => Ok(ToolResult::ok("it works", work.number)),
         }
     }

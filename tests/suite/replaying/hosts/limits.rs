@@ -81,3 +81,32 @@ fn names_of_observations_that_are_the_engines_own_are_refused_and_so_is_what_can
     assert!(error.to_string().contains("the engine's own"), "{error}");
     assert_eq!(session.position(), position);
 }
+
+/// What a host does for a call that runs elsewhere would be done again, so it has to be asked for.
+#[test]
+fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let host = |session: Session, text: &str| -> foldlog::Result<foldlog::tools::ToolReport> {
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+        let runner = ToolRunner::new(state, ToolRegistry::new());
+        let operation = runner.begin(&ToolCall::new("elsewhere", "{}"), &ExecuteOptions::default())?;
+        operation.context().session().dispatch(Noted::new(2, text))?;
+        let report = operation.end(foldlog::tools::ToolResult::ok("done", 2_u64))?;
+        // One that is let go of.
+        drop(runner.begin(&ToolCall::new("dropped", "{}"), &ExecuteOptions::default())?);
+        session.dispatch(Noted::new(4, "behind it"))?;
+        Ok(report)
+    };
+    host(session.clone(), "within").unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    let mut refused = None;
+    let _ = Replay::of(&log, &types()).run(|session| refused = host(session, "within").err());
+    assert!(refused.unwrap().to_string().contains("no tool runs"));
+    let replay = Replay::of(&log, &types()).mode(foldlog::replay::ReplayMode::RunTools);
+    let mut report = None;
+    replay.run(|session| report = Some(host(session, "within").unwrap())).unwrap();
+    assert!(report.unwrap().success);
+    let error = replay.run(|session| drop(host(session, "changed"))).unwrap_err();
+    assert!(error.to_string().contains("lane of the run begun at"), "{error}");
+}

@@ -1,7 +1,7 @@
 //! Changes of a host's code, planted one at a time: each is found at its record.
 
 use foldlog::audit::LogReader;
-use foldlog::replay::Replay;
+use foldlog::replay::{Replay, ReplayMode};
 use foldlog::{Divergence, DivergenceKind, Error, Generator, Kind, SequenceNumber};
 use foldlog_codec::body::Lane;
 
@@ -39,6 +39,7 @@ fn place(host: &Host, change: Change, draw: &mut Generator) -> Option<(usize, us
                     std::mem::discriminant(step) != std::mem::discriminant(next)
                 }
                 // Letters of one name are alike, too.
+                Change::ToolsResult => false,
                 Change::Twice => matches!(step, Step::Note(_) | Step::Tag(_)) && step != next,
             }
         };
@@ -77,7 +78,7 @@ fn expected((lane, at, change): Planted, live: &Sequences) -> (SequenceNumber, D
     match change {
         Change::Argument | Change::MapOrder | Change::Float => (sequence, DivergenceKind::Changed),
         Change::ClockRead | Change::Draw | Change::Letter => (sequence, DivergenceKind::Extra),
-        Change::LeftOut | Change::Swapped => (sequence, DivergenceKind::Missing),
+        Change::LeftOut | Change::Swapped | Change::ToolsResult => (sequence, DivergenceKind::Missing),
         Change::Twice => (live[lane][at + 1], DivergenceKind::Extra),
     }
 }
@@ -119,6 +120,44 @@ fn each_planted_change_is_found_at_its_record() {
         println!("{change}: {count} found, such as: {shown}");
     }
     assert_eq!(found.len(), CHANGES.len(), "no place was found for some changes");
+}
+
+/// Where tools run again, what they write and answer is compared too; what they do outside is done again.
+#[test]
+fn a_changed_result_of_a_tool_is_found_at_the_end_of_its_call_where_tools_run_again() {
+    let mut changed_results = 0;
+    for seed in 0..seeds(20) {
+        let host = Host::from_seed(seed);
+        let stored = Stored::new();
+        let session = stored.store().create(&types()).unwrap();
+        host.run(&session, seed).unwrap();
+        let log = LogReader::open(session.dir()).unwrap();
+        let ran = host.tools_run();
+        let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
+        let report = replay.run(|session| host.run(&session, seed + 1));
+        let report = report.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(host.tools_run(), ran * 2, "seed {seed}: all tools ran once more");
+        let declared = |kind: Kind| [Kind::DECLARE, Kind::OPENED].contains(&kind);
+        let mut written = 0;
+        let mut committed = None;
+        log.records(log.opened_sequence() + 1, SequenceNumber::MAX, |record| {
+            written += u64::from(!declared(record.kind));
+            if record.kind == Kind::TOOL_END && committed.is_none() {
+                let end = foldlog_codec::body::ToolEnd::decode(record.body).unwrap();
+                committed = (end.outcome == foldlog::Outcome::Committed).then_some(record.sequence);
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(report.compared, written, "seed {seed}: what tools write is compared too");
+        let changed = host.changed((0, usize::MAX, Change::ToolsResult));
+        let Some(sequence) = committed else { continue };
+        let replayed = replay.run(|session| changed.run(&session, seed + 2));
+        let divergence = first(replayed, "the result");
+        assert_eq!((divergence.sequence, &*divergence.path), (sequence, "$.result"), "{divergence}");
+        changed_results += 1;
+    }
+    assert!(changed_results > 5, "{changed_results} results changed");
 }
 
 #[test]
