@@ -90,7 +90,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// let changed = Replay::of(&log, &types).run(|session| host(&session, "hi")).unwrap_err();
 /// assert_eq!(
 ///     changed.to_string(),
-///     "the replay diverged: record 3 (dispatch `chat.said`) differs at $.event[0]: recorded \"hello Ada\", produced \"hi Ada\"",
+///     "the replay diverged: record 3 (dispatch `chat.said`) differs at $.event: recorded \"hello Ada\", produced \"hi Ada\"",
 /// );
 /// # Ok(())
 /// # }
