@@ -25,6 +25,11 @@
 //! Resources are not touched: they are neither leased nor captured nor restored, and a host that reads one outside of a tool
 //! reads it as it is now. So tools whose run has captured resources, such as a workspace, never run in a replay.
 //!
+//! # Memory
+//!
+//! A replay holds the state, as a session does, and some records that it has read ahead, however long the log is. A reader that
+//! was opened with [`ReadOptions::outline`](crate::audit::ReadOptions::outline) holds no names of items beside it.
+//!
 //! # Where a replay can begin and end
 //!
 //! It begins behind the session's own first record, or at a position at which no call is open, and ends at the log's end as

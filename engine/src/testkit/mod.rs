@@ -51,8 +51,8 @@
 //! [`Action::new`] makes any other action. Histories run on a disk in memory
 //! ([`MemoryStorage`](crate::storage::MemoryStorage)), which a host's other tests may use too.
 //!
-//! [`assert_reducers_replay`] and [`assert_versions_replay`] run over stored logs: they belong into the tests of each new version
-//! of a host.
+//! [`assert_host_replays`], [`assert_reducers_replay`] and [`assert_versions_replay`] run over stored logs: they belong into the
+//! tests of each new version of a host.
 //!
 //! A [`RawLog`] is a log without events and slices, to measure the time that a disk and the log itself take.
 
@@ -67,7 +67,7 @@ pub use equivalence::snapshots_equivalent;
 pub use history::{Action, History, Step, dispatch, histories, histories_of};
 pub use proptest;
 pub use raw_log::RawLog;
-pub use replays::{assert_reducers_replay, assert_versions_replay};
+pub use replays::{assert_host_replays, assert_reducers_replay, assert_versions_replay};
 
 use foldlog_codec::SequenceNumber;
 

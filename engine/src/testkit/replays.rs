@@ -1,8 +1,14 @@
 //! Assertions over stored logs: that a new version of a host does with them what it did before.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::audit::{LogReader, ReducersReplayed, ReplayReducers, VersionsReplayed, replay_versions};
+use crate::audit::{
+    LogReader, ReadOptions, ReducersReplayed, ReplayReducers, VersionsReplayed, replay_versions,
+};
+use crate::replay::{Replay, ReplayReport};
+use crate::session::Session;
+use crate::storage::FileStorage;
 use crate::types::SessionTypes;
 
 /// Asserts that the reducers of `types` resolve every edit of the log in the session's folder `dir` as it is recorded.
@@ -58,6 +64,55 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
         Ok(replayed) if replayed.holds() && replayed.sessions > 0 => replayed,
         Ok(replayed) if replayed.holds() => fail("the store has no sessions"),
         Ok(replayed) => fail(&replayed.to_string()),
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+/// Asserts that `host` does again what it did in the log in the session's folder `dir`. It is called once for each recorded
+/// process, and what it returns is not looked at: see [`replay`](crate::replay). Returns how many records were compared.
+///
+/// ```
+/// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+/// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+/// # struct Said(String);
+/// # impl Event for Said {
+/// #     const NAME: &'static str = "chat.said";
+/// # }
+/// # struct Chat;
+/// # impl Slice for Chat {
+/// #     const NAME: &'static str = "chat";
+/// #     type Item = Said;
+/// # }
+/// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+/// # let folder = tempfile::tempdir()?;
+/// fn greet(session: Session) -> foldlog::Result<()> {
+///     let name: String = session.observe("user", || "Ada".to_owned())?;
+///     session.dispatch(Said(format!("hello {name}"))).map(drop)
+/// }
+///
+/// # let session = Store::open(folder.path())?.create(&types)?;
+/// # greet(session.clone())?;
+/// # let dir = session.dir().to_owned();
+/// # session.close()?;
+/// let replayed = foldlog::testkit::assert_host_replays(&dir, &types, greet);
+/// assert_eq!(replayed.compared, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Panics
+///
+/// Panics with the first divergence: the record, lane, slice and path, what is recorded and what was produced; with the error
+/// if the log cannot be read, or if `types` does not fit it.
+#[track_caller]
+pub fn assert_host_replays<T>(
+    dir: impl AsRef<Path>,
+    types: &SessionTypes,
+    host: impl FnMut(Session) -> T,
+) -> ReplayReport {
+    let options = ReadOptions { outline: true, ..ReadOptions::default() };
+    let log = LogReader::open_with(Arc::new(FileStorage::new()), dir, options);
+    match log.and_then(|log| Replay::of(&log, types).run(host)) {
+        Ok(report) => report,
         Err(error) => fail(&error.to_string()),
     }
 }
