@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod any_bytes;
+mod replays;
 mod verbs;
 
 use std::alloc::System;

@@ -4,6 +4,7 @@ pub mod child;
 pub mod crash;
 pub mod forge;
 pub mod fuzz;
+pub mod held;
 pub mod host;
 pub mod loop_disk;
 pub mod model;

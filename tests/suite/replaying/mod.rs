@@ -2,6 +2,7 @@
 
 mod hosts;
 mod reducers;
+mod tau_bench;
 mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,0 +1,49 @@
+//! What a replay of a host holds in memory.
+
+use std::sync::Arc;
+
+use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::replay::Replay;
+use foldlog::storage::FileStorage;
+use foldlog::{Durability, Policy, Session, SessionTypes, Store, StoreOptions};
+use foldlog_tests::host::{Noted, Notes};
+
+use super::{HEAP, alone};
+
+/// Returns how many bytes a replay of so many notes takes at most, the reader of the log included.
+fn held_at_most(notes: u64) -> usize {
+    let types =
+        SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+    let session = Store::open_with(folder.path(), options).unwrap().create(&types).unwrap();
+    let host = |session: &Session, seen: &mut dyn FnMut()| {
+        for n in 0..notes {
+            session.dispatch(Noted { text: format!("{n:06} {}", "x".repeat(193)) }).unwrap();
+            if n % 50 == 0 {
+                seen();
+            }
+        }
+    };
+    host(&session, &mut || ());
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    let before = HEAP.allocated();
+    let mut most = 0;
+    let mut seen = || most = HEAP.allocated().saturating_sub(before).max(most);
+    let options = ReadOptions { outline: true, ..ReadOptions::default() };
+    let log = LogReader::open_with(Arc::new(FileStorage::new()), dir, options).unwrap();
+    let report = Replay::of(&log, &types).run(|session| host(&session, &mut seen)).unwrap();
+    assert_eq!(report.compared, notes);
+    most
+}
+
+/// Of the log a replay holds some records ahead, and of its state what a session holds: nothing of a LOG slice. Only a reader
+/// that reads more than the outline holds the name of each item.
+#[test]
+fn a_replay_does_not_grow_with_its_log() {
+    let _alone = alone();
+    let (few, many) = (held_at_most(1_000), held_at_most(100_000));
+    println!("{few} bytes for 1,000 records, {many} for 100,000");
+    assert!(many <= few + (128 << 10), "{few} bytes for 1,000 records, {many} for 100,000");
+}
