@@ -1,8 +1,16 @@
-//! Measures the import of recorded runs as conversations: many short sessions.
+//! Measures recorded runs of an agent as conversations, many short sessions: their import, and the replay of a host that held
+//! them.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::replay::Replay;
+use foldlog::storage::{FileStorage, Storage};
+use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
 use foldlog_replay::runs::{import, read_tau_bench, types};
+
+use foldlog_tests::held;
 
 use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
 
@@ -34,9 +42,52 @@ pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {
     };
     let [written, read] = take_turns(ROUNDS, [&mut written, &mut read])?;
     let param = format!("{messages} messages in {} sessions", runs.len());
-    Ok(vec![
+    let mut rows = vec![
         Row::alone("tau-bench", "import as conversations, a message", &param, written)
             .at_most(AtMost::Ns(40_000.0)),
         Row::alone("tau-bench", "reading the file before that", &param, read),
-    ])
+    ];
+    rows.push(replayed(&root, file)?);
+    Ok(rows)
+}
+
+/// Most time that the replay of a record may take, in nanoseconds: 50,000 records a second.
+const REPLAYED_NS: f64 = 20_000.0;
+
+/// Holds the runs with a scripted provider, and measures the replay of each from its own log, opening it included.
+fn replayed(root: &Path, file: &Path) -> Result<Row> {
+    let types = held::types(None);
+    let runs = held::runs(file);
+    let options = StoreOptions {
+        durability: Durability::Process,
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    let store = Store::open_with(root, options)?;
+    let mut dirs = Vec::new();
+    for run in &runs {
+        let session = store.create(&types)?;
+        run.hold(&session, None)?;
+        dirs.push(session.dir().to_owned());
+        session.close()?;
+    }
+    let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
+    let outline = ReadOptions { outline: true, ..ReadOptions::default() };
+    let replay = || -> Result<(u64, u64)> {
+        let mut counts = (0, 0);
+        for (dir, run) in dirs.iter().zip(&runs) {
+            let log = LogReader::open_with(Arc::clone(&storage), dir, outline)?;
+            let mut held = Ok(());
+            let report = Replay::of(&log, &types).run(|session| held = run.hold(&session, None))?;
+            held?;
+            counts = (counts.0 + report.records, counts.1 + report.compared);
+        }
+        Ok(counts)
+    };
+    let (records, compared) = replay()?;
+    let mut measured = || timed(records, || replay().map(drop));
+    let [measured] = take_turns(ROUNDS, [&mut measured])?;
+    let param = format!("{records} records in {} sessions, {compared} of them compared", runs.len());
+    let row = Row::alone("tau-bench", "replay of the host, a record", param, measured);
+    Ok(row.at_most(AtMost::Ns(REPLAYED_NS)))
 }
