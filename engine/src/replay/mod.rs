@@ -18,7 +18,7 @@
 //! [`Session::now`], [`Session::draw`] and [`Session::observe`] are recorded inputs. Threads whose records may interleave
 //! need [lanes](Session::lane) of their own: records of one lane come in one order, and between lanes the log's order
 //! counts. A thread must not read what other lanes write, unless it learns of it through a recorded input. The host joins
-//! its threads before it returns.
+//! its threads before it returns. What it does beside its session is done again: other sessions, forks, files.
 //!
 //! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
 //!
@@ -278,7 +278,10 @@ impl<'a> Replay<'a> {
     }
 
     fn state_behind(&self, recorded: &RecordedLog<'_>, begin: SequenceNumber) -> Result<LiveState> {
-        let live = self.continued(LiveState::new(LogSlices::InLog), recorded, begin)?;
+        let mut live = LiveState::new(LogSlices::InLog);
+        // Kept while the records pass, or each of these rollbacks would fold the log once more.
+        recorded.rollbacks.range(begin..).for_each(|(_, rollback)| live.positions.expect_target(rollback.to));
+        let live = self.continued(live, recorded, begin)?;
         let open = live.projection.operations.open().next().map(|open| open.operation);
         match open.filter(|_| self.from.is_some()) {
             Some(operation) => Err(Error::InsideTransaction { position: begin.saturating_sub(1), operation }),

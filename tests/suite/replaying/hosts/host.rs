@@ -224,7 +224,7 @@ impl Host {
             let session = if lane == MAIN { session.clone() } else { session.lane(LANES[lane]) };
             let mut yields = Generator::from_seed(schedule * 3 + lane as u64);
             for (place, step) in self.lanes[lane].iter().enumerate() {
-                (0..yields.below(40)).for_each(|_| thread::yield_now());
+                (0..yields.below(6)).for_each(|_| thread::yield_now());
                 let change = self.planted.filter(|(of, at, _)| (*of, *at) == (lane, place));
                 self.step(&session, &runner, step, change.map(|(.., change)| change))?;
             }

@@ -108,3 +108,25 @@ fn a_replay_begins_at_a_snapshot_and_ends_where_it_is_told_to() {
     assert!(matches!(ended, foldlog::Error::ReplayEnded { position } if position == through), "{ended}");
     assert_eq!(SequenceNumber::from(log.records_len()), through + 7);
 }
+
+/// A rollback to a position that was not kept folds the log from its beginning: hundreds of them would never end.
+#[test]
+fn a_replay_keeps_the_positions_to_which_the_host_will_roll_back() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let host = |session: &foldlog::Session| -> foldlog::Result<u64> {
+        let mut seen = 0;
+        for round in 0..60_u64 {
+            let to = session.dispatch(host::Noted::new(round * 2, "kept"))?;
+            (0..4).try_for_each(|number| session.dispatch(host::Noted::new(number * 2, "gone")).map(drop))?;
+            session.rollback_to(to)?;
+            seen += session.view::<host::Notes>()?.len() as u64;
+        }
+        Ok(seen)
+    };
+    let live = host(&session).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    let mut again = 0;
+    let report = Replay::of(&log, &types()).run(|session| again = host(&session).unwrap()).unwrap();
+    assert_eq!((again, report.compared), (live, 360));
+}
