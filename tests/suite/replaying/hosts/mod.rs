@@ -120,7 +120,7 @@ fn a_replay_keeps_the_positions_to_which_the_host_will_roll_back() {
             let to = session.dispatch(host::Noted::new(round * 2, "kept"))?;
             (0..4).try_for_each(|number| session.dispatch(host::Noted::new(number * 2, "gone")).map(drop))?;
             session.rollback_to(to)?;
-            seen += session.view::<host::Notes>()?.len() as u64;
+            seen += session.view::<host::Notes>()?.len();
         }
         Ok(seen)
     };
