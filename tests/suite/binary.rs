@@ -7,6 +7,7 @@ mod damaged;
 mod escaped;
 mod irregular;
 mod operations;
+mod pending;
 mod recover;
 mod salvage;
 mod stats;
