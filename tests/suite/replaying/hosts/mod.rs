@@ -21,7 +21,7 @@ fn seeds(default: u64) -> u64 {
 #[test]
 fn a_threaded_host_does_the_same_again_however_its_threads_are_scheduled() {
     let mut compared = 0;
-    for seed in 0..seeds(40) {
+    for seed in 0..seeds(16) {
         let host = Host::from_seed(seed);
         let stored = Stored::new();
         let session = stored.store().create(&types()).unwrap();
