@@ -17,6 +17,7 @@ use super::log_view::LogView;
 use super::settling::{RecordedSettlement, Settlement};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
+use crate::fold::log_source::LogSource;
 use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone};
 use crate::options::Durability;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
@@ -45,6 +46,15 @@ pub(crate) struct EndRead {
     pub(crate) overrides: Option<serde_json::Value>,
     pub(crate) suspension: Option<Suspension>,
     pub(crate) not_undone: Vec<NotUndone>,
+}
+
+/// Returns what an end says of the result, and the text that the model saw.
+fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Result<(Option<Value>, String)> {
+    let value =
+        |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(Error::unread(end));
+    let shown = body.shown.map(value).transpose()?;
+    let shown = shown.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok((body.result.map(value).transpose()?, shown))
 }
 
 impl Session {
@@ -205,39 +215,63 @@ impl Session {
         Ok(BTreeMap::new())
     }
 
-    fn read_end_resources(&self, end: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+    /// Hands the end of an operation to `read`, with the source of its payloads.
+    fn read_tool_end<T>(
+        &self,
+        end: SequenceNumber,
+        read: impl Fn(ToolEnd<'_>, &LogSource) -> Result<T>,
+    ) -> Result<T> {
         let source = self.inner.log_source(&self.inner.state.lock());
-        let mut found = BTreeMap::new();
+        let mut found = None;
         source.places.read(&source.storage, end, end, &mut |record| {
-            for resource in ToolEnd::decode(record.body).map_err(Error::unread(end))?.resources {
-                let snapshot = resource.snapshot.map(|it| source.objects.resolve(it).map(Cow::into_owned));
-                found.insert(resource.resource.into_owned(), snapshot.transpose()?);
-            }
+            found = Some(read(ToolEnd::decode(record.body).map_err(Error::unread(end))?, &source)?);
             Ok(())
         })?;
-        Ok(found)
+        let missing =
+            Error::NoSuchOperation { operation: end.into(), reason: "the log does not hold its end" };
+        found.ok_or(missing)
+    }
+
+    fn read_end_resources(&self, end: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+        self.read_tool_end(end, |body, source| {
+            let resources = body.resources.into_iter().map(|resource| {
+                let snapshot = resource.snapshot.map(|it| source.objects.resolve(it).map(Cow::into_owned));
+                Ok((resource.resource.into_owned(), snapshot.transpose()?))
+            });
+            resources.collect()
+        })
     }
 
     /// Returns the result of an operation and the text that the model saw, from the record of its end.
     pub(crate) fn read_end(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let bad = Error::unread(end);
-        let mut found = (None, String::new());
-        source.places.read(&source.storage, end, end, &mut |record| {
-            let body = ToolEnd::decode(record.body).map_err(bad)?;
-            let value = |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
-            let shown = body.shown.map(value).transpose()?;
-            let shown = shown.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-            found = (body.result.map(value).transpose()?, shown);
-            Ok(())
-        })?;
-        Ok(found)
+        self.read_tool_end(end, |body, source| answered(end, &body, source))
+    }
+
+    /// Returns all that the record of an end says but for the captures.
+    pub(crate) fn read_whole_end(&self, end: SequenceNumber) -> Result<EndRead> {
+        self.read_tool_end(end, |body, source| {
+            let (value, message) = answered(end, &body, source)?;
+            let overrides = body.overrides.map(|payload| {
+                msgpack::from_slice(&source.objects.resolve(payload)?).map_err(Error::unread(end))
+            });
+            Ok(EndRead {
+                outcome: body.outcome,
+                cause: body.cause,
+                outside: body.outside,
+                elapsed_us: body.elapsed_us,
+                value,
+                message,
+                overrides: overrides.transpose()?,
+                suspension: body.suspension,
+                not_undone: body.not_undone.iter().map(NotUndone::of_record).collect(),
+            })
+        })
     }
 
     /// Returns the last run of the call of an origin that has ended and counts, and the record of its end. A run that was
     /// interrupted counts whatever was rolled back since, any other one if its end is live now.
     pub(crate) fn last_ended(&self, origin: CallOrigin) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
-        let (ended, source) = {
+        let ended = {
             let mut state = self.inner.state.lock();
             let position = state.last_position();
             if state.live.projection.conversations.entry(origin.answer).is_none() {
@@ -247,41 +281,9 @@ impl Session {
                 return last_ended_in(&log, origin, is_live);
             }
             let live = state.live.path.down_from(position);
-            (state.live.projection.conversations.last_end(origin, live), self.inner.log_source(&state))
+            state.live.projection.conversations.last_end(origin, live)
         };
-        let Some(end) = ended else { return Ok(None) };
-        let mut found = None;
-        source.places.read(&source.storage, end, end, &mut |record| {
-            found = Some((end, ToolInvoked::of(&ToolEnd::decode(record.body).map_err(Error::unread(end))?)));
-            Ok(())
-        })?;
-        Ok(found)
-    }
-
-    /// Returns all that the record of an end says but for the captures.
-    pub(crate) fn read_whole_end(&self, end: SequenceNumber) -> Result<EndRead> {
-        let (value, message) = self.read_end(end)?;
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let bad = Error::unread(end);
-        let mut found = None;
-        source.places.read(&source.storage, end, end, &mut |record| {
-            let body = ToolEnd::decode(record.body).map_err(bad)?;
-            let overrides = match body.overrides {
-                Some(payload) => Some(msgpack::from_slice(&source.objects.resolve(payload)?).map_err(bad)?),
-                None => None,
-            };
-            found = Some((
-                (body.outcome, body.cause, body.outside, body.elapsed_us),
-                (overrides, body.suspension),
-                body.not_undone.iter().map(NotUndone::of_record).collect(),
-            ));
-            Ok(())
-        })?;
-        let missing =
-            Error::NoSuchOperation { operation: end.into(), reason: "the log does not hold its end" };
-        let ((outcome, cause, outside, elapsed_us), (overrides, suspension), not_undone) =
-            found.ok_or(missing)?;
-        Ok(EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, not_undone })
+        ended.map(|end| self.read_tool_end(end, |body, _| Ok((end, ToolInvoked::of(&body))))).transpose()
     }
 
     /// Returns the last decision about an operation from the record `from` on, at which it began to wait or was decided

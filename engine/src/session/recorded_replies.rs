@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{Answer, Payload, Request};
-use foldlog_codec::msgpack::Reader;
 use foldlog_codec::{Kind, SequenceNumber};
 
 use super::Session;
 use crate::conversation::{ContentBlocks, NewAnswer, NewRequestFailure, ToolCallRecord};
 use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
 
 /// Reports what came of a request in the run that is replayed.
@@ -60,8 +60,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     fn text(&self, payload: Payload<'_>) -> Result<String> {
-        let bytes = self.source.objects.resolve(payload)?;
-        Reader::new(&bytes).str().map(str::to_owned).map_err(Error::unread(self.sequence))
+        conversation_reading::text(self.source, self.sequence, payload)
     }
 
     fn optional(&self, payload: Option<Payload<'_>>) -> Result<Option<String>> {
