@@ -403,18 +403,17 @@ impl ExecutionState {
     /// [`Error::Resource`], if a resource cannot be leased or captured. Nothing is recorded then. Else those
     /// of [`Session::snapshot`].
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
+        let tag = tag.map(str::to_owned);
+        let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
+        let metadata = SnapshotMetadata { tag: tag.clone(), ..SnapshotMetadata::default() };
         if self.session().replays() {
-            let options = SnapshotOptions { tag: tag.map(str::to_owned), ..SnapshotOptions::default() };
             let session = self.session().snapshot(options)?;
-            let metadata = SnapshotMetadata { tag: tag.map(str::to_owned), ..SnapshotMetadata::default() };
             return Ok(self.composite(session, Captures::default(), metadata));
         }
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(true, None)?;
-        let resources = self.capture(None, || tag.map(str::to_owned))?;
-        let options = SnapshotOptions { tag: tag.map(str::to_owned), ..SnapshotOptions::default() };
+        let resources = self.capture(None, || tag)?;
         let session = admission.handle().snapshot(options)?;
-        let metadata = SnapshotMetadata { tag: tag.map(str::to_owned), ..SnapshotMetadata::default() };
         Ok(self.composite(session, resources, metadata))
     }
 

@@ -40,7 +40,7 @@ use crate::conversation::text_payload;
 use crate::error::{Error, Result, caught};
 use crate::operation::NotUndone;
 use crate::sabotage::{self, Breakage};
-use crate::session::operations::Ended;
+use crate::session::operations::{ActiveCall, Ended};
 use crate::session::{Session, Snapshot};
 use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
@@ -265,6 +265,16 @@ impl Operation {
         let text = text_payload(arguments);
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
+        Ok(Operation::running_as(state, session, (begun, info), Held { before, leases, text }))
+    }
+
+    /// Makes the operation of a call that has begun.
+    fn running_as(
+        state: &ExecutionState,
+        session: &Session,
+        (begun, info): (ActiveCall, CallInfo),
+        held: Held,
+    ) -> Operation {
         let session = session.through(Arc::clone(&begun.within));
         let running = Arc::new(RunningCall {
             // An abandoned operation must not keep its session open: whoever waits for it ends it, or the
@@ -273,10 +283,10 @@ impl Operation {
             begun,
             info,
             programs: Programs::default(),
-            held: Mutex::new(Some(Held { before, leases, text })),
+            held: Mutex::new(Some(held)),
             children: OnceLock::new(),
         });
-        Ok(Operation { context: ToolContext { session, running }, ended: false })
+        Operation { context: ToolContext { session, running }, ended: false }
     }
 
     /// Begins a call of a replay whose tool runs again: compares its begin with the recorded one. Takes no lease and captures
@@ -295,16 +305,7 @@ impl Operation {
         let text = text_payload(arguments);
         let begun = session.begin_run_again(&info.to_begin(&text))?;
         let held = Held { before: Captures::default(), leases: None, text };
-        let session = session.through(Arc::clone(&begun.within));
-        let running = Arc::new(RunningCall {
-            state: state.uncounted(),
-            begun,
-            info,
-            programs: Programs::default(),
-            held: Mutex::new(Some(held)),
-            children: OnceLock::new(),
-        });
-        Ok(Operation { context: ToolContext { session, running }, ended: false })
+        Ok(Operation::running_as(state, session, (begun, info), held))
     }
 }
 
