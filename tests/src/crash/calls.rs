@@ -40,11 +40,11 @@ pub struct Waits {
 /// When a call begins to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Moment {
-    /// It asks before it does anything.
+    /// Asks before it does anything.
     First,
-    /// It asks when it has done everything, which is rolled back.
+    /// Asks when it has done everything, which is rolled back.
     Last,
-    /// It has done everything, and awaits its result.
+    /// Awaits its result when it has done everything.
     Done,
 }
 
@@ -142,11 +142,11 @@ pub enum End {
     Failed,
     /// What it did was rolled back when the session was recovered.
     Interrupted,
-    /// It asks somebody, and what it did was rolled back.
+    /// Asks somebody; what it did was rolled back.
     Asks,
-    /// It awaits its result, and what it did stays.
+    /// Awaits its result; what it did stays.
     Awaits,
-    /// It waits for this call, which ran within it, and what it did was rolled back.
+    /// Waits for this call, which ran within it; what it did was rolled back.
     Within(OperationId),
 }
 

@@ -83,6 +83,15 @@ fn expected((lane, at, change): Planted, live: &Sequences) -> (SequenceNumber, D
     }
 }
 
+/// Runs a host live, and returns it with its log. The folder goes with the last of the three.
+fn live(seed: u64) -> (Host, LogReader, Stored) {
+    let (host, stored) = (Host::from_seed(seed), Stored::new());
+    let session = stored.store().create(&types()).unwrap();
+    host.run(&session, seed).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    (host, log, stored)
+}
+
 fn first(replayed: Result<foldlog::replay::ReplayReport, Error>, of: &str) -> Divergence {
     match replayed {
         Err(Error::Diverged(divergence)) => *divergence,
@@ -94,11 +103,7 @@ fn first(replayed: Result<foldlog::replay::ReplayReport, Error>, of: &str) -> Di
 fn each_planted_change_is_found_at_its_record() {
     let mut found = std::collections::BTreeMap::<String, (u64, String)>::new();
     for seed in 0..seeds(20) {
-        let host = Host::from_seed(seed);
-        let stored = Stored::new();
-        let session = stored.store().create(&types()).unwrap();
-        host.run(&session, seed).unwrap();
-        let log = LogReader::open(session.dir()).unwrap();
+        let (host, log, _stored) = live(seed);
         let live = steps_of(&log);
         let mut draw = Generator::from_seed(seed + 9);
         for change in CHANGES {
@@ -127,11 +132,7 @@ fn each_planted_change_is_found_at_its_record() {
 fn a_changed_result_of_a_tool_is_found_at_the_end_of_its_call_where_tools_run_again() {
     let mut changed_results = 0;
     for seed in 0..seeds(20) {
-        let host = Host::from_seed(seed);
-        let stored = Stored::new();
-        let session = stored.store().create(&types()).unwrap();
-        host.run(&session, seed).unwrap();
-        let log = LogReader::open(session.dir()).unwrap();
+        let (host, log, _stored) = live(seed);
         let ran = host.tools_run();
         let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
         let report = replay.run(|session| host.run(&session, seed + 1));
@@ -163,11 +164,7 @@ fn a_changed_result_of_a_tool_is_found_at_the_end_of_its_call_where_tools_run_ag
 #[test]
 fn a_changed_reducer_is_found_at_the_record_whose_effect_it_changes() {
     for seed in 0..seeds(20) {
-        let host = Host::from_seed(seed);
-        let stored = Stored::new();
-        let session = stored.store().create(&types()).unwrap();
-        host.run(&session, seed).unwrap();
-        let log = LogReader::open(session.dir()).unwrap();
+        let (host, log, _stored) = live(seed);
         let live = steps_of(&log);
         let notes = (0..3).flat_map(|lane| host.lanes[lane].iter().zip(&live[lane]));
         let notes = notes.filter_map(|(step, at)| match step {
@@ -186,17 +183,13 @@ fn a_changed_reducer_is_found_at_the_record_whose_effect_it_changes() {
 #[test]
 fn the_records_of_two_lanes_that_are_swapped_are_found_at_the_first_of_them() {
     for seed in 0..seeds(20) {
-        let host = Host::from_seed(seed);
-        let stored = Stored::new();
-        let session = stored.store().create(&types()).unwrap();
-        host.run(&session, seed).unwrap();
+        let (host, log, _stored) = live(seed);
         let mut changed = Host::from_seed(seed);
         let other = changed.lanes[2][0].clone();
         changed.lanes[2][0] = std::mem::replace(&mut changed.lanes[1][0], other);
         if changed.lanes == host.lanes {
             continue;
         }
-        let log = LogReader::open(session.dir()).unwrap();
         let live = steps_of(&log);
         let replayed = Replay::of(&log, &types()).run(|session| changed.run(&session, seed + 1));
         let divergence = first(replayed, "the swap");
