@@ -52,7 +52,7 @@ use crate::fold::projection::LogSlices;
 use crate::log::reader::Places;
 use crate::options::{SessionOptions, StoreOptions};
 use crate::sabotage::{self, Breakage};
-use crate::session::replaying::{Recording, Rules};
+use crate::session::recording::{Recording, Rules};
 use crate::session::{RecordedPart, Session, check_declared, open_recorded};
 use crate::store::Store;
 use crate::types::SessionTypes;

@@ -47,6 +47,7 @@ pub(crate) mod operations;
 mod positions;
 mod reading;
 mod recorded_replies;
+pub(crate) mod recording;
 pub(crate) mod replaying;
 pub(crate) mod schedule;
 pub(crate) mod settling;
@@ -176,7 +177,7 @@ struct WriterState {
     /// have not been recovered since.
     interrupted: bool,
     /// Records that the host is run over again; `None` for a live session.
-    recording: Option<Box<replaying::Recording>>,
+    recording: Option<Box<recording::Recording>>,
 }
 
 impl std::fmt::Debug for Session {

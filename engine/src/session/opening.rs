@@ -15,7 +15,8 @@ use uuid::Uuid;
 
 use super::imaging::Imaged;
 use super::open_store::OpenStore;
-use super::replaying::{Recording, Replayed};
+use super::recording::Recording;
+use super::replaying::Replayed;
 use super::schedule::{RunningCalls, WriteScope};
 use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
@@ -388,19 +389,11 @@ pub(crate) fn open_as_read(
     // power cut may still take the whole folder.
     let own = scan.durable > scan.opened_sequence;
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
+    let (openings, log) = (scan.openings.clone(), Log::open(&store.ground(), dir, scan));
     let mut state = WriterState {
-        live: folded,
-        openings: scan.openings.clone(),
         imaged: Imaged::behind(images.bytes, images.log_bytes),
-        first_unsynced_us: None,
-        asked: Asked::default(),
-        plans: BTreeMap::new(),
-        closed: false,
-        running_calls: RunningCalls::default(),
-        body: Vec::new(),
         interrupted,
-        recording: None,
-        log: Log::open(&store.ground(), dir, scan),
+        ..WriterState::new(log, folded, openings)
     };
     state.log.interrupted_calls = report.interrupted.len() as u64;
     assemble(store, dir, open_as, report, gate, state)
@@ -433,19 +426,11 @@ pub(crate) fn open_recorded(
     };
     show_state_before_open_calls(&mut live);
     let opened = openings.last().map(|(_, opened)| (opened.session, opened.seed));
+    let log = Log::recorded(&store.ground(), dir, opened.unwrap_or_default(), places);
     let state = WriterState {
-        live,
-        openings,
-        imaged: Imaged::default(),
-        first_unsynced_us: None,
-        asked: Asked::default(),
-        plans: BTreeMap::new(),
-        closed: false,
-        running_calls: RunningCalls::default(),
-        body: Vec::new(),
         interrupted: !report.interrupted.is_empty(),
         recording: Some(Box::new(recording)),
-        log: Log::recorded(&store.ground(), dir, opened.unwrap_or_default(), places),
+        ..WriterState::new(log, live, openings)
     };
     let durability = Durability::Process;
     let open_as = OpenAs { types: Some(types), durability, lock: None, read_only: None };
@@ -472,20 +457,8 @@ pub(crate) fn begin(
     rest: Vec<(Kind, Vec<u8>)>,
 ) -> Result<Session> {
     let body = seed.opened.encode();
-    let state = WriterState {
-        log,
-        live: LiveState::new(LogSlices::InLog),
-        openings: vec![(SequenceNumber::MIN, seed.opened)],
-        imaged: Imaged::default(),
-        first_unsynced_us: None,
-        asked: Asked::default(),
-        plans: BTreeMap::new(),
-        closed: false,
-        running_calls: RunningCalls::default(),
-        body: Vec::new(),
-        interrupted: false,
-        recording: None,
-    };
+    let openings = vec![(SequenceNumber::MIN, seed.opened)];
+    let state = WriterState::new(log, LiveState::new(LogSlices::InLog), openings);
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
     let open_as = OpenAs {
         types: Some(seed.types),
@@ -560,13 +533,7 @@ pub(crate) fn check_declared(types: &SessionTypes, names: &Names) -> Result<()> 
     }
     for event in names.events().filter(|event| !event.implicit) {
         let host = types.event(&event.name);
-        let missing: Vec<String> = event
-            .bindings
-            .iter()
-            .map(|binding| names.slice_name(binding.slice))
-            .filter(|slice| !types.is_retired(&event.name, slice))
-            .filter(|slice| !host.is_some_and(|host| host.reducers.iter().any(|(name, _)| name == slice)))
-            .collect();
+        let missing = types.missing_reducers(names, event);
         if !missing.is_empty() {
             return Err(Error::NotRegistered { event: event.name.clone(), slices: missing });
         }
@@ -591,6 +558,24 @@ pub(crate) fn lock_or_read_only(
 }
 
 impl WriterState {
+    /// Makes the state of a session that has just been opened, with nothing left open and nothing to replay.
+    fn new(log: Log, live: LiveState, openings: Vec<(SequenceNumber, Opened)>) -> WriterState {
+        WriterState {
+            log,
+            live,
+            openings,
+            imaged: Imaged::default(),
+            first_unsynced_us: None,
+            asked: Asked::default(),
+            plans: BTreeMap::new(),
+            closed: false,
+            running_calls: RunningCalls::default(),
+            body: Vec::new(),
+            interrupted: false,
+            recording: None,
+        }
+    }
+
     /// Returns the session's own `Opened` record.
     pub(super) fn opened(&self) -> Opened {
         let last = self.openings.last().map(|(_, opened)| opened.clone());

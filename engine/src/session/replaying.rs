@@ -14,55 +14,32 @@
 //! | any other | the host, through a handle of the record's lane |
 //!
 //! A write through a handle of another lane waits until the records before its own were brought. Where nothing moves for
-//! the time of [`Rules::patience`], the next record counts as missing.
+//! the time of [`Rules::patience`](super::recording::Rules::patience), the next record counts as missing.
 //!
 //! # Invariants
 //!
 //! 1. The state behind record n is the fold of the recorded records through n, whatever the host produced.
 //! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
-//! 3. Of the log, only a part is held in memory: [`AHEAD`] records and what they lead to.
+//! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Declare, Lane, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
 use super::operations::{ActiveCall, Ended};
+use super::recording::{Recording, Whose};
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::clock;
-use crate::divergence::{Divergence, LaneName, LeaveOut, compare, record_name};
+use crate::divergence::{Divergence, LaneName, compare, record_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::record_body::{MaybeOwned, RecordBody};
-use crate::log::reader::Places;
-use crate::log::scan::Location;
 use crate::log::writer::Body;
 use crate::sabotage::{self, Breakage};
-use crate::storage::Storage;
-
-/// Number of records that are read ahead, to tell a record that is missing from one that has changed.
-const AHEAD: usize = 64;
-
-/// Largest number of divergences that are kept of one replay.
-const FOUND_MAX: usize = 10_000;
-
-/// Says how a host is replayed.
-#[derive(Clone, Debug)]
-pub(crate) struct Rules {
-    /// Whether the replay goes on behind a divergence.
-    pub(crate) all: bool,
-    /// Time without any record after which the next one counts as missing.
-    pub(crate) patience: Duration,
-    /// Whether tools run again that may, and that work on nothing that is captured.
-    pub(crate) run_tools: bool,
-    /// What is not compared.
-    pub(crate) left_out: Arc<LeaveOut>,
-}
 
 /// Holds what a session needs to know of its replay without its lock.
 #[derive(Debug, Default)]
@@ -77,231 +54,15 @@ impl Replayed {
     }
 }
 
-/// Names who brings a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// The engine, from the log.
-    Engine,
-    /// The host, through a handle of this lane.
-    Lane(LaneName),
-    /// Whoever ends the run that this record began.
-    End(SequenceNumber),
-}
-
-impl Whose {
-    /// Returns the lane to be named in a report.
-    fn lane(self) -> LaneName {
-        match self {
-            Whose::Lane(lane) => lane,
-            Whose::End(begin) => LaneName { within: Some(begin), name: None },
-            Whose::Engine => LaneName::default(),
-        }
-    }
-}
-
-/// Holds a record that was read ahead.
-struct Recorded {
-    sequence: SequenceNumber,
-    kind: Kind,
-    time_us: i64,
-    body: Vec<u8>,
-}
-
-impl Recorded {
-    fn is(&self, kind: Kind, body: &[u8]) -> bool {
-        self.kind == kind && self.body == body
-    }
-
-    /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
-    fn is_observed_as(&self, kind: Kind, body: &[u8]) -> bool {
-        let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
-        self.kind == kind && kind == Kind::OBSERVED && name(&self.body) == name(body)
-    }
-}
-
-/// Holds the recorded part of a log that a host is run over.
-pub(crate) struct Recording {
-    storage: Arc<dyn Storage>,
-    places: Places,
-    at: Option<(SequenceNumber, Location)>,
-    ahead: VecDeque<Recorded>,
-    read_through: SequenceNumber,
-    /// Sequence number behind the last record of this process.
-    end: SequenceNumber,
-    rules: Rules,
-    /// Runs whose records come from the log, each with its operation.
-    from_log: BTreeMap<SequenceNumber, OperationId>,
-    /// Latest run of each operation that is not over.
-    runs: BTreeMap<OperationId, SequenceNumber>,
-    /// Ends of the runs that came from the log and that nobody has asked for yet.
-    ends: BTreeMap<SequenceNumber, SequenceNumber>,
-    /// Record that each lane brought last.
-    last: BTreeMap<LaneName, Recorded>,
-    found: Vec<Divergence>,
-    /// Whether the replay has stopped at a divergence.
-    stopped: bool,
-    /// Whether the process closed its session behind its last record, so that another record is one too many.
-    closed: bool,
-    /// Whether the host has returned.
-    returned: bool,
-    /// Number of records that the host brought and that were compared.
-    compared: u64,
-    /// Declaration that the host made for its next record, and that is not recorded here.
-    declared: Option<Declare>,
-}
-
-impl Recording {
-    /// Returns the records from `from` to before `end`. `closed` says that the process closed its session there.
-    pub(crate) fn new(
-        (storage, places): (Arc<dyn Storage>, Places),
-        (from, end, closed): (SequenceNumber, SequenceNumber, bool),
-        rules: Rules,
-    ) -> Recording {
-        Recording {
-            storage,
-            places,
-            at: None,
-            ahead: VecDeque::new(),
-            read_through: from,
-            end,
-            rules,
-            from_log: BTreeMap::new(),
-            runs: BTreeMap::new(),
-            ends: BTreeMap::new(),
-            last: BTreeMap::new(),
-            found: Vec::new(),
-            stopped: false,
-            closed,
-            returned: false,
-            compared: 0,
-            declared: None,
-        }
-    }
-
-    /// Reads ahead if few records are left.
-    fn fill(&mut self) -> Result<()> {
-        let few = self.ahead.len() <= AHEAD / 2;
-        if !few || self.read_through >= self.end {
-            return Ok(());
-        }
-        let from = self.read_through;
-        let through = (from + AHEAD as u64 - 1).min(self.end - 1);
-        let ahead = &mut self.ahead;
-        self.places.read_on(&self.storage, (from, through), &mut self.at, &mut |record| {
-            let Record { sequence, kind, time_us, body } = record;
-            ahead.push_back(Recorded { sequence, kind, time_us, body: body.to_vec() });
-            Ok(())
-        })?;
-        self.read_through = through + 1;
-        Ok(())
-    }
-
-    /// Returns the next record and who brings it; `None` behind the last.
-    fn head(&mut self) -> Result<Option<(&Recorded, Whose)>> {
-        self.fill()?;
-        let Some(head) = self.ahead.front() else { return Ok(None) };
-        let whose = self.whose(head)?;
-        Ok(Some((head, whose)))
-    }
-
-    fn whose(&self, record: &Recorded) -> Result<Whose> {
-        let bad = Error::unread(record.sequence);
-        let lane = match record.kind {
-            Kind::OPENED | Kind::DECLARE | Kind::IMPORT => return Ok(Whose::Engine),
-            Kind::TOOL_END => {
-                let begin = ToolEnd::decode(&record.body).map_err(bad)?.begin;
-                return Ok(if self.from_log.contains_key(&begin) {
-                    Whose::Engine
-                } else {
-                    Whose::End(begin)
-                });
-            }
-            kind => LaneName::from(Lane::of(kind, &record.body).map_err(bad)?),
-        };
-        let within = match record.kind {
-            Kind::TOOL_BEGIN => {
-                let parent = ToolBegin::decode(&record.body).map_err(bad)?.parent;
-                // One that was read ahead may be within a call that is still to begin.
-                parent.map(|parent| self.runs.get(&parent).copied().unwrap_or(parent.sequence()))
-            }
-            _ => lane.within,
-        };
-        match within {
-            Some(run) if self.from_log.contains_key(&run) => Ok(Whose::Engine),
-            within => Ok(Whose::Lane(LaneName { within, ..lane })),
-        }
-    }
-
-    /// Takes the next record, which is applied now.
-    fn take(&mut self, whose: &Whose) -> Result<Option<Recorded>> {
-        let Some(head) = self.ahead.pop_front() else { return Ok(None) };
-        let bad = Error::unread(head.sequence);
-        match head.kind {
-            Kind::TOOL_BEGIN => {
-                let begin = ToolBegin::decode(&head.body).map_err(bad)?;
-                let operation = begin.again.unwrap_or(head.sequence.into());
-                self.runs.insert(operation, head.sequence);
-                if *whose == Whose::Engine {
-                    self.from_log.insert(head.sequence, operation);
-                }
-            }
-            Kind::TOOL_END => {
-                let end = ToolEnd::decode(&head.body).map_err(bad)?;
-                self.runs.remove(&end.operation());
-                if self.from_log.remove(&end.begin).is_some() {
-                    self.ends.insert(end.begin, head.sequence);
-                }
-            }
-            _ => {}
-        }
-        Ok(Some(head))
-    }
-
-    /// Remembers the record that a lane brought last.
-    fn remember(&mut self, whose: Whose, record: Recorded) {
-        if let Whose::Lane(lane) = whose {
-            self.last.insert(lane, record);
-        }
-    }
-
-    /// Returns how many of the next records of this lane stand before the one that the host has produced; `None` if that is
-    /// not among those that were read ahead.
-    fn equal_behind(&self, lane: &LaneName, kind: Kind, produced: &[u8]) -> Result<Option<usize>> {
-        let mut before = 0;
-        for record in &self.ahead {
-            let is_lanes = self.whose(record)? == Whose::Lane(lane.clone());
-            // One name says little, so of an observation only the record behind the next one counts.
-            let is_it = record.is(kind, produced) || before == 1 && record.is_observed_as(kind, produced);
-            if is_lanes && is_it {
-                return Ok(Some(before).filter(|before| *before > 0));
-            }
-            before += usize::from(is_lanes);
-        }
-        Ok(None)
-    }
-
-    fn note(&mut self, divergence: Divergence) {
-        if self.found.len() < FOUND_MAX {
-            self.found.push(divergence);
-        }
-        self.stopped |= !self.rules.all;
-    }
-
-    /// Returns the divergences that were found, and how many records were compared.
-    pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
-        (self.found, self.compared)
-    }
-}
-
 /// Says what to do with a record that the host produced in the place of a recorded one.
 enum Verdict {
-    /// It differs in nothing that is compared.
+    /// Applies the recorded one: nothing that is compared differs.
     Same,
-    /// It has changed. The recorded one is applied.
+    /// Reports that it has changed, and applies the recorded one.
     Changed(Divergence),
-    /// It is recorded further on: this many records of the lane are missing before it.
+    /// Reports that this many records of the lane are missing before it: it is recorded behind them.
     Missing(usize),
-    /// It is not recorded.
+    /// Reports that it is not recorded, and applies nothing.
     Extra(Divergence),
 }
 
@@ -330,7 +91,7 @@ impl WriterState {
             },
             false => None,
         };
-        if let Some(missing) = recording.equal_behind(&lane, kind, produced)? {
+        if let Some(missing) = recording.equal_behind(&lane, kind, produced) {
             return Ok(Verdict::Missing(missing));
         }
         let repeats = recording.last.get(&lane).is_some_and(|last| last.is(kind, produced));
@@ -370,7 +131,7 @@ impl Inner {
         let WriterState { log, live, recording, .. } = state;
         let Some(recording) = recording.as_deref_mut() else { return Ok(()) };
         let Some((_, whose)) = recording.head()? else { return Ok(()) };
-        let Some(head) = recording.take(&whose)? else { return Ok(()) };
+        let Some(head) = recording.take(&whose) else { return Ok(()) };
         let record =
             Record { sequence: head.sequence, kind: head.kind, time_us: head.time_us, body: &head.body };
         log.pass_recorded();
@@ -478,9 +239,8 @@ impl Inner {
         recording.compared += 1;
         let Some(head) = recording.ahead.front() else { return Err(state.too_many(kind, produced)?) };
         if head.is(kind, produced) {
-            let whose = recording.whose(head)?;
-            let taken = recording.take(&whose)?;
-            if let Some(taken) = taken {
+            let whose = recording.whose(head);
+            if let Some(taken) = recording.take(&whose) {
                 recording.remember(whose, taken);
             }
             let WriterState { log, live, .. } = state;
@@ -507,23 +267,30 @@ impl Inner {
                 return Ok(next.saturating_sub(1));
             }
             Verdict::Missing(count) => {
-                let lane = recording_lane(state)?;
-                for _ in 0..count {
-                    self.pass_missing(state)?;
-                    self.go_on(state)?;
-                    while recording_lane(state)? == Some(Whose::Engine) {
-                        self.apply_recorded(state)?;
-                    }
-                    // The records of other lanes between these would have to be waited for, which no write can do.
-                    if recording_lane(state)? != lane {
-                        state.recording()?.stopped = true;
-                        return Err(state.recording()?.diverged());
-                    }
-                }
+                self.pass_all_missing(state, count)?;
                 self.apply_recorded(state)?;
             }
         }
         Ok(state.log.next_sequence().saturating_sub(1))
+    }
+
+    /// Notes that the next `count` records of a lane are missing, and applies them from the log if the replay goes on.
+    fn pass_all_missing(&self, state: &mut WriterState, count: usize) -> Result<()> {
+        let lane = next_is(state)?;
+        for _ in 0..count {
+            self.pass_missing(state)?;
+            self.go_on(state)?;
+            while next_is(state)? == Some(Whose::Engine) {
+                self.apply_recorded(state)?;
+            }
+            // The records of other lanes between these would have to be waited for, which no write can do.
+            if next_is(state)? != lane {
+                let recording = state.recording()?;
+                recording.stopped = true;
+                return Err(recording.diverged());
+            }
+        }
+        Ok(())
     }
 
     /// Fails if the replay has stopped at a divergence.
@@ -538,7 +305,7 @@ impl Inner {
 }
 
 /// Returns who brings the next record.
-fn recording_lane(state: &mut WriterState) -> Result<Option<Whose>> {
+fn next_is(state: &mut WriterState) -> Result<Option<Whose>> {
     Ok(state.recording()?.head()?.map(|(_, whose)| whose))
 }
 
@@ -686,15 +453,10 @@ impl Session {
     /// Returns whether the record behind the next one of this lane is a request.
     pub(super) fn is_asked_again(&self) -> Result<bool> {
         let mut state = self.in_turn(self.inner.writable()?)?;
-        let lane = Whose::Lane(self.lane_name());
         let recording = state.recording()?;
         recording.fill()?;
-        for record in recording.ahead.iter().skip(1) {
-            if recording.whose(record)? == lane {
-                return Ok(record.kind == Kind::REQUEST);
-            }
-        }
-        Ok(false)
+        let behind = recording.behind_next(&Whose::Lane(self.lane_name()));
+        Ok(behind.is_some_and(|record| record.kind == Kind::REQUEST))
     }
 
     /// Returns the error of a replay that cannot go on behind its last divergence.
@@ -730,14 +492,5 @@ impl Session {
         let recording = state.recording.take().map(|recording| recording.into_found());
         let (found, compared) = recording.unwrap_or_default();
         Ok((live, found, compared))
-    }
-}
-
-impl Recording {
-    fn diverged(&self) -> Error {
-        match self.found.last() {
-            Some(divergence) => Error::Diverged(Box::new(divergence.clone())),
-            None => ended(self.end),
-        }
     }
 }

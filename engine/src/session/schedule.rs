@@ -35,7 +35,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::replaying::Whose;
+use super::recording::Whose;
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{BuiltIn, Policy};
+use foldlog_codec::body::{BuiltIn, EventDeclaration, Policy};
 use foldlog_codec::msgpack::Value;
 
 use super::reducer::{downcast, resolve_op, resolve_upsert};
@@ -18,6 +18,7 @@ use crate::items::AnyValue;
 use crate::items::Items;
 use crate::items::index::{KeyIndex, KeyOf, Keys};
 use crate::items::rows::Rows;
+use crate::names::Names;
 
 /// Number of a LOG slice's last items that its reducers see by default.
 pub(crate) const TAIL_ITEMS: usize = 1;
@@ -214,6 +215,17 @@ impl SessionTypes {
 
     pub(crate) fn is_retired(&self, event: &str, slice: &str) -> bool {
         self.inner.retired.iter().any(|(e, s)| e == event && s == slice)
+    }
+
+    /// Returns the slices to which a log binds an event and for which the host declares neither a reducer of the event nor
+    /// that there is none any more.
+    pub(crate) fn missing_reducers(&self, names: &Names, event: &EventDeclaration) -> Vec<String> {
+        let host = self.event(&event.name);
+        let slices = event.bindings.iter().map(|binding| names.slice_name(binding.slice));
+        slices
+            .filter(|slice| !self.is_retired(&event.name, slice))
+            .filter(|slice| !host.is_some_and(|host| host.reducers.iter().any(|(name, _)| name == slice)))
+            .collect()
     }
 
     /// Returns the names and policies of all declared slices.

@@ -77,20 +77,12 @@ pub(super) fn live_state(reader: &LogReader) -> LiveState {
 
 /// Returns the events that a log binds to slices for which the host declares no reducers.
 fn not_registered(types: &SessionTypes, names: &Names) -> Vec<UnregisteredEvent> {
-    let missing = |event: &str, bindings: &[Binding]| -> Vec<String> {
-        let host = types.event(event);
-        let slices = bindings.iter().map(|binding| names.slice_name(binding.slice));
-        slices
-            .filter(|slice| !types.is_retired(event, slice))
-            .filter(|slice| !host.is_some_and(|host| host.reducers.iter().any(|(name, _)| name == slice)))
-            .collect()
-    };
     let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
     let events = names.events().filter(|event| !event.implicit);
     events
         .map(|event| UnregisteredEvent {
             event: event.name.clone(),
-            slices: missing(&event.name, &event.bindings),
+            slices: types.missing_reducers(names, event),
         })
         .filter(|event| !event.slices.is_empty())
         .take(at_most)

@@ -1,0 +1,280 @@
+//! The recorded part of a log that a host is run over: the records that come next, who brings each, and what has diverged.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+
+use crate::divergence::{Divergence, LaneName, LeaveOut};
+use crate::error::{Error, Result};
+use crate::log::reader::Places;
+use crate::log::scan::Location;
+use crate::storage::Storage;
+
+/// Number of records that are read ahead, to tell a record that is missing from one that has changed.
+const AHEAD: usize = 64;
+
+/// Largest number of divergences that are kept of one replay.
+const FOUND_MAX: usize = 10_000;
+
+/// Says how a host is replayed.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// Whether the replay goes on behind a divergence.
+    pub(crate) all: bool,
+    /// Time without any record after which the next one counts as missing.
+    pub(crate) patience: Duration,
+    /// Whether tools run again that may, and that work on nothing that is captured.
+    pub(crate) run_tools: bool,
+    /// What is not compared.
+    pub(crate) left_out: Arc<LeaveOut>,
+}
+
+/// Names who brings a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Names the engine, which takes it from the log.
+    Engine,
+    /// Names the host, which writes through a handle of this lane.
+    Lane(LaneName),
+    /// Names whoever ends the run that this record began.
+    End(SequenceNumber),
+}
+
+impl Whose {
+    /// Returns the lane to be named in a report.
+    pub(super) fn lane(self) -> LaneName {
+        match self {
+            Whose::Lane(lane) => lane,
+            Whose::End(begin) => LaneName { within: Some(begin), name: None },
+            Whose::Engine => LaneName::default(),
+        }
+    }
+}
+
+/// Holds a record that was read ahead.
+pub(super) struct Recorded {
+    pub(super) sequence: SequenceNumber,
+    pub(super) kind: Kind,
+    pub(super) time_us: i64,
+    pub(super) body: Vec<u8>,
+    role: Role,
+}
+
+/// Says what a record has to do with calls, as far as it follows from the record alone.
+enum Role {
+    /// A record that no lane brings.
+    Engines,
+    /// The begin of a run.
+    Begin { operation: OperationId, parent: Option<OperationId>, lane: LaneName },
+    /// The end of the run with this begin.
+    End { begin: SequenceNumber, operation: OperationId },
+    /// Any other record.
+    Other(LaneName),
+}
+
+impl Role {
+    fn of(kind: Kind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
+        let bad = Error::unread(sequence);
+        Ok(match kind {
+            Kind::OPENED | Kind::DECLARE | Kind::IMPORT => Role::Engines,
+            Kind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(body).map_err(bad)?;
+                let operation = begin.again.unwrap_or(sequence.into());
+                let lane = Lane::of(kind, body).map_err(bad)?.into();
+                Role::Begin { operation, parent: begin.parent, lane }
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(body).map_err(bad)?;
+                Role::End { begin: end.begin, operation: end.operation() }
+            }
+            kind => Role::Other(Lane::of(kind, body).map_err(bad)?.into()),
+        })
+    }
+}
+
+impl Recorded {
+    pub(super) fn is(&self, kind: Kind, body: &[u8]) -> bool {
+        self.kind == kind && self.body == body
+    }
+
+    /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
+    pub(super) fn is_observed_as(&self, kind: Kind, body: &[u8]) -> bool {
+        let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
+        self.kind == kind && kind == Kind::OBSERVED && name(&self.body) == name(body)
+    }
+}
+
+/// Holds the recorded part of a log that a host is run over.
+pub(crate) struct Recording {
+    storage: Arc<dyn Storage>,
+    places: Places,
+    at: Option<(SequenceNumber, Location)>,
+    pub(super) ahead: VecDeque<Recorded>,
+    read_through: SequenceNumber,
+    /// Sequence number behind the last record of this process.
+    end: SequenceNumber,
+    pub(super) rules: Rules,
+    /// Runs whose records come from the log, each with its operation.
+    pub(super) from_log: BTreeMap<SequenceNumber, OperationId>,
+    /// Latest run of each operation that is not over.
+    runs: BTreeMap<OperationId, SequenceNumber>,
+    /// Ends of the runs that came from the log and that nobody has asked for yet.
+    pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
+    /// Record that each lane brought last.
+    pub(super) last: BTreeMap<LaneName, Recorded>,
+    found: Vec<Divergence>,
+    /// Whether the replay has stopped at a divergence.
+    pub(super) stopped: bool,
+    /// Whether the process closed its session behind its last record, so that another record is one too many.
+    pub(super) closed: bool,
+    /// Whether the host has returned.
+    pub(super) returned: bool,
+    /// Number of records that the host brought and that were compared.
+    pub(super) compared: u64,
+    /// Declaration that the host made for its next record, and that is not recorded here.
+    pub(super) declared: Option<Declare>,
+}
+
+impl Recording {
+    /// Returns the records from `from` to before `end`. `closed` says that the process closed its session there.
+    pub(crate) fn new(
+        (storage, places): (Arc<dyn Storage>, Places),
+        (from, end, closed): (SequenceNumber, SequenceNumber, bool),
+        rules: Rules,
+    ) -> Recording {
+        Recording {
+            storage,
+            places,
+            at: None,
+            ahead: VecDeque::new(),
+            read_through: from,
+            end,
+            rules,
+            from_log: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            last: BTreeMap::new(),
+            found: Vec::new(),
+            stopped: false,
+            closed,
+            returned: false,
+            compared: 0,
+            declared: None,
+        }
+    }
+
+    /// Reads ahead if few records are left.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        let few = self.ahead.len() <= AHEAD / 2;
+        if !few || self.read_through >= self.end {
+            return Ok(());
+        }
+        let from = self.read_through;
+        let through = (from + AHEAD as u64 - 1).min(self.end - 1);
+        let ahead = &mut self.ahead;
+        self.places.read_on(&self.storage, (from, through), &mut self.at, &mut |record| {
+            let Record { sequence, kind, time_us, body } = record;
+            let role = Role::of(kind, sequence, body)?;
+            ahead.push_back(Recorded { sequence, kind, time_us, body: body.to_vec(), role });
+            Ok(())
+        })?;
+        self.read_through = through + 1;
+        Ok(())
+    }
+
+    /// Returns the next record and who brings it; `None` behind the last.
+    pub(super) fn head(&mut self) -> Result<Option<(&Recorded, Whose)>> {
+        self.fill()?;
+        let Some(head) = self.ahead.front() else { return Ok(None) };
+        let whose = self.whose(head);
+        Ok(Some((head, whose)))
+    }
+
+    pub(super) fn whose(&self, record: &Recorded) -> Whose {
+        let (within, lane) = match &record.role {
+            Role::Engines => return Whose::Engine,
+            Role::End { begin, .. } if self.from_log.contains_key(begin) => return Whose::Engine,
+            Role::End { begin, .. } => return Whose::End(*begin),
+            // One that was read ahead may be within a call that is still to begin.
+            Role::Begin { parent, lane, .. } => (parent.map(|parent| self.run_of(parent)), lane),
+            Role::Other(lane) => (lane.within, lane),
+        };
+        match within {
+            Some(run) if self.from_log.contains_key(&run) => Whose::Engine,
+            within => Whose::Lane(LaneName { within, name: lane.name.clone() }),
+        }
+    }
+
+    /// Returns the latest run of an operation, or its first if that is still to begin.
+    fn run_of(&self, operation: OperationId) -> SequenceNumber {
+        self.runs.get(&operation).copied().unwrap_or(operation.sequence())
+    }
+
+    /// Takes the next record, which is applied now.
+    pub(super) fn take(&mut self, whose: &Whose) -> Option<Recorded> {
+        let head = self.ahead.pop_front()?;
+        match head.role {
+            Role::Begin { operation, .. } => {
+                self.runs.insert(operation, head.sequence);
+                if *whose == Whose::Engine {
+                    self.from_log.insert(head.sequence, operation);
+                }
+            }
+            Role::End { begin, operation } => {
+                self.runs.remove(&operation);
+                if self.from_log.remove(&begin).is_some() {
+                    self.ends.insert(begin, head.sequence);
+                }
+            }
+            Role::Engines | Role::Other(_) => {}
+        }
+        Some(head)
+    }
+
+    /// Remembers the record that a lane brought last.
+    pub(super) fn remember(&mut self, whose: Whose, record: Recorded) {
+        if let Whose::Lane(lane) = whose {
+            self.last.insert(lane, record);
+        }
+    }
+
+    /// Returns how many of the next records of this lane stand before the one that the host has produced; `None` if that is
+    /// not among those that were read ahead.
+    pub(super) fn equal_behind(&self, lane: &LaneName, kind: Kind, produced: &[u8]) -> Option<usize> {
+        let lanes = Whose::Lane(lane.clone());
+        let mut own = self.ahead.iter().filter(|record| self.whose(record) == lanes).enumerate().skip(1);
+        // One name says little, so of an observation only the record behind the next one counts.
+        let is_it = |before: usize, record: &Recorded| {
+            record.is(kind, produced) || before == 1 && record.is_observed_as(kind, produced)
+        };
+        own.find(|(before, record)| is_it(*before, record)).map(|(before, _)| before)
+    }
+
+    /// Returns the record behind the next one of a lane, if it was read ahead.
+    pub(super) fn behind_next(&self, lane: &Whose) -> Option<&Recorded> {
+        self.ahead.iter().skip(1).find(|record| self.whose(record) == *lane)
+    }
+
+    pub(super) fn note(&mut self, divergence: Divergence) {
+        if self.found.len() < FOUND_MAX {
+            self.found.push(divergence);
+        }
+        self.stopped |= !self.rules.all;
+    }
+
+    /// Returns the error of a replay that cannot go on behind its last divergence.
+    pub(super) fn diverged(&self) -> Error {
+        match self.found.last() {
+            Some(divergence) => Error::Diverged(Box::new(divergence.clone())),
+            None => Error::ReplayEnded { position: self.end.saturating_sub(1) },
+        }
+    }
+
+    /// Returns the divergences that were found, and how many records were compared.
+    pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
+        (self.found, self.compared)
+    }
+}
