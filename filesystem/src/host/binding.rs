@@ -235,9 +235,15 @@ impl HostFilesystem {
         self.state.lock().notice(notice);
     }
 
-    /// Returns the paths at which the workspace is not what a snapshot says. It takes a snapshot of what is there, for
-    /// which it reads every file whatever the stat cache says, and compares the two tree by tree.
-    fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
+    /// Returns the paths at which the workspace is not what a snapshot says: names, contents, links, and which files may be
+    /// executed. It takes a snapshot of what is there, for which it reads every file whatever the stat cache says, and
+    /// compares the two tree by tree. Bytes of a path that are not UTF-8 appear as `\xNN`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] if the snapshot was taken of another folder; [`Error::Object`] if an object of it is missing or damaged;
+    /// else those of [`snapshot`](HostFilesystem::snapshot).
+    pub fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         {
             let mut state = self.state.lock();
             let root = self.bound_root()?;

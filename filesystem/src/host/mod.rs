@@ -5,6 +5,7 @@
 //! | `options` | what snapshots leave out and keep, as a host says it |
 //! | `snapshot` | taking a snapshot, and making it durable |
 //! | `restore` | bringing a snapshot back: walk, plan, check, carry out |
+//! | `scratch` | a copy of a snapshot in a folder of its own, which goes with its value |
 //! | `collect` | removing from the store what no snapshot needs |
 //! | `state` | what is known from one call to the next; when the stat cache is read and written |
 //! | `root` | the folder that a workspace is: open, and known again |
@@ -72,6 +73,7 @@ mod restore;
 mod restorer;
 mod root;
 mod rules;
+mod scratch;
 mod snapshot;
 mod sparse;
 mod state;
@@ -88,6 +90,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Weak;
 
 use parking_lot::Mutex;
+use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 pub use binding::{Rebind, WorkspaceNotice};
@@ -172,6 +175,8 @@ pub struct HostFilesystem {
     bound: Mutex<Weak<Root>>,
     unsynced: Unsynced,
     state: Mutex<State>,
+    /// Folder of a scratch copy, which is removed with it.
+    scratch: Option<TempDir>,
 }
 
 impl fmt::Debug for HostFilesystem {
@@ -224,6 +229,7 @@ impl HostFilesystem {
             bound: Mutex::new(Weak::new()),
             unsynced: Unsynced::default(),
             state: Mutex::default(),
+            scratch: None,
         })
     }
 
@@ -246,8 +252,11 @@ impl HostFilesystem {
 
 impl Drop for HostFilesystem {
     fn drop(&mut self) {
-        let mut state = std::mem::take(&mut *self.state.lock());
-        self.save(&mut state, 0);
+        // What is known of a copy goes with it.
+        if self.scratch.is_none() {
+            let mut state = std::mem::take(&mut *self.state.lock());
+            self.save(&mut state, 0);
+        }
     }
 }
 

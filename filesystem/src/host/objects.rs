@@ -143,6 +143,8 @@ pub(super) fn len(bytes: &[u8]) -> u64 {
 /// A folder of git objects. It is made with the first object.
 pub(super) struct Objects {
     store: PathBuf,
+    /// Another store, which is only read: where an object is looked for that this one lacks.
+    borrowed: Option<PathBuf>,
     /// The objects that are known to be there and sound, and whether they are known to be durable.
     known: Mutex<HashMap<ObjectId, bool>>,
     /// Compressors at rest. To make one costs more than to compress a small object.
@@ -154,10 +156,16 @@ impl Objects {
     pub(super) fn new(store: PathBuf) -> Objects {
         Objects {
             store,
+            borrowed: None,
             known: Mutex::default(),
             compressors: Mutex::default(),
             temporaries: AtomicU64::new(0),
         }
+    }
+
+    /// Keeps objects in `store`, and reads those of `other` that are not there.
+    pub(super) fn borrowing(store: PathBuf, other: &Objects) -> Objects {
+        Objects { borrowed: Some(other.store.clone()), ..Objects::new(store) }
     }
 
     fn compress(&self, head: &[u8], bytes: &[u8]) -> io::Result<Vec<u8>> {
@@ -195,10 +203,18 @@ impl Objects {
         self.store.join("objects")
     }
 
+    /// Where an object is kept by this store.
     pub(super) fn path(&self, id: ObjectId) -> PathBuf {
-        let name = id.to_string();
-        let (folder, file) = name.split_at_checked(2).unwrap_or_default();
-        self.folder().join(folder).join(file)
+        path_in(&self.store, id)
+    }
+
+    /// Where an object is that is to be read.
+    fn found(&self, id: ObjectId) -> PathBuf {
+        let own = self.path(id);
+        match &self.borrowed {
+            Some(borrowed) if !own.exists() => path_in(borrowed, id),
+            _ => own,
+        }
     }
 
     /// Makes the store where there is none, in such a way that a kill leaves one that can be gone on with.
@@ -267,7 +283,7 @@ impl Objects {
 
     /// Whether an object is there and sound. One that a power cut left damaged is not, and is written anew.
     fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> bool {
-        self.is_known(id) || (self.path(id).exists() && self.copy(id, kind, &mut io::sink()).is_ok())
+        self.is_known(id) || (self.found(id).exists() && self.copy(id, kind, &mut io::sink()).is_ok())
     }
 
     /// Keeps an object that is held in memory.
@@ -340,11 +356,12 @@ impl Objects {
 
     /// Opens an object and reads its head: the content, and how long it says to be.
     fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<(impl Read, u64)> {
-        let damaged = |reason: String| Error::Object { path: self.path(id), reason };
+        let path = self.found(id);
+        let damaged = |reason: String| Error::Object { path: path.clone(), reason };
         let file = OpenOptions::new()
             .read(true)
             .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-            .open(self.path(id))
+            .open(&path)
             .map_err(|error| damaged(error.to_string()))?;
         let mut content = BufReader::with_capacity(4096, ZlibDecoder::new(BufReader::new(file)));
         let mut head = Vec::new();
@@ -425,7 +442,8 @@ impl Objects {
 
     /// Syncs these objects, and all names that lead to them.
     pub(super) fn sync(&self, ids: &[ObjectId]) -> Result<()> {
-        if ids.len() > SYNC_SINGLY_MAX {
+        // Some of them may be another store's.
+        if ids.len() > SYNC_SINGLY_MAX || self.borrowed.is_some() {
             self.sync_all()?;
         } else {
             let paths: Vec<PathBuf> = ids.iter().map(|id| self.path(*id)).collect();
@@ -495,11 +513,18 @@ impl Objects {
     }
 }
 
-/// What is in a folder of the store, nothing where there is no such folder.
+/// Where an object is in the store at this folder.
+fn path_in(store: &Path, id: ObjectId) -> PathBuf {
+    let name = id.to_string();
+    let (folder, file) = name.split_at_checked(2).unwrap_or_default();
+    store.join("objects").join(folder).join(file)
+}
+
 fn sync_file(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
 }
 
+/// What is in a folder of the store, nothing where there is no such folder.
 fn names(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let failed = |error| Error::io("list", folder, error);
     let entries = match fs::read_dir(folder) {
