@@ -8,6 +8,7 @@ use foldlog_filesystem as filesystem;
 use uuid::Uuid;
 
 use crate::divergence::Divergence;
+use crate::names::UnregisteredEvent;
 use crate::operation::OpenOperation;
 use crate::storage::EntryKind;
 
@@ -23,7 +24,7 @@ pub use corruption::Corruption;
 pub use holder::Holder;
 pub(crate) use panics::{caught, panic_message};
 use text::{
-    also_restored, failures, last_text, list, numbers, operation_text, operations_text, waiting_text,
+    also_restored, failures, last_text, numbers, operation_text, operations_text, unregistered, waiting_text,
 };
 
 /// Holds the result of a call to the engine.
@@ -221,18 +222,9 @@ pub enum Error {
         /// Session that was to be created.
         session: Uuid,
     },
-    /// The log binds an event to reducers that the host did not declare.
-    #[error(
-        "event `{}` reduces into {} in this log, but the host declares no such reducer",
-        escape::text(event),
-        list(slices)
-    )]
-    NotRegistered {
-        /// Name of the event.
-        event: String,
-        /// Names of the slices whose reducers are missing.
-        slices: Vec<String>,
-    },
+    /// The log binds events to reducers that the host did not declare; the error names all of them.
+    #[error("{}", unregistered(.0))]
+    NotRegistered(Vec<UnregisteredEvent>),
     /// An import holds slices that the host did not declare; the error lists their names.
     #[error("Slice types not registered: {}", escape::text(&.0.join(", ")))]
     SlicesNotRegistered(Vec<String>),

@@ -1,8 +1,29 @@
 //! Names: the events and slices that a log has declared.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use foldlog_codec::body::{Declare, EventDeclaration, SliceDeclaration};
+use foldlog_codec::escape;
+use serde::Serialize;
+
+/// Names an event that a log binds to slices for which the host declares no reducers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnregisteredEvent {
+    /// Name of the event.
+    pub event: String,
+    /// Names of the slices, in the order of the log's declarations.
+    pub slices: Vec<String>,
+}
+
+impl fmt::Display for UnregisteredEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slices: Vec<String> =
+            self.slices.iter().map(|slice| format!("`{}`", escape::text(slice))).collect();
+        let (event, slices) = (escape::text(&self.event), slices.join(", "));
+        write!(f, "event `{event}` reduces into {slices} in this log, but the host declares no such reducer")
+    }
+}
 
 /// Holds declared events and slices. They are never rolled back.
 #[derive(Clone, Debug, Default)]

@@ -22,6 +22,9 @@ pub type SuspendedOperation = image::SuspendedOperation<SmolStr>;
 /// Names the records that announce a child session. The ids of child sessions are hashed from it too.
 pub(crate) const CHILD_SESSION: &str = "foldlog.child_session";
 
+/// Names the records that say by which the programs of a call are found, once a process is gone.
+pub(crate) const PROGRAMS: &str = "foldlog.programs";
+
 /// Announces a child session in the log of its parent: before the session is created or opened again, and before it
 /// begins to change the resources in a run of the operation, or goes on after another child did.
 ///

@@ -130,6 +130,9 @@ foldlog_codec::breakages! {
     ReplayEndUnchecked = "replay-end-unchecked": "A replayed host that returns early passes for one that does all.",
     ReplayAsOneProcess = "replay-as-one-process": "A host is called once for all processes that wrote its log.",
     ObservedAnew = "observed-anew": "A replayed host reads its inputs from outside again.",
+    ReplayExpiresLate = "replay-expires-late": "A replay judges what has expired by the time of the record before.",
+    ReplayedOnResources = "replayed-on-resources": "A replayed host and its tools work on its resources, and not on copies.",
+    LeftOtherwiseUntold = "left-otherwise-untold": "What a tool left that ran again passes for what is recorded.",
     FirstMissingAlone = "first-missing-alone": "Of several events without reducers only the first is named.",
     OlderVersionsBelieved = "older-versions-believed": "A recording of an older version passes for readable without being decoded.",
 

@@ -43,10 +43,11 @@ use crate::session::{RecoveryReport, State, read_outline};
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
+pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
-pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers, UnregisteredEvent};
+pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
 pub use segments::SegmentInfo;
 pub use shared::Comparison;
 pub use state::{ItemName, SliceReader, StateReader};

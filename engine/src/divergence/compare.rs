@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Action, Added, BuiltIn, Dispatch, Effect, Input, ItemId, Lane, ObjectId, Outcome, Payload, Removed,
-    ToolEnd,
+    Action, Added, BuiltIn, Dispatch, Effect, Input, ItemId, Lane, ObjectId, Observed, Outcome, Payload,
+    Removed, ToolEnd,
 };
 use foldlog_codec::msgpack::{Limits, Value};
 use foldlog_codec::{Kind, Record, SequenceNumber, record};
@@ -13,6 +13,7 @@ use super::Difference;
 use super::left_out::{LeaveOut, always, json_texts};
 use super::walk::{Found, Walk};
 use crate::names::Names;
+use crate::operation::PROGRAMS;
 
 /// Fields of a record's JSON form that its body does not hold.
 const OF_RECORD: [&str; 4] = ["sequence", "time", "kind", "bytes"];
@@ -72,6 +73,9 @@ pub(super) fn event_name(event: u32, names: &Names) -> String {
 fn others(walk: &mut Walk<'_>, kind: Kind, (old, new): (&[u8], &[u8]), names: &Names) -> Found {
     if holds_error(kind, old) && holds_error(kind, new) {
         walk.left_out.push(if kind == Kind::INPUT { "$.content" } else { "$.shown" });
+    }
+    if kind == Kind::OBSERVED && Observed::decode(old).is_ok_and(|observed| observed.name == PROGRAMS) {
+        walk.left_out.push("$.data");
     }
     match (form(kind, old, names), form(kind, new, names)) {
         (Some(old), Some(new)) => walk.values(&old, &new),

@@ -31,6 +31,7 @@
 //! | tool_end | `elapsed_us`; `not_undone[*].reason`; `shown` of an operation that was neither committed nor suspended, which is the error's text |
 //! | request | `failure.message` |
 //! | input | `content` if both sides hold an error's text (`is_error`) |
+//! | observed | `data` of the engine's own record of a call's programs: process ids and the like |
 //! | dispatch | the paths that a [`LeaveOut`] names for the event |
 //! | all | in texts: addresses, that is `0x` and 8 to 16 hexadecimal digits |
 //!
@@ -161,6 +162,19 @@ pub(crate) struct Difference {
     pub(crate) produced: Option<Value>,
     /// What differs, where the values do not show it.
     pub(crate) note: Option<String>,
+}
+
+impl Difference {
+    /// Makes the difference of a call's end whose tool left a resource otherwise, at these paths.
+    pub(crate) fn left_otherwise(resource: &str, paths: Vec<String>) -> Difference {
+        Difference {
+            slice: None,
+            path: format!("$.resources{}", walk::step(&Value::Str(resource.to_owned()))),
+            recorded: Some(Value::Array(Vec::new())),
+            produced: Some(Value::Array(paths.into_iter().map(Value::Str).collect())),
+            note: Some("paths at which the tool left it otherwise".to_owned()),
+        }
+    }
 }
 
 impl Divergence {

@@ -180,7 +180,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Returns the step to a field: `.name`, or `["any text"]`.
-fn step(key: &Value) -> String {
+pub(super) fn step(key: &Value) -> String {
     let plain = |text: &&str| {
         !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_') && {
             text.chars().next().is_some_and(|c| !c.is_numeric())

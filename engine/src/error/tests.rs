@@ -75,7 +75,7 @@ fn all() -> Vec<Error> {
         Error::ReadOnly { session, reason: text() },
         Error::NoSuchSession { session, path: path() },
         Error::WithinSession { path: path(), session_dir: path() },
-        Error::NotRegistered { event: text(), slices: vec![text()] },
+        Error::NotRegistered(vec![UnregisteredEvent { event: text(), slices: vec![text()] }]),
         Error::SlicesNotRegistered(vec![text()]),
         Error::PolicyMismatch { slice: text(), declared: Policy::Log, recorded: Policy::State },
         Error::DeclaredTwice { name: text(), reason: "" },

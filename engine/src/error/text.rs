@@ -6,6 +6,7 @@ use foldlog_codec::body::SuspensionForm;
 use foldlog_codec::{OperationId, SequenceNumber, escape};
 
 use super::Error;
+use crate::names::UnregisteredEvent;
 use crate::operation::OpenOperation;
 
 /// Lists operation ids, separated by commas.
@@ -57,8 +58,13 @@ pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
         .join(", ")
 }
 
+/// Lists events whose reducers are missing, separated by semicolons.
+pub(super) fn unregistered(events: &[UnregisteredEvent]) -> String {
+    events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 /// Lists names, each in backticks.
-pub(super) fn list(names: &[String]) -> String {
+fn list(names: &[String]) -> String {
     names.iter().map(|name| format!("`{}`", escape::text(name))).collect::<Vec<_>>().join(", ")
 }
 

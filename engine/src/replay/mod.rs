@@ -22,8 +22,16 @@
 //!
 //! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
 //!
-//! Resources are not touched: they are neither leased nor captured nor restored, and a host that reads one outside of a tool
-//! reads it as it is now. So tools whose run has captured resources, such as a workspace, never run in a replay.
+//! # Resources
+//!
+//! The resources themselves are not touched: they are neither leased nor captured nor restored.
+//! [`ExecutionState::resources`](crate::ExecutionState::resources) and the context of a tool show
+//! [copies](crate::tools::resources::Snapshotable::scratch) of them, as their recorded captures say: a workspace is a folder for
+//! temporary files, which goes with the replay. Between two captures a copy does not show what the host itself did to the resource,
+//! and what a host does to a copy is lost with the next tool. A resource without recorded captures, such as files in memory, is
+//! shown as the host made it, and so is one that no failed tool rolls back, such as a budget. What a host reads past the registry, it
+//! reads as it is now. The captures of a [composite snapshot](crate::tools::CompositeSnapshot) are in no record, so a replay's
+//! are empty, and its id is another one.
 //!
 //! # Memory
 //!
@@ -118,8 +126,9 @@ pub enum ReplayMode {
     /// No tool runs: what a call did and answered comes from the log.
     #[default]
     FromLog,
-    /// Tools that only read or that are [`Natural`](crate::Idempotency::Natural) run again, as far as their run has no captured
-    /// resource, and what they write and answer is compared. Calls that run together come from the log in any case. Calls of tools that
+    /// Tools that only read or that are [`Natural`](crate::Idempotency::Natural) run again, on copies of the resources as they were.
+    /// What they write and answer is compared, and so is what they leave of each resource. Calls that run together, that opened child
+    /// sessions, or whose run has a resource without recorded captures come from the log in any case. Calls of tools that
     /// [run elsewhere](crate::tools::ToolRunner::begin) can be begun; what they do outside is done again.
     RunTools,
 }

@@ -417,7 +417,8 @@ pub(crate) fn open_recorded(
     types: SessionTypes,
     part: RecordedPart,
 ) -> Result<Session> {
-    let RecordedPart { mut live, openings, recording, places } = part;
+    let RecordedPart { mut live, openings, mut recording, places } = part;
+    recording.fill()?;
     let report = RecoveryReport {
         interrupted: live.projection.operations.open().cloned().collect(),
         unsettled: live.projection.operations.unsettled().cloned().collect(),
@@ -531,12 +532,12 @@ pub(crate) fn check_declared(types: &SessionTypes, names: &Names) -> Result<()> 
             return Err(Error::PolicyMismatch { slice, declared, recorded });
         }
     }
+    let unregistered = types.unregistered(names);
+    if !unregistered.is_empty() {
+        return Err(Error::NotRegistered(unregistered));
+    }
     for event in names.events().filter(|event| !event.implicit) {
         let host = types.event(&event.name);
-        let missing = types.missing_reducers(names, event);
-        if !missing.is_empty() {
-            return Err(Error::NotRegistered { event: event.name.clone(), slices: missing });
-        }
         if let Some(host) = host.filter(|host| host.version < event.version) {
             let (name, stored) = (event.name.clone(), event.version);
             return Err(Error::NewerVersion { name, stored, supported: host.version });

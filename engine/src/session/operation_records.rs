@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, Settle, Suspension, ToolBegin, ToolEnd,
+    CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, ResourceSnapshot, Settle, Suspension,
+    ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
@@ -18,6 +19,7 @@ use super::settling::{RecordedSettlement, Settlement};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
+use crate::log::objects::Objects;
 use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone};
 use crate::options::Durability;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
@@ -55,6 +57,18 @@ fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Resu
     let shown = body.shown.map(value).transpose()?;
     let shown = shown.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok((body.result.map(value).transpose()?, shown))
+}
+
+/// Returns captures in their recorded form, by the resources' names.
+pub(super) fn captures_of(
+    resources: Vec<ResourceSnapshot<'_>>,
+    objects: &Objects,
+) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+    let captures = resources.into_iter().map(|ResourceSnapshot { resource, snapshot }| {
+        let snapshot = snapshot.map(|snapshot| objects.resolve(snapshot).map(Cow::into_owned));
+        Ok((resource.into_owned(), snapshot.transpose()?))
+    });
+    captures.collect()
 }
 
 impl Session {
@@ -153,12 +167,7 @@ impl Session {
         source.places.read(&source.storage, begin, begin, &mut |record| {
             let bad = Error::unread(begin);
             let body = ToolBegin::decode(record.body).map_err(bad)?;
-            let resources = body.resources.iter().map(|resource| {
-                let snapshot =
-                    resource.snapshot.map(|it| source.objects.resolve(it).map(|it| it.into_owned()));
-                Ok((resource.resource.clone().into_owned(), snapshot.transpose()?))
-            });
-            let resources = resources.collect::<Result<_>>()?;
+            let resources = captures_of(body.resources, &source.objects)?;
             let arguments = source.objects.resolve(body.arguments)?.into_owned();
             let closed = match body.closed {
                 Some(closed) => Some((closed.cause, source.objects.resolve(closed.shown)?.into_owned())),
@@ -233,13 +242,7 @@ impl Session {
     }
 
     fn read_end_resources(&self, end: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
-        self.read_tool_end(end, |body, source| {
-            let resources = body.resources.into_iter().map(|resource| {
-                let snapshot = resource.snapshot.map(|it| source.objects.resolve(it).map(Cow::into_owned));
-                Ok((resource.resource.into_owned(), snapshot.transpose()?))
-            });
-            resources.collect()
-        })
+        self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
     }
 
     /// Returns the result of an operation and the text that the model saw, from the record of its end.
@@ -330,10 +333,10 @@ impl Session {
     /// Returns the last approval of an operation that counts in this session and has not expired, whatever the operation
     /// did since: it holds for each run that follows from it.
     pub(crate) fn read_approval(&self, operation: OperationId) -> Result<Option<RecordedSettlement>> {
-        let (source, opened) = {
+        let (source, opened, now_us) = {
             let state = self.inner.state.lock();
             let opened = state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence);
-            (self.inner.log_source(&state), opened)
+            (self.inner.log_source(&state), opened, self.inner.judged_us(&state))
         };
         let from = operation.sequence().max(opened);
         let mut found = None;
@@ -351,7 +354,7 @@ impl Session {
             }
             Ok(())
         })?;
-        let counts = |until_us: Option<i64>| until_us.is_none_or(|until_us| until_us > self.now_us());
+        let counts = |until_us: Option<i64>| until_us.is_none_or(|until_us| until_us > now_us);
         Ok(found.filter(|(until_us, _)| counts(*until_us)).map(|(_, approval)| approval))
     }
 }

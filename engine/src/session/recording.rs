@@ -26,7 +26,7 @@ pub(crate) struct Rules {
     pub(crate) all: bool,
     /// Time without any record after which the next one counts as missing.
     pub(crate) patience: Duration,
-    /// Whether tools run again that may, and that work on nothing that is captured.
+    /// Whether tools run again that may.
     pub(crate) run_tools: bool,
     /// What is not compared.
     pub(crate) left_out: Arc<LeaveOut>,
@@ -185,12 +185,37 @@ impl Recording {
         Ok(())
     }
 
+    /// Hands the records that are still to come to `look`, until it finds something, and returns that.
+    pub(super) fn look_ahead<T>(
+        &self,
+        mut look: impl FnMut(&Record<'_>) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut next = self.ahead.front().map_or(self.read_through, |head| head.sequence);
+        let (mut at, mut found) = (None, None);
+        while next < self.end && found.is_none() {
+            let through = (next + AHEAD as u64 - 1).min(self.end - 1);
+            self.places.read_on(&self.storage, (next, through), &mut at, &mut |record| {
+                if found.is_none() {
+                    found = look(&record)?;
+                }
+                Ok(())
+            })?;
+            next = through + 1;
+        }
+        Ok(found)
+    }
+
     /// Returns the next record and who brings it; `None` behind the last.
     pub(super) fn head(&mut self) -> Result<Option<(&Recorded, Whose)>> {
         self.fill()?;
         let Some(head) = self.ahead.front() else { return Ok(None) };
         let whose = self.whose(head);
         Ok(Some((head, whose)))
+    }
+
+    /// Returns the time of the next record; `None` behind the last.
+    pub(super) fn next_us(&self) -> Option<i64> {
+        self.ahead.front().map(|head| head.time_us)
     }
 
     pub(super) fn whose(&self, record: &Recorded) -> Whose {

@@ -22,23 +22,26 @@
 //! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
 //! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use foldlog_codec::body::{Declare, Lane, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
+use super::operation_records::captures_of;
 use super::operations::{ActiveCall, Ended};
 use super::recording::{Recording, Whose};
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::clock;
-use crate::divergence::{Divergence, LaneName, compare, record_name};
+use crate::divergence::{Difference, Divergence, LaneName, compare, record_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::writer::Body;
+use crate::operation::CHILD_SESSION;
 use crate::sabotage::{self, Breakage};
 
 /// Holds what a session needs to know of its replay without its lock.
@@ -110,6 +113,16 @@ impl WriterState {
         let lane = Lane::of(kind, produced).unwrap_or_default().into();
         recording.note(Divergence::extra(next, lane, (kind, produced), &names));
         Ok(recording.diverged())
+    }
+
+    /// Notes that a tool, whose end is the next record, left a resource otherwise than recorded.
+    fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
+        let recording = self.recording()?;
+        let Some((head, whose)) = recording.head()? else { return Ok(()) };
+        let difference = Difference::left_otherwise(resource, paths);
+        let divergence = Divergence::changed(head.sequence, whose.lane(), head.kind.to_string(), difference);
+        recording.note(divergence);
+        Ok(())
     }
 
     /// Returns the divergence that the next record was not produced.
@@ -391,11 +404,63 @@ impl Session {
         self.inner.schedule.notify_all();
     }
 
+    /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
+    pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+        let inner = &self.inner;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin))?;
+        let objects = state.log.objects.clone();
+        let Some((head, _)) = state.recording()?.head()? else { return Ok(BTreeMap::new()) };
+        match ToolEnd::decode(&head.body) {
+            Ok(end) => captures_of(end.resources, &objects),
+            Err(_) => Ok(BTreeMap::new()),
+        }
+    }
+
+    /// Returns the captures of the first begin that is still to come in this process and records any; empty if none does.
+    pub(crate) fn captures_to_come(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+        let mut state = self.inner.state.lock();
+        let objects = state.log.objects.clone();
+        let first = state.recording()?.look_ahead(|record| match ToolBegin::decode(record.body) {
+            Ok(begin) if record.kind == Kind::TOOL_BEGIN && !begin.resources.is_empty() => {
+                captures_of(begin.resources, &objects).map(Some)
+            }
+            _ => Ok(None),
+        });
+        Ok(first?.unwrap_or_default())
+    }
+
+    /// Returns whether the call whose begin comes next in this handle's lane opened child sessions.
+    pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
+        let mut state = self.in_turn(self.inner.writable()?)?;
+        let recording = state.recording()?;
+        let begin = recording.head()?.map(|(head, _)| head.sequence);
+        let opened = recording.look_ahead(|record| {
+            Ok(match record.kind {
+                Kind::OBSERVED => Observed::decode(record.body)
+                    .is_ok_and(|observed| observed.name == CHILD_SESSION)
+                    .then_some(true),
+                Kind::TOOL_END => {
+                    ToolEnd::decode(record.body).is_ok_and(|end| Some(end.begin) == begin).then_some(false)
+                }
+                _ => None,
+            })
+        });
+        Ok(opened?.unwrap_or(false))
+    }
+
     /// Compares the end of a call, whose tool ran again, with the recorded one. Captures, durations and what could not be
-    /// undone are the recorded ones.
-    pub(crate) fn end_run_again(&self, end: &ToolEnd<'_>) -> Result<Ended> {
+    /// undone are the recorded ones. `left` names what of the resources the tool left otherwise than recorded.
+    pub(crate) fn end_run_again(
+        &self,
+        end: &ToolEnd<'_>,
+        left: BTreeMap<String, Vec<String>>,
+    ) -> Result<Ended> {
         let inner = &self.inner;
         let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin))?;
+        for (resource, paths) in left {
+            state.note_left_otherwise(&resource, paths)?;
+        }
+        inner.go_on(&mut state)?;
         let recorded = state.recording()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
         let mut produced = end.clone();
         if let Ok(recorded) = ToolEnd::decode(&recorded) {

@@ -14,6 +14,7 @@ use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::record_body::RecordBody;
 use crate::fold::suspended::{Standing, Standings};
 use crate::operation::{SuspendedOperation, UnsettledOperation};
+use crate::sabotage::{self, Breakage};
 use crate::types::encode;
 
 /// States what somebody decides about an operation that was interrupted or is suspended.
@@ -258,6 +259,13 @@ impl Session {
 }
 
 impl Inner {
+    /// Returns the time by which it is judged what has expired: in a replay that of the next record, since a process may have
+    /// been begun long behind the last one.
+    pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
+        let next_us = state.recording.as_ref().and_then(|recording| recording.next_us());
+        next_us.filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)).unwrap_or_else(|| self.now_us())
+    }
+
     /// Returns how suspended operations stand now.
     pub(super) fn standings<'a>(&self, state: &'a WriterState) -> Standings<'a> {
         Standings {
@@ -265,7 +273,7 @@ impl Inner {
             path: &state.live.path,
             position: state.log.next_sequence().saturating_sub(1),
             opened: state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence),
-            now_us: self.now_us(),
+            now_us: self.judged_us(state),
         }
     }
 }

@@ -265,6 +265,23 @@ impl Captures {
         if failed.is_empty() { Ok(not_undone) } else { Err(Error::RestoreFailed { restored, failed }) }
     }
 
+    /// Names what of the resources that are rolled back with a failed tool is not as it was at these captures, by the
+    /// resources' names.
+    pub(super) fn differences(&self, resources: &ResourceRegistry) -> Result<BTreeMap<String, Vec<String>>> {
+        let mut differing = BTreeMap::new();
+        for captured in self.of_each.iter() {
+            let Some(resource) = resources.captured().get(&captured.name) else { continue };
+            let Some(snapshot) = captured.snapshot.as_ref().filter(|_| resource.rolls_back()) else {
+                continue;
+            };
+            let differ = caught(&captured.name, || resource.differences(snapshot))?;
+            if !differ.is_empty() {
+                differing.insert(captured.name.clone().into_owned(), differ);
+            }
+        }
+        Ok(differing)
+    }
+
     /// Returns whether both hold the same state of each resource that is rolled back with a failed tool.
     fn is_same(&self, other: &Captures, resources: &ResourceRegistry) -> bool {
         resources.captured().iter().filter(|(_, resource)| resource.rolls_back()).all(|(name, resource)| {

@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::captures::{Captures, CompositeSnapshot, SnapshotMetadata};
 use super::checkpoints::CheckpointStore;
+use super::scratch::Scratch;
 use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
@@ -58,6 +59,8 @@ struct Inner {
     folder: OnceLock<PathBuf>,
     /// Call under whose leases the run works, if its session is a child.
     parent: Option<ParentCall>,
+    /// Copies of the resources, if the session replays and somebody has looked at them.
+    scratch: OnceLock<Option<Scratch>>,
 }
 
 /// Names the call for which a child session works, and which child it is.
@@ -245,6 +248,7 @@ impl ExecutionStateBuilder {
             apart,
             folder,
             parent,
+            scratch: OnceLock::new(),
         };
         let state = ExecutionState { session, inner: Arc::new(inner) };
         state.sync_earlier();
@@ -306,12 +310,12 @@ impl ExecutionState {
     /// Makes durable the captures that a killed process recorded, before the session's first append attests
     /// their records. If that fails, the session takes no writes.
     fn sync_earlier(&self) {
-        if self.resources().captured().is_empty() || sabotage::is(Breakage::EarlierCapturesUnsynced) {
+        if self.registered().captured().is_empty() || sabotage::is(Breakage::EarlierCapturesUnsynced) {
             return;
         }
         let synced = self.session().unattested_captures().and_then(|captured| {
             captured.iter().try_for_each(|(name, recorded)| {
-                match self.resources().captured().get(name.as_str()) {
+                match self.registered().captured().get(name.as_str()) {
                     Some(resource) => resource.sync_captures(recorded),
                     None => Ok(()),
                 }
@@ -332,9 +336,13 @@ impl ExecutionState {
         &self.session
     }
 
-    /// Returns the resources.
-    pub fn resources(&self) -> &ResourceRegistry {
+    /// Returns the resources that the host gave the run.
+    pub(crate) fn registered(&self) -> &ResourceRegistry {
         &self.inner.resources
+    }
+
+    pub(super) fn scratch_once(&self) -> &OnceLock<Option<Scratch>> {
+        &self.inner.scratch
     }
 
     /// Returns the clock that the tools of the run read.
@@ -426,17 +434,17 @@ impl ExecutionState {
         tag: impl FnOnce() -> Option<String>,
     ) -> Result<Captures> {
         let latest = self.inner.latest.lock().clone();
-        if latest.are_all(self.resources()) {
+        if latest.are_all(self.registered()) {
             return Ok(latest);
         }
         self.check_apart()?;
         let tag = tag();
         let durable = self.session().durability() != Durability::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
-        let captures = Captures::of(self.resources(), &options, &latest);
+        let captures = Captures::of(self.registered(), &options, &latest);
         if !durable {
             // After the captures, so that no sync takes this request before they exist, and before any record names them.
-            let captured = self.resources().captured().values();
+            let captured = self.registered().captured().values();
             self.session().sync_first(captured.map(|resource| Arc::clone(resource) as Arc<dyn SyncCaptures>));
         }
         let captures = captures?;
@@ -447,7 +455,7 @@ impl ExecutionState {
     /// Has the resources and the session remove what they can make again, to free space on the disk.
     pub(crate) fn free_caches(&self) {
         self.session().give_up_caches();
-        for resource in self.resources().captured().values() {
+        for resource in self.registered().captured().values() {
             // A host's resource may panic; the recovery goes on all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));
         }
@@ -485,7 +493,7 @@ impl ExecutionState {
             return Ok(());
         }
         let folder = self.session().dir();
-        let mut captured = self.resources().captured().iter();
+        let mut captured = self.registered().captured().iter();
         if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(folder)) {
             let reason = format!("the session's own folder is in it, {}", folder.display());
             return Err(Error::Resource { resource: name.clone().into_owned(), reason });
@@ -513,7 +521,7 @@ impl ExecutionState {
     /// Call this with the lease that keeps the other children off.
     pub(crate) fn announce_work(&self) -> Result<()> {
         match self.parent() {
-            Some(parent) if !self.resources().captured().is_empty() => parent.announce_work(),
+            Some(parent) if !self.registered().captured().is_empty() => parent.announce_work(),
             _ => Ok(()),
         }
     }

@@ -15,6 +15,7 @@
 //! | `execution` | [`ExecutionState`]: one run, its session and its resources |
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
 //! | `replayed` | calls in a session that replays: what they did and answered comes from the log |
+//! | `scratch` | the copies that a run of such a session shows in the place of its resources |
 //! | `restoring` | rolling back to a composite snapshot, as an operation of its own |
 //! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
 //! | `known` | what the log says of an earlier call with the same origin |
@@ -96,6 +97,7 @@ mod replayed;
 pub mod resources;
 mod restoring;
 mod runner;
+mod scratch;
 mod several;
 mod suspended;
 

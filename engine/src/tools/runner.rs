@@ -39,7 +39,7 @@ impl ToolRunner {
     /// [`Error::SnapshotMismatch`].
     #[must_use]
     pub fn within(&self, context: &ToolContext) -> ToolRunner {
-        let is_anothers = !context.resources().is_same(self.state.resources());
+        let is_anothers = !context.running.state.registered().is_same(self.state.registered());
         ToolRunner { session: context.session().clone(), is_anothers, ..self.clone() }
     }
 
@@ -62,11 +62,14 @@ impl ToolRunner {
         Ok(())
     }
 
-    /// Returns whether a replay runs the tool of a call again: it may run twice, and works on nothing that is captured, which
-    /// a replay does not touch.
-    fn may_run_again(&self, info: &CallInfo) -> bool {
+    /// Returns whether a replay runs the tool of a call again: it may run twice, copies stand for all that it works on, and it
+    /// opened no child session, which would be another one now.
+    fn may_run_again(&self, info: &CallInfo) -> Result<bool> {
         let harmless = info.reads_only || info.idempotency == Idempotency::Natural;
-        harmless && self.state.resources().captured().is_empty() && self.session.runs_tools_again()
+        Ok(harmless
+            && self.session.runs_tools_again()
+            && self.state.has_all_as_it_was()
+            && !self.session.next_call_opens_children()?)
     }
 
     /// Returns what the recorded run of the call that `info` describes returned.
@@ -97,7 +100,7 @@ impl ToolRunner {
         still_due: &dyn Fn() -> Result<()>,
         handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
     ) -> Result<ToolReport> {
-        if self.session.replays() && !self.may_run_again(&info) {
+        if self.session.replays() && !self.may_run_again(&info)? {
             return self.run_replayed(&info, arguments);
         }
         let operation = self.begin_as(info, arguments, options, still_due)?;

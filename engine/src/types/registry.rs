@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{BuiltIn, EventDeclaration, Policy};
+use foldlog_codec::body::{BuiltIn, Policy};
 use foldlog_codec::msgpack::Value;
 
 use super::reducer::{downcast, resolve_op, resolve_upsert};
@@ -18,7 +18,8 @@ use crate::items::AnyValue;
 use crate::items::Items;
 use crate::items::index::{KeyIndex, KeyOf, Keys};
 use crate::items::rows::Rows;
-use crate::names::Names;
+use crate::names::{Names, UnregisteredEvent};
+use crate::sabotage::{self, Breakage};
 
 /// Number of a LOG slice's last items that its reducers see by default.
 pub(crate) const TAIL_ITEMS: usize = 1;
@@ -217,15 +218,19 @@ impl SessionTypes {
         self.inner.retired.iter().any(|(e, s)| e == event && s == slice)
     }
 
-    /// Returns the slices to which a log binds an event and for which the host declares neither a reducer of the event nor
-    /// that there is none any more.
-    pub(crate) fn missing_reducers(&self, names: &Names, event: &EventDeclaration) -> Vec<String> {
-        let host = self.event(&event.name);
-        let slices = event.bindings.iter().map(|binding| names.slice_name(binding.slice));
-        slices
-            .filter(|slice| !self.is_retired(&event.name, slice))
-            .filter(|slice| !host.is_some_and(|host| host.reducers.iter().any(|(name, _)| name == slice)))
-            .collect()
+    /// Returns the events that a log binds to slices for which the host declares neither a reducer of the event nor that there
+    /// is none any more.
+    pub(crate) fn unregistered(&self, names: &Names) -> Vec<UnregisteredEvent> {
+        let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
+        let events = names.events().filter(|event| !event.implicit).map(|event| {
+            let host = self.event(&event.name);
+            let slices = event.bindings.iter().map(|binding| names.slice_name(binding.slice));
+            let missing = slices.filter(|slice| !self.is_retired(&event.name, slice)).filter(|slice| {
+                !host.is_some_and(|host| host.reducers.iter().any(|(name, _)| name == slice))
+            });
+            UnregisteredEvent { event: event.name.clone(), slices: missing.collect() }
+        });
+        events.filter(|event| !event.slices.is_empty()).take(at_most).collect()
     }
 
     /// Returns the names and policies of all declared slices.

@@ -163,7 +163,7 @@ impl Ground {
                 // A host's types may have something to say before, or where nobody else has.
                 let of_types = matches!(
                     error,
-                    Error::NotRegistered { .. }
+                    Error::NotRegistered(_)
                         | Error::PolicyMismatch { .. }
                         | Error::NewerVersion { .. }
                         | Error::Decode { .. }

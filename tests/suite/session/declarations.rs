@@ -90,14 +90,15 @@ fn a_forgotten_reducer_is_named_on_opening_unless_it_was_given_up_on_purpose() {
 
     let fewer = || SessionTypes::builder().slice::<Plan>().append_all::<Plan>();
     match home.store.open_session(id, &fewer().build().unwrap()) {
-        Err(Error::NotRegistered { event, slices }) => {
-            assert_eq!(event, "plan.step_added");
-            assert_eq!(slices, ["current_step", "step_of_part", "preview"]);
+        Err(Error::NotRegistered(missing)) => {
+            assert_eq!(missing.len(), 1);
+            assert_eq!(missing[0].event, "plan.step_added");
+            assert_eq!(missing[0].slices, ["current_step", "step_of_part", "preview"]);
         }
         other => panic!("{other:?}"),
     }
     match home.store.open_read_only(id, &SessionTypes::default()) {
-        Err(Error::NotRegistered { slices, .. }) => assert_eq!(slices.len(), 4),
+        Err(Error::NotRegistered(missing)) => assert_eq!(missing[0].slices.len(), 4),
         other => panic!("{other:?}"),
     }
     // No word of `undeclared`: it never had a reducer that could be forgotten.

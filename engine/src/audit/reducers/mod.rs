@@ -30,6 +30,7 @@ use uuid::Uuid;
 use super::LogReader;
 use crate::divergence::{Divergence, LeaveOut};
 use crate::error::Result;
+use crate::names::UnregisteredEvent;
 use crate::types::SessionTypes;
 
 /// Number of divergences that a report holds by default.
@@ -73,15 +74,6 @@ pub struct ReducersReplayed {
     pub slices: Vec<SliceDiffers>,
     /// Why the fold of the produced effects ended before the log did; `None` if it did not.
     pub stopped: Option<String>,
-}
-
-/// Names an event that a log binds to slices for which the host declares no reducers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct UnregisteredEvent {
-    /// Name of the event.
-    pub event: String,
-    /// Names of the slices, in the order of the log's declarations.
-    pub slices: Vec<String>,
 }
 
 /// Describes how a slice would differ at the end of a log if its reducers had been today's.
@@ -163,15 +155,6 @@ impl LogReader {
         options: &ReplayReducers,
     ) -> Result<ReducersReplayed> {
         run::replay(self, types, options)
-    }
-}
-
-impl fmt::Display for UnregisteredEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slices: Vec<String> =
-            self.slices.iter().map(|slice| format!("`{}`", escape::text(slice))).collect();
-        let (event, slices) = (escape::text(&self.event), slices.join(", "));
-        write!(f, "event `{event}` reduces into {slices} in this log, but the host declares no such reducer")
     }
 }
 

@@ -6,7 +6,7 @@ use foldlog_codec::body::{Action, Added, Binding, BuiltIn, Dispatch, Effect, Lan
 use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use super::fold::ProducedFold;
-use super::{LogReader, ReducersReplayed, ReplayReducers, UnregisteredEvent};
+use super::{LogReader, ReducersReplayed, ReplayReducers};
 use crate::divergence::{self, Difference, Divergence, record_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
@@ -48,7 +48,7 @@ pub(super) fn replay(
             compared: 0,
             diverged: 0,
             divergences: Vec::new(),
-            not_registered: not_registered(types, &reader.outline.names),
+            not_registered: types.unregistered(&reader.outline.names),
             slices: Vec::new(),
             stopped: None,
         },
@@ -73,20 +73,6 @@ pub(super) fn live_state(reader: &LogReader) -> LiveState {
     let mut live = LiveState::new(LogSlices::InLog);
     reader.rollbacks.values().for_each(|rollback| live.positions.expect_target(rollback.to));
     live
-}
-
-/// Returns the events that a log binds to slices for which the host declares no reducers.
-fn not_registered(types: &SessionTypes, names: &Names) -> Vec<UnregisteredEvent> {
-    let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
-    let events = names.events().filter(|event| !event.implicit);
-    events
-        .map(|event| UnregisteredEvent {
-            event: event.name.clone(),
-            slices: types.missing_reducers(names, event),
-        })
-        .filter(|event| !event.slices.is_empty())
-        .take(at_most)
-        .collect()
 }
 
 struct Replay<'a> {

@@ -17,6 +17,7 @@
 //!    is left open.
 
 use foldlog_codec::{OperationId, SequenceNumber};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -76,6 +77,7 @@ impl Drop for Operation {
         }
         let begun = &self.running().begun;
         if self.context.session.replays() {
+            self.running().state.end_on_copies();
             return self.context.session.let_go_replayed(begun.begin, begun.within.operation());
         }
         let Some(leases) = self.running().held.lock().as_ref().map(|held| held.leases.clone()) else {
@@ -290,7 +292,7 @@ impl Operation {
     }
 
     /// Begins a call of a replay whose tool runs again: compares its begin with the recorded one. Takes no lease and captures
-    /// nothing.
+    /// nothing; the tool works on copies.
     fn begin_again(
         state: &ExecutionState,
         session: &Session,
@@ -304,7 +306,8 @@ impl Operation {
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
         let text = text_payload(arguments);
         let begun = session.begin_run_again(&info.to_begin(&text))?;
-        let held = Held { before: Captures::default(), leases: None, text };
+        let recorded = session.read_begin(begun.begin, |begin| begin.resources)?;
+        let held = Held { before: state.begin_on_copies(recorded)?, leases: None, text };
         Ok(Operation::running_as(state, session, (begun, info), held))
     }
 }
@@ -377,8 +380,8 @@ impl RunningCall {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         }
         if self.state.session().replays() {
-            let text = held.take().map(|held| held.text).unwrap_or_default();
-            return self.finish_again(ending, text);
+            let Held { before, text, .. } = held.take().unwrap_or_default();
+            return self.finish_again(ending, &before, text);
         }
         // The session refused writes of a call that was to stop, so its work may be incomplete even if it
         // reports success.
@@ -467,10 +470,24 @@ impl RunningCall {
         Ok(report)
     }
 
-    /// Ends a call of a replay, whose tool ran again: compares its end with the recorded one. The resources are not touched.
-    fn finish_again(&self, mut ending: Ending, mut text: Vec<u8>) -> Result<ToolReport> {
+    /// Ends a call of a replay, whose tool ran again on copies of the resources: compares what it left, and its end, with
+    /// what is recorded.
+    fn finish_again(&self, mut ending: Ending, before: &Captures, mut text: Vec<u8>) -> Result<ToolReport> {
         ending.suspension = self.suspension(&ending, &text);
-        let ended = self.state.session().end_run_again(&self.end(&ending, None, &mut text))?;
+        let session = self.state.session();
+        let left = match ending.keeps() {
+            true => {
+                let recorded = if before.is_empty() {
+                    Ok(BTreeMap::new())
+                } else {
+                    session.captures_at_end(self.begun.begin)
+                };
+                recorded.and_then(|recorded| self.state.differ_from(recorded))
+            }
+            false => self.restore(before).map(|_| BTreeMap::new()),
+        };
+        self.state.end_on_copies();
+        let ended = session.end_run_again(&self.end(&ending, None, &mut text), left?)?;
         self.report(ending, &ended)
     }
 

@@ -51,6 +51,7 @@ use super::cgroup::Cgroup;
 use crate::clock;
 use crate::error::{Error, Result as EngineResult};
 use crate::generator::Generator;
+use crate::operation::PROGRAMS;
 use crate::sabotage::{self, Breakage};
 use crate::session::Session;
 use crate::session::operations::ActiveCall;
@@ -220,9 +221,6 @@ pub(in crate::tools) struct Group {
     cgroup: Option<String>,
 }
 
-/// Names the records that hold a [`Group`].
-const GROUP: &str = "foldlog.programs";
-
 /// Script of the leader. It waits until this process is gone, and then kills the control group, whose
 /// `cgroup.kill` is its first argument, and its own process group. It ignores the signals that a program may
 /// send to its whole group.
@@ -235,7 +233,7 @@ impl Group {
     ///
     /// Those of reading the log.
     pub(in crate::tools) fn recorded(session: &Session, from: SequenceNumber) -> EngineResult<Vec<Group>> {
-        session.observed(GROUP, from)
+        session.observed(PROGRAMS, from)
     }
 
     /// Describes the group of a leader that runs. Returns `None` if the system does not say when the leader
@@ -402,7 +400,7 @@ impl State {
             leader.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let leader = self.leader.insert(leader.spawn()?);
         if let Some(group) = Group::of(leader, marked) {
-            call.handle().record_fact(GROUP, &group)?;
+            call.handle().record_fact(PROGRAMS, &group)?;
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ pub(in crate::tools) struct RunningCall {
 }
 
 /// Holds what a call needs for its end: the captures to restore and the leases to release.
+#[derive(Default)]
 pub(in crate::tools) struct Held {
     /// Captures of the resources, from before the begin.
     pub(in crate::tools) before: Captures,

@@ -38,7 +38,9 @@ impl ResourceRegistryBuilder {
     /// before each call that may change something, and restores it if the call fails.
     pub fn filesystem<F: Filesystem + Snapshotable>(self, filesystem: Arc<F>) -> Self {
         let shared: Arc<dyn Filesystem> = Arc::clone(&filesystem) as _;
-        self.snapshotable(filesystem).resource::<dyn Filesystem>(shared)
+        self.captured(F::NAME.into(), Arc::clone(&filesystem), |builder, copy| builder.filesystem::<F>(copy))
+            .resource::<F>(filesystem)
+            .resource::<dyn Filesystem>(shared)
     }
 }
 
@@ -113,6 +115,14 @@ mod host {
 
         fn recall(recorded: &[u8]) -> Result<FilesystemSnapshot> {
             msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
+        }
+
+        fn scratch(&self, snapshot: &FilesystemSnapshot) -> Result<Option<HostFilesystem>> {
+            Ok(Some(HostFilesystem::scratch(self, snapshot)?))
+        }
+
+        fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
+            Ok(HostFilesystem::differences(self, snapshot)?)
         }
 
         fn free_caches(&self) {

@@ -40,6 +40,7 @@ mod registry;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
 pub use lease::{Lease, LeaseHolder, Marked};
+pub(crate) use registry::ScratchRegistry;
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
 
 /// Says how to capture a resource.
@@ -181,6 +182,32 @@ pub trait Snapshotable: Send + Sync + 'static {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
     }
 
+    /// Makes a copy of the resource, as it was at a capture, that shares nothing with the resource. A replay shows it to
+    /// the host and its tools in the place of the resource. `None`, the default, says that there is no such copy: in a
+    /// replay no tool runs then that works on the resource.
+    ///
+    /// # Errors
+    ///
+    /// Return an error if the copy cannot be made; the replay ends with it.
+    fn scratch(&self, snapshot: &Self::Snapshot) -> Result<Option<Self>>
+    where
+        Self: Sized,
+    {
+        let _ = snapshot;
+        Ok(None)
+    }
+
+    /// Names what of the resource is not as it was at a capture, for a replay that compares what a tool left. The default
+    /// captures the resource, and names the whole resource unless both captures are [the same](Snapshotable::is_same).
+    ///
+    /// # Errors
+    ///
+    /// Return an error if the resource cannot be looked at.
+    fn differences(&self, snapshot: &Self::Snapshot) -> Result<Vec<String>> {
+        let now = self.snapshot(&CaptureOptions::default())?;
+        Ok(if Self::is_same(&now, snapshot) { Vec::new() } else { vec![Self::NAME.to_owned()] })
+    }
+
     /// Returns whether the resource holds the files in `folder`, so that a restore may change them; `false`
     /// by default. The engine captures nothing, and runs no tool that may change something, if a resource
     /// holds the session's own folder: rolling back a call would roll back the log.
@@ -231,6 +258,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn is_shared(&self) -> bool;
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
+    fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
     fn holds(&self, folder: &Path) -> bool;
     fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
 }
@@ -296,6 +324,10 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool {
         matches!((typed::<R>(one), typed::<R>(other)), (Ok(one), Ok(other)) if R::is_same(one, other))
+    }
+
+    fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>> {
+        Snapshotable::differences(self, typed::<R>(snapshot)?)
     }
 
     fn holds(&self, folder: &Path) -> bool {

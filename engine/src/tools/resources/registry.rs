@@ -1,12 +1,15 @@
 use std::any::{Any, TypeId};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{AnyResource, Lease, LeaseHolder, Snapshotable};
+use super::{AnyResource, AnySnapshot, Lease, LeaseHolder, Snapshotable, typed};
 use crate::error::{Error, Result};
+
+/// Makes a [copy](Snapshotable::scratch) of a resource, registered as the resource itself is; `None` if it makes no copies.
+type Copied = Arc<dyn Fn(&AnySnapshot) -> Result<Option<ResourceRegistry>> + Send + Sync>;
 
 /// Holds the resources of a run by their types, and those that can be captured by their names too. Cheap to
 /// clone. The set of resources never changes.
@@ -18,10 +21,29 @@ pub struct ResourceRegistry {
 /// Holds the registered resources.
 #[derive(Default)]
 struct Registered {
-    /// An `Arc<T>` for each type `T`, which may be a trait object.
-    by_type: BTreeMap<TypeId, Box<dyn Any + Send + Sync>>,
+    /// Resources by their types.
+    by_type: BTreeMap<TypeId, Typed>,
     /// Resources that can be captured, by their names in records.
     captured: BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>>,
+    /// How copies of these are made.
+    copies: BTreeMap<Cow<'static, str>, Copied>,
+}
+
+/// Holds a resource as one of its types.
+#[derive(Clone)]
+struct Typed {
+    /// An `Arc<T>` of the type `T`, which may be a trait object.
+    resource: Arc<dyn Any + Send + Sync>,
+    /// Address of the resource, which is the same whatever its type.
+    address: usize,
+}
+
+/// Holds copies of resources, in a registry of their own.
+pub(crate) struct ScratchRegistry {
+    /// Registry that has the copies in the place of the resources.
+    pub(crate) resources: ResourceRegistry,
+    /// Whether every resource that is rolled back with a failed tool is a copy there.
+    pub(crate) is_whole: bool,
 }
 
 impl fmt::Debug for ResourceRegistry {
@@ -42,7 +64,7 @@ impl ResourceRegistry {
 
     /// Returns the resource that was registered as a `T`; `None` if there is none.
     pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.inner.by_type.get(&TypeId::of::<T>())?.downcast_ref::<Arc<T>>().cloned()
+        self.inner.by_type.get(&TypeId::of::<T>())?.resource.downcast_ref::<Arc<T>>().cloned()
     }
 
     /// Returns the resource that was registered as a `T`, or `default` if there is none.
@@ -70,6 +92,34 @@ impl ResourceRegistry {
         self.inner.captured.values().any(|resource| resource.is_shared())
     }
 
+    /// Makes a registry in which copies stand for the resources that are rolled back with a failed tool, as they were at these
+    /// captures, which are in their recorded form. What has no such copy stays as it is.
+    pub(crate) fn scratch(&self, recorded: &BTreeMap<String, Option<Vec<u8>>>) -> Result<ScratchRegistry> {
+        let Registered { by_type, captured, .. } = &*self.inner;
+        let mut scratch = Registered::default();
+        let mut copied = BTreeSet::new();
+        let rolled_back = captured.iter().filter(|(_, resource)| resource.rolls_back());
+        for (name, resource) in rolled_back.clone() {
+            let recorded = recorded.get(name.as_ref()).and_then(Option::as_ref);
+            let Some((recorded, copy)) = recorded.zip(self.inner.copies.get(name)) else { continue };
+            let Some(copy) = copy(&resource.recall(recorded)?)? else { continue };
+            scratch.by_type.extend(copy.inner.by_type.iter().map(|(of, typed)| (*of, typed.clone())));
+            scratch
+                .captured
+                .extend(copy.inner.captured.iter().map(|(of, copy)| (of.clone(), Arc::clone(copy))));
+            copied.insert(address(resource));
+        }
+        let is_whole = rolled_back.clone().all(|(_, resource)| copied.contains(&address(resource)));
+        for (name, resource) in captured {
+            scratch.captured.entry(name.clone()).or_insert_with(|| Arc::clone(resource));
+        }
+        // Nor is a copied resource found as some other type.
+        for (of, typed) in by_type.iter().filter(|(_, typed)| !copied.contains(&typed.address)) {
+            scratch.by_type.entry(*of).or_insert_with(|| typed.clone());
+        }
+        Ok(ScratchRegistry { resources: ResourceRegistry { inner: Arc::new(scratch) }, is_whole })
+    }
+
     /// Takes the lease of each resource that others may work on, in ascending order of the names, and adds it
     /// to `leases`. If one lease cannot be taken, `leases` keeps those that were taken before.
     pub(crate) fn lease(
@@ -83,6 +133,11 @@ impl ResourceRegistry {
         }
         Ok(())
     }
+}
+
+/// Returns where a resource is in memory, whatever type it is seen as.
+fn address<T: ?Sized>(resource: &Arc<T>) -> usize {
+    Arc::as_ptr(resource).cast::<()>().addr()
 }
 
 /// Collects the resources of a [`ResourceRegistry`]. [`build`](ResourceRegistryBuilder::build) reports types
@@ -103,7 +158,8 @@ impl ResourceRegistryBuilder {
     /// Registers a resource as a `T`, which is its own type or a trait object's. The engine does not capture
     /// the resource.
     pub fn resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> Self {
-        if self.registered.by_type.insert(TypeId::of::<T>(), Box::new(resource)).is_some() {
+        let typed = Typed { address: address(&resource), resource: Arc::new(resource) };
+        if self.registered.by_type.insert(TypeId::of::<T>(), typed).is_some() {
             self.fail(std::any::type_name::<T>(), "another of that type is registered");
         }
         self
@@ -112,15 +168,35 @@ impl ResourceRegistryBuilder {
     /// Registers a resource under its own type and under [`Snapshotable::NAME`]. The engine captures it
     /// before each call that may change something, and restores it if the call fails.
     pub fn snapshotable<R: Snapshotable>(self, resource: Arc<R>) -> Self {
-        self.named(R::NAME, Arc::clone(&resource)).resource::<R>(resource)
+        self.captured(R::NAME.into(), Arc::clone(&resource), |builder, resource| {
+            builder.snapshotable::<R>(resource)
+        })
+        .resource::<R>(resource)
     }
 
     /// Registers a resource under a name of the host's choice in place of [`Snapshotable::NAME`]. The engine
     /// captures and restores the resource like any other, but [`get`](ResourceRegistry::get) does not find
     /// it. Use this to recover a session of another host under the names in its records, and for several
     /// resources of one type.
-    pub fn named<R: Snapshotable>(mut self, name: impl Into<Cow<'static, str>>, resource: Arc<R>) -> Self {
+    pub fn named<R: Snapshotable>(self, name: impl Into<Cow<'static, str>>, resource: Arc<R>) -> Self {
         let name = name.into();
+        let own = name.clone();
+        self.captured(name, resource, move |builder, resource| builder.named::<R>(own.clone(), resource))
+    }
+
+    /// Registers a resource that is captured. `again` registers a copy of it as it is registered itself.
+    pub(super) fn captured<R: Snapshotable>(
+        mut self,
+        name: Cow<'static, str>,
+        resource: Arc<R>,
+        again: impl Fn(ResourceRegistryBuilder, Arc<R>) -> ResourceRegistryBuilder + Send + Sync + 'static,
+    ) -> Self {
+        let of = Arc::clone(&resource);
+        let copied: Copied = Arc::new(move |snapshot| {
+            let copy = of.scratch(typed::<R>(snapshot)?)?;
+            copy.map(|copy| again(ResourceRegistry::builder(), Arc::new(copy)).build()).transpose()
+        });
+        self.registered.copies.insert(name.clone(), copied);
         if self.registered.captured.insert(name.clone(), resource).is_some() {
             self.fail(&name, "another of that name is registered");
         }

@@ -10,8 +10,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    Durability, Event, ExecutionState, Generator, Idempotency, Policy, ResourceRegistry, Session,
-    SessionTypes, Slice, SliceOp, Store, StoreOptions,
+    Clock, Durability, Event, ExecutionState, Generator, Idempotency, Policy, ResourceRegistry, Session,
+    SessionTypes, Slice, SliceOp, Store, StoreOptions, SystemClock,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,11 @@ impl Stored {
     }
 
     pub(super) fn store(&self) -> Store {
-        let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+        self.store_with(Arc::new(SystemClock))
+    }
+
+    pub(super) fn store_with(&self, clock: Arc<dyn Clock>) -> Store {
+        let options = StoreOptions { durability: Durability::Process, clock, ..StoreOptions::default() };
         Store::open_with(self.0.path(), options).unwrap()
     }
 

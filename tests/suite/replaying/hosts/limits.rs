@@ -1,11 +1,34 @@
 //! Logs and positions with which a replay cannot begin, and hosts that do what a replay does not know.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use foldlog::audit::LogReader;
 use foldlog::replay::Replay;
-use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
-use foldlog::{Error, ExecutionState, ResourceRegistry, Session, SessionTypes};
+use foldlog::tools::{
+    ExecuteOptions, Question, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{
+    Clock, Error, Event, ExecutionState, FixedClock, ResourceRegistry, Session, SessionTypes, Slice,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::host::{Noted, Stored, types};
+use super::host::{Diary, Noted, Stored, types};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Rang(u64);
+
+impl Event for Rang {
+    const NAME: &'static str = "rang";
+}
+
+struct Rings;
+
+impl Slice for Rings {
+    const NAME: &'static str = "rings";
+    type Item = Rang;
+}
 
 #[test]
 fn a_replay_cannot_begin_within_a_call_nor_outside_of_the_log() {
@@ -62,14 +85,22 @@ fn a_session_that_is_still_written_is_replayed_to_where_it_was_read() {
 }
 
 #[test]
-fn a_replay_without_the_types_of_its_log_names_what_is_missing() {
+fn a_replay_without_the_types_of_its_log_names_all_that_are_missing() {
     let stored = Stored::new();
-    let session = stored.store().create(&types()).unwrap();
+    let two =
+        SessionTypes::builder().slice::<Diary>().append_all::<Diary>().slice::<Rings>().append_all::<Rings>();
+    let session = stored.store().create(&two.build().unwrap()).unwrap();
     session.dispatch(Noted::new(1, "typed")).unwrap();
+    session.dispatch(Rang(2)).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let nothing = SessionTypes::builder().build().unwrap();
     let error = Replay::of(&log, &nothing).run(|_| ()).unwrap_err();
-    assert!(matches!(&error, Error::NotRegistered { event, .. } if event == "noted"), "{error}");
+    let Error::NotRegistered(missing) = &error else { panic!("{error}") };
+    assert_eq!(missing.iter().map(|missing| missing.event.as_str()).collect::<Vec<_>>(), ["noted", "rang"]);
+    let missing = "but the host declares no such reducer";
+    let named =
+        format!("event `noted` reduces into `diary` in this log, {missing}; event `rang` reduces into");
+    assert!(error.to_string().starts_with(&named), "{error}");
 }
 
 #[test]
@@ -109,4 +140,54 @@ fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() 
     assert!(report.unwrap().success);
     let error = replay.run(|session| drop(host(session, "changed"))).unwrap_err();
     assert!(error.to_string().contains("lane of the run begun at"), "{error}");
+}
+
+/// Asks each time, for a minute.
+struct Asks;
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Asks {
+    const NAME: &'static str = "asks";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        Err(ToolError::Ask(Question::new("May I?").expiring(Duration::from_secs(60))))
+    }
+}
+
+/// A replay judged by the record before, which another process wrote long ago: it still waited for an answer where the live
+/// process had found that nobody gave one.
+#[test]
+fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too() {
+    let stored = Stored::new();
+    let clock = Arc::new(FixedClock::new(1_700_000_000_000_000));
+    let store = stored.store_with(Arc::clone(&clock) as Arc<dyn Clock>);
+    let host = |session: &Session| -> foldlog::Result<()> {
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+        let runner = ToolRunner::new(state, ToolRegistry::new().with(Asks));
+        let diary = session.log::<Diary>()?;
+        let origin = match diary.get(0)?.and_then(|noted| noted.position()) {
+            Some((sequence, _)) => sequence,
+            None => session.dispatch(Noted::new(1, "the model answers"))?,
+        };
+        match runner.execute(&ToolCall::new("asks", "{}").with_origin(origin, 0), &ExecuteOptions::default())
+        {
+            Err(Error::Suspended { .. }) => session.dispatch(Noted::new(2, "it waits")).map(drop),
+            report => session.dispatch(Noted::new(3, &report?.message)).map(drop),
+        }
+    };
+    let session = store.create(&types()).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    host(&session).unwrap();
+    session.close().unwrap();
+    clock.advance_us(3_600_000_000);
+    let session = store.open_session(id, &types()).unwrap();
+    host(&session).unwrap();
+    session.close().unwrap();
+    let log = LogReader::open(dir).unwrap();
+    let report = Replay::of(&log, &types()).run(|session| host(&session)).unwrap();
+    assert_eq!(report.processes, 2);
 }

@@ -5,6 +5,7 @@ mod host;
 mod limits;
 mod live;
 mod planted;
+mod workspaces;
 
 use foldlog::SequenceNumber;
 use foldlog::audit::LogReader;

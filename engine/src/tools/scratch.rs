@@ -1,0 +1,150 @@
+//! What a replayed run shows of its resources: copies, as the log says that the resources were.
+//!
+//! | who looks | what the copies are |
+//! |---|---|
+//! | the host, while no tool runs again | as the last recorded capture says; before the first one, as that says |
+//! | a tool that runs again, at its begin | as its begin recorded, or for one that only reads, as the last recorded capture says |
+//! | the same later, and calls within it | as the tool left them |
+//!
+//! Copies are made when somebody looks for the first time. What a host does to one lasts until a tool has run.
+//!
+//! # Invariants
+//!
+//! 1. Nobody finds in a replay what a copy stands for, under whatever type it was registered.
+//! 2. A tool runs again only if a copy stands for each resource that is rolled back with a failed tool.
+//! 3. A copy is brought to another capture only while no tool runs again.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::captures::Captures;
+use super::execution::ExecutionState;
+use crate::error::Result;
+use crate::sabotage::{self, Breakage};
+use crate::tools::resources::{ResourceRegistry, ScratchRegistry};
+
+/// Captures in their recorded form, by the resources' names.
+pub(super) type Recorded = BTreeMap<String, Option<Vec<u8>>>;
+
+/// Holds the copies that a replayed run shows in the place of its resources.
+pub(super) struct Scratch {
+    copies: ScratchRegistry,
+    stand: Mutex<Stand>,
+}
+
+/// Says what the copies hold.
+struct Stand {
+    /// Number of tools that run again at the moment.
+    running: u64,
+    /// Captures to which the copies were brought last; `None` if a tool has run since.
+    at: Option<Recorded>,
+}
+
+impl Scratch {
+    /// Makes copies of the run's resources. `None` if no capture of them is recorded.
+    fn of(state: &ExecutionState) -> Result<Option<Scratch>> {
+        if !state.registered().captured().values().any(|resource| resource.rolls_back()) {
+            return Ok(None);
+        }
+        let recorded = match state.session().captures_left()? {
+            left if left.is_empty() => state.session().captures_to_come()?,
+            left => left,
+        };
+        if recorded.is_empty() {
+            return Ok(None);
+        }
+        let copies = state.registered().scratch(&recorded)?;
+        Ok(Some(Scratch { copies, stand: Mutex::new(Stand { running: 0, at: Some(recorded) }) }))
+    }
+
+    /// Brings the copies to these captures, unless a tool works on them. Returns the captures, recalled. Those of resources that
+    /// the run lacks do not count.
+    fn bring(&self, stand: &mut Stand, mut recorded: Recorded) -> Result<Captures> {
+        recorded.retain(|name, _| self.copies.resources.captured().contains_key(name.as_str()));
+        let captures = Captures::recorded(recorded.clone()).recalled(&self.copies.resources, true)?;
+        if stand.running == 0 && stand.at.as_ref() != Some(&recorded) {
+            captures.restore(&self.copies.resources, false, false)?;
+            stand.at = Some(recorded);
+        }
+        Ok(captures)
+    }
+}
+
+impl ExecutionState {
+    /// Returns the resources.
+    ///
+    /// In a [replay](crate::replay) copies stand for those that are rolled back with a failed tool, as the log says that they were.
+    /// If one cannot be made, the next write fails with the reason.
+    pub fn resources(&self) -> &ResourceRegistry {
+        let Some(scratch) = self.scratch() else { return self.registered() };
+        if let Err(error) = self.bring_copies(scratch) {
+            self.session().poison(error);
+        }
+        &scratch.copies.resources
+    }
+
+    /// Brings the copies to what was recorded last, unless a tool works on them.
+    fn bring_copies(&self, scratch: &Scratch) -> Result<()> {
+        let left = self.session().captures_left()?;
+        let mut stand = scratch.stand.lock();
+        if stand.running == 0 && !left.is_empty() {
+            scratch.bring(&mut stand, left)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the copies that the run shows in the place of its resources; `None` if it shows the resources themselves.
+    fn scratch(&self) -> Option<&Scratch> {
+        if !self.session().replays() || sabotage::is(Breakage::ReplayedOnResources) {
+            return None;
+        }
+        let made = self.scratch_once().get_or_init(|| {
+            Scratch::of(self).unwrap_or_else(|error| {
+                self.session().poison(error);
+                None
+            })
+        });
+        made.as_ref()
+    }
+
+    /// Returns whether a tool that runs again in this replay finds all as it was.
+    pub(super) fn has_all_as_it_was(&self) -> bool {
+        let mut captured = self.registered().captured().values();
+        !captured.any(|resource| resource.rolls_back())
+            || self.scratch().is_some_and(|scratch| scratch.copies.is_whole)
+            || sabotage::is(Breakage::ReplayedOnResources)
+    }
+
+    /// Brings the copies to where a tool begins that runs again: to what its begin recorded, or, if that is nothing, to what was
+    /// recorded last. Returns the captures to which a failure of the tool restores them.
+    pub(super) fn begin_on_copies(&self, recorded: Recorded) -> Result<Captures> {
+        let Some(scratch) = self.scratch() else { return Ok(Captures::default()) };
+        let only_reads = recorded.is_empty();
+        let begun = if only_reads { self.session().captures_left()? } else { recorded };
+        let mut stand = scratch.stand.lock();
+        // Before the first capture they are as that says.
+        let captures =
+            if begun.is_empty() { Captures::default() } else { scratch.bring(&mut stand, begun)? };
+        stand.running += 1;
+        Ok(if only_reads { Captures::default() } else { captures })
+    }
+
+    /// Notes that a tool that ran again works no more on the copies.
+    pub(super) fn end_on_copies(&self) {
+        if let Some(scratch) = self.scratch() {
+            let mut stand = scratch.stand.lock();
+            stand.running = stand.running.saturating_sub(1);
+            stand.at = None;
+        }
+    }
+
+    /// Names what of the copies is not as these captures say, by the resources' names.
+    pub(super) fn differ_from(&self, recorded: Recorded) -> Result<BTreeMap<String, Vec<String>>> {
+        let Some(scratch) = self.scratch().filter(|_| !sabotage::is(Breakage::LeftOtherwiseUntold)) else {
+            return Ok(BTreeMap::new());
+        };
+        let resources = &scratch.copies.resources;
+        Captures::recorded(recorded).recalled(resources, true)?.differences(resources)
+    }
+}

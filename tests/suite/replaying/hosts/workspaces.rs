@@ -1,0 +1,293 @@
+//! Workspaces in a replay: the host and its tools find them as they were, on copies, whatever has become of the folders.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldlog::audit::LogReader;
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, InMemoryFilesystem};
+use foldlog::replay::{Replay, ReplayMode};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Session};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::host::{Noted, Stored, types};
+
+/// A folder with a workspace and the store of its snapshots.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        fs::create_dir(folder.work()).unwrap();
+        fs::write(folder.work().join("notes.txt"), "first\n").unwrap();
+        folder
+    }
+
+    fn work(&self) -> PathBuf {
+        self.0.path().join("work")
+    }
+
+    fn open(&self) -> Arc<HostFilesystem> {
+        let store = self.0.path().join("snapshots");
+        Arc::new(HostFilesystem::open(self.work(), store, HostFilesystemOptions::default()).unwrap())
+    }
+
+    fn registry(&self) -> ResourceRegistry {
+        ResourceRegistry::builder().filesystem(self.open()).build().unwrap()
+    }
+}
+
+fn files(context: &ToolContext) -> Arc<dyn Filesystem> {
+    context.resources().get::<dyn Filesystem>().unwrap()
+}
+
+/// How the code of the tools was changed since the live run.
+#[derive(Clone, Copy, PartialEq)]
+enum Changed {
+    Nothing,
+    WhatIsWritten,
+    WhatIsRead,
+}
+
+/// Runs of all tools.
+type Runs = Arc<AtomicU64>;
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Line {
+    line: String,
+}
+
+/// Writes a file anew, and fails behind it if the line is empty.
+struct Write(Runs, Changed);
+
+impl Tool for Write {
+    const NAME: &'static str = "write";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let text = if self.1 == Changed::WhatIsWritten { format!("{}!", line.line) } else { line.line };
+        files(context).write("notes.txt", text.as_bytes()).unwrap();
+        context.session().dispatch(Noted::new(2, "written"))?;
+        if text.is_empty() {
+            Err(ToolError::failed("nothing to write"))
+        } else {
+            Ok(ToolResult::ok("written", ()))
+        }
+    }
+}
+
+/// Reads the file, by the filesystem's own means and by a program's.
+struct Read(Runs, Changed);
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Read {
+    const NAME: &'static str = "read";
+    type Parameters = Nothing;
+    type Output = String;
+
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<String>, ToolError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let mut text = String::from_utf8(files(context).read("notes.txt").unwrap()).unwrap();
+        let root = context.resources().get::<HostFilesystem>().unwrap().root().to_owned();
+        let printed = context.command("cat").arg("notes.txt").current_dir(root).output()?;
+        assert_eq!(String::from_utf8(printed.stdout).unwrap(), text);
+        if self.1 == Changed::WhatIsRead {
+            text.push('?');
+        }
+        Ok(ToolResult::ok("read", text))
+    }
+}
+
+/// Deletes what cannot be brought back twice: no replay runs it.
+struct Send(Runs);
+
+impl Tool for Send {
+    const NAME: &'static str = "send";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        files(context).write("sent.txt", b"sent").unwrap();
+        Ok(ToolResult::ok("sent", ()))
+    }
+}
+
+/// Writes, reads, fails, sends, and notes what it sees of the workspace in between.
+fn host(session: &Session, registry: ResourceRegistry, runs: &Runs, changed: Changed) -> foldlog::Result<()> {
+    let tools = ToolRegistry::new()
+        .with(Write(Arc::clone(runs), changed))
+        .with(Read(Arc::clone(runs), changed))
+        .with(Send(Arc::clone(runs)));
+    let state = ExecutionState::new(session.clone(), registry);
+    let runner = ToolRunner::new(state.clone(), tools);
+    let call = |tool: &str, arguments: &str| {
+        runner.execute(&ToolCall::new(tool, arguments), &ExecuteOptions::default()).map(drop)
+    };
+    let look = || -> foldlog::Result<()> {
+        let files = state.resources().get::<dyn Filesystem>().unwrap();
+        let seen = String::from_utf8(files.read("notes.txt").unwrap()).unwrap();
+        session.dispatch(Noted::new(4, &format!("{seen} {}", files.exists("sent.txt").unwrap()))).map(drop)
+    };
+    call("read", "{}")?;
+    look()?;
+    call("write", r#"{"line":"second\n"}"#)?;
+    look()?;
+    call("read", "{}")?;
+    call("write", r#"{"line":""}"#)?;
+    look()?;
+    call("send", "{}")?;
+    look()?;
+    call("write", r#"{"line":"third\n"}"#)?;
+    call("read", "{}")?;
+    look()
+}
+
+/// A live run, behind which the workspace is lost.
+fn lived(folder: &Folder, stored: &Stored) -> LogReader {
+    let session = stored.store().create(&types()).unwrap();
+    host(&session, folder.registry(), &Runs::default(), Changed::Nothing).unwrap();
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    fs::remove_file(folder.work().join("notes.txt")).unwrap();
+    fs::write(folder.work().join("other.txt"), "of another run").unwrap();
+    LogReader::open(dir).unwrap()
+}
+
+fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { left.push(path) } else { files.push((path.clone(), fs::read(path).unwrap())) }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// What a host sees of its workspace decides what it does next, and may be lost or changed before its log is replayed.
+#[test]
+fn a_host_sees_its_workspace_as_it_was_and_the_folder_stays_as_it_is() {
+    let (folder, stored) = (Folder::new(), Stored::new());
+    let log = lived(&folder, &stored);
+    let before = content(folder.0.path());
+    let runs = Runs::default();
+    let registry = folder.registry();
+    let report = Replay::of(&log, &types())
+        .run(|session| host(&session, registry.clone(), &runs, Changed::Nothing))
+        .unwrap();
+    assert!(report.compared > 5, "{report:?}");
+    assert_eq!(runs.load(Ordering::SeqCst), 0, "a tool ran");
+    drop(registry);
+    assert!(content(folder.0.path()) == before, "the workspace or its store has changed");
+}
+
+#[test]
+fn tools_that_may_run_twice_run_again_on_a_copy_of_the_workspace_as_it_was() {
+    let (folder, stored) = (Folder::new(), Stored::new());
+    let log = lived(&folder, &stored);
+    let before = content(folder.0.path());
+    let (runs, registry) = (Runs::default(), folder.registry());
+    let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
+    replay.run(|session| host(&session, registry.clone(), &runs, Changed::Nothing)).unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 6, "three writes and three reads, and nothing is sent");
+    drop(registry);
+    assert!(content(folder.0.path()) == before, "the workspace or its store has changed");
+}
+
+#[test]
+fn a_tool_that_leaves_other_files_or_reads_something_else_is_found_at_the_end_of_its_call() {
+    let (folder, stored) = (Folder::new(), Stored::new());
+    let log = lived(&folder, &stored);
+    let run = |changed| {
+        let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools).all();
+        replay
+            .run(|session| host(&session, folder.registry(), &Runs::default(), changed))
+            .unwrap()
+            .divergences
+    };
+    let found: Vec<_> = run(Changed::WhatIsWritten).iter().map(ToString::to_string).collect();
+    let left = "at $.resources.workspace (paths at which the tool left it otherwise): recorded [], produced [\"notes.txt\"]";
+    assert_eq!(found.iter().filter(|found| found.contains(left)).count(), 2, "{found:#?}");
+    // Later calls begin on what is recorded, and the third write ends in success now.
+    assert!(found.iter().all(|found| found.contains("tool_end")), "{found:#?}");
+    let found: Vec<_> = run(Changed::WhatIsRead).iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert!(
+        found[1].contains("differs at $.result: recorded \"second\\n\", produced \"second\\n?\""),
+        "{found:#?}"
+    );
+}
+
+/// Nothing says what files in memory were, so no tool can be run on them again.
+#[test]
+fn a_tool_whose_resources_have_no_recorded_capture_does_not_run_again() {
+    struct Count(Runs);
+    impl Tool for Count {
+        const NAME: &'static str = "count";
+        type Parameters = Nothing;
+        type Output = ();
+
+        fn idempotency(&self) -> Idempotency {
+            Idempotency::Natural
+        }
+
+        fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            files(context).write("counted", b"").unwrap();
+            Ok(ToolResult::ok("counted", ()))
+        }
+    }
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let runs = Runs::default();
+    let host = |session: Session| {
+        let resources =
+            ResourceRegistry::builder().filesystem(Arc::new(InMemoryFilesystem::new())).build()?;
+        let tools = ToolRegistry::new().with(Count(Arc::clone(&runs)));
+        let runner = ToolRunner::new(ExecutionState::new(session, resources), tools);
+        runner.execute(&ToolCall::new("count", "{}"), &ExecuteOptions::default()).map(drop)
+    };
+    host(session.clone()).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    Replay::of(&log, &types()).mode(ReplayMode::RunTools).run(host).unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// A store that has lost the snapshot says so, in place of a workspace that is empty.
+#[test]
+fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
+    let (folder, stored) = (Folder::new(), Stored::new());
+    let log = lived(&folder, &stored);
+    fs::remove_dir_all(folder.0.path().join("snapshots/objects")).unwrap();
+    let mut ended = None;
+    let registry = folder.registry();
+    let host = |session: Session| {
+        let state = ExecutionState::new(session.clone(), registry.clone());
+        drop(state.resources().get::<dyn Filesystem>());
+        ended = session.dispatch(Noted::new(4, "behind it")).err();
+    };
+    let _ = Replay::of(&log, &types()).run(host);
+    let ended = ended.unwrap();
+    assert!(matches!(ended, Error::Poisoned { .. }), "{ended:?}");
+    assert!(ended.to_string().contains("objects"), "{ended}");
+}
