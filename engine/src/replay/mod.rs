@@ -158,8 +158,6 @@ impl<'a> Replay<'a> {
     }
 
     /// Makes the replay go on behind a divergence, from the recorded state, and list all.
-    ///
-    /// It still stops where records of a lane are missing and other lanes have records between them.
     pub fn all(mut self) -> Replay<'a> {
         self.rules.all = true;
         self

@@ -164,36 +164,37 @@ impl Inner {
     /// # Errors
     ///
     /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped.
-    fn move_on<'a, T>(
-        &'a self,
-        mut state: MutexGuard<'a, WriterState>,
+    fn move_on<T>(
+        &self,
+        state: &mut MutexGuard<'_, WriterState>,
         mut ready: impl FnMut(&mut Recording) -> Result<Option<T>>,
-    ) -> Result<(T, MutexGuard<'a, WriterState>)> {
+    ) -> Result<T> {
         loop {
-            let refusal = self.refusal(&state);
-            state = self.unless(refusal, state)?;
+            if let Some(refusal) = self.refusal(state) {
+                return Err(self.refused(refusal, state));
+            }
             let next = state.log.next_sequence();
             let recording = state.recording()?;
             if recording.stopped {
                 return Err(recording.diverged());
             }
             if let Some(found) = ready(recording)? {
-                return Ok((found, state));
+                return Ok(found);
             }
             let whose = recording.head()?.map(|(_, whose)| whose);
             let returned = recording.returned;
             let patience = recording.rules.patience;
             match whose {
                 Some(Whose::Engine) => {
-                    self.apply_recorded(&mut state)?;
+                    self.apply_recorded(state)?;
                     continue;
                 }
                 Some(_) if !returned => {}
                 _ => return Err(ended(next)),
             }
-            let timed_out = self.schedule.wait_until(&mut state, clock::after(patience)).timed_out();
+            let timed_out = self.schedule.wait_until(state, clock::after(patience)).timed_out();
             if timed_out && state.log.next_sequence() == next {
-                self.pass_missing(&mut state)?;
+                self.pass_missing(state)?;
             }
         }
     }
@@ -212,10 +213,10 @@ impl Inner {
     /// Waits until the next record is the one that `whose` brings, and sets the clock to its time.
     pub(super) fn turn<'a>(
         &'a self,
-        state: MutexGuard<'a, WriterState>,
+        mut state: MutexGuard<'a, WriterState>,
         whose: &Whose,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        let (time_us, state) = self.move_on(state, |recording| {
+        let time_us = self.move_on(&mut state, |recording| {
             let is_too_many = recording.closed && !recording.returned;
             Ok(match recording.head()? {
                 // Whoever brings a record too many is told so once it is known.
@@ -236,7 +237,7 @@ impl Inner {
     /// its [`turn`](Inner::turn). Returns the sequence number of the record that was applied last.
     pub(super) fn append_replayed(
         &self,
-        state: &mut WriterState,
+        state: &mut MutexGuard<'_, WriterState>,
         (kind, body): (Kind, Body<'_>),
         apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
     ) -> Result<SequenceNumber> {
@@ -256,7 +257,7 @@ impl Inner {
             if let Some(taken) = recording.take(&whose) {
                 recording.remember(whose, taken);
             }
-            let WriterState { log, live, .. } = state;
+            let WriterState { log, live, .. } = &mut **state;
             log.pass_recorded();
             let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
             apply(live, next, sources).map_err(|error| self.failed(error))?;
@@ -287,21 +288,17 @@ impl Inner {
         Ok(state.log.next_sequence().saturating_sub(1))
     }
 
-    /// Notes that the next `count` records of a lane are missing, and applies them from the log if the replay goes on.
-    fn pass_all_missing(&self, state: &mut WriterState, count: usize) -> Result<()> {
-        let lane = next_is(state)?;
+    /// Notes that the next `count` records of a lane are missing, and applies them from the log if the replay goes on. Waits
+    /// for what other lanes bring before the lane's next record.
+    fn pass_all_missing(&self, state: &mut MutexGuard<'_, WriterState>, count: usize) -> Result<()> {
+        let lane = state.recording()?.head()?.map(|(_, whose)| whose);
         for _ in 0..count {
             self.pass_missing(state)?;
             self.go_on(state)?;
-            while next_is(state)? == Some(Whose::Engine) {
-                self.apply_recorded(state)?;
-            }
-            // The records of other lanes between these would have to be waited for, which no write can do.
-            if next_is(state)? != lane {
-                let recording = state.recording()?;
-                recording.stopped = true;
-                return Err(recording.diverged());
-            }
+            self.move_on(state, |recording| {
+                let next = recording.head()?.map(|(_, whose)| whose);
+                Ok((next == lane).then_some(()))
+            })?;
         }
         Ok(())
     }
@@ -315,11 +312,6 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// Returns who brings the next record.
-fn next_is(state: &mut WriterState) -> Result<Option<Whose>> {
-    Ok(state.recording()?.head()?.map(|(_, whose)| whose))
 }
 
 impl Session {
@@ -491,9 +483,8 @@ impl Session {
     /// Waits until the end of a call comes from the log, and returns its sequence number.
     pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let (end, _state) =
-            inner.move_on(inner.writable()?, |recording| Ok(recording.ends.remove(&begin)))?;
-        Ok(end)
+        let mut state = inner.writable()?;
+        inner.move_on(&mut state, |recording| Ok(recording.ends.remove(&begin)))
     }
 
     /// Takes from the log the end of a call that an earlier process left open.

@@ -299,7 +299,7 @@ impl Inner {
     }
 
     #[cold]
-    fn refused(&self, refusal: Refusal, state: &WriterState) -> Error {
+    pub(super) fn refused(&self, refusal: Refusal, state: &WriterState) -> Error {
         let session = self.id;
         match refusal {
             Refusal::Untyped => Error::Untyped { session },
@@ -361,7 +361,7 @@ impl Inner {
     /// Writes one record, without the sync that its durability promises.
     pub(super) fn write_pending(
         &self,
-        state: &mut WriterState,
+        state: &mut MutexGuard<'_, WriterState>,
         time_us: i64,
         pending: PendingRecord<'_>,
         promised: bool,
@@ -470,7 +470,7 @@ impl Inner {
     #[inline]
     pub(super) fn append(
         &self,
-        state: &mut WriterState,
+        state: &mut MutexGuard<'_, WriterState>,
         time_us: i64,
         (kind, body): (Kind, Body<'_>),
         apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
@@ -478,7 +478,7 @@ impl Inner {
         if state.recording.is_some() {
             return self.append_replayed(state, (kind, body), apply);
         }
-        let WriterState { log, live, imaged, .. } = state;
+        let WriterState { log, live, imaged, .. } = &mut **state;
         let segments = log.places.segments.len();
         let names = &live.projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };

@@ -288,16 +288,22 @@ impl Host {
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
-struct Work {
+pub(super) struct Work {
     number: u64,
     inner: u64,
 }
 
 /// Notes a number, has others note some, and fails at every third.
-struct Works {
+pub(super) struct Works {
     tools: Arc<AtomicU64>,
     within: Option<ToolRunner>,
     changed: bool,
+}
+
+impl Works {
+    pub(super) fn new(within: Option<ToolRunner>) -> Works {
+        Works { tools: Arc::default(), within, changed: false }
+    }
 }
 
 impl Tool for Works {

@@ -5,7 +5,7 @@ use foldlog::replay::{Replay, ReplayMode};
 use foldlog::{Divergence, DivergenceKind, Error, Generator, Kind, SequenceNumber};
 use foldlog_codec::body::Lane;
 
-use super::host::{Change, Host, LANES, Planted, Step, Stored, types, types_with};
+use super::host::{Change, Host, LANES, Noted, Planted, Step, Stored, types, types_with};
 use super::seeds;
 
 const CHANGES: [Change; 9] = [
@@ -271,4 +271,37 @@ fn a_record_too_many_behind_a_session_that_was_closed_is_found() {
         "{divergence}"
     );
     Replay::of(&log, &types()).run(|session| host(&session, false)).unwrap();
+}
+
+/// A replay of all divergences stopped where another lane's records stood between those that were missing.
+#[test]
+fn records_that_are_missing_between_those_of_other_lanes_are_listed_and_the_replay_goes_on() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let lanes = ["mailbox", "worker"].map(|lane| session.lane(lane));
+    let mut expected = Vec::new();
+    for number in 0..40 {
+        for (place, lane) in lanes.iter().enumerate() {
+            let sequence = lane.dispatch(Noted::new(number, "n")).unwrap();
+            expected.extend((place == 0 && [7, 8, 9, 30].contains(&number)).then_some(sequence));
+        }
+    }
+    let log = LogReader::open(session.dir()).unwrap();
+    let host = |session: foldlog::Session| {
+        std::thread::scope(|scope| {
+            for (place, lane) in ["mailbox", "worker"].map(|lane| session.lane(lane)).into_iter().enumerate()
+            {
+                scope.spawn(move || {
+                    for number in (0..40).filter(|number| place == 1 || ![7, 8, 9, 30].contains(number)) {
+                        lane.dispatch(Noted::new(number, "n")).unwrap();
+                    }
+                });
+            }
+        });
+    };
+    let report = Replay::of(&log, &types()).all().run(host).unwrap();
+    let found: Vec<_> = report.divergences.iter().map(|found| (found.sequence, found.divergence)).collect();
+    let expected: Vec<_> = expected.into_iter().map(|sequence| (sequence, DivergenceKind::Missing)).collect();
+    assert_eq!(found, expected);
+    assert_eq!(report.compared, 76, "all others were produced");
 }
