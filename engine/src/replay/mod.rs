@@ -27,7 +27,7 @@
 //! The resources themselves are not touched: they are neither leased nor captured nor restored.
 //! [`ExecutionState::resources`](crate::ExecutionState::resources) and the context of a tool show
 //! [copies](crate::tools::resources::Snapshotable::scratch) of them, as their recorded captures say: a workspace is a folder for
-//! temporary files, which goes with the replay. Between two captures a copy does not show what the host itself did to the resource,
+//! temporary files, which goes with the replay, without what captures leave out, such as `.git`. Between two captures a copy does not show what the host itself did to the resource,
 //! and what a host does to a copy is lost with the next tool. A resource without recorded captures, such as files in memory, is
 //! shown as the host made it, and so is one that no failed tool rolls back, such as a budget. What a host reads past the registry, it
 //! reads as it is now. The captures of a [composite snapshot](crate::tools::CompositeSnapshot) are in no record, so a replay's
@@ -208,7 +208,7 @@ impl<'a> Replay<'a> {
     /// [`Error::InsideTransaction`] if a call is open at the position where the replay is to begin;
     /// [`Error::NoSuchPosition`] if the log does not hold it, or if it is in the part that a fork shares with its parent.
     /// [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the host's types do not fit the
-    /// log. [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
+    /// log. [`Error::Poisoned`] with the reason if a copy of a resource cannot be made. [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
     /// the log cannot be read.
     pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
         let recorded = self.log.recorded();

@@ -525,11 +525,21 @@ impl Session {
 
     /// Ends the replay of one process: the host has returned. Returns the state behind the process's last record, what
     /// diverged, and how many records were compared.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] with the reason if the replay could not go on, such as copies of resources that cannot be made; else
+    /// those of reading the log.
     pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
         state.recording()?.returned = true;
         inner.schedule.notify_all();
+        // What the host did not produce then says nothing.
+        if let Some(cause) = inner.gate.failure() {
+            state.closed = true;
+            return Err(Error::Poisoned { cause });
+        }
         loop {
             let recording = state.recording()?;
             if recording.stopped {

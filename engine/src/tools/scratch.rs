@@ -78,9 +78,8 @@ impl ExecutionState {
     /// If one cannot be made, the next write fails with the reason.
     pub fn resources(&self) -> &ResourceRegistry {
         let Some(scratch) = self.scratch() else { return self.registered() };
-        if let Err(error) = self.bring_copies(scratch) {
-            self.session().poison(error);
-        }
+        // Told by the next write.
+        let _ = self.or_end_replay(self.bring_copies(scratch));
         &scratch.copies.resources
     }
 
@@ -99,13 +98,13 @@ impl ExecutionState {
         if !self.session().replays() || sabotage::is(Breakage::ReplayedOnResources) {
             return None;
         }
-        let made = self.scratch_once().get_or_init(|| {
-            Scratch::of(self).unwrap_or_else(|error| {
-                self.session().poison(error);
-                None
-            })
-        });
-        made.as_ref()
+        let made = || self.or_end_replay(Scratch::of(self)).ok().flatten();
+        self.scratch_once().get_or_init(made).as_ref()
+    }
+
+    /// Ends the replay if something failed without which it cannot go on: every further write fails with the reason.
+    pub(super) fn or_end_replay<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.session().poison(error.clone()))
     }
 
     /// Returns whether a tool that runs again in this replay finds all as it was.

@@ -306,8 +306,9 @@ impl Operation {
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
         let text = text_payload(arguments);
         let begun = session.begin_run_again(&info.to_begin(&text))?;
-        let recorded = session.read_begin(begun.begin, |begin| begin.resources)?;
-        let held = Held { before: state.begin_on_copies(recorded)?, leases: None, text };
+        let recorded = session.read_begin(begun.begin, |begin| begin.resources);
+        let before = state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
+        let held = Held { before, leases: None, text };
         Ok(Operation::running_as(state, session, (begun, info), held))
     }
 }
@@ -487,7 +488,8 @@ impl RunningCall {
             false => self.restore(before).map(|_| BTreeMap::new()),
         };
         self.state.end_on_copies();
-        let ended = session.end_run_again(&self.end(&ending, None, &mut text), left?)?;
+        let ended =
+            session.end_run_again(&self.end(&ending, None, &mut text), self.state.or_end_replay(left)?)?;
         self.report(ending, &ended)
     }
 

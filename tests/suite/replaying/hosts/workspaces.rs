@@ -286,8 +286,9 @@ fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
         drop(state.resources().get::<dyn Filesystem>());
         ended = session.dispatch(Noted::new(4, "behind it")).err();
     };
-    let _ = Replay::of(&log, &types()).run(host);
-    let ended = ended.unwrap();
-    assert!(matches!(ended, Error::Poisoned { .. }), "{ended:?}");
-    assert!(ended.to_string().contains("objects"), "{ended}");
+    let told = Replay::of(&log, &types()).run(host).unwrap_err();
+    for error in [ended.unwrap(), told] {
+        assert!(matches!(error, Error::Poisoned { .. }), "{error:?}");
+        assert!(error.to_string().contains("snapshots/objects"), "{error}");
+    }
 }
