@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::captures::Captures;
 use super::execution::ExecutionState;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 use crate::tools::resources::{ResourceRegistry, ScratchRegistry};
 
@@ -104,7 +104,11 @@ impl ExecutionState {
 
     /// Ends the replay if something failed without which it cannot go on: every further write fails with the reason.
     pub(super) fn or_end_replay<T>(&self, result: Result<T>) -> Result<T> {
-        result.inspect_err(|error| self.session().poison(error.clone()))
+        result.inspect_err(|error| match error {
+            // A process may end within a call, and a replay within any.
+            Error::ReplayEnded { .. } | Error::Diverged(_) => {}
+            error => self.session().poison(error.clone()),
+        })
     }
 
     /// Returns whether a tool that runs again in this replay finds all as it was.

@@ -238,6 +238,20 @@ fn a_tool_that_leaves_other_files_or_reads_something_else_is_found_at_the_end_of
     );
 }
 
+/// A replay that ended behind what a tool wrote, and before the end of its call, failed as if the copies had.
+#[test]
+fn a_replay_that_ends_within_a_tool_that_runs_again_has_found_nothing() {
+    let (folder, stored) = (Folder::new(), Stored::new());
+    let log = lived(&folder, &stored);
+    let registry = folder.registry();
+    for through in 1..log.records_len() {
+        let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools).through(through);
+        let report =
+            replay.run(|session| host(&session, registry.clone(), &Runs::default(), Changed::Nothing));
+        report.unwrap_or_else(|error| panic!("through {through}: {error}"));
+    }
+}
+
 /// Nothing says what files in memory were, so no tool can be run on them again.
 #[test]
 fn a_tool_whose_resources_have_no_recorded_capture_does_not_run_again() {
