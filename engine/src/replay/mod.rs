@@ -127,7 +127,8 @@ pub enum ReplayMode {
     #[default]
     FromLog,
     /// Tools that only read or that are [`Natural`](crate::Idempotency::Natural) run again, on copies of the resources as they were.
-    /// What they write and answer is compared, and so is what they leave of each resource. Calls that run together, that opened child
+    /// What they write and answer is compared, and so is what they leave of each resource: of a workspace names, contents, links and
+    /// which files may be executed. Calls that run together, that opened child
     /// sessions, or whose run has a resource without recorded captures come from the log in any case. Calls of tools that
     /// [run elsewhere](crate::tools::ToolRunner::begin) can be begun; what they do outside is done again.
     RunTools,
@@ -157,7 +158,7 @@ impl<'a> Replay<'a> {
         Replay { log, types, options: StoreOptions::default(), rules, from: None, through }
     }
 
-    /// Makes the replay go on behind a divergence, from the recorded state, and list all.
+    /// Makes the replay go on behind a divergence, from the recorded state, and list all, at most 10,000 for each process.
     pub fn all(mut self) -> Replay<'a> {
         self.rules.all = true;
         self
@@ -228,7 +229,7 @@ impl<'a> Replay<'a> {
             let (from, end) = (*from, *end);
             let places = |next_sequence| Places { next_sequence, ..recorded.places.clone() };
             let closed = end == recorded.places.next_sequence && self.log.report().closed;
-            let source = (Arc::clone(recorded.storage), places(end));
+            let source = (Arc::clone(recorded.storage), recorded.places.clone());
             let recording = Recording::new(source, (from, end, closed), rules.clone());
             if !self.is_hosts(from, end)? {
                 live = self.continued(live, &recorded, end)?;
@@ -243,10 +244,8 @@ impl<'a> Replay<'a> {
             live = behind;
             report.compared += compared;
             report.divergences.extend(found);
-            if !self.rules.all
-                && let Some(first) = report.divergences.pop()
-            {
-                return Err(Error::Diverged(Box::new(first)));
+            if !self.rules.all && !report.divergences.is_empty() {
+                return Err(Error::Diverged(Box::new(report.divergences.swap_remove(0))));
             }
         }
         Ok(report)
@@ -259,7 +258,8 @@ impl<'a> Replay<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Replay::run), and then those of [`Store::fork`]: [`Error::InsideTransaction`] if a call is open at
+    /// Those of [`run`](Replay::run), [`Error::Diverged`] with the first divergence also where the replay
+    /// [goes on](Replay::all), and then those of [`Store::fork`]: [`Error::InsideTransaction`] if a call is open at
     /// the end.
     pub fn go_live<T>(
         &self,
@@ -267,7 +267,10 @@ impl<'a> Replay<'a> {
         options: SessionOptions,
         mut host: impl FnMut(Session) -> T,
     ) -> Result<T> {
-        self.run(&mut host)?;
+        let mut report = self.run(&mut host)?;
+        if !report.divergences.is_empty() {
+            return Err(Error::Diverged(Box::new(report.divergences.swap_remove(0))));
+        }
         let last = SequenceNumber::from(self.log.records_len()).saturating_sub(1);
         let fork = store.fork(self.log.opened().session, self.through.min(last), &self.types, options)?;
         Ok(host(fork))

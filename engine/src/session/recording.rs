@@ -139,7 +139,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Returns the records from `from` to before `end`. `closed` says that the process closed its session there.
+    /// Returns the records from `from` to before `end`, of a log with these places. `closed` says that the process closed its session there.
     pub(crate) fn new(
         (storage, places): (Arc<dyn Storage>, Places),
         (from, end, closed): (SequenceNumber, SequenceNumber, bool),
@@ -185,15 +185,17 @@ impl Recording {
         Ok(())
     }
 
-    /// Hands the records that are still to come to `look`, until it finds something, and returns that.
+    /// Hands the records that are still to come to `look`, those behind this process too, until it finds something, and returns
+    /// that.
     pub(super) fn look_ahead<T>(
         &self,
         mut look: impl FnMut(&Record<'_>) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let mut next = self.ahead.front().map_or(self.read_through, |head| head.sequence);
         let (mut at, mut found) = (None, None);
-        while next < self.end && found.is_none() {
-            let through = (next + AHEAD as u64 - 1).min(self.end - 1);
+        let end = self.places.next_sequence;
+        while next < end && found.is_none() {
+            let through = (next + AHEAD as u64 - 1).min(end - 1);
             self.places.read_on(&self.storage, (next, through), &mut at, &mut |record| {
                 if found.is_none() {
                     found = look(&record)?;
@@ -292,7 +294,9 @@ impl Recording {
 
     /// Returns the error of a replay that cannot go on behind its last divergence.
     pub(super) fn diverged(&self) -> Error {
-        match self.found.last() {
+        // A replay that stops does so at its first; one that goes on tells the host of its last.
+        let found = if self.rules.all { self.found.last() } else { self.found.first() };
+        match found {
             Some(divergence) => Error::Diverged(Box::new(divergence.clone())),
             None => Error::ReplayEnded { position: self.end.saturating_sub(1) },
         }

@@ -408,7 +408,7 @@ impl Session {
         }
     }
 
-    /// Returns the captures of the first begin that is still to come in this process and records any; empty if none does.
+    /// Returns the captures of the first begin that is still to come and records any; empty if none does.
     pub(crate) fn captures_to_come(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
         let mut state = self.inner.state.lock();
         let objects = state.log.objects.clone();

@@ -60,7 +60,9 @@ fn nothing_goes_live_behind_a_replay_that_diverges() {
     say(&session, 3).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let host = |session: Session| session.dispatch(Noted::new(7, "otherwise")).map(drop);
-    let error = Replay::of(&log, &types()).go_live(&store, SessionOptions::default(), host).unwrap_err();
-    assert!(matches!(error, foldlog::Error::Diverged(_)), "{error}");
+    for replay in [Replay::of(&log, &types()), Replay::of(&log, &types()).all()] {
+        let error = replay.go_live(&store, SessionOptions::default(), host).unwrap_err();
+        assert!(matches!(error, foldlog::Error::Diverged(_)), "{error}");
+    }
     assert_eq!(store.sessions().unwrap().len(), 1);
 }
