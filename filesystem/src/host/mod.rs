@@ -222,15 +222,18 @@ impl HostFilesystem {
         if root.starts_with(&store) {
             return refused(&store, "the workspace is inside the store");
         }
-        Ok(HostFilesystem {
-            root,
-            objects: Objects::new(store),
-            options,
-            bound: Mutex::new(Weak::new()),
-            unsynced: Unsynced::default(),
-            state: Mutex::default(),
-            scratch: None,
-        })
+        Ok(HostFilesystem::at(root, Objects::new(store), options, None))
+    }
+
+    /// Makes the value of a folder of which nothing is known yet.
+    fn at(
+        root: PathBuf,
+        objects: Objects,
+        options: HostFilesystemOptions,
+        scratch: Option<TempDir>,
+    ) -> HostFilesystem {
+        let (bound, unsynced, state) = (Mutex::new(Weak::new()), Unsynced::default(), Mutex::default());
+        HostFilesystem { root, objects, options, bound, unsynced, state, scratch }
     }
 
     /// Returns the workspace's path, its links resolved when the workspace was opened.

@@ -2,11 +2,7 @@
 
 use std::fs;
 
-use parking_lot::Mutex;
-
 use super::objects::Objects;
-use super::state::State;
-use super::unsynced::Unsynced;
 use super::{FilesystemSnapshot, HostFilesystem, Rebind};
 use crate::error::{Error, Result};
 
@@ -26,15 +22,8 @@ impl HostFilesystem {
             fs::canonicalize(folder.path()).map_err(|error| Error::io("open", folder.path(), error))?;
         let (root, store) = (whole.join("workspace"), whole.join("store"));
         fs::create_dir(&root).map_err(|error| Error::io("create", &root, error))?;
-        let copy = HostFilesystem {
-            root,
-            objects: Objects::borrowing(store, &self.objects),
-            options: self.options.clone(),
-            bound: Mutex::default(),
-            unsynced: Unsynced::default(),
-            state: Mutex::new(State::default()),
-            scratch: Some(folder),
-        };
+        let objects = Objects::borrowing(store, &self.objects);
+        let copy = HostFilesystem::at(root, objects, self.options.clone(), Some(folder));
         copy.rebind(Rebind::Overwrite)?;
         copy.restore(snapshot)?;
         Ok(copy)
