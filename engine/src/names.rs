@@ -18,11 +18,14 @@ pub struct UnregisteredEvent {
 
 impl fmt::Display for UnregisteredEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slices: Vec<String> =
-            self.slices.iter().map(|slice| format!("`{}`", escape::text(slice))).collect();
-        let (event, slices) = (escape::text(&self.event), slices.join(", "));
+        let (event, slices) = (escape::text(&self.event), list(&self.slices));
         write!(f, "event `{event}` reduces into {slices} in this log, but the host declares no such reducer")
     }
+}
+
+/// Lists names, each in backticks.
+pub(crate) fn list(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{}`", escape::text(name))).collect::<Vec<_>>().join(", ")
 }
 
 /// Holds declared events and slices. They are never rolled back.

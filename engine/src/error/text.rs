@@ -6,7 +6,7 @@ use foldlog_codec::body::SuspensionForm;
 use foldlog_codec::{OperationId, SequenceNumber, escape};
 
 use super::Error;
-use crate::names::UnregisteredEvent;
+use crate::names::{UnregisteredEvent, list};
 use crate::operation::OpenOperation;
 
 /// Lists operation ids, separated by commas.
@@ -61,11 +61,6 @@ pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
 /// Lists events whose reducers are missing, separated by semicolons.
 pub(super) fn unregistered(events: &[UnregisteredEvent]) -> String {
     events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
-/// Lists names, each in backticks.
-fn list(names: &[String]) -> String {
-    names.iter().map(|name| format!("`{}`", escape::text(name))).collect::<Vec<_>>().join(", ")
 }
 
 /// Lists the resources that were restored, to follow those that were not. Empty where there are none.

@@ -26,9 +26,10 @@
 //!
 //! The resources themselves are not touched: they are neither leased nor captured nor restored.
 //! [`ExecutionState::resources`](crate::ExecutionState::resources) and the context of a tool show
-//! [copies](crate::tools::resources::Snapshotable::scratch) of them, as their recorded captures say: a workspace is a folder for
-//! temporary files, which goes with the replay, without what captures leave out, such as `.git`. Between two captures a copy does not show what the host itself did to the resource,
-//! and what a host does to a copy is lost with the next tool. A resource without recorded captures, such as files in memory, is
+//! [copies](crate::tools::resources::Snapshotable::scratch) of them, as their recorded captures say: a workspace is a folder
+//! among the system's temporary files, which goes with the last handle of it, without what captures leave out, such as `.git`.
+//! Between two captures a copy does not show what the host itself did to the resource, and what a host does to a copy is lost
+//! with the next tool. A resource without recorded captures, such as files in memory, is
 //! shown as the host made it, and so is one that no failed tool rolls back, such as a budget. What a host reads past the registry, it
 //! reads as it is now. The captures of a [composite snapshot](crate::tools::CompositeSnapshot) are in no record, so a replay's
 //! are empty, and its id is another one.
@@ -128,8 +129,7 @@ pub enum ReplayMode {
     FromLog,
     /// Tools that only read or that are [`Natural`](crate::Idempotency::Natural) run again, on copies of the resources as they were.
     /// What they write and answer is compared, and so is what they leave of each resource: of a workspace names, contents, links and
-    /// which files may be executed. Calls that run together, that opened child
-    /// sessions, or whose run has a resource without recorded captures come from the log in any case. Calls of tools that
+    /// which files may be executed. Calls that run together, that opened child sessions, or whose run has a resource without recorded captures come from the log in any case. Calls of tools that
     /// [run elsewhere](crate::tools::ToolRunner::begin) can be begun; what they do outside is done again.
     RunTools,
 }
@@ -147,6 +147,16 @@ pub struct ReplayReport {
     /// What diverged, in the order in which it was found. Empty unless the replay goes on behind the first divergence: that
     /// one is an error.
     pub divergences: Vec<Divergence>,
+}
+
+impl ReplayReport {
+    /// Returns the first divergence as an error, if there is any.
+    fn or_diverged(mut self) -> Result<ReplayReport> {
+        match self.divergences.is_empty() {
+            true => Ok(self),
+            false => Err(Error::Diverged(Box::new(self.divergences.swap_remove(0)))),
+        }
+    }
 }
 
 impl<'a> Replay<'a> {
@@ -209,7 +219,8 @@ impl<'a> Replay<'a> {
     /// [`Error::InsideTransaction`] if a call is open at the position where the replay is to begin;
     /// [`Error::NoSuchPosition`] if the log does not hold it, or if it is in the part that a fork shares with its parent.
     /// [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the host's types do not fit the
-    /// log. [`Error::Poisoned`] with the reason if a copy of a resource cannot be made. [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
+    /// log. [`Error::Poisoned`] with the reason if a copy of a resource cannot be made.
+    /// [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
     /// the log cannot be read.
     pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
         let recorded = self.log.recorded();
@@ -244,8 +255,8 @@ impl<'a> Replay<'a> {
             live = behind;
             report.compared += compared;
             report.divergences.extend(found);
-            if !self.rules.all && !report.divergences.is_empty() {
-                return Err(Error::Diverged(Box::new(report.divergences.swap_remove(0))));
+            if !self.rules.all {
+                report = report.or_diverged()?;
             }
         }
         Ok(report)
@@ -267,10 +278,7 @@ impl<'a> Replay<'a> {
         options: SessionOptions,
         mut host: impl FnMut(Session) -> T,
     ) -> Result<T> {
-        let mut report = self.run(&mut host)?;
-        if !report.divergences.is_empty() {
-            return Err(Error::Diverged(Box::new(report.divergences.swap_remove(0))));
-        }
+        self.run(&mut host)?.or_diverged()?;
         let last = SequenceNumber::from(self.log.records_len()).saturating_sub(1);
         let fork = store.fork(self.log.opened().session, self.through.min(last), &self.types, options)?;
         Ok(host(fork))

@@ -27,12 +27,15 @@ use crate::types::{ToolInvocations, ToolInvoked, encode};
 /// Number of latest calls that are searched for a capture of a resource. Calls that only read record none.
 const LATEST_CALLS: usize = 64;
 
+/// Captures in their recorded form, by the resources' names; `None` for one that does not outlive its process.
+pub(crate) type RecordedCaptures = BTreeMap<String, Option<Vec<u8>>>;
+
 /// Holds what the record of a begin says that is needed to run the tool again.
 pub(crate) struct BeginRead {
     /// One MessagePack string.
     pub(crate) arguments: Vec<u8>,
     pub(crate) origin: Option<CallOrigin>,
-    pub(crate) resources: BTreeMap<String, Option<Vec<u8>>>,
+    pub(crate) resources: RecordedCaptures,
     /// Why the call was closed without running, and the text that the model reads, as one MessagePack string.
     pub(crate) closed: Option<(Cause, Vec<u8>)>,
 }
@@ -63,7 +66,7 @@ fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Resu
 pub(super) fn captures_of(
     resources: Vec<ResourceSnapshot<'_>>,
     objects: &Objects,
-) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+) -> Result<RecordedCaptures> {
     let captures = resources.into_iter().map(|ResourceSnapshot { resource, snapshot }| {
         let snapshot = snapshot.map(|snapshot| objects.resolve(snapshot).map(Cow::into_owned));
         Ok((resource.into_owned(), snapshot.transpose()?))
@@ -200,7 +203,7 @@ impl Session {
     /// Returns the captures of all resources that a recovery of the session leaves: those of the begin of the first
     /// open call that may have changed something, or else those that the latest call left, at its end if it is
     /// committed and at its begin otherwise. Empty if no call has recorded any.
-    pub(crate) fn captures_left(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+    pub(crate) fn captures_left(&self) -> Result<RecordedCaptures> {
         if let Some(open) = self.changing() {
             return self.read_begin(open.begin, |begin| begin.resources);
         }
@@ -241,7 +244,7 @@ impl Session {
         found.ok_or(missing)
     }
 
-    fn read_end_resources(&self, end: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+    fn read_end_resources(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
     }
 

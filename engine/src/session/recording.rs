@@ -139,7 +139,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Returns the records from `from` to before `end`, of a log with these places. `closed` says that the process closed its session there.
+    /// Returns the records from `from` to before `end`, of a log with these places. `closed` says that the process closed its
+    /// session there.
     pub(crate) fn new(
         (storage, places): (Arc<dyn Storage>, Places),
         (from, end, closed): (SequenceNumber, SequenceNumber, bool),

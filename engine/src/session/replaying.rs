@@ -30,7 +30,7 @@ use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
-use super::operation_records::captures_of;
+use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, Ended};
 use super::recording::{Recording, Whose};
 use super::writing::PendingRecord;
@@ -397,26 +397,29 @@ impl Session {
     }
 
     /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
-    pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+    pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
         let inner = &self.inner;
         let mut state = inner.turn(inner.settleable()?, &Whose::End(begin))?;
         let objects = state.log.objects.clone();
-        let Some((head, _)) = state.recording()?.head()? else { return Ok(BTreeMap::new()) };
+        let Some((head, _)) = state.recording()?.head()? else { return Ok(RecordedCaptures::new()) };
         match ToolEnd::decode(&head.body) {
             Ok(end) => captures_of(end.resources, &objects),
-            Err(_) => Ok(BTreeMap::new()),
+            Err(_) => Ok(RecordedCaptures::new()),
         }
     }
 
     /// Returns the captures of the first begin that is still to come and records any; empty if none does.
-    pub(crate) fn captures_to_come(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+    pub(crate) fn captures_to_come(&self) -> Result<RecordedCaptures> {
         let mut state = self.inner.state.lock();
         let objects = state.log.objects.clone();
-        let first = state.recording()?.look_ahead(|record| match ToolBegin::decode(record.body) {
-            Ok(begin) if record.kind == Kind::TOOL_BEGIN && !begin.resources.is_empty() => {
-                captures_of(begin.resources, &objects).map(Some)
+        let first = state.recording()?.look_ahead(|record| {
+            if record.kind != Kind::TOOL_BEGIN {
+                return Ok(None);
             }
-            _ => Ok(None),
+            match ToolBegin::decode(record.body) {
+                Ok(begin) if !begin.resources.is_empty() => captures_of(begin.resources, &objects).map(Some),
+                _ => Ok(None),
+            }
         });
         Ok(first?.unwrap_or_default())
     }

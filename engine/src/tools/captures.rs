@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result, caught};
 use crate::operation::NotUndone;
 use crate::session::Snapshot;
+use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{
     AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable,
 };
@@ -147,7 +148,7 @@ impl Captures {
     }
 
     /// Holds the captures that a record names, by the resources' names, in their recorded form.
-    pub(crate) fn recorded(snapshots: BTreeMap<String, Option<Vec<u8>>>) -> Captures {
+    pub(crate) fn recorded(snapshots: RecordedCaptures) -> Captures {
         let captured = |(name, recorded): (String, Option<Vec<u8>>)| Captured {
             name: Cow::Owned(name),
             snapshot: None,

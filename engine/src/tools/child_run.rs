@@ -10,6 +10,7 @@ use super::runner::ToolRunner;
 use crate::error::{Error, Result};
 use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::sabotage::{self, Breakage};
+use crate::session::operation_records::RecordedCaptures;
 use crate::types::SessionTypes;
 
 impl ToolContext {
@@ -197,7 +198,7 @@ impl ToolContext {
     }
 
     /// Decodes what a child left of the resources, and checks that it can be restored.
-    fn recalled(&self, state: &ExecutionState, left: BTreeMap<String, Option<Vec<u8>>>) -> Result<Captures> {
+    fn recalled(&self, state: &ExecutionState, left: RecordedCaptures) -> Result<Captures> {
         let resources = state.resources();
         let lost = left.iter().find(|(name, recorded)| {
             recorded.is_none() && resources.captured().get(name.as_str()).is_some_and(|it| it.rolls_back())

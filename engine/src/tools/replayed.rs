@@ -8,8 +8,8 @@
 //! | a restore of resources | the begin | the rollback, and the end |
 //! | the end of a call that an earlier process left open | nothing | the end |
 //!
-//! The resources are not touched: they are neither leased nor captured nor restored. What a run shows of them is told in
-//! [`scratch`](super::scratch).
+//! The resources are not touched: they are neither leased nor captured nor restored. [`scratch`](super::scratch) says what a
+//! run shows of them.
 
 use foldlog_codec::body::{Cause, Outcome};
 use foldlog_codec::{OperationId, SequenceNumber};

@@ -22,10 +22,8 @@ use super::captures::Captures;
 use super::execution::ExecutionState;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
+use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{ResourceRegistry, ScratchRegistry};
-
-/// Captures in their recorded form, by the resources' names.
-pub(super) type Recorded = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Holds the copies that a replayed run shows in the place of its resources.
 pub(super) struct Scratch {
@@ -38,13 +36,13 @@ struct Stand {
     /// Number of tools that run again at the moment.
     running: u64,
     /// Captures to which the copies were brought last; `None` if a tool has run since.
-    at: Option<Recorded>,
+    at: Option<RecordedCaptures>,
 }
 
 impl Scratch {
     /// Makes copies of the run's resources. `None` if no capture of them is recorded.
     fn of(state: &ExecutionState) -> Result<Option<Scratch>> {
-        if !state.registered().captured().values().any(|resource| resource.rolls_back()) {
+        if !state.registered().is_rolled_back() {
             return Ok(None);
         }
         let recorded = match state.session().captures_left()? {
@@ -60,7 +58,7 @@ impl Scratch {
 
     /// Brings the copies to these captures, unless a tool works on them. Returns the captures, recalled. Those of resources that
     /// the run lacks do not count.
-    fn bring(&self, stand: &mut Stand, mut recorded: Recorded) -> Result<Captures> {
+    fn bring(&self, stand: &mut Stand, mut recorded: RecordedCaptures) -> Result<Captures> {
         recorded.retain(|name, _| self.copies.resources.captured().contains_key(name.as_str()));
         let captures = Captures::recorded(recorded.clone()).recalled(&self.copies.resources, true)?;
         if stand.running == 0 && stand.at.as_ref() != Some(&recorded) {
@@ -85,9 +83,12 @@ impl ExecutionState {
 
     /// Brings the copies to what was recorded last, unless a tool works on them.
     fn bring_copies(&self, scratch: &Scratch) -> Result<()> {
-        let left = self.session().captures_left()?;
         let mut stand = scratch.stand.lock();
-        if stand.running == 0 && !left.is_empty() {
+        if stand.running > 0 {
+            return Ok(());
+        }
+        let left = self.session().captures_left()?;
+        if !left.is_empty() {
             scratch.bring(&mut stand, left)?;
         }
         Ok(())
@@ -113,15 +114,14 @@ impl ExecutionState {
 
     /// Returns whether a tool that runs again in this replay finds all as it was.
     pub(super) fn has_all_as_it_was(&self) -> bool {
-        let mut captured = self.registered().captured().values();
-        !captured.any(|resource| resource.rolls_back())
+        !self.registered().is_rolled_back()
             || self.scratch().is_some_and(|scratch| scratch.copies.is_whole)
             || sabotage::is(Breakage::ReplayedOnResources)
     }
 
     /// Brings the copies to where a tool begins that runs again: to what its begin recorded, or, if that is nothing, to what was
     /// recorded last. Returns the captures to which a failure of the tool restores them.
-    pub(super) fn begin_on_copies(&self, recorded: Recorded) -> Result<Captures> {
+    pub(super) fn begin_on_copies(&self, recorded: RecordedCaptures) -> Result<Captures> {
         let Some(scratch) = self.scratch() else { return Ok(Captures::default()) };
         let only_reads = recorded.is_empty();
         let begun = if only_reads { self.session().captures_left()? } else { recorded };
@@ -143,7 +143,7 @@ impl ExecutionState {
     }
 
     /// Names what of the copies is not as these captures say, by the resources' names.
-    pub(super) fn differ_from(&self, recorded: Recorded) -> Result<BTreeMap<String, Vec<String>>> {
+    pub(super) fn differ_from(&self, recorded: RecordedCaptures) -> Result<BTreeMap<String, Vec<String>>> {
         let Some(scratch) = self.scratch().filter(|_| !sabotage::is(Breakage::LeftOtherwiseUntold)) else {
             return Ok(BTreeMap::new());
         };

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::{AnyResource, AnySnapshot, Lease, LeaseHolder, Snapshotable, typed};
 use crate::error::{Error, Result};
+use crate::session::operation_records::RecordedCaptures;
 
 /// Makes a [copy](Snapshotable::scratch) of a resource, registered as the resource itself is; `None` if it makes no copies.
 type Copied = Arc<dyn Fn(&AnySnapshot) -> Result<Option<ResourceRegistry>> + Send + Sync>;
@@ -92,9 +93,14 @@ impl ResourceRegistry {
         self.inner.captured.values().any(|resource| resource.is_shared())
     }
 
+    /// Returns whether any of the resources is rolled back with a failed tool.
+    pub(crate) fn is_rolled_back(&self) -> bool {
+        self.inner.captured.values().any(|resource| resource.rolls_back())
+    }
+
     /// Makes a registry in which copies stand for the resources that are rolled back with a failed tool, as they were at these
     /// captures, which are in their recorded form. What has no such copy stays as it is.
-    pub(crate) fn scratch(&self, recorded: &BTreeMap<String, Option<Vec<u8>>>) -> Result<ScratchRegistry> {
+    pub(crate) fn scratch(&self, recorded: &RecordedCaptures) -> Result<ScratchRegistry> {
         let Registered { by_type, captured, .. } = &*self.inner;
         let mut scratch = Registered::default();
         let mut copied = BTreeSet::new();
