@@ -2,21 +2,20 @@
 //! replays both.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
 use foldlog::replay::Replay;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
-use foldlog::{
-    Durability, ExecutionState, Generator, ResourceRegistry, Session, SessionTypes, Store, StoreOptions,
-};
+use foldlog::{ExecutionState, Generator, ResourceRegistry, Session, SessionTypes, SystemClock};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, raise};
 
-use super::host::{Diary, Noted, Notes, Works};
+use super::host::{Diary, Noted, Notes, Works, store_in};
 use super::seeds;
 
 /// Lanes that hold conversations.
@@ -33,11 +32,6 @@ fn types() -> SessionTypes {
         .slice_with::<Diary>(foldlog::Policy::Log)
         .append_all::<Diary>();
     foldlog_agent::events::declare(builder).build().unwrap()
-}
-
-fn store(folder: &Path) -> Store {
-    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-    Store::open_with(folder, options).unwrap()
 }
 
 fn arguments(number: u64) -> String {
@@ -147,7 +141,7 @@ fn part_of_a_process_that_works_or_replays() {
     let mut words = argument.splitn(3, ' ');
     let (part, seed) = (words.next().unwrap(), words.next().unwrap().parse::<u64>().unwrap());
     let folder = Path::new(words.next().unwrap());
-    let store = store(folder);
+    let store = store_in(folder, Arc::new(SystemClock));
     let first = Agency { schedule: seed, dies: Some(1 + seed % (COUNT - 1)) };
     let second = Agency { schedule: seed + 7, dies: None };
     match part {

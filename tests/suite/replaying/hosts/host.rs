@@ -106,16 +106,26 @@ impl Stored {
     }
 
     pub(super) fn store_with(&self, clock: Arc<dyn Clock>) -> Store {
-        let options = StoreOptions { durability: Durability::Process, clock, ..StoreOptions::default() };
-        Store::open_with(self.0.path(), options).unwrap()
+        store_in(self.0.path(), clock)
     }
 
     /// Returns the bytes of all files, by their paths.
     pub(super) fn bytes(&self) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
-        let mut files = BTreeMap::new();
-        read(self.0.path(), &mut files);
-        files
+        bytes_in(self.0.path())
     }
+}
+
+/// Opens the store in a folder. A kill loses nothing that it holds.
+pub(super) fn store_in(folder: &Path, clock: Arc<dyn Clock>) -> Store {
+    let options = StoreOptions { durability: Durability::Process, clock, ..StoreOptions::default() };
+    Store::open_with(folder, options).unwrap()
+}
+
+/// Returns the bytes of all files in a folder, by their paths.
+pub(super) fn bytes_in(folder: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    read(folder, &mut files);
+    files
 }
 
 fn read(folder: &Path, files: &mut BTreeMap<std::path::PathBuf, Vec<u8>>) {
@@ -286,6 +296,10 @@ impl Host {
         }
     }
 }
+
+/// Parameters of a tool that takes none.
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub(super) struct Nothing {}
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub(super) struct Work {

@@ -11,10 +11,9 @@ use foldlog::tools::{
 use foldlog::{
     Clock, Error, Event, ExecutionState, FixedClock, ResourceRegistry, Session, SessionTypes, Slice,
 };
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::host::{Diary, Noted, Stored, types};
+use super::host::{Diary, Noted, Nothing, Stored, types};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Rang(u64);
@@ -144,9 +143,6 @@ fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() 
 
 /// Asks each time, for a minute.
 struct Asks;
-
-#[derive(Serialize, Deserialize, JsonSchema)]
-struct Nothing {}
 
 impl Tool for Asks {
     const NAME: &'static str = "asks";

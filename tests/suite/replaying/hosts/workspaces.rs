@@ -1,7 +1,7 @@
 //! Workspaces in a replay: the host and its tools find them as they were, on copies, whatever has become of the folders.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::host::{Noted, Stored, types};
+use super::host::{Noted, Nothing, Stored, bytes_in, types};
 
 /// A folder with a workspace and the store of its snapshots.
 struct Folder(tempfile::TempDir);
@@ -89,9 +89,6 @@ impl Tool for Write {
 
 /// Reads the file, by the filesystem's own means and by a program's.
 struct Read(Runs, Changed);
-
-#[derive(Serialize, Deserialize, JsonSchema)]
-struct Nothing {}
 
 impl Tool for Read {
     const NAME: &'static str = "read";
@@ -171,25 +168,12 @@ fn lived(folder: &Folder, stored: &Stored) -> LogReader {
     LogReader::open(dir).unwrap()
 }
 
-fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files = Vec::new();
-    let mut left = vec![folder.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { left.push(path) } else { files.push((path.clone(), fs::read(path).unwrap())) }
-        }
-    }
-    files.sort();
-    files
-}
-
 /// What a host sees of its workspace decides what it does next, and may be lost or changed before its log is replayed.
 #[test]
 fn a_host_sees_its_workspace_as_it_was_and_the_folder_stays_as_it_is() {
     let (folder, stored) = (Folder::new(), Stored::new());
     let log = lived(&folder, &stored);
-    let before = content(folder.0.path());
+    let before = bytes_in(folder.0.path());
     let runs = Runs::default();
     let registry = folder.registry();
     let report = Replay::of(&log, &types())
@@ -198,20 +182,20 @@ fn a_host_sees_its_workspace_as_it_was_and_the_folder_stays_as_it_is() {
     assert!(report.compared > 5, "{report:?}");
     assert_eq!(runs.load(Ordering::SeqCst), 0, "a tool ran");
     drop(registry);
-    assert!(content(folder.0.path()) == before, "the workspace or its store has changed");
+    assert!(bytes_in(folder.0.path()) == before, "the workspace or its store has changed");
 }
 
 #[test]
 fn tools_that_may_run_twice_run_again_on_a_copy_of_the_workspace_as_it_was() {
     let (folder, stored) = (Folder::new(), Stored::new());
     let log = lived(&folder, &stored);
-    let before = content(folder.0.path());
+    let before = bytes_in(folder.0.path());
     let (runs, registry) = (Runs::default(), folder.registry());
     let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
     replay.run(|session| host(&session, registry.clone(), &runs, Changed::Nothing)).unwrap();
     assert_eq!(runs.load(Ordering::SeqCst), 6, "three writes and three reads, and nothing is sent");
     drop(registry);
-    assert!(content(folder.0.path()) == before, "the workspace or its store has changed");
+    assert!(bytes_in(folder.0.path()) == before, "the workspace or its store has changed");
 }
 
 #[test]
