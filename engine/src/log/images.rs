@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::image::{Front, IMAGE_BYTES_MAX};
+use parking_lot::Mutex;
 
 use super::layout;
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
@@ -33,11 +34,35 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, Pa
     images
 }
 
-/// Removes a session's images, so that the disk has their room.
-pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path) {
+/// Removes a session's images and gives up the one that is being written, so that the disk has their room.
+pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path, unfinished: &Unfinished) {
+    let mut unfinished = unfinished.0.lock();
+    if let Some(unfinished) = unfinished.take() {
+        unfinished.remove(storage);
+    }
     for (_, path) in list(storage, dir) {
         // An image that cannot be removed costs room and nothing else.
         let _ = storage.remove_file(&path);
+    }
+}
+
+/// Holds the file of the image that is being written, which the writer of the log takes away where it needs the room.
+/// The lock is held while the image grows and while it gets its name: no part of it is written behind
+/// [`remove_all`], and an image is either removed by it or not yet there.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished(Mutex<Option<UnfinishedFile>>);
+
+#[derive(Debug)]
+struct UnfinishedFile {
+    path: PathBuf,
+    file: Arc<dyn StorageFile>,
+}
+
+impl UnfinishedFile {
+    fn remove(&self, storage: &dyn Storage) {
+        // Whoever writes the image holds it open, and the room of an open file is not free when its name is gone.
+        let _ = self.file.len().and_then(|len| self.file.give_back(0, len));
+        let _ = storage.remove_file(&self.path);
     }
 }
 
@@ -63,21 +88,20 @@ const GATHERED_BYTES: usize = 256 << 10;
 pub(crate) struct Building {
     storage: Arc<dyn Storage>,
     path: PathBuf,
-    building: PathBuf,
-    file: Arc<dyn StorageFile>,
+    unfinished: Arc<Unfinished>,
     front: Front,
     /// Offset at which the gathered bytes belong.
     offset: u64,
     gathered: Vec<u8>,
-    renamed: bool,
 }
 
 impl Building {
-    /// Begins the image of all records below `next_sequence`.
+    /// Begins the image of all records below `next_sequence`. Its file is in `unfinished` until it has its name.
     pub(crate) fn begin(
         storage: &Arc<dyn Storage>,
         dir: &Path,
         next_sequence: SequenceNumber,
+        unfinished: &Arc<Unfinished>,
     ) -> std::io::Result<Building> {
         let path = layout::image_file(dir, next_sequence);
         let building = path.with_extension("image.new");
@@ -85,9 +109,10 @@ impl Building {
         // A file with this temporary name was left by an attempt that never ended.
         let _ = storage.remove_file(&building);
         let file = storage.create(&building, 0)?;
-        let storage = Arc::clone(storage);
+        *unfinished.0.lock() = Some(UnfinishedFile { path: building, file });
+        let (storage, unfinished) = (Arc::clone(storage), Arc::clone(unfinished));
         let (front, gathered) = (Front::default(), Vec::new());
-        Ok(Building { storage, path, building, file, front, offset: Front::LEN, gathered, renamed: false })
+        Ok(Building { storage, path, unfinished, front, offset: Front::LEN, gathered })
     }
 
     /// Returns how long the file is so far, in bytes.
@@ -103,7 +128,8 @@ impl Building {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.front.take(&self.gathered);
-        self.file.write_at(&self.gathered, self.offset)?;
+        let unfinished = self.unfinished.0.lock();
+        unfinished.as_ref().ok_or_else(given_up)?.file.write_at(&self.gathered, self.offset)?;
         self.offset += self.gathered.len() as u64;
         self.gathered.clear();
         // One large item must not keep its memory occupied.
@@ -116,10 +142,12 @@ impl Building {
     /// in bytes.
     pub(crate) fn finish(mut self, dir: &Path, next_sequence: SequenceNumber) -> std::io::Result<u64> {
         self.flush()?;
-        self.file.write_at(&self.front.finish(), 0)?;
-        self.file.sync_data()?;
-        self.storage.rename(&self.building, &self.path)?;
-        self.renamed = true;
+        let mut unfinished = self.unfinished.0.lock();
+        let whole = unfinished.as_ref().ok_or_else(given_up)?;
+        whole.file.write_at(&self.front.finish(), 0)?;
+        whole.file.sync_data()?;
+        self.storage.rename(&whole.path, &self.path)?;
+        *unfinished = None;
         let images = list(self.storage.as_ref(), dir);
         let (ahead, own): (Vec<_>, Vec<_>) = images.into_iter().partition(|(at, _)| *at > next_sequence);
         for (_, path) in ahead.into_iter().chain(own.into_iter().skip(KEPT_MAX)) {
@@ -129,10 +157,46 @@ impl Building {
     }
 }
 
+fn given_up() -> std::io::Error {
+    std::io::Error::other("the image was given up, since the disk has no room for records")
+}
+
 impl Drop for Building {
     fn drop(&mut self) {
-        if !self.renamed {
-            let _ = self.storage.remove_file(&self.building);
+        if let Some(unfinished) = self.unfinished.0.lock().take() {
+            unfinished.remove(self.storage.as_ref());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::MemoryStorage;
+
+    #[test]
+    fn an_image_that_is_being_written_gives_its_room_to_records() {
+        // A record was refused on a full disk while an image held over a megabyte of it under its temporary name.
+        let disk = MemoryStorage::new();
+        let storage: Arc<dyn Storage> = Arc::new(disk.clone());
+        let (dir, unfinished) = (Path::new("/session"), Arc::default());
+        let part = |into: &mut Vec<u8>| into.extend([7; GATHERED_BYTES]);
+        let mut building = Building::begin(&storage, dir, SequenceNumber::new(9), &unfinished).unwrap();
+        building.write(part).unwrap();
+        assert!(disk.used_bytes() >= GATHERED_BYTES as u64);
+        remove_all(&disk, dir, &unfinished);
+        assert_eq!(disk.used_bytes(), 0);
+        assert!(building.write(part).is_err());
+        assert!(building.finish(dir, SequenceNumber::new(9)).is_err());
+        assert_eq!(disk.used_bytes(), 0);
+        assert_eq!(list(&disk, dir), []);
+
+        // The next one is written as if there had been none before.
+        let mut building = Building::begin(&storage, dir, SequenceNumber::new(12), &unfinished).unwrap();
+        building.write(part).unwrap();
+        building.finish(dir, SequenceNumber::new(12)).unwrap();
+        assert_eq!(list(&disk, dir).len(), 1);
+        remove_all(&disk, dir, &unfinished);
+        assert_eq!(disk.used_bytes(), 0);
     }
 }

@@ -21,7 +21,8 @@
 //! 4. At most one image of a session waits to be written: what it holds of the past is held once.
 //! 5. Whatever becomes of an image, the session continues as if there were none.
 //! 6. No image is begun that would take over a quarter of the free space of the disk: while one is built,
-//!    there is room for records and objects.
+//!    there is room for records and objects. Where a record or an object finds none all the same, it takes the room
+//!    of the images and of the one that is being built ([`crate::log::images`]).
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ use crate::fold::log_source::LogSource;
 use crate::fold::projection::{Frozen, Projection};
 use crate::fold::restore;
 use crate::items::row::RowRef;
-use crate::log::images::Building;
+use crate::log::images::{Building, Unfinished};
 use crate::sabotage::{self, Breakage};
 
 /// Number of items that are measured to estimate the size of an image.
@@ -87,6 +88,8 @@ struct Taken {
     watermark: SequenceNumber,
     openings: Vec<(SequenceNumber, Opened)>,
     rollbacks: Vec<(SequenceNumber, Rollback)>,
+    /// Place of the file that is being written.
+    unfinished: Arc<Unfinished>,
 }
 
 /// Names what became of an image.
@@ -184,7 +187,8 @@ impl Taken {
         if !sabotage::is(Breakage::ImageBeforeLog) {
             session.sync_through(next_sequence)?;
         }
-        let mut building = Building::begin(storage, &session.dir, next_sequence).map_err(failed)?;
+        let mut building =
+            Building::begin(storage, &session.dir, next_sequence, &self.unfinished).map_err(failed)?;
         building.write(|into| into.extend(head)).map_err(failed)?;
         for (slice, rows) in restore::items_apart(&self.projection, &self.begun, &heads) {
             let mut rows = rows.peekable();
@@ -239,6 +243,7 @@ impl Inner {
             watermark: state.log.watermark(),
             log_bytes,
             openings: state.openings.clone(),
+            unfinished: state.log.unfinished_image(),
             rollbacks: state.live.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
         })
     }

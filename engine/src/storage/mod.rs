@@ -221,8 +221,8 @@ pub trait StorageFile: Send + Sync + Debug {
     /// file may be longer than before.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
-    /// Gives the space of the bytes `from..to` back to the disk: they read as 0 from then on, and the length stays. The
-    /// bytes must be 0 already, and nobody may write them any more. Does nothing where the file system cannot do this.
+    /// Gives the space of the bytes `from..to` back to the disk: they read as 0 from then on, and the length stays.
+    /// Nobody may need the bytes or write them any more. Does nothing where the file system cannot do this.
     fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Ok(())

@@ -63,6 +63,7 @@ use self::seals::Seals;
 use self::spare::Spare;
 use crate::background::Background;
 use crate::error::{Error, Result};
+use crate::log::images::Unfinished;
 use crate::log::layout;
 use crate::log::objects::Objects;
 use crate::log::partial_creation::PartialCreation;
@@ -189,6 +190,8 @@ pub(crate) struct Log {
     dir: PathBuf,
     sizes: SegmentSizes,
     ahead: Ahead,
+    /// The image that the background is writing.
+    unfinished_image: Arc<Unfinished>,
     pace: Pace,
     seals: Seals,
     pub(crate) objects: Arc<Objects>,
@@ -302,6 +305,7 @@ impl Log {
             dir: dir.to_owned(),
             sizes: *sizes,
             ahead: Ahead::new(storage, background),
+            unfinished_image: Arc::default(),
             pace: Pace::default(),
             seals: Seals::new(storage, background),
             objects: Arc::new(Objects::new(Arc::clone(storage), dir)),

@@ -5,8 +5,10 @@ use foldlog_codec::frame::{self, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::Previous;
 
 use super::{AppendContext, END_BYTES, Log, RESERVED_BYTES, check_body};
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
-use crate::log::images;
+use crate::log::images::{self, Unfinished};
 use crate::sabotage::{self, Breakage};
 
 /// Says what room is made for.
@@ -61,12 +63,17 @@ impl Log {
     }
 
     /// Gives the disk the room of what the session can do without: a segment that was made ahead or is being made, and
-    /// the images.
+    /// the images with the one that is being written.
     pub(crate) fn give_up_caches(&self) {
         if !sabotage::is(Breakage::CachesBeforeRecords) {
             self.ahead.give_back();
-            images::remove_all(self.storage.as_ref(), &self.dir);
+            images::remove_all(self.storage.as_ref(), &self.dir, &self.unfinished_image);
         }
+    }
+
+    /// Returns the place of the image that is being written.
+    pub(crate) fn unfinished_image(&self) -> Arc<Unfinished> {
+        Arc::clone(&self.unfinished_image)
     }
 
     /// Keeps room for the end of a call from now on.
