@@ -57,6 +57,17 @@ fn a_conversation_that_is_killed_within_a_call_is_ended_by_the_next_process() {
 }
 
 #[test]
+fn a_host_is_replayed_and_a_changed_one_is_told_where_it_differs() {
+    let lines = [
+        "the same host agrees: 2 processes\n",
+        " (tool_begin) differs at $.arguments.title: recorded \"news of ",
+        "letters of the fork: 3\n",
+        "its page: gossip of ",
+    ];
+    prints(env!("CARGO_BIN_EXE_replay_in_ci"), &lines);
+}
+
+#[test]
 fn two_conversations_at_once_leave_the_executor_free() {
     let lines = ["It snows in Oslo.\n", "It snows in Rome.\n", "10 words arrived meanwhile\n"];
     prints(env!("CARGO_BIN_EXE_tokio_host"), &lines);

@@ -34,6 +34,9 @@
 //! reads as it is now. The captures of a [composite snapshot](crate::tools::CompositeSnapshot) are in no record, so a replay's
 //! are empty, and its id is another one.
 //!
+//! All that a replay needs is in the session's folder. [`Session::dir`] is that folder, and a host that opens its workspace
+//! there, with the captures in it, may give it any folder for the workspace: it is not looked into.
+//!
 //! # Memory
 //!
 //! A replay holds the state, as a session does, and some records that it has read ahead, however long the log is. A reader that
@@ -117,7 +120,7 @@ pub struct Replay<'a> {
     options: StoreOptions,
     rules: Rules,
     from: Option<SequenceNumber>,
-    through: SequenceNumber,
+    through: Option<SequenceNumber>,
 }
 
 /// Says what becomes of tools in a replay.
@@ -163,9 +166,8 @@ impl<'a> Replay<'a> {
     /// Prepares a replay of the whole log, which stops at the first divergence.
     pub fn of(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
         let rules = Rules { all: false, patience: PATIENCE, run_tools: false, left_out: Arc::default() };
-        let through = SequenceNumber::MAX;
-        let types = types.clone();
-        Replay { log, types, options: StoreOptions::default(), rules, from: None, through }
+        let (types, options) = (types.clone(), StoreOptions::default());
+        Replay { log, types, options, rules, from: None, through: None }
     }
 
     /// Makes the replay go on behind a divergence, from the recorded state, and list all, at most 10,000 for each process.
@@ -179,9 +181,10 @@ impl<'a> Replay<'a> {
         Replay { from: Some(position.into()), ..self }
     }
 
-    /// Ends the replay behind the record at `position`.
+    /// Ends the replay behind the record at `position`. At the position where it begins it replays nothing, and a host
+    /// [goes live](Replay::go_live) right there.
     pub fn through(self, position: impl Into<SequenceNumber>) -> Replay<'a> {
-        Replay { through: position.into(), ..self }
+        Replay { through: Some(position.into()), ..self }
     }
 
     /// Sets what becomes of tools; by default their results come from the log.
@@ -197,8 +200,9 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Sets the time without any record after which the next one counts as missing; 10 seconds by default. It matters where
-    /// threads wait for each other's records.
+    /// Sets the time without any record after which the next one counts as missing; 10 seconds by default. It matters where a
+    /// lane waits for its turn behind records of other lanes, which the host writes no more: those are missing then. A tool that
+    /// [runs again](ReplayMode::RunTools) for longer than this beside such a lane counts as missing too.
     pub fn patience(mut self, patience: Duration) -> Replay<'a> {
         self.rules.patience = patience;
         self
@@ -217,7 +221,8 @@ impl<'a> Replay<'a> {
     ///
     /// [`Error::Diverged`] with the first divergence, unless the replay [goes on](Replay::all).
     /// [`Error::InsideTransaction`] if a call is open at the position where the replay is to begin;
-    /// [`Error::NoSuchPosition`] if the log does not hold it, or if it is in the part that a fork shares with its parent.
+    /// [`Error::NoSuchPosition`] if the log does not hold it, if it is in the part that a fork shares with its parent, or
+    /// if the replay is to end before it begins or behind the log's end.
     /// [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the host's types do not fit the
     /// log. [`Error::Poisoned`] with the reason if a copy of a resource cannot be made.
     /// [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
@@ -226,7 +231,7 @@ impl<'a> Replay<'a> {
         let recorded = self.log.recorded();
         check_declared(&self.types, recorded.names)?;
         let begin = self.begin()?;
-        let end = (self.through.min(recorded.places.next_sequence.saturating_sub(1)) + 1).max(begin);
+        let end = self.end(begin)?;
         let mut live = self.state_behind(&recorded, begin)?;
         let options = StoreOptions { storage: Arc::clone(recorded.storage), ..self.options.clone() };
         let store = Store::standing_at(self.log.dir(), options);
@@ -265,7 +270,54 @@ impl<'a> Replay<'a> {
     /// Replays the host as [`run`](Replay::run) does, makes a fork at the end of what was replayed, and calls the host with
     /// it: from there on it works for real, as after a crash, and resumes what was not over. The log that was replayed stays as it is.
     ///
-    /// Returns what the host returned in the fork. The fork is in `store`, which holds the replayed session.
+    /// Returns what the host returned in the fork. The fork is in `store`, which holds the replayed session. The host is
+    /// called once more than for a replay: [`Session::replays`] tells it whether it works for real.
+    ///
+    /// ```
+    /// use foldlog::audit::LogReader;
+    /// use foldlog::replay::Replay;
+    /// # use foldlog::{Event, Policy, Session, SessionOptions, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Tried(u64);
+    /// # impl Event for Tried {
+    /// #     const NAME: &'static str = "attempt.tried";
+    /// # }
+    /// # struct Attempts;
+    /// # impl Slice for Attempts {
+    /// #     const NAME: &'static str = "attempts";
+    /// #     type Item = Tried;
+    /// # }
+    /// /// Makes the attempts that are not made yet, and would make each fourth one otherwise today.
+    /// fn host(session: &Session) -> foldlog::Result<u64> {
+    ///     while session.view::<Attempts>()?.len() < 5 {
+    ///         let made = session.view::<Attempts>()?.len();
+    ///         session.dispatch(Tried(if made == 3 { 33 } else { made }))?;
+    ///     }
+    ///     Ok(session.view::<Attempts>()?.len())
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// let types = SessionTypes::builder().slice::<Attempts>().append_all::<Attempts>().build()?;
+    /// let store = Store::open(folder.path())?;
+    /// let session = store.create(&types)?;
+    /// for number in 0..5 {
+    ///     session.dispatch(Tried(number))?;
+    /// }
+    /// let log = LogReader::open(session.dir())?;
+    /// session.close()?;
+    /// let third = log.opened_sequence() + 3;
+    /// let replay = Replay::of(&log, &types).through(third); // the record before the fourth attempt
+    /// let made = replay.go_live(&store, SessionOptions::default(), |session| {
+    ///     let made = host(&session)?;
+    ///     Ok::<_, foldlog::Error>((session, made))
+    /// })?;
+    /// let (fork, made) = made?;
+    /// let tried: Vec<u64> = fork.view::<Attempts>()?.iter().map(|tried| tried.0).collect();
+    /// assert_eq!((made, tried), (5, vec![0, 1, 2, 33, 4]));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -279,8 +331,8 @@ impl<'a> Replay<'a> {
         mut host: impl FnMut(Session) -> T,
     ) -> Result<T> {
         self.run(&mut host)?.or_diverged()?;
-        let last = SequenceNumber::from(self.log.records_len()).saturating_sub(1);
-        let fork = store.fork(self.log.opened().session, self.through.min(last), &self.types, options)?;
+        let last = self.end(self.begin()?)?.saturating_sub(1);
+        let fork = store.fork(self.log.opened().session, last, &self.types, options)?;
         Ok(host(fork))
     }
 
@@ -293,6 +345,16 @@ impl<'a> Replay<'a> {
             return Err(Error::NoSuchPosition { position: from, last });
         }
         Ok(from + 1)
+    }
+
+    /// Returns the sequence number behind the last record that is replayed.
+    fn end(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
+        let next = SequenceNumber::from(self.log.records_len());
+        let Some(through) = self.through else { return Ok(next.max(begin)) };
+        if through >= next || through + 1 < begin {
+            return Err(Error::NoSuchPosition { position: through, last: next.checked_sub(1) });
+        }
+        Ok(through + 1)
     }
 
     fn state_behind(&self, recorded: &RecordedLog<'_>, begin: SequenceNumber) -> Result<LiveState> {

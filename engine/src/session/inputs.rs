@@ -48,7 +48,9 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::Encode`] if `name` begins with `foldlog.`, which is kept for the engine, or if the value cannot be
-    /// encoded, or not be read again as a `T`; else those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// encoded, or not be read again as a `T`; else those of [`dispatch`](Session::dispatch) that do not concern events. In a
+    /// replay [`Error::Diverged`] if the next record of the lane is another one and the replay stops there, and
+    /// [`Error::ReplayEnded`] behind the process's last record.
     pub fn observe<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,

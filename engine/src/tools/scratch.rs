@@ -56,16 +56,20 @@ impl Scratch {
         Ok(Some(Scratch { copies, stand: Mutex::new(Stand { running: 0, at: Some(recorded) }) }))
     }
 
-    /// Brings the copies to these captures, unless a tool works on them. Returns the captures, recalled. Those of resources that
-    /// the run lacks do not count.
+    /// Brings the copies to these captures, unless a tool works on them. Returns the captures, recalled.
     fn bring(&self, stand: &mut Stand, mut recorded: RecordedCaptures) -> Result<Captures> {
-        recorded.retain(|name, _| self.copies.resources.captured().contains_key(name.as_str()));
-        let captures = Captures::recorded(recorded.clone()).recalled(&self.copies.resources, true)?;
+        let captures = self.recalled(&mut recorded)?;
         if stand.running == 0 && stand.at.as_ref() != Some(&recorded) {
             captures.restore(&self.copies.resources, false, false)?;
             stand.at = Some(recorded);
         }
         Ok(captures)
+    }
+
+    /// Recalls captures. Those of resources that the run lacks do not count, and are taken out.
+    fn recalled(&self, recorded: &mut RecordedCaptures) -> Result<Captures> {
+        recorded.retain(|name, _| self.copies.resources.captured().contains_key(name.as_str()));
+        Captures::recorded(recorded.clone()).recalled(&self.copies.resources, true)
     }
 }
 
@@ -143,11 +147,13 @@ impl ExecutionState {
     }
 
     /// Names what of the copies is not as these captures say, by the resources' names.
-    pub(super) fn differ_from(&self, recorded: RecordedCaptures) -> Result<BTreeMap<String, Vec<String>>> {
+    pub(super) fn differ_from(
+        &self,
+        mut recorded: RecordedCaptures,
+    ) -> Result<BTreeMap<String, Vec<String>>> {
         let Some(scratch) = self.scratch().filter(|_| !sabotage::is(Breakage::LeftOtherwiseUntold)) else {
             return Ok(BTreeMap::new());
         };
-        let resources = &scratch.copies.resources;
-        Captures::recorded(recorded).recalled(resources, true)?.differences(resources)
+        scratch.recalled(&mut recorded)?.differences(&scratch.copies.resources)
     }
 }

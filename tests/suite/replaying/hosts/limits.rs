@@ -48,6 +48,47 @@ fn a_replay_cannot_begin_within_a_call_nor_outside_of_the_log() {
     assert!(matches!(error, Error::NoSuchPosition { .. }), "{error}");
 }
 
+/// A replay that was to end before it began, or behind the log's end, passed without a word: nothing was compared, or less than
+/// was asked for.
+#[test]
+fn a_replay_cannot_end_before_it_begins_nor_behind_the_log() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let positions: Vec<_> =
+        (1..=3).map(|number| session.dispatch(Noted::new(number, "said")).unwrap()).collect();
+    let log = LogReader::open(session.dir()).unwrap();
+    let host = |session: Session| {
+        (1..=3).try_for_each(|number| session.dispatch(Noted::new(number, "said")).map(drop))
+    };
+    let types = types();
+    let replay = || Replay::of(&log, &types);
+    for (replay, at) in [
+        (replay().from(positions[1]).through(positions[0]), positions[0]),
+        (replay().through(positions[2] + 1), positions[2] + 1),
+    ] {
+        let error = replay.run(host).unwrap_err();
+        let last = Some(positions[2]);
+        assert!(
+            matches!(error, Error::NoSuchPosition { position, last: l } if position == at && l == last),
+            "{error}"
+        );
+    }
+    let report = replay().from(positions[1]).through(positions[1]).run(host).unwrap();
+    assert_eq!((report.records, report.compared), (0, 0));
+    assert_eq!(replay().through(positions[1]).run(host).unwrap().compared, 2);
+}
+
+#[test]
+#[should_panic(expected = "nothing was compared: the log holds no record of a host")]
+fn the_assertion_of_a_replay_does_not_hold_of_a_log_in_which_a_host_wrote_nothing() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    session.dispatch(Noted::new(1, "said")).unwrap();
+    let end = session.position().unwrap();
+    let fork = stored.store().fork(session.id(), end, &types(), foldlog::SessionOptions::default()).unwrap();
+    let _ = foldlog::testkit::assert_host_replays(fork.dir(), &types(), |_| ());
+}
+
 #[test]
 fn a_fork_is_replayed_from_its_own_first_record_on() {
     let stored = Stored::new();
@@ -61,8 +102,10 @@ fn a_fork_is_replayed_from_its_own_first_record_on() {
     let log = LogReader::open(fork.dir()).unwrap();
     let report = Replay::of(&log, &types()).run(host).unwrap();
     assert_eq!((report.compared, report.records), (1, 1));
-    let error = Replay::of(&log, &types()).from(at - 1).run(host).unwrap_err();
-    assert!(matches!(error, Error::NoSuchPosition { .. }), "{error}");
+    for replay in [Replay::of(&log, &types()).from(at - 1), Replay::of(&log, &types()).through(at - 1)] {
+        let error = replay.run(host).unwrap_err();
+        assert!(matches!(error, Error::NoSuchPosition { .. }), "{error}");
+    }
 }
 
 /// The log goes on while it is replayed; the replay ends where it was read.

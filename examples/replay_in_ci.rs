@@ -1,0 +1,148 @@
+//! Replays a host over the log of its earlier run, as a CI does before a new version is released: the same host agrees with
+//! the log, and a changed one is told the first record that differs. Then the changed host goes live from the middle of the
+//! recorded run, in a fork.
+//!
+//! `cargo run --bin replay_in_ci`
+
+use std::path::Path;
+use std::process::{Command, abort};
+use std::sync::Arc;
+use std::{env, fs, thread};
+
+use foldlog::audit::LogReader;
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::replay::Replay;
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{
+    Event, ExecutionState, Idempotency, ResourceRegistry, SequenceNumber, Session, SessionOptions,
+    SessionTypes, Slice, Store,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Read {
+    letter: String,
+}
+
+impl Event for Read {
+    const NAME: &'static str = "mail.read";
+}
+
+struct Mail;
+
+impl Slice for Mail {
+    const NAME: &'static str = "mail";
+    type Item = Read;
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Page {
+    title: String,
+}
+
+/// Writes the page of the day. The process that is to die dies within it.
+struct Publish {
+    dies: bool,
+}
+
+impl Tool for Publish {
+    const NAME: &'static str = "publish";
+    type Parameters = Page;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, page: Page, context: &ToolContext) -> std::result::Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<dyn Filesystem>().ok_or(ToolError::failed("no workspace"))?;
+        files.write("page", page.title.as_bytes())?;
+        if self.dies {
+            abort()
+        }
+        Ok(ToolResult::ok("published", ()))
+    }
+}
+
+fn types() -> foldlog::Result<SessionTypes> {
+    SessionTypes::builder().slice::<Mail>().append_all::<Mail>().build()
+}
+
+/// The host: recovers what was left open, reads its mail in one thread, and publishes in another. A live run and a replay
+/// call it alike. Where the records of a recorded process end, its next write fails, and it returns the error.
+fn host(session: &Session, workspace: &Path, tool: Publish, title: &str) -> Result<()> {
+    let captures = session.dir().join("files");
+    let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default())?;
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
+    let state = ExecutionState::new(session.clone(), resources);
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(tool));
+    // A call that the process before left open runs again here, since its tool allows it.
+    let recovered = runner.recover(&ExecuteOptions::default())?;
+
+    // Threads that write at once have lanes of their own: the records of a lane come in one order.
+    let mailbox = session.lane("mailbox");
+    thread::scope(|scope| {
+        let reading = scope.spawn(move || -> Result<()> {
+            while mailbox.view::<Mail>()?.len() < 3 {
+                // What comes from outside goes through the session. A replay takes it from the log.
+                let letter = mailbox.observe("letter", || format!("received by {}", std::process::id()))?;
+                mailbox.dispatch(Read { letter })?;
+            }
+            Ok(())
+        });
+        if recovered.is_empty() {
+            let today = session.now()?.date_naive();
+            let arguments = serde_json::json!({ "title": format!("{title} of {today}") }).to_string();
+            runner.execute(&ToolCall::new(Publish::NAME, arguments), &ExecuteOptions::default())?;
+        }
+        reading.join().map_err(|_| "the mailbox panicked")?
+    })
+}
+
+fn main() -> Result<()> {
+    if let Some(folder) = env::args_os().nth(1) {
+        let folder = Path::new(&folder);
+        let session = Store::open(folder.join("store"))?.create(&types()?)?;
+        return host(&session, &folder.join("workspace"), Publish { dies: true }, "news");
+    }
+
+    // The live run: one process dies within its call, and the next one goes on.
+    let folder = tempfile::tempdir()?;
+    let workspace = folder.path().join("workspace");
+    fs::create_dir(&workspace)?;
+    Command::new(env::current_exe()?).arg(folder.path()).status()?;
+    let store = Store::open(folder.path().join("store"))?;
+    let id = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
+    let session = store.open_session(id, &types()?)?;
+    host(&session, &workspace, Publish { dies: false }, "news")?;
+    let dir = session.dir().to_owned();
+    session.close()?;
+
+    // The replay: the log and what it names are all it needs. The workspace is another folder, which stays as it is.
+    let elsewhere = tempfile::tempdir()?;
+    let replayed = |session: Session| host(&session, elsewhere.path(), Publish { dies: false }, "news");
+    let report = foldlog::testkit::assert_host_replays(&dir, &types()?, replayed);
+    println!("the same host agrees: {} processes", report.processes);
+
+    // A version that does something else is told where.
+    let log = LogReader::open(&dir)?;
+    let changed = |session: Session| host(&session, elsewhere.path(), Publish { dies: false }, "gossip");
+    let types = types()?;
+    let Err(diverged) = Replay::of(&log, &types).run(changed) else { return Err("nothing differs".into()) };
+    println!("a changed one does not: {diverged}");
+
+    // The changed version goes on for real in front of the recorded call, in a fork. The recorded session stays as it is.
+    let call = log.ledger()?.into_iter().next().ok_or("no call is recorded")?.operation;
+    let before = SequenceNumber::from(call).saturating_sub(1);
+    let replay = Replay::of(&log, &types).through(before);
+    let live = replay.go_live(&store, SessionOptions::default(), |session| {
+        changed(session.clone())?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(session)
+    })?;
+    println!("letters of the fork: {}", live?.view::<Mail>()?.len());
+    println!("its page: {}", fs::read_to_string(elsewhere.path().join("page"))?);
+    Ok(())
+}
