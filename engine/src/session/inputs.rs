@@ -79,6 +79,59 @@ impl Session {
         Ok(value)
     }
 
+    /// Reads what was observed under `name` before, by any process of the session or of the one that it was forked from,
+    /// and passes each value to `visit` in the order of the records. Rollbacks take nothing from it. The whole log is read.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// session.observe("letter", || "first".to_owned())?;
+    /// session.observe("letter", || "second".to_owned())?;
+    /// let mut letters = Vec::new();
+    /// session.observations("letter", &mut |_, letter: String| {
+    ///     letters.push(letter);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(letters, ["first", "second"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Inconsistent`] if a value cannot be read as a `T`; [`Error::Io`] if the log cannot be read,
+    /// [`Error::Object`] if an object is missing or damaged; the error of `visit`, which ends the reading.
+    pub fn observations<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
+    ) -> Result<()> {
+        self.visit_observed(name, (SequenceNumber::from(0), SequenceNumber::MAX), visit)
+    }
+
+    /// Passes what was observed under `name`, from one record through another, to `visit`.
+    pub(crate) fn visit_observed<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        (from, through): (SequenceNumber, SequenceNumber),
+        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
+    ) -> Result<()> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        source.places.read(&source.storage, from, through, &mut |record| {
+            if record.kind == Kind::OBSERVED {
+                let bad = Error::unread(record.sequence);
+                let observed = Observed::decode(record.body).map_err(bad)?;
+                if observed.name == name {
+                    let data = source.objects.resolve(observed.data)?;
+                    visit(record.sequence, msgpack::from_slice(&data).map_err(bad)?)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Reads the session's clock and records the time. A replay returns the recorded time.
     ///
     /// # Errors

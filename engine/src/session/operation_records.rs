@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, ResourceSnapshot, Settle, Suspension,
-    ToolBegin, ToolEnd,
+    CallOrigin, Cause, ExternalEffects, Outcome, Payload, ResourceSnapshot, Settle, Suspension, ToolBegin,
+    ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
@@ -104,16 +104,9 @@ impl Session {
         from: SequenceNumber,
         through: SequenceNumber,
     ) -> Result<Vec<T>> {
-        let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = Vec::new();
-        source.places.read(&source.storage, from, through, &mut |record| {
-            if record.kind == Kind::OBSERVED {
-                let bad = Error::unread(record.sequence);
-                let observed = Observed::decode(record.body).map_err(bad)?;
-                if observed.name == name {
-                    found.push(msgpack::from_slice(&source.objects.resolve(observed.data)?).map_err(bad)?);
-                }
-            }
+        self.visit_observed(name, (from, through), &mut |_, value| {
+            found.push(value);
             Ok(())
         })?;
         Ok(found)
