@@ -197,7 +197,7 @@ impl ProcessIdentity {
 
     /// Sends the process a signal, unless its number belongs to another process by now.
     fn signal(&self, signal: rustix::process::Signal) -> bool {
-        let Some(pid) = rustix::process::Pid::from_raw(self.pid) else { return false };
+        let Some(pid) = rustix::process::Pid::from_raw(self.pid.max(0)) else { return false };
         let handle: Option<OwnedFd> = pidfd_open(pid, PidfdFlags::empty()).ok();
         if !self.is_alive() {
             return false;
