@@ -245,7 +245,8 @@ impl Client {
     }
 
     /// Says something to the model: a text, or a list of content blocks. Returns before the program has read it; messages
-    /// tell what comes of it, up to a [result](super::Body::Result).
+    /// tell what comes of it, up to a [result](super::Body::Result). Prompts that are sent before that result may share
+    /// one turn, and one result.
     ///
     /// # Errors
     ///
@@ -253,7 +254,7 @@ impl Client {
     pub fn query(&self, input: impl Into<UserInput>) -> Result<(), Error> {
         self.is_asked.store(true, Ordering::Relaxed);
         self.is_settled.store(false, Ordering::Relaxed);
-        self.channel.send(&input.into().to_json()).map_err(|error| self.with_end(error))
+        self.send(&input.into().to_json())
     }
 
     /// Sends the program a line of any form.
@@ -262,6 +263,7 @@ impl Client {
     ///
     /// Those of [`query`](Client::query).
     pub fn send(&self, line: &Value) -> Result<(), Error> {
+        self.check_alive()?;
         self.channel.send(line).map_err(|error| self.with_end(error))
     }
 
@@ -296,16 +298,28 @@ impl Client {
 
     /// Returns the error for a program that has ended, or `None` if it ended as it should.
     fn ended(&self) -> Option<Error> {
-        if self.channel.inbox.is_closing() || self.is_settled.load(Ordering::Relaxed) {
+        if self.channel.inbox.is_closing() {
             return None;
         }
+        // One that goes on without an output is heard by nobody.
         let exit = self.process.wait(after(self.stop_grace)).or_else(|| self.process.kill());
         let is_asked = self.is_asked.load(Ordering::Relaxed);
-        if !is_asked && exit.is_some_and(|exit| exit.success()) {
+        let is_settled = self.is_settled.load(Ordering::Relaxed);
+        if is_settled || (!is_asked && exit.is_some_and(|exit| exit.success())) {
             return None;
         }
         let error = Error::new(ErrorKind::Exited, Stage::Response, "the program ended without a result");
         Some(error.with_exit(exit).with_stderr(self.process.stderr()))
+    }
+
+    /// Returns an error if the program has ended, of which its pipe may not tell yet.
+    fn check_alive(&self) -> Result<(), Error> {
+        let exit = self.process.exit();
+        if exit.is_none() || self.channel.inbox.is_closing() {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Disconnected, Stage::Request, "the program has ended");
+        Err(error.with_exit(exit).with_stderr(self.process.stderr()))
     }
 
     /// Adds how the program ended to the error of a line that it did not take.
@@ -326,6 +340,7 @@ impl Client {
     /// [`ErrorKind::Disconnected`] if it no longer reads, [`ErrorKind::Closed`] after [`close`](Client::close).
     pub fn control(&self, request: &Value) -> Result<Value, Error> {
         let name = request.get("subtype").and_then(Value::as_str).unwrap_or("without a subtype");
+        self.check_alive()?;
         let (id, replied) = self.channel.request(request).map_err(|error| self.with_end(error))?;
         match self.reply(&replied, after(self.control_timeout)) {
             Ok(Ok(answer)) => Ok(answer),
@@ -379,7 +394,8 @@ impl Client {
     /// SIGTERM, waits again, and kills it with what is left of its process group. Returns how it ended. Then waits, up to
     /// the same time, until no callback runs any more.
     ///
-    /// Messages that came until then can still be taken.
+    /// Messages that came until then can still be taken: the last lines of the session's file are mirrored as the program
+    /// ends.
     ///
     /// # Errors
     ///

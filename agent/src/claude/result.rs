@@ -84,6 +84,9 @@ impl FailureKind {
 /// How the program begins the error for a session that it does not know.
 const NO_CONVERSATION: &str = "No conversation found with session ID";
 
+/// Names of the errors of a provider that cannot be reached.
+const UNREACHABLE: [&str; 5] = ["ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "ETIMEDOUT", "ConnectionRefused"];
+
 impl TurnResult {
     pub(super) fn of(mut object: Map<String, Value>) -> TurnResult {
         let denials = object.remove("permission_denials");
@@ -137,29 +140,29 @@ impl TurnResult {
         }
     }
 
-    /// Tells a failure of the provider by its status, or by the text that stands for one.
+    /// Tells a failure of the provider by its status, or by its text: older versions of the program give no status.
     fn provider_failure(&self) -> FailureKind {
-        match self.api_error_status {
+        let text = self.failure_text();
+        let contains = |names: &[&str]| names.iter().any(|name| text.contains(name));
+        match self.api_error_status.or_else(|| status_in(&text)) {
             Some(429) => FailureKind::RateLimited,
             Some(529) => FailureKind::Overloaded,
             Some(500..600) => FailureKind::ProviderFailed,
             Some(401 | 403) => FailureKind::Authentication,
             Some(404) => FailureKind::ModelNotFound,
             Some(400..500) => FailureKind::InvalidRequest,
-            _ => {
-                let text = self.failure_text();
-                let is_unreachable =
-                    ["ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "ETIMEDOUT", "ConnectionRefused"]
-                        .iter()
-                        .any(|name| text.contains(name));
-                if is_unreachable {
-                    FailureKind::Unreachable
-                } else if text.contains("authentication_failed") || text.contains("/login") {
-                    FailureKind::Authentication
-                } else {
-                    FailureKind::Other
-                }
-            }
+            _ if contains(&UNREACHABLE) => FailureKind::Unreachable,
+            _ if contains(&["authentication_failed", "/login"]) => FailureKind::Authentication,
+            _ if contains(&["issue with the selected model"]) => FailureKind::ModelNotFound,
+            _ => FailureKind::Other,
         }
     }
+}
+
+/// Returns the status that stands in the text of a failure, as in `API Error: 529 {...}`.
+fn status_in(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("API Error: ")?;
+    let digits = rest.get(..3)?;
+    let is_status = rest.get(3..).is_none_or(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()));
+    digits.parse().ok().filter(|status| is_status && (400..600).contains(status))
 }
