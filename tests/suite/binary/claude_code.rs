@@ -166,7 +166,7 @@ fn ledger(session: &Path) -> Vec<Value> {
 
 /// A time of the transcript, by its second.
 fn time(second: u32) -> String {
-    format!("2026-01-01T00:{:02}:{:02}.000Z", second / 60, second % 60)
+    format!("2026-01-01T{:02}:{:02}:{:02}.000Z", second / 3600, second / 60 % 60, second % 60)
 }
 
 /// A line of the transcript; its `parent` may be none.

@@ -87,7 +87,9 @@ impl Talks {
                 let parent = scan.nodes.get(*scan.by_uuid.get(first.parent.as_ref()?)?)?;
                 parent.calls.first().map(|(call, _)| call)
             });
-            let named = talk.agent.as_ref().and_then(|agent| scan.started.get(agent));
+            let main =
+                nodes().next().and_then(|node| scan.sources.get(node.source)).map(|source| source.main);
+            let named = main.zip(talk.agent.clone()).and_then(|agent| scan.started.get(&agent));
             let named = named.into_iter().chain(nodes().filter_map(|node| node.parent_call.as_ref()));
             *found =
                 named.chain(followed).find_map(|call| callers.get_key_value(call)).map(|(c, t)| (*c, *t));

@@ -35,8 +35,10 @@ pub(super) struct Line<'a> {
     tool_use_result: Field<'a>,
     #[serde(borrow, default)]
     data: Field<'a>,
-    #[serde(borrow, default, rename = "parentToolUseID", alias = "parent_tool_use_id")]
+    #[serde(borrow, default, rename = "parentToolUseID")]
     parent_call: Field<'a>,
+    #[serde(borrow, default, rename = "parent_tool_use_id")]
+    parent_call_of_stream: Field<'a>,
     #[serde(borrow, default)]
     message_id: Field<'a>,
     #[serde(borrow, default)]
@@ -217,7 +219,7 @@ impl<'a> Line<'a> {
 
     /// Returns the call for which the line says that it was written.
     pub(super) fn parent_call(&self) -> Option<String> {
-        field(self.parent_call)
+        field(self.parent_call).or_else(|| field(self.parent_call_of_stream))
     }
 
     /// Returns the message; `None` if the line is no object with one.

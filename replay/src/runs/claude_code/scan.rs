@@ -86,8 +86,8 @@ pub(super) struct Scan {
     pub(super) nodes: Vec<Node>,
     /// Nodes by their `uuid`.
     pub(super) by_uuid: HashMap<SmolStr, usize>,
-    /// Calls that lines name together with an agent, by the agent's id.
-    pub(super) started: HashMap<SmolStr, SmolStr>,
+    /// Calls that lines name together with an agent, by the transcript's own file and the agent's id.
+    pub(super) started: HashMap<(usize, SmolStr), SmolStr>,
     pub(super) findings: Vec<(usize, Finding)>,
     /// Pairs of files of which one repeats lines of the other.
     pub(super) replays: Vec<(usize, usize)>,
@@ -263,9 +263,10 @@ impl Scan {
             node.said = content.text().filter(|_| node.sidechain).map(|text| digest_of(&text));
         }
         let call = node.parent_call.clone().or_else(|| node.results.first().cloned());
+        let main = self.sources.get(source).map_or(source, |source| source.main);
         if let Some(call) = call {
             for agent in line.agents_named() {
-                self.started.entry(agent.into()).or_insert_with(|| call.clone());
+                self.started.entry((main, agent.into())).or_insert_with(|| call.clone());
             }
         }
         node

@@ -1,13 +1,15 @@
 //! Writes talks into sessions: messages as inputs and answers, calls as operations, rewinds as rollbacks, and sub-agents as
 //! child sessions of the operations.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use foldlog::conversation::{ContentBlocks, Dialect, NewAnswer, NewInput, Role, ToolCallRecord};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    CallOrigin, ExecutionState, ResourceRegistry, SequenceNumber, Session, SessionTypes, SmolStr, Value,
+    CallOrigin, ExecutionState, ResourceRegistry, SequenceNumber, Session, SessionTypes, SmolStr, Snapshot,
+    SnapshotOptions, Value,
 };
 
 use super::agents::Talks;
@@ -42,19 +44,54 @@ pub(super) struct Writer<'a> {
     pub(super) begun: Vec<uuid::Uuid>,
 }
 
-/// Holds the last answer, whose calls are open or closed.
+/// Holds the calls of an answer, which are open or closed.
+#[derive(Default)]
+struct Calls {
+    records: Vec<ToolCallRecord>,
+    /// Ordinals by id.
+    ordinals: HashMap<String, usize>,
+    /// Ordinals of the closed calls, and the same in the order in which they were closed.
+    closed: RefCell<(HashSet<usize>, Vec<usize>)>,
+}
+
+/// Holds the last answer, and its calls.
 #[derive(Clone, Default)]
 struct Asked {
     answer: Option<SequenceNumber>,
-    calls: Rc<Vec<ToolCallRecord>>,
-    is_closed: Vec<bool>,
+    calls: Rc<Calls>,
 }
 
 impl Asked {
-    /// Returns the ordinal of the first open call of an id.
+    fn new(answer: SequenceNumber, records: Vec<ToolCallRecord>) -> Asked {
+        let ordinals = records.iter().enumerate().map(|(ordinal, call)| (call.call_id.clone(), ordinal));
+        let calls = Calls { ordinals: ordinals.collect(), records, ..Calls::default() };
+        Asked { answer: Some(answer), calls: Rc::new(calls) }
+    }
+
+    /// Returns the ordinal of the open call of an id.
     fn open(&self, id: &str) -> Option<usize> {
-        let mut calls = self.calls.iter().zip(&self.is_closed);
-        calls.position(|(call, is_closed)| call.call_id == id && !is_closed)
+        let ordinal = *self.calls.ordinals.get(id)?;
+        (!self.calls.closed.borrow().0.contains(&ordinal)).then_some(ordinal)
+    }
+
+    fn close(&self, ordinal: usize) {
+        let (closed, order) = &mut *self.calls.closed.borrow_mut();
+        if closed.insert(ordinal) {
+            order.push(ordinal);
+        }
+    }
+
+    /// Returns how many calls are closed.
+    fn closed_count(&self) -> usize {
+        self.calls.closed.borrow().1.len()
+    }
+
+    /// Opens the calls again that were closed after the first `count`.
+    fn reopen(&self, count: usize) {
+        let (closed, order) = &mut *self.calls.closed.borrow_mut();
+        for ordinal in order.drain(count.min(order.len())..) {
+            closed.remove(&ordinal);
+        }
     }
 }
 
@@ -73,8 +110,9 @@ struct TalkWriter<'w, 'a> {
 /// Branches that are to be written behind a unit.
 struct Fork {
     branches: std::vec::IntoIter<Step>,
-    position: SequenceNumber,
+    snapshot: Snapshot,
     asked: Asked,
+    closed_count: usize,
 }
 
 impl<'a> Writer<'a> {
@@ -118,22 +156,23 @@ impl TalkWriter<'_, '_> {
             }
             let mut branches = branches.into_iter();
             if let Some(first) = branches.next() {
-                let position = self.session.position().unwrap_or_default();
-                forks.push(Fork { branches, position, asked: self.asked.clone() });
+                // To a snapshot a session is rolled back without folding the log.
+                let snapshot = self.session.snapshot(SnapshotOptions::default())?;
+                let (asked, closed_count) = (self.asked.clone(), self.asked.closed_count());
+                forks.push(Fork { branches, snapshot, asked, closed_count });
                 step = first;
                 continue;
             }
             // This branch is over: the next one begins where it began.
-            let next = loop {
-                let Some(fork) = forks.last_mut() else { return Ok(()) };
-                match fork.branches.next() {
-                    Some(next) => break (next, fork.position, fork.asked.clone()),
-                    None => drop(forks.pop()),
-                }
-            };
-            self.session.rollback_to(next.1)?;
+            while forks.last().is_some_and(|fork| fork.branches.len() == 0) {
+                forks.pop();
+            }
+            let Some(fork) = forks.last_mut() else { return Ok(()) };
+            step = fork.branches.next().unwrap_or_default();
+            self.session.rollback(&fork.snapshot)?;
+            self.asked = fork.asked.clone();
+            self.asked.reopen(fork.closed_count);
             self.writer.counts.rewinds += 1;
-            (step, self.asked) = (next.0, next.2);
         }
     }
 
@@ -196,8 +235,7 @@ impl TalkWriter<'_, '_> {
         };
         let sequence = self.session.record_answer(&answer)?;
         self.writer.counts.written.messages += 1;
-        let is_closed = vec![false; answer.calls.len()];
-        self.asked = Asked { answer: Some(sequence), calls: Rc::new(answer.calls), is_closed };
+        self.asked = Asked::new(sequence, answer.calls);
         self.end_turn()?;
         self.unanswered()
     }
@@ -206,7 +244,7 @@ impl TalkWriter<'_, '_> {
     fn unanswered(&mut self) -> Result<()> {
         let started = self.writer.talks.all.get(self.talk).map(|talk| &talk.started);
         let Some(started) = started.filter(|started| !started.is_empty()) else { return Ok(()) };
-        for (ordinal, call) in Rc::clone(&self.asked.calls).iter().enumerate() {
+        for (ordinal, call) in Rc::clone(&self.asked.calls).records.iter().enumerate() {
             let id = call.call_id.as_str();
             if started.contains_key(id) && !self.answered.contains(id) {
                 let place = started.get(id).and_then(|agents| agents.first());
@@ -272,7 +310,7 @@ impl TalkWriter<'_, '_> {
     /// Writes a call of the last answer as an operation, with the sub-agents that it started.
     fn end_call(&mut self, ordinal: usize, message: String, failed: bool) -> Result<()> {
         let calls = Rc::clone(&self.asked.calls);
-        let Some(call) = calls.get(ordinal) else { return Ok(()) };
+        let Some(call) = calls.records.get(ordinal) else { return Ok(()) };
         let origin = self.asked.answer.zip(u32::try_from(ordinal).ok());
         let asked = ToolCall {
             call_id: Some(SmolStr::new(&call.call_id)),
@@ -290,9 +328,7 @@ impl TalkWriter<'_, '_> {
             ToolResult::<Value> { success: !failed, message, value: None, outside: None, awaits: None };
         let report = operation.end(result)?;
         self.writer.counts.written.rollbacks += u64::from(!report.success);
-        if let Some(is_closed) = self.asked.is_closed.get_mut(ordinal) {
-            *is_closed = true;
-        }
+        self.asked.close(ordinal);
         self.end_turn()
     }
 
@@ -308,7 +344,7 @@ impl TalkWriter<'_, '_> {
 
     /// Ends the turn if all calls of the last answer have a result.
     fn end_turn(&self) -> Result<()> {
-        if self.asked.is_closed.iter().all(|is_closed| *is_closed) {
+        if self.asked.closed_count() == self.asked.calls.records.len() {
             self.session.record_turn(&self.evaluation, false)?;
         }
         Ok(())

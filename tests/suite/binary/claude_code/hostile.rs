@@ -116,10 +116,29 @@ fn time_and_memory_grow_with_the_lines_and_not_with_their_square() {
     place.write("beside.jsonl", text(&beside));
     let ring = (0..count).map(|number| user(&id(number), &id((number + 1) % count), 1, "x"));
     place.write("ring.jsonl", text(&ring.collect::<Vec<_>>()));
-    for name in ["loose", "upwards", "beside", "ring"] {
+    let mut rewinds: Vec<Value> = vec![user("u0", "", 0, "x")];
+    rewinds.extend((1..count).map(|number| user(&id(number), &id(0), number, "x")));
+    place.write("rewinds.jsonl", text(&rewinds));
+    // Calls of one answer, and between their results rewinds.
+    let calls = (0..count / 3).map(|number| call(&format!("c{number}"), "n", json!({}))[0].clone());
+    let mut answered = vec![assistant("u0", "", 0, "m", calls.collect())];
+    for number in 0..count / 3 {
+        let (last, own) = (id(2 * number), id(2 * number + 2));
+        answered.push(user(&format!("v{number}"), &last, 3 * number + 1, "x"));
+        answered.push(result(&own, &last, 3 * number + 2, &format!("c{number}"), "x"));
+    }
+    place.write("answered.jsonl", text(&answered));
+    for name in ["answered", "rewinds", "loose", "upwards", "beside", "ring"] {
         let since = Instant::now();
         let imported = place.import(&[place.path("in").join(format!("{name}.jsonl"))]);
-        assert_eq!(imported.count("messages"), u64::from(count), "{name}");
+        let messages = if name == "answered" { count / 3 * 2 + 1 } else { count };
+        assert_eq!(imported.count("messages"), u64::from(messages), "{name}");
+        let rewinds = match name {
+            "answered" => count / 3,
+            "rewinds" => count - 2,
+            _ => 0,
+        };
+        assert_eq!(imported.count("rewinds"), u64::from(rewinds), "{name}");
         assert!(since.elapsed() < Duration::from_secs(60), "{name}");
     }
 }
