@@ -2,6 +2,7 @@
 //! went in.
 
 mod files;
+mod graphs;
 mod hostile;
 
 use std::fs;
