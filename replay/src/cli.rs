@@ -382,8 +382,8 @@ enum ImportVerb {
     },
     /// Import transcripts of Claude Code: NAME.jsonl, with the sub-agents in NAME/subagents.
     ///
-    /// Every line is kept, and `foldlog export --format claude-code` writes the files again. Files that repeat lines of
-    /// each other become one session, others one each. A sub-agent becomes a child session of the call that started it, a
+    /// Every line is kept, and `foldlog export --format claude-code` writes the files again. Files that repeat or
+    /// follow lines of each other become one session, others one each. A sub-agent becomes a child session of the call that started it, a
     /// rewind a rollback.
     #[command(after_help = CLAUDE_CODE_JSON)]
     ClaudeCode {

@@ -477,6 +477,20 @@ fn lines_that_are_replayed_count_once_and_files_that_replay_are_one_session() {
     assert_eq!(state["conversations"][0]["input_tokens"], 20);
     place.comes_out();
 
+    // A file that goes on where another one ended, as a resumed or compacted session does.
+    let place = Place::new();
+    let mut boundary = line("system", "b", "", 8, Value::Null);
+    boundary["logicalParentUuid"] = "u9".into();
+    let files = [
+        place.write("u.jsonl", text(&[boundary, user("u10", "b", 9, "And Graz?")])),
+        place.write("s.jsonl", text(&first)),
+        place.write("t.jsonl", text(&second[6..])),
+    ];
+    let imported = place.import(&files);
+    assert_eq!((imported.count("sessions"), imported.count("rewinds"), imported.found()), (1, 0, vec![]));
+    assert_eq!(said(&place.session())[4..], ["Snow and sun.", "And Bern?", "And Graz?"]);
+    place.comes_out();
+
     // A line of the same uuid that says something else is not dropped; other files are sessions of their own.
     let place = Place::new();
     let files = [

@@ -32,7 +32,7 @@ pub struct Imported {
 }
 
 /// Imports transcripts and their sub-agents into the store at `root`: one session for each file, or for several that repeat
-/// lines of each other. What is appended to a file meanwhile is left out.
+/// or follow lines of each other. What is appended to a file meanwhile is left out.
 ///
 /// # Errors
 ///
@@ -74,8 +74,8 @@ fn sessions(scan: &Scan) -> Vec<usize> {
         }
         place
     };
-    for (one, other) in &scan.replays {
-        let (one, other) = (root(&first, *one), root(&first, *other));
+    for (one, other) in scan.replays.iter().copied().chain(scan.references()) {
+        let (one, other) = (root(&first, one), root(&first, other));
         let (early, late) = (one.min(other), one.max(other));
         if let Some(first) = first.get_mut(late) {
             *first = early;

@@ -29,7 +29,7 @@
 //! 5. Children of one node are a rewind if their times differ: each but the first is recorded behind a rollback to where the
 //!    node was, and the live one is the last. Children of the same time, and results of different calls, stand side by side.
 //! 6. A line whose `uuid`, type, time and `message.id` were there before is replayed: it is kept, and says nothing twice.
-//!    Files that replay each other's lines become one session.
+//!    Files that replay each other's lines, or follow them, become one session.
 //! 7. A torn last line, lines that are no JSON objects, unknown types and unknown fields are kept. The first two are
 //!    reported.
 //! 8. A sub-agent becomes a child session of the call that started it. That call is the one that a line of either names

@@ -215,6 +215,17 @@ impl Scan {
         self.findings.push((source, Finding { kind, file, line, lines: None, id }));
     }
 
+    /// Returns pairs of files of which one follows lines of the other: a session that was resumed or compacted.
+    pub(super) fn references(&self) -> impl Iterator<Item = (usize, usize)> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|node| {
+            let known = |id: &Option<SmolStr>| self.by_uuid.get(id.as_ref()?);
+            let parent = known(&node.parent).or_else(|| known(&node.logical_parent))?;
+            let parent = self.nodes.get(*parent)?.source;
+            (parent != node.source).then_some((parent, node.source))
+        })
+    }
+
     /// Makes the node of a line, and keeps what it says of agents and their calls.
     fn node(&mut self, source: usize, at: &LineAt<'_>, kind: &str, line: &Line<'_>, time_us: i64) -> Node {
         let id = |id: Option<String>| id.map(SmolStr::from);

@@ -1,6 +1,6 @@
 //! Generated transcripts beside an oracle of their branches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use foldlog_tests::crash::Chance;
 
@@ -62,34 +62,36 @@ fn loose_parts_of_any_tree_are_said_once_in_the_order_of_their_times() {
         let mut chance = Chance::new(seed);
         let place = Place::new();
         let messages = 3 + chance.below(20) as u32;
-        let mut dangling = BTreeSet::new();
-        let mut lines: Vec<Value> = (0..messages)
-            .map(|number| {
-                let parent = match number {
-                    0 => String::new(),
-                    number if chance.percent(25) => {
-                        dangling.insert(number);
-                        format!("gone {number}")
-                    }
-                    number => format!("u{}", number - 1),
-                };
-                user(&format!("u{number}"), &parent, number, format!("text {number}"))
-            })
-            .collect();
-        // The parts are in any order in the file.
-        let mut parts: Vec<Vec<Value>> = Vec::new();
-        for (number, line) in lines.drain(..).enumerate() {
-            if number == 0 || dangling.contains(&(number as u32)) {
+        // By turns the first part and loose ones go on.
+        let (mut parts, mut first_goes_on, mut last_of_first) = (vec![Vec::new()], true, 0);
+        for number in 0..messages {
+            let text = format!("text {number}");
+            let begins = number > 0 && chance.percent(25);
+            first_goes_on = !begins && (first_goes_on || chance.percent(30));
+            let parent = match number {
+                0 => String::new(),
+                number if begins => format!("gone {number}"),
+                _ if first_goes_on => format!("u{last_of_first}"),
+                number => format!("u{}", number - 1),
+            };
+            if begins {
                 parts.push(Vec::new());
             }
-            parts.last_mut().unwrap().push(line);
+            if first_goes_on {
+                last_of_first = number;
+            }
+            let part = if first_goes_on { parts.first_mut() } else { parts.last_mut() };
+            part.unwrap().push(user(&format!("u{number}"), &parent, number, text));
         }
+        let loose = parts.len() - 1;
+        // The parts are in any order in the file.
+        let mut lines = Vec::new();
         while !parts.is_empty() {
             let next = chance.below(parts.len() as u64) as usize;
             lines.extend(parts.remove(next));
         }
         let imported = place.lines(&lines);
-        assert_eq!(imported.found().len(), dangling.len(), "seed {seed}");
+        assert_eq!(imported.found().len(), loose, "seed {seed}");
         assert_eq!(imported.count("rewinds"), 0, "seed {seed}");
         let expected: Vec<String> = (0..messages).map(|number| format!("text {number}")).collect();
         assert_eq!(said(&place.session()), expected, "seed {seed}");

@@ -160,6 +160,15 @@ fn what_is_no_transcript_is_refused_and_leaves_nothing_behind() {
     for path in [place.path("gone.jsonl"), place.path("in")] {
         assert_eq!(place.run(&[good.clone(), path], &[]).code, 2);
     }
+    // What is too large for a log is refused by name.
+    let id = "i".repeat(17 << 20);
+    let lines = [assistant("a1", "", 1, "m1", call(&id, "n", json!({}))), result("r1", "a1", 2, &id, "x")];
+    let store = place.path("store");
+    let ran = place.run(&[place.write("large.jsonl", text(&lines))], &[]);
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    let sessions = foldlog(["sessions", store.to_str().unwrap(), "--json"]);
+    assert_eq!((sessions.code, sessions.stdout.as_str()), (0, ""));
+    fs::remove_dir_all(store).unwrap();
     let twice = place.run(&[good.clone(), good], &[]);
     assert!(twice.stderr.contains("another file of the same session has the same name"), "{}", twice.stderr);
     assert!(!place.path("store").exists());
