@@ -491,6 +491,17 @@ fn lines_that_are_replayed_count_once_and_files_that_replay_are_one_session() {
     assert_eq!(said(&place.session())[4..], ["Snow and sun.", "And Bern?", "And Graz?"]);
     place.comes_out();
 
+    // A resumed session that begins in the middle of another is a rewind of it, in whichever order they are given.
+    for names in [["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl"]] {
+        let place = Place::new();
+        place.write("a.jsonl", text(&first));
+        place.write("b.jsonl", text(&[user("v", "u1", 20, "Only Oslo.")]));
+        let imported = place.import(&names.map(|name| place.path("in").join(name)));
+        assert_eq!((imported.count("sessions"), imported.count("rewinds")), (1, 1));
+        assert_eq!(said(&place.session()), ["Oslo and Rome?", "Only Oslo."], "{names:?}");
+        place.comes_out();
+    }
+
     // A line of the same uuid that says something else is not dropped; other files are sessions of their own.
     let place = Place::new();
     let files = [

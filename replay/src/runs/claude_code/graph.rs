@@ -144,22 +144,24 @@ impl Graph {
 
     /// Joins the parts to one tree, and marks its live branch.
     fn join(&mut self, scan: &Scan, order: &[usize]) {
-        // Of each part, by its root: the unit with the last line that is a message's.
-        let mut tips: HashMap<usize, (usize, usize)> = HashMap::new();
+        // Of each part, by its root: the unit with the last line that is a message's, of the file that ends last.
+        let last_us = |node: usize| Some(scan.sources.get(scan.nodes.get(node)?.source)?.last_us);
+        let mut tips: HashMap<usize, (Option<i64>, usize, usize)> = HashMap::new();
         let mut root_of: HashMap<usize, usize> = HashMap::new();
         for place in order {
             let unit = &self.units[*place];
             let root = unit.parent.and_then(|parent| root_of.get(&parent)).copied().unwrap_or(*place);
             root_of.insert(*place, root);
             if let (true, Some(last)) = (unit.is_message, unit.nodes.last()) {
-                let tip = tips.entry(root).or_insert((*last, *place));
-                *tip = (*tip).max((*last, *place));
+                let own = (last_us(*last), *last, *place);
+                let tip = tips.entry(root).or_insert(own);
+                *tip = (*tip).max(own);
             }
             if let Some(parent) = unit.parent {
                 self.units[parent].children.push(*place);
             }
         }
-        let mut parts: Vec<(usize, usize)> = tips.into_iter().map(|(root, (_, tip))| (root, tip)).collect();
+        let mut parts: Vec<(usize, usize)> = tips.into_iter().map(|(root, (.., tip))| (root, tip)).collect();
         parts.sort_by_key(|(root, _)| (self.units[*root].time_us, *root));
         let mut parts = parts.into_iter();
         let Some((root, tip)) = parts.next() else { return };

@@ -15,7 +15,7 @@
 //!   `messageId` is an id of another kind, which may equal a `uuid`.
 //! - A *message* is one node of type `user`, or all nodes of type `assistant` with one `message.id`.
 //! - A *branch* is what follows one child of a node. Of the branches of a node one is live: the one that holds the last line
-//!   of the file, or else the latest.
+//!   of the file, of several files that of the one that ends last; or else the latest.
 //! - A *part* is a tree of nodes. All but the first part are loose.
 //!
 //! # Rules

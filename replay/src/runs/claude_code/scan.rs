@@ -31,6 +31,8 @@ pub(super) struct Source {
     pub(super) bytes: u64,
     /// Digest of these bytes.
     digest: u64,
+    /// Time of the last line, in microseconds.
+    pub(super) last_us: i64,
 }
 
 /// Says what a node is.
@@ -173,7 +175,7 @@ impl Scan {
     fn file(&mut self, path: &Path, name: String, main: usize, agent: Option<SmolStr>) -> Result<bool> {
         let bytes = open(path)?.metadata().map_err(|error| failed(path, error))?.len();
         let place = self.sources.len();
-        let source = Source { path: path.to_owned(), name, main, agent, bytes, digest: 0 };
+        let source = Source { path: path.to_owned(), name, main, agent, bytes, digest: 0, last_us: 0 };
         self.sources.push(source);
         let (mut seen, mut time_us, mut replayed) = (false, 0, None);
         let digest = each_line(path, bytes, &mut |line| {
@@ -200,7 +202,7 @@ impl Scan {
             self.findings.push((place, Finding { kind, file, line, lines: Some(lines), id: None }));
         }
         if let Some(source) = self.sources.get_mut(place) {
-            source.digest = digest;
+            (source.digest, source.last_us) = (digest, time_us);
         }
         Ok(seen)
     }
