@@ -10,7 +10,7 @@
 //! | [`checkpoint`] | where the work on a request stands, in a file |
 //! | [`main_loop`] | requests, each with a session, a prompt and a checkpoint |
 //! | [`shortening`] | what a provider is sent in place of a part of a long conversation |
-//! | `claude` | a client of the Claude Code program (feature `claude`) |
+//! | `claude` | a client of the Claude Code program, and an adapter that evaluates prompts with it (feature `claude`) |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |

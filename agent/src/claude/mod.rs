@@ -55,6 +55,7 @@
 //!
 //! It keeps no log, guards no session against a second process that resumes it, and checks no arguments of tools.
 
+mod adapter;
 mod arguments;
 mod bridge;
 mod callbacks;
@@ -68,6 +69,10 @@ mod result;
 mod serving;
 mod stream;
 
+pub use adapter::{
+    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OutputBy,
+    ProgramHome, RunOptions, SandboxSettings,
+};
 pub use arguments::ARGUMENT_MAX;
 pub use callbacks::{
     BridgedTool, Callbacks, HookCall, HookPermission, HookReply, MAX_RESULT_CHARS, NoCallbacks,
