@@ -181,6 +181,7 @@ fn write_transcripts() {
     let (lines, agent) = (lines.join("\n"), agent.join("\n"));
     write("claude_code", "everything", &[lines.as_bytes(), b"\0", agent.as_bytes()].concat());
     write("claude_code", "sidechain", [agent.as_str(), &lines].join("\n").as_bytes());
+    write("claude_code", "alone", lines.as_bytes());
     write("claude_code", "torn", &lines.as_bytes()[..lines.len() - 5]);
 }
 
