@@ -278,43 +278,42 @@ impl<P: Provider> ProviderAdapter<P> {
             attempt: 0,
         };
         let (outcome, mut journal) = driver.run(&mut machine)?;
-        self.executed(prompt, session, &mut journal, &outcome, (began, is_resume))?;
+        executed((prompt, self.provider.name()), session, &mut journal, &outcome, (began, is_resume, None))?;
         response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
+}
 
-    /// Records for people that the evaluation gave its output, if the session's types declare the event.
-    fn executed<O>(
-        &self,
-        prompt: &Prompt<O>,
-        session: &Session,
-        journal: &mut Journal,
-        outcome: &Outcome,
-        (began, is_resume): (Instant, bool),
-    ) -> Result<()> {
-        if session.log::<PromptExecutions>().is_err() {
-            return Ok(());
-        }
-        let usage = journal.used();
-        let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
-        session.dispatch(PromptExecuted {
-            evaluation_id: journal.evaluation().to_owned(),
-            prompt_ns: prompt.namespace().to_owned(),
-            prompt_key: prompt.key().to_owned(),
-            adapter: self.provider.name().to_owned(),
-            model: outcome.model.clone(),
-            answer: outcome.answer,
-            text: outcome.answer.is_none().then(|| outcome.last.text.clone()),
-            requests,
-            tool_calls,
-            input_tokens: usage.input,
-            output_tokens: usage.output,
-            cache_read_tokens: usage.cache_read,
-            cost_micros: None,
-            elapsed_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
-            is_resume,
-        })?;
-        Ok(())
+/// Records for people that an evaluation gave its output, if the session's types declare the event.
+pub(crate) fn executed<O>(
+    (prompt, adapter): (&Prompt<O>, &str),
+    session: &Session,
+    journal: &mut Journal,
+    outcome: &Outcome,
+    (began, is_resume, cost_micros): (Instant, bool, Option<u64>),
+) -> Result<()> {
+    if session.log::<PromptExecutions>().is_err() {
+        return Ok(());
     }
+    let usage = journal.used();
+    let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
+    session.dispatch(PromptExecuted {
+        evaluation_id: journal.evaluation().to_owned(),
+        prompt_ns: prompt.namespace().to_owned(),
+        prompt_key: prompt.key().to_owned(),
+        adapter: adapter.to_owned(),
+        model: outcome.model.clone(),
+        answer: outcome.answer,
+        text: outcome.answer.is_none().then(|| outcome.last.text.clone()),
+        requests,
+        tool_calls,
+        input_tokens: usage.input,
+        output_tokens: usage.output,
+        cache_read_tokens: usage.cache_read,
+        cost_micros,
+        elapsed_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+        is_resume,
+    })?;
+    Ok(())
 }
 
 /// Reads the text of the last answer as the output.

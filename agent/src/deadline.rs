@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use foldlog::tools::ExecuteOptions;
+
 /// Names the moment at which an evaluation is given up, on the monotonic clock. It belongs to one call: no log holds
 /// it, and a resumed evaluation gets one of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,11 @@ impl Deadline {
     /// Returns whether the deadline has passed.
     pub fn is_past(&self) -> bool {
         self.remaining().is_zero()
+    }
+
+    /// Returns options with which tools have as much time as is left.
+    pub(crate) fn for_tools(&self) -> ExecuteOptions {
+        ExecuteOptions { deadline: self.at.map(|_| self.remaining()) }
     }
 
     /// Returns the deadline that passes first.

@@ -2,10 +2,12 @@
 //!
 //! A text that a record of the conversation holds is not recorded again: the event names the record.
 
-use foldlog::{Event, Policy, SequenceNumber, SessionTypesBuilder, Slice};
+use foldlog::conversation::PromptIdentity;
+use foldlog::{Event, Policy, SequenceNumber, Session, SessionTypesBuilder, Slice};
 use serde::{Deserialize, Serialize};
 
-use crate::prompt::VisibilityOverrides;
+use crate::error::Result;
+use crate::prompt::{RenderedPrompt, VisibilityOverrides};
 
 /// Says that a prompt was rendered: once at the beginning of an evaluation, and once for each visibility expansion. A
 /// resumed evaluation renders nothing, and has no such event.
@@ -103,6 +105,32 @@ pub struct PromptExecutions;
 impl Slice for PromptExecutions {
     const NAME: &'static str = "prompt_executed";
     type Item = PromptExecuted;
+}
+
+/// Records that a prompt was rendered for a provider of this name, if the session's types declare the event.
+pub(crate) fn rendered(
+    session: &Session,
+    (evaluation, adapter): (&str, &str),
+    prompt: &PromptIdentity,
+    rendered: &RenderedPrompt,
+    (input, overrides): (Option<SequenceNumber>, VisibilityOverrides),
+) -> Result<()> {
+    if session.log::<PromptRenderings>().is_err() {
+        return Ok(());
+    }
+    session.dispatch(PromptRendered {
+        evaluation_id: evaluation.to_owned(),
+        prompt_ns: prompt.namespace.clone(),
+        prompt_key: prompt.key.clone(),
+        prompt_digest: prompt.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        adapter: adapter.to_owned(),
+        input,
+        text: input.is_none().then(|| rendered.text.clone()),
+        tools: rendered.tools.iter().map(|tool| tool.name.clone()).collect(),
+        output: rendered.output.as_ref().map(|output| output.name.clone()),
+        visibility_overrides: overrides,
+    })?;
+    Ok(())
 }
 
 /// Declares the events of this module and their LOG slices. A session whose evaluations are to leave them behind is

@@ -22,16 +22,16 @@ const BAD_ARGUMENTS: i64 = -32602;
 /// Says what becomes of a message to a server.
 #[derive(Debug, PartialEq)]
 pub(super) enum Bridged {
-    /// It is answered.
+    /// Has an answer at once.
     Answer(Value),
-    /// It calls off the call of this JSON-RPC id, and is answered.
+    /// Calls off the call of this JSON-RPC id, and has an answer at once.
     Cancel {
         /// JSON-RPC id of the call, as JSON text.
         id: String,
         /// The acknowledgement.
         answer: Value,
     },
-    /// It calls a tool.
+    /// Calls a tool.
     Call(BridgedCall),
 }
 

@@ -28,7 +28,7 @@ pub enum Body {
     Init(Init),
     /// A content block of an answer. An answer of several blocks is as many messages, of the same id.
     Assistant(Assistant),
-    /// What the model is told: results of tools, mostly.
+    /// Tells the model something: results of tools, mostly.
     User(User),
     /// A piece of an answer that streams.
     StreamEvent(Value),
@@ -93,7 +93,7 @@ pub struct Assistant {
     pub uuid: Option<String>,
 }
 
-/// Holds what the model is told.
+/// Holds a message to the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
     /// Content blocks; a text alone is one block.

@@ -41,16 +41,16 @@ pub const PASSED_VARIABLES: [&str; 21] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PermissionMode {
-    /// It asks, unless the tool is allowed.
+    /// Asks, unless the tool is allowed.
     #[default]
     Default,
     /// As the default, but edits of files are allowed.
     AcceptEdits,
-    /// It plans, and changes nothing.
+    /// Plans, and changes nothing.
     Plan,
-    /// It asks nothing. As root, only in a sandbox.
+    /// Asks nothing. As root, only in a sandbox.
     BypassPermissions,
-    /// It refuses what is not allowed, and asks nothing.
+    /// Refuses what is not allowed, and asks nothing.
     DontAsk,
     /// The program decides.
     Auto,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foldlog::conversation::{EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, RecordedReply};
+use foldlog::conversation::{
+    EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, RecordedReply, ToolCallRecord,
+};
 use foldlog::tools::resources::BudgetTracker;
-use foldlog::tools::{ExecuteOptions, ToolCall, ToolReport, ToolRunner};
-use foldlog::{Cause, NotUndone, SequenceNumber, Session};
+use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
+use foldlog::{CallOrigin, Cause, NotUndone, SequenceNumber, Session};
 
 use super::journal::{Journal, REFUSED_ID};
 use super::machine::InnerLoop;
@@ -17,7 +19,7 @@ use crate::adapter::OnTurn;
 use crate::budget::{Budget, Unmetered, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result, SuspendedCall};
-use crate::events::{PromptRendered, PromptRenderings};
+use crate::events;
 use crate::prompt::{OutputError, Prompt, VisibilityOverrides, overrides_from_json};
 use crate::provider::retry::RateLimiter;
 use crate::provider::{
@@ -133,21 +135,9 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
     fn render(&mut self, overrides: VisibilityOverrides) -> Result<Fact> {
         let rendered = self.prompt.render(&overrides)?;
         let input = self.journal.system(&rendered.text, self.identity.clone())?;
+        let names = (self.journal.evaluation(), self.provider.name());
         let session = self.runner.state().session();
-        if session.log::<PromptRenderings>().is_ok() {
-            session.dispatch(PromptRendered {
-                evaluation_id: self.journal.evaluation().to_owned(),
-                prompt_ns: self.identity.namespace.clone(),
-                prompt_key: self.identity.key.clone(),
-                prompt_digest: self.identity.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-                adapter: self.provider.name().to_owned(),
-                input,
-                text: input.is_none().then(|| rendered.text.clone()),
-                tools: rendered.tools.iter().map(|tool| tool.name.clone()).collect(),
-                output: rendered.output.as_ref().map(|output| output.name.clone()),
-                visibility_overrides: overrides,
-            })?;
-        }
+        events::rendered(session, names, &self.identity, &rendered, (input, overrides))?;
         self.tools = rendered.tools;
         Ok(Fact::Rendered { tools: self.tools.iter().map(|tool| tool.name.clone()).collect() })
     }
@@ -291,8 +281,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
     }
 
     fn run_tools(&mut self, calls: &[CallToRun]) -> Vec<(u32, ToolEnded)> {
-        let left = self.deadline.instant().map(|_| self.deadline.remaining());
-        let options = ExecuteOptions { deadline: left };
+        let options = self.deadline.for_tools();
         let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
         if sabotage::is(Breakage::CallsRunTwice) {
             let once: Vec<ToolCall> =
@@ -425,9 +414,11 @@ pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
 }
 
 fn tool_call(call: &CallToRun) -> ToolCall {
-    let made = ToolCall::new(&call.call.name, &call.call.arguments).with_id(&call.call.call_id);
-    match call.answer {
-        Some(answer) => made.with_origin(answer, call.ordinal),
-        None => made,
-    }
+    let origin = call.answer.map(|answer| CallOrigin { answer, ordinal: call.ordinal });
+    asked_call(&call.call, origin)
+}
+
+/// Makes the call that an answer asks for. `origin` is `None` if the conversation is not recorded.
+pub(crate) fn asked_call(call: &ToolCallRecord, origin: Option<CallOrigin>) -> ToolCall {
+    ToolCall { origin, ..ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id) }
 }

@@ -25,6 +25,7 @@ const IMPORTED_ID: &str = "foldlog.imported.";
 const UNKNOWN_ID: &str = "foldlog.unknown_result.";
 
 /// Prefix of the ids of results that a provider told its model.
+#[cfg(feature = "claude")]
 const TOLD_ID: &str = "foldlog.told_result.";
 
 /// Text in place of the result of a call of an imported conversation that has none.
@@ -330,6 +331,7 @@ impl Journal {
     }
 
     /// Records what a provider told its model of a call that ran elsewhere, which closes the call.
+    #[cfg(feature = "claude")]
     pub(crate) fn told(
         &mut self,
         call: &ToolCallRecord,
@@ -453,12 +455,7 @@ impl Journal {
             }
             return;
         };
-        let used = &mut self.used.metered;
-        used.input = used.input.saturating_add(more.input);
-        used.output = used.output.saturating_add(more.output);
-        used.cache_read = used.cache_read.saturating_add(more.cache_read);
-        used.cache_write = used.cache_write.saturating_add(more.cache_write);
-        used.reasoning = used.reasoning.saturating_add(more.reasoning);
+        self.used.metered = self.used.metered.plus(*more);
     }
 }
 

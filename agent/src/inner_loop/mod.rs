@@ -41,7 +41,9 @@ mod machine;
 mod start;
 mod steps;
 
-pub(crate) use driver::{Driver, Outcome, not_undone, read_output, runnable};
+pub(crate) use driver::{Driver, Outcome, read_output, runnable};
+#[cfg(feature = "claude")]
+pub(crate) use driver::{asked_call, not_undone};
 pub(crate) use journal::{Journal, answers};
 pub use machine::{InnerLoop, LoopLimits};
 pub use start::{LoopStart, OpenTurn};

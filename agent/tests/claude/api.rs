@@ -32,8 +32,6 @@ type Script = dyn Fn(&Value, usize) -> Answers + Send + Sync;
 #[derive(Default)]
 struct Shared {
     seen: Mutex<Vec<Value>>,
-    /// First lines of requests to other addresses.
-    others: Mutex<Vec<String>>,
     stopped: AtomicBool,
 }
 
@@ -108,7 +106,6 @@ fn serve(stream: TcpStream, shared: &Shared, script: &Script) -> std::io::Result
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let first = head.lines().next().unwrap_or_default().to_owned();
     if !first.starts_with("POST /v1/messages") || first.contains("count_tokens") {
-        shared.others.lock().unwrap().push(first);
         return reply(
             &mut out,
             404,

@@ -286,13 +286,7 @@ impl Conversation {
             EntryContent::Answer { usage, .. } | EntryContent::RequestFailed { usage, .. } => *usage,
             _ => None,
         });
-        used.fold(Usage::default(), |sum, one| Usage {
-            input: sum.input.saturating_add(one.input),
-            output: sum.output.saturating_add(one.output),
-            cache_read: sum.cache_read.saturating_add(one.cache_read),
-            cache_write: sum.cache_write.saturating_add(one.cache_write),
-            reasoning: sum.reasoning.saturating_add(one.reasoning),
-        })
+        used.fold(Usage::default(), Usage::plus)
     }
 
     /// Returns the last answer: its record, and the message.

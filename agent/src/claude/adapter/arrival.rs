@@ -19,14 +19,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use foldlog::{Clock, Session};
+use foldlog::{Clock, FixedClock, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::evaluate::ArrivalClock;
 use crate::claude::{
     Callbacks, Client, Error as ClientError, HookCall, HookReply, Message, PermissionReply,
-    PermissionRequest, ToolCall, ToolReply,
+    PermissionRequest, ToolCall, ToolReply, read_stream,
 };
 use crate::error::Result;
 use crate::provider::CancelToken;
@@ -197,11 +196,16 @@ pub(super) const POST_TOOL_USE: &str = "PostToolUse";
 /// Name of the event after a tool failed.
 pub(super) const POST_TOOL_USE_FAILURE: &str = "PostToolUseFailure";
 
+/// Reads a line that arrived as a message.
+pub(super) fn message_of(line: &str) -> Option<Message> {
+    read_stream(line.as_bytes(), usize::MAX).next()?.ok()
+}
+
 /// Passes the program's messages on to the run, until the program ends or nobody listens.
 pub(super) fn pump(client: &Client, to: &SyncSender<Arrived>) {
     loop {
         let arrival = match client.next_message(None) {
-            Ok(Some(message)) => Arrival::Message(line(&message)),
+            Ok(Some(message)) => Arrival::Message(message.line().to_owned()),
             Ok(None) => Arrival::Ended(None),
             Err(error) => Arrival::Ended(Some(Failure::of(&error))),
         };
@@ -210,10 +214,6 @@ pub(super) fn pump(client: &Client, to: &SyncSender<Arrived>) {
             return;
         }
     }
-}
-
-fn line(message: &Message) -> String {
-    message.line().to_owned()
 }
 
 /// Takes the arrivals of a run.
@@ -227,7 +227,7 @@ pub(super) struct Arrivals<'a> {
     /// Clock that says when something arrives.
     pub(super) clock: &'a Arc<dyn Clock>,
     /// Clock that tells the time of the last arrival.
-    pub(super) told: &'a ArrivalClock,
+    pub(super) told: &'a FixedClock,
 }
 
 impl Arrivals<'_> {
@@ -247,7 +247,7 @@ impl Arrivals<'_> {
             Stamped { at_us: self.clock.now_us(), arrival }
         };
         let stamped = if self.is_recorded { self.session.observe(ARRIVED, &mut take)? } else { take() };
-        self.told.set(stamped.at_us);
+        self.told.set_us(stamped.at_us);
         Ok((stamped.arrival, reply_to))
     }
 }

@@ -1,8 +1,8 @@
 //! Where an evaluation begins: in a fresh session of the program, or in one that goes on.
 
 use foldlog::conversation::{ConversationMessage, Role};
-use foldlog::tools::{ToolCall, ToolRunner};
-use foldlog::{Cause, Session};
+use foldlog::tools::ToolRunner;
+use foldlog::{CallOrigin, Cause, Session};
 use uuid::Uuid;
 
 use super::transcript::CallResult;
@@ -11,7 +11,7 @@ use crate::adapter_state::{
     ClaudeAgentSDKState, ResumeMode,
 };
 use crate::error::Result;
-use crate::inner_loop::{Journal, OpenTurn};
+use crate::inner_loop::{Journal, OpenTurn, asked_call};
 
 /// Text that the program is told where the host says nothing.
 const BEGIN: &str = "Begin.";
@@ -59,8 +59,8 @@ impl Provided {
 pub(super) fn close_open(journal: &mut Journal, open: &OpenTurn, runner: &ToolRunner) -> Result<()> {
     for (ordinal, call) in (0..).zip(&open.calls) {
         if let Some(answer) = open.answer.filter(|_| !open.closed.contains(&ordinal)) {
-            let made = ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id);
-            runner.close(&made.with_origin(answer, ordinal), Cause::Skipped, GONE)?;
+            let made = asked_call(call, Some(CallOrigin { answer, ordinal }));
+            runner.close(&made, Cause::Skipped, GONE)?;
         }
     }
     journal.turn(false)?;
@@ -70,15 +70,11 @@ pub(super) fn close_open(journal: &mut Journal, open: &OpenTurn, runner: &ToolRu
 /// Returns what the program is told: what the host said since the last answer, and, in a fresh session, the conversation
 /// before it.
 pub(super) fn to_say(messages: &[ConversationMessage], is_resumed: bool) -> String {
-    let is_users = |message: &&ConversationMessage| message.role == Role::User;
-    let said: Vec<&str> =
-        messages.iter().rev().take_while(is_users).filter_map(|one| one.content.as_deref()).collect();
-    let said = said.into_iter().rev().collect::<Vec<_>>().join("\n\n");
-    let earlier: Vec<&ConversationMessage> = messages
-        .iter()
-        .take(messages.len() - messages.iter().rev().take_while(is_users).count())
-        .filter(|message| message.role != Role::System)
-        .collect();
+    let is_users = |message: &ConversationMessage| message.role == Role::User;
+    let first = messages.iter().rposition(|message| !is_users(message)).map_or(0, |last| last + 1);
+    let (before, now) = messages.split_at(first);
+    let said = now.iter().filter_map(|one| one.content.as_deref()).collect::<Vec<_>>().join("\n\n");
+    let earlier: Vec<_> = before.iter().filter(|message| message.role != Role::System).collect();
     match (is_resumed || earlier.is_empty(), said.is_empty()) {
         (true, false) => said,
         (true, true) if earlier.is_empty() => BEGIN.to_owned(),

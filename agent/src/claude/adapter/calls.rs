@@ -21,8 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use foldlog::conversation::{EXPANDED_TEXT, ToolCallRecord};
 use foldlog::tools::{
-    ExecuteOptions, Operation, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult,
-    ToolRunner,
+    Operation, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
 use foldlog::{Cause, Idempotency};
 use serde_json::Value;
@@ -32,8 +31,9 @@ use super::config::RunOptions;
 use super::conversation::Recorders;
 use crate::claude::{HookReply, PermissionReply, ToolReply};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
-use crate::prompt::overrides_from_json;
+use crate::error::{Error, Phase, Result};
+use crate::inner_loop::{asked_call, not_undone};
+use crate::prompt::{VisibilityOverrides, overrides_from_json};
 
 /// Server of the host's tools.
 pub(super) const SERVER: &str = "wink";
@@ -46,6 +46,12 @@ pub(super) const STRUCTURED_OUTPUT: &str = "StructuredOutput";
 
 /// Names of the program's tools that begin sub-agents.
 const SUB_AGENTS: [&str; 2] = ["Task", "Agent"];
+
+/// Returns whether a tool that the program tells of is no call of its own: one of the host's, which is called apart, the output,
+/// or a sub-agent, whose calls are.
+fn is_no_call_of_its_own(tool: &str) -> bool {
+    tool.starts_with("mcp__") || tool == STRUCTURED_OUTPUT || SUB_AGENTS.contains(&tool)
+}
 
 /// Returns the name by which the model calls a tool of the host.
 pub(super) fn bridged(name: &str) -> String {
@@ -120,7 +126,7 @@ pub(super) enum Then {
     /// End the run, whose conversation waits or cannot go on.
     Fail(Error),
     /// Tell the model the prompt with these parts shown, as the result of the call.
-    Show(crate::prompt::VisibilityOverrides, ReplyTo),
+    Show(VisibilityOverrides, ReplyTo),
 }
 
 impl<'a> Calls<'a> {
@@ -235,11 +241,7 @@ impl<'a> Calls<'a> {
             reply_to.call(ToolReply::text("The answer is taken."));
             return Ok(Then::GoOn);
         }
-        let made = ToolCall::new(name, arguments).with_id(&*call_id);
-        let made = ToolCall { origin, ..made };
-        let left = self.deadline.instant().map(|_| self.deadline.remaining());
-        let ran = self.runner.execute(&made, &ExecuteOptions { deadline: left });
-        match ran {
+        match self.runner.execute(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
             Ok(report) => {
                 recorder.closed(&call_id);
                 reply_to.call(reply_of(&report));
@@ -283,8 +285,7 @@ impl<'a> Calls<'a> {
             reply_to.hook(HookReply::deny(reason));
             return Ok(Then::GoOn);
         }
-        let is_bridged = tool.starts_with("mcp__");
-        if is_bridged || tool == STRUCTURED_OUTPUT || SUB_AGENTS.contains(&tool.as_str()) {
+        if is_no_call_of_its_own(tool) {
             reply_to.hook(HookReply::proceed());
             return Ok(Then::GoOn);
         }
@@ -300,12 +301,9 @@ impl<'a> Calls<'a> {
             return Ok(Then::GoOn);
         }
         let arguments = told.get("tool_input").map(Value::to_string).unwrap_or_else(|| "{}".to_owned());
-        let recorded =
-            ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments: arguments.clone() };
+        let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
         let origin = heard.asking(&call_id).origin(&recorded, &self.runner)?;
-        let made = ToolCall { origin, ..ToolCall::new(tool.as_str(), arguments).with_id(&*call_id) };
-        let left = self.deadline.instant().map(|_| self.deadline.remaining());
-        match self.runner.begin_told(&made, &ExecuteOptions { deadline: left }) {
+        match self.runner.begin_told(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
             Ok(operation) => {
                 self.open.insert(call_id, (operation, self.runner.reads_only(tool)));
                 reply_to.hook(HookReply::proceed());
@@ -331,10 +329,7 @@ impl<'a> Calls<'a> {
             return Ok(Then::GoOn);
         };
         if !self.open.contains_key(call_id) {
-            let is_bridged = hook.tool.starts_with("mcp__");
-            let may_be_open =
-                is_bridged || hook.tool == STRUCTURED_OUTPUT || SUB_AGENTS.contains(&hook.tool.as_str());
-            if may_be_open || heard.asking(call_id).asks_for(call_id) {
+            if is_no_call_of_its_own(&hook.tool) || heard.asking(call_id).asks_for(call_id) {
                 reply_to.hook(HookReply::proceed());
                 return Ok(Then::GoOn);
             }
@@ -344,7 +339,7 @@ impl<'a> Calls<'a> {
                 "the program ran `{}` without waiting for the begin of the call: what it changed is not captured",
                 hook.tool
             );
-            return Ok(Then::Fail(Error::evaluation(crate::error::Phase::Tool, "", reason)));
+            return Ok(Then::Fail(Error::evaluation(Phase::Tool, "", reason)));
         }
         let response = hook.input.get("tool_response").unwrap_or(&Value::Null);
         let failure = if has_failed {
@@ -450,11 +445,6 @@ fn reply_of(report: &ToolReport) -> ToolReply {
         Some(Cause::Error | Cause::Panic) => format!("Tool error: {}", report.message),
         _ => report.message.clone(),
     })
-}
-
-/// Returns the error of a call that failed and left changes behind; `None` if it left none.
-fn not_undone(report: &ToolReport) -> Option<Error> {
-    crate::inner_loop::not_undone(report)
 }
 
 /// Returns what a tool answered as a text: a text itself, the texts of blocks, the output of a command, or JSON.

@@ -21,14 +21,14 @@
 use std::collections::BTreeMap;
 
 use foldlog::conversation::{ContentBlocks, PromptIdentity, TokenUsage, ToolCallRecord};
-use foldlog::tools::{ToolCall, ToolRunner};
+use foldlog::tools::ToolRunner;
 use foldlog::{CallOrigin, Cause, SequenceNumber, Session};
 use serde_json::{Value, json};
 
 use crate::budget::Used;
 use crate::claude::{Assistant, Block, Usage};
 use crate::error::Result;
-use crate::inner_loop::Journal;
+use crate::inner_loop::{Journal, Outcome, asked_call};
 use crate::provider::{Prepared, ProviderAnswer, ProviderError};
 
 /// Form of blocks that are kept as they are.
@@ -40,7 +40,7 @@ const UNTOLD: &str = "The program told no result of this call.";
 /// Records one conversation: that of the run, or that of a sub-agent.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    pub(super) journal: Journal,
+    journal: Journal,
     prompt: PromptIdentity,
     model: String,
     /// Request that the next answer belongs to.
@@ -52,20 +52,8 @@ pub(super) struct Recorder {
     open: Option<OpenAnswer>,
     /// What the recorded answers of this run say that they used.
     told: TokenUsage,
-    last: Last,
-}
-
-/// Holds what the run's outcome tells of the conversation.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Last {
-    /// Text of the last answer.
-    pub(super) text: String,
-    /// Record of the last answer.
-    pub(super) answer: Option<SequenceNumber>,
-    /// Model that answered last.
-    pub(super) model: Option<String>,
-    pub(super) answers: u64,
-    pub(super) calls: u64,
+    /// What the run gave so far.
+    outcome: Outcome,
 }
 
 #[derive(Debug, Default)]
@@ -99,26 +87,6 @@ pub(super) fn token_usage(usage: &Usage) -> TokenUsage {
     }
 }
 
-fn less(all: TokenUsage, told: TokenUsage) -> TokenUsage {
-    TokenUsage {
-        input: all.input.saturating_sub(told.input),
-        output: all.output.saturating_sub(told.output),
-        cache_read: all.cache_read.saturating_sub(told.cache_read),
-        cache_write: all.cache_write.saturating_sub(told.cache_write),
-        reasoning: all.reasoning.saturating_sub(told.reasoning),
-    }
-}
-
-fn more(told: TokenUsage, usage: TokenUsage) -> TokenUsage {
-    TokenUsage {
-        input: told.input.saturating_add(usage.input),
-        output: told.output.saturating_add(usage.output),
-        cache_read: told.cache_read.saturating_add(usage.cache_read),
-        cache_write: told.cache_write.saturating_add(usage.cache_write),
-        reasoning: told.reasoning.saturating_add(usage.reasoning),
-    }
-}
-
 impl Recorder {
     pub(super) fn new(journal: Journal, prompt: PromptIdentity, model: &str) -> Recorder {
         Recorder {
@@ -130,12 +98,13 @@ impl Recorder {
             gathered: None,
             open: None,
             told: TokenUsage::default(),
-            last: Last::default(),
+            outcome: Outcome::default(),
         }
     }
 
-    pub(super) fn last(&self) -> &Last {
-        &self.last
+    /// Returns the journal, and what was said and done of this conversation in this run.
+    pub(super) fn into_parts(self) -> (Journal, Outcome) {
+        (self.journal, self.outcome)
     }
 
     /// Records a prompt that was rendered again.
@@ -224,13 +193,10 @@ impl Recorder {
             self.flush(None, None, runner)?;
         }
         let Some(origin) = self.known(call_id) else { return Ok(()) };
-        let is_open = |(call, is_closed): &(ToolCallRecord, bool)| call.call_id == call_id && !is_closed;
-        if !self.open.iter().flat_map(|open| &open.calls).any(is_open) {
-            return Ok(());
-        }
-        let call = self.open.iter().flat_map(|open| &open.calls).find(|call| is_open(call));
-        if let Some((call, _)) = call {
-            self.journal.told(&call.clone(), origin, text, is_error)?;
+        let calls = self.open.iter().flat_map(|open| &open.calls);
+        let open = calls.filter(|(_, is_closed)| !is_closed).find(|(call, _)| call.call_id == call_id);
+        if let Some((call, _)) = open {
+            self.journal.told(call, origin, text, is_error)?;
         }
         self.closed(call_id);
         Ok(())
@@ -245,13 +211,13 @@ impl Recorder {
             self.ask(1, Value::Null)?;
         }
         let own = gathered.usage.as_ref().map(token_usage).unwrap_or_default();
-        let usage = all.map_or(own, |all| less(all, self.told));
-        self.told = more(self.told, usage);
+        let usage = all.map_or(own, |all| all.minus(self.told));
+        self.told = self.told.plus(usage);
         let Gathered { id, model, text, calls, blocks, is_plain, .. } = gathered;
-        self.last.text = text.clone().unwrap_or_default();
-        self.last.model = model.clone().or(self.last.model.take());
-        self.last.answers += 1;
-        self.last.calls += calls.len() as u64;
+        self.outcome.last.text = text.clone().unwrap_or_default();
+        self.outcome.model = model.clone().or(self.outcome.model.take());
+        self.outcome.requests += 1;
+        self.outcome.tool_calls += calls.len() as u64;
         let answer = ProviderAnswer {
             content: text,
             calls: calls.clone(),
@@ -265,7 +231,7 @@ impl Recorder {
         };
         let answer = self.journal.answer(self.request.take(), answer)?;
         self.is_asked = false;
-        self.last.answer = answer.or(self.last.answer);
+        self.outcome.answer = answer.or(self.outcome.answer);
         self.open =
             Some(OpenAnswer { id, answer, calls: calls.into_iter().map(|call| (call, false)).collect() });
         Ok(())
@@ -275,12 +241,9 @@ impl Recorder {
     fn end_turn(&mut self, complete: bool, runner: &ToolRunner) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         for (ordinal, (call, is_closed)) in (0..).zip(&open.calls) {
-            match open.answer {
-                Some(answer) if !is_closed => {
-                    let made = ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id);
-                    runner.close(&made.with_origin(answer, ordinal), Cause::Skipped, UNTOLD)?;
-                }
-                _ => {}
+            if let Some(answer) = open.answer.filter(|_| !is_closed) {
+                let made = asked_call(call, Some(CallOrigin { answer, ordinal }));
+                runner.close(&made, Cause::Skipped, UNTOLD)?;
             }
         }
         self.journal.turn(complete)?;
@@ -315,7 +278,7 @@ impl Recorder {
     /// Records what the model said so far, and that the run gave no output. The calls that are open stay as they are.
     pub(super) fn fail(&mut self, mut error: ProviderError, runner: &ToolRunner) -> Result<()> {
         self.flush(None, None, runner)?;
-        error.usage = error.usage.map(|all| less(all, self.told));
+        error.usage = error.usage.map(|all| all.minus(self.told));
         let is_open =
             self.open.as_ref().is_some_and(|open| open.calls.iter().any(|(_, is_closed)| !is_closed));
         if !self.is_asked && !is_open {

@@ -1,15 +1,14 @@
 //! The steps of an evaluation, from the rendered prompt to its response.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use chrono::DateTime;
 use foldlog::conversation::{ConversationMessage, PromptIdentity};
 use foldlog::process::ProcessIdentity;
-use foldlog::tools::ExecutionState;
-use foldlog::{Clock, SequenceNumber, Session};
+use foldlog::tools::{ExecutionState, ToolRunner};
+use foldlog::{Clock, FixedClock, Session};
 use serde_json::json;
 
 use super::arrival::{Arrivals, Arrived, Failure, Forward, pump};
@@ -20,9 +19,9 @@ use super::conversation::{Recorder, Recorders};
 use super::failure;
 use super::home::Folders;
 use super::run::Run;
-use super::transcript;
+use super::transcript::{self, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
-use crate::adapter::{EvaluateOptions, Opened, PromptResponse, ResumeFrom, open, response};
+use crate::adapter::{EvaluateOptions, Opened, PromptResponse, ResumeFrom, executed, open, response};
 use crate::adapter_state::{
     AdapterResume, AdapterState, AdapterStateOptions, AdapterStateSnapshot, AdapterStateType,
     CaptureOccasion, CapturedState, ClaudeAgentSDKState, StateCapture, StatefulAdapter,
@@ -30,13 +29,14 @@ use crate::adapter_state::{
 use crate::budget::track;
 use crate::claude::{BridgedTool, Client, ClientOptions, TurnResult};
 use crate::error::{Error, Phase, Result};
-use crate::events::{PromptExecuted, PromptExecutions, PromptRendered, PromptRenderings};
-use crate::inner_loop::{FinalText, Journal, LoopStart, read_output};
-use crate::prompt::{Prompt, RenderedPrompt, VisibilityOverrides};
+use crate::events;
+use crate::inner_loop::{FinalText, Journal, LoopStart, Outcome, read_output};
+use crate::prompt::{Prompt, RenderedPrompt};
 
-/// What an evaluation has found before its run.
+/// Holds what an evaluation has found before its run.
 struct Ready<'a> {
-    session: &'a foldlog::Session,
+    session: &'a Session,
+    runner: ToolRunner,
     evaluation: String,
     identity: PromptIdentity,
     is_recorded: bool,
@@ -44,6 +44,8 @@ struct Ready<'a> {
     provided: Provided,
     /// Capture that the run's own supersede.
     resumed: Option<AdapterStateSnapshot>,
+    /// Transcripts that the log holds; `None` if nobody has asked for them yet.
+    transcripts: Option<Transcripts>,
     messages: Vec<ConversationMessage>,
     began_us: i64,
 }
@@ -112,24 +114,42 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
         let rendered = prompt.render(&start.overrides)?;
         if !start.is_rendered {
             let input = journal.system(&rendered.text, identity.clone())?;
-            self.rendered(&rendered, &journal, (input, &identity, &start.overrides), session)?;
+            let names = (journal.evaluation(), self.adapter_type());
+            events::rendered(session, names, &identity, &rendered, (input, start.overrides.clone()))?;
         }
         let is_recorded = options.record;
-        let (provided, resumed) =
+        let Found { provided, resumed, transcripts } =
             self.provided(given, is_fresh, journal.evaluation(), (session, is_recorded))?;
         let ready = Ready {
             session,
+            runner,
             evaluation: journal.evaluation().to_owned(),
             identity,
             is_recorded,
             is_resume: is_resume || resumed.is_some(),
             provided,
             resumed,
+            transcripts,
             messages: journal.messages()?,
             began_us: self.now_us(state, is_recorded)?,
         };
-        let outcome = self.run((prompt, &rendered), state, (journal, start), ready, &options)?;
-        self.finish(prompt, outcome, &options, began)
+        let ended = self.run((prompt, &rendered), state, (journal, start), ready, &options)?;
+        self.finish((prompt, session), ended, &options, began)
+    }
+}
+
+/// Holds the session of the program in which a run begins or goes on.
+struct Found {
+    provided: Provided,
+    /// Capture of the session that goes on.
+    resumed: Option<AdapterStateSnapshot>,
+    /// Transcripts that the log holds, if they were read.
+    transcripts: Option<Transcripts>,
+}
+
+impl Found {
+    fn of(provided: Provided) -> Found {
+        Found { provided, resumed: None, transcripts: None }
     }
 }
 
@@ -157,36 +177,16 @@ fn end_orphan(session: &Session) -> Result<()> {
     }
 }
 
-/// Tells the time of the last arrival, so that what depends on it is the same in a replay.
-#[derive(Debug, Default)]
-pub(super) struct ArrivalClock(AtomicI64);
-
-impl ArrivalClock {
-    pub(super) fn set(&self, now_us: i64) {
-        self.0.store(now_us, Ordering::Relaxed);
-    }
-}
-
-impl Clock for ArrivalClock {
-    fn now_us(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn steady_us(&self) -> i64 {
-        self.now_us()
-    }
-}
-
-/// What a run gave.
-struct Outcome {
+/// Holds how a run ended.
+struct Ended {
     journal: Journal,
+    outcome: Outcome,
     result: Option<Box<TurnResult>>,
-    last: super::conversation::Last,
-    responded: Option<String>,
+    /// Output, if the run gave one.
+    output: Option<String>,
     failed: Option<Error>,
     captured: CapturedState,
     is_resume: bool,
-    session: Session,
 }
 
 impl ClaudeAgentSDKAdapter {
@@ -197,47 +197,19 @@ impl ClaudeAgentSDKAdapter {
         Ok(state.clock().now_us())
     }
 
-    /// Records for people that the prompt was rendered, if the session's types declare the event.
-    fn rendered(
-        &self,
-        rendered: &RenderedPrompt,
-        journal: &Journal,
-        (input, identity, overrides): (Option<SequenceNumber>, &PromptIdentity, &VisibilityOverrides),
-        session: &Session,
-    ) -> Result<()> {
-        if session.log::<PromptRenderings>().is_err() {
-            return Ok(());
-        }
-        session.dispatch(PromptRendered {
-            evaluation_id: journal.evaluation().to_owned(),
-            prompt_ns: identity.namespace.clone(),
-            prompt_key: identity.key.clone(),
-            prompt_digest: identity.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-            adapter: self.adapter_type().to_owned(),
-            input,
-            text: input.is_none().then(|| rendered.text.clone()),
-            tools: rendered.tools.iter().map(|tool| tool.name.clone()).collect(),
-            output: rendered.output.as_ref().map(|output| output.name.clone()),
-            visibility_overrides: overrides.clone(),
-        })?;
-        Ok(())
-    }
-
-    /// Chooses the session of the program in which the run begins or goes on. Returns the capture of the one that goes on.
+    /// Chooses the session of the program in which the run begins or goes on.
     fn provided(
         &self,
         given: Option<AdapterResume>,
         is_fresh: bool,
         evaluation: &str,
         (session, is_recorded): (&Session, bool),
-    ) -> Result<(Provided, Option<AdapterStateSnapshot>)> {
+    ) -> Result<Found> {
         let id = begin::choose_id(session, is_recorded)?;
         if let Some(kept) =
             self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none())
         {
-            let is_copy = kept.fork.is_some();
-            let provided = Provided { begins: kept.fork, resumes: Some(kept.id), at_entry: None };
-            return Ok((Provided { begins: provided.begins.filter(|_| is_copy), ..provided }, None));
+            return Ok(Found::of(Provided { begins: kept.fork, resumes: Some(kept.id), at_entry: None }));
         }
         let latest = match given {
             Some(given) => Some((given, true)),
@@ -245,24 +217,28 @@ impl ClaudeAgentSDKAdapter {
             None => begin::latest(session, evaluation)?
                 .map(|latest| (AdapterResume { mode: self.states.resume_mode, ..latest }, false)),
         };
-        let Some((resume, is_given)) = latest else { return Ok((Provided::fresh(id), None)) };
+        let Some((resume, is_given)) = latest else { return Ok(Found::of(Provided::fresh(id))) };
         let Some(state) = resume.snapshot.state.read::<ClaudeAgentSDKState>()? else {
             let name = foldlog::escape::text(resume.snapshot.state.adapter_type()).to_string();
             let reason = format!("the state of adapter `{name}` is none of this one");
             return Err(Error::evaluation(Phase::Request, "", reason));
         };
-        let is_there = self.home == ProgramHome::Users
-            || transcript::transcripts(session)?.contains_key(&state.session_id)
+        let transcripts = match self.home {
+            ProgramHome::Users => None,
+            _ => Some(transcript::transcripts(session)?),
+        };
+        let is_there = transcripts.as_ref().is_none_or(|all| all.contains_key(&state.session_id))
             || self.kept_file_is_there(&state.session_id);
-        match (is_there, is_given) {
-            (true, _) => Ok((Provided::resuming(&resume, &state, id), Some(resume.snapshot))),
+        let provided = match (is_there, is_given) {
+            (true, _) => Provided::resuming(&resume, &state, id),
             // The program was killed before it told a line: there is nothing to resume.
-            (false, false) => Ok((Provided::fresh(id), Some(resume.snapshot))),
+            (false, false) => Provided::fresh(id),
             (false, true) => {
                 let adapter = self.adapter_type().to_owned();
-                Err(Error::SessionExpired { adapter, session_id: state.session_id })
+                return Err(Error::SessionExpired { adapter, session_id: state.session_id });
             }
-        }
+        };
+        Ok(Found { provided, resumed: Some(resume.snapshot), transcripts })
     }
 
     /// Returns whether a folder that the host keeps has the transcript of a session.
@@ -278,18 +254,18 @@ impl ClaudeAgentSDKAdapter {
         (prompt, rendered): (&Prompt<O>, &RenderedPrompt),
         state: &ExecutionState,
         (journal, start): (Journal, LoopStart),
-        ready: Ready<'_>,
+        mut ready: Ready<'_>,
         options: &EvaluateOptions<'_>,
-    ) -> Result<Outcome> {
+    ) -> Result<Ended> {
         let session = ready.session;
-        let clock = Arc::new(ArrivalClock::default());
-        clock.set(ready.began_us);
+        // It tells the time of the last arrival, so that what depends on it is the same in a replay.
+        let clock = Arc::new(FixedClock::new(ready.began_us));
         let mut capture = StateCapture::begin(
             session,
             &ready.evaluation,
             self.adapter_type(),
             &self.states,
-            Arc::<ArrivalClock>::clone(&clock),
+            Arc::<FixedClock>::clone(&clock),
         )?;
         if let Some(resumed) = &ready.resumed {
             capture = capture.resuming(resumed);
@@ -299,8 +275,7 @@ impl ClaudeAgentSDKAdapter {
             workspace_path: self.workspace.clone(),
             ..ClaudeAgentSDKState::new(ready.provided.id(), prompt.name(), began)
         };
-        let runner = calls::runner(state, prompt.tools());
-        let tools = self.bridged_tools(prompt, &runner);
+        let tools = self.bridged_tools(prompt, &ready.runner);
         let shown = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
         let is_structured = prompt.output_spec().is_some();
         let mut recorder = Recorder::new(journal, ready.identity.clone(), &self.model.model);
@@ -316,7 +291,7 @@ impl ClaudeAgentSDKAdapter {
                 told: &clock,
             },
             client: None,
-            calls: Calls::new(runner, &self.options, shown, options.deadline, is_structured),
+            calls: Calls::new(ready.runner.clone(), &self.options, shown, options.deadline, is_structured),
             heard: Recorders::new(session, recorder),
             capture,
             state: provider_state,
@@ -336,7 +311,7 @@ impl ClaudeAgentSDKAdapter {
             false => {
                 end_orphan(session)?;
                 let folders = Folders::make(&self.home, self.client.cwd.as_deref(), &prompt.name())?;
-                self.write_transcript(&ready, &folders, prompt)?;
+                self.write_transcript(&mut ready, &folders, prompt)?;
                 let _lock = folders.lock(&ready.provided, &prompt.name())?;
                 let with = self.client_options(
                     (prompt, rendered),
@@ -352,11 +327,19 @@ impl ClaudeAgentSDKAdapter {
     }
 
     /// Writes the transcript of the session that is resumed to where the program looks for it.
-    fn write_transcript<O>(&self, ready: &Ready<'_>, folders: &Folders, prompt: &Prompt<O>) -> Result<()> {
+    fn write_transcript<O>(
+        &self,
+        ready: &mut Ready<'_>,
+        folders: &Folders,
+        prompt: &Prompt<O>,
+    ) -> Result<()> {
         let (Some(id), Some(config)) = (&ready.provided.resumes, &folders.config) else { return Ok(()) };
-        let all = transcript::transcripts(ready.session)?;
+        let all = match ready.transcripts.take() {
+            Some(all) => all,
+            None => transcript::transcripts(ready.session)?,
+        };
         let results = begin::results(&ready.messages);
-        match transcript::whole(&all, id, &results) {
+        match transcript::whole(all, id, &results) {
             Some(lines) => {
                 transcript::write(&transcript::file_of(config, &folders.cwd, id), &lines, &prompt.name())
             }
@@ -365,7 +348,7 @@ impl ClaudeAgentSDKAdapter {
     }
 
     /// Records how a run ended.
-    fn end<O>(&self, mut run: Run<'_, O>, ready: &Ready<'_>) -> Result<Outcome> {
+    fn end<O>(&self, mut run: Run<'_, O>, ready: &Ready<'_>) -> Result<Ended> {
         let mut failed = run.failure();
         let why = match &failed {
             Some(_) => "the run was given up",
@@ -373,14 +356,13 @@ impl ClaudeAgentSDKAdapter {
         };
         run.calls.abort(why, &mut run.heard)?;
         let output = self.output(run.prompt, run.result.as_deref(), run.calls.responded.as_deref());
-        let runner = run.calls.runner.clone();
         match &failed {
             Some(error) => {
-                run.heard.own.fail(failure::recorded(error, run.usage()), &runner)?;
+                run.heard.own.fail(failure::recorded(error, run.usage()), &ready.runner)?;
             }
             None => {
                 let stop = run.result.as_ref().and_then(|result| result.terminal_reason.clone());
-                run.heard.own.end(run.usage(), (stop, output), &runner)?;
+                run.heard.own.end(run.usage(), (stop, output.clone()), &ready.runner)?;
             }
         }
         run.state.is_complete = failed.is_none();
@@ -392,17 +374,9 @@ impl ClaudeAgentSDKAdapter {
         }
         let captured = CapturedState::of(&run.state)?;
         self.keep(ready, &run.state.session_id);
-        let last = run.heard.own.last().clone();
-        Ok(Outcome {
-            last,
-            result: run.result,
-            responded: run.calls.responded,
-            failed,
-            captured,
-            is_resume: ready.is_resume,
-            session: ready.session.clone(),
-            journal: run.heard.own.journal,
-        })
+        let (journal, outcome) = run.heard.own.into_parts();
+        let (result, is_resume) = (run.result, ready.is_resume);
+        Ok(Ended { journal, outcome, result, output, failed, captured, is_resume })
     }
 
     /// Remembers the program's session, if the adapter is stateful.
@@ -435,12 +409,12 @@ impl ClaudeAgentSDKAdapter {
     /// Reads the output, and says for people that the prompt was executed.
     fn finish<O>(
         &self,
-        prompt: &Prompt<O>,
-        outcome: Outcome,
+        (prompt, session): (&Prompt<O>, &Session),
+        ended: Ended,
         options: &EvaluateOptions<'_>,
         began: Instant,
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
-        let Outcome { mut journal, result, last, responded, failed, captured, is_resume, session } = outcome;
+        let Ended { mut journal, outcome, result, output, failed, captured, is_resume } = ended;
         if let Some(tracker) = &options.tracker {
             track(tracker, journal.evaluation(), journal.spent());
         }
@@ -450,47 +424,16 @@ impl ClaudeAgentSDKAdapter {
         if options.deadline.is_past() {
             return Err(Error::DeadlineExceeded { phase: Phase::Response });
         }
-        let output = self.output(prompt, result.as_deref(), responded.as_deref());
         let text = match (output, prompt.output_spec()) {
             (None, Some(spec)) => return Err(Error::OutputMissing { output: spec.name.clone() }),
-            (output, _) => output.unwrap_or_else(|| last.text.clone()),
+            (output, _) => output.unwrap_or_else(|| outcome.last.text.clone()),
         };
-        self.executed(prompt, (&mut journal, &last), result.as_deref(), (&session, began, is_resume))?;
+        let cost = result.as_ref().and_then(|result| cost_micros(result, is_resume));
+        let names = (prompt, self.adapter_type());
+        executed(names, session, &mut journal, &outcome, (began, is_resume, cost))?;
         let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
         let response = response(prompt, &journal, answer, 0)?;
         Ok((response, self.states.capture_state.then_some(captured)))
-    }
-
-    fn executed<O>(
-        &self,
-        prompt: &Prompt<O>,
-        (journal, last): (&mut Journal, &super::conversation::Last),
-        result: Option<&TurnResult>,
-        (session, began, is_resume): (&Session, Instant, bool),
-    ) -> Result<()> {
-        if session.log::<PromptExecutions>().is_err() {
-            return Ok(());
-        }
-        let usage = journal.used();
-        let (requests, tool_calls) = journal.counts()?.unwrap_or((last.answers, last.calls));
-        session.dispatch(PromptExecuted {
-            evaluation_id: journal.evaluation().to_owned(),
-            prompt_ns: prompt.namespace().to_owned(),
-            prompt_key: prompt.key().to_owned(),
-            adapter: self.adapter_type().to_owned(),
-            model: last.model.clone(),
-            answer: last.answer,
-            text: last.answer.is_none().then(|| last.text.clone()),
-            requests,
-            tool_calls,
-            input_tokens: usage.input,
-            output_tokens: usage.output,
-            cache_read_tokens: usage.cache_read,
-            cost_micros: result.and_then(|result| cost_micros(result, is_resume)),
-            elapsed_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
-            is_resume,
-        })?;
-        Ok(())
     }
 
     /// Runs the program, and takes its arrivals until the run is over.

@@ -31,7 +31,7 @@
 //! | the log says | what happens |
 //! |---|---|
 //! | complete, and nothing was said since | the recorded output is returned, and no program starts |
-//! | a session of the program, given by [`ResumeFrom::Adapter`](crate::ResumeFrom::Adapter) or found by [`AdapterStateOptions::auto_resume`] | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
+//! | a session of the program, given by [`ResumeFrom::Adapter`](crate::ResumeFrom::Adapter) or the last one of the evaluation that no rollback abandoned | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
 //! | a conversation, and no session that can be resumed | a fresh session is told the conversation |
 //! | nothing | a fresh session begins |
 //!

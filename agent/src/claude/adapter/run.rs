@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use foldlog::conversation::TokenUsage;
 
-use super::arrival::{Arrival, Arrivals, Failure, ReplyTo};
+use super::arrival::{Arrival, Arrivals, Failure, ReplyTo, message_of};
 use super::calls::{Calls, Then};
 use super::config::RunOptions;
 use super::conversation::{Recorders, token_usage};
 use super::failure;
 use super::transcript::last_entry;
 use crate::adapter_state::{CaptureOccasion, ClaudeAgentSDKState, StateCapture};
-use crate::claude::{Block, Body, Client, Message, ToolReply, TurnResult, read_stream};
+use crate::claude::{Block, Body, Client, ToolReply, TurnResult};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::prompt::{Prompt, VisibilityOverrides};
@@ -44,21 +44,17 @@ pub(super) struct Run<'a, O> {
     pub(super) ended: Option<Failure>,
 }
 
-/// Says why a run was interrupted, and until when its result is waited for.
-struct Interrupted {
-    until: Instant,
-}
-
 impl<O> Run<'_, O> {
     /// Takes arrivals until the run is over.
     pub(super) fn run(&mut self) -> Result<()> {
-        let mut interrupted: Option<Interrupted> = None;
+        // Until when the result of a run that was interrupted is waited for.
+        let mut interrupted: Option<Instant> = None;
         loop {
             let arrived = match self.calls.next_waiting() {
                 Some(waiting) => waiting,
                 None => {
                     let watch = interrupted.is_none() && self.result.is_none();
-                    self.arrivals.next(self.until(interrupted.as_ref()), watch)?
+                    self.arrivals.next(self.until(interrupted), watch)?
                 }
             };
             match arrived {
@@ -90,11 +86,11 @@ impl<O> Run<'_, O> {
     }
 
     /// Returns until when the next arrival is waited for.
-    fn until(&self, interrupted: Option<&Interrupted>) -> Option<Instant> {
+    fn until(&self, interrupted: Option<Instant>) -> Option<Instant> {
         match interrupted {
             // The program ends by itself, or is ended.
             _ if self.result.is_some() => None,
-            Some(interrupted) => Some(interrupted.until),
+            Some(_) => interrupted,
             None => {
                 let at = self.deadline.instant()?;
                 Some(at.checked_sub(self.options.interrupt_before).unwrap_or(at))
@@ -102,13 +98,13 @@ impl<O> Run<'_, O> {
         }
     }
 
-    /// Asks the program to end the run and tell its result.
-    fn interrupt(&self) -> Interrupted {
+    /// Asks the program to end the run and tell its result. Returns until when that is waited for.
+    fn interrupt(&self) -> Instant {
         if let Some(client) = &self.client {
             // A program that does not answer is stopped behind the time for its result.
             let _ = client.interrupt();
         }
-        Interrupted { until: Instant::now() + self.options.result_within }
+        Instant::now() + self.options.result_within
     }
 
     /// Lets the program end by itself. What it still tells, such as the last lines of its transcript, arrives meanwhile.
@@ -122,9 +118,8 @@ impl<O> Run<'_, O> {
     /// Takes a message of the program.
     fn message(&mut self, line: &str) -> Result<()> {
         // The line was read once already.
-        let Some(Ok(message)) = read_stream(line.as_bytes(), usize::MAX).next() else { return Ok(()) };
-        let Message { body, .. } = message;
-        match body {
+        let Some(message) = message_of(line) else { return Ok(()) };
+        match message.body {
             Body::Init(init) if !init.session_id.is_empty() => self.state.session_id = init.session_id,
             Body::Assistant(said) => {
                 let parent = said.parent_tool_use_id.clone();

@@ -28,8 +28,8 @@ use foldlog::Session;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::arrival::{ARRIVED, Arrival, Stamped};
-use crate::claude::{Body, TranscriptMirror, read_stream};
+use super::arrival::{ARRIVED, Arrival, Stamped, message_of};
+use crate::claude::{Body, TranscriptMirror};
 use crate::error::{Error, Phase, Result};
 
 /// Longest name of a project's folder that the program does not cut and hash.
@@ -38,7 +38,30 @@ const PROJECT_NAME_MAX: usize = 200;
 /// Holds the mirrored lines of one session of the program.
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
-    lines: Vec<String>,
+    entries: Vec<Entry>,
+}
+
+/// Holds the transcripts of the program's sessions, by their ids.
+pub(super) type Transcripts = BTreeMap<String, Transcript>;
+
+/// Holds one mirrored line.
+#[derive(Clone, Debug)]
+struct Entry {
+    line: String,
+    /// What the line says; null if it is no JSON.
+    json: Value,
+}
+
+impl Entry {
+    fn new(line: String) -> Entry {
+        let json = serde_json::from_str(&line).unwrap_or_default();
+        Entry { line, json }
+    }
+
+    /// Returns the entry's own id; `None` if it has none.
+    fn uuid(&self) -> Option<&str> {
+        uuid_of(&self.json)
+    }
 }
 
 /// Returns the mirrored lines that an arrival holds, with the id of the session that they belong to. Lines of sub-agents,
@@ -47,8 +70,9 @@ fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
     if !line.contains("transcript_mirror") {
         return None;
     }
-    let message = read_stream(line.as_bytes(), usize::MAX).next()?.ok()?;
-    let Body::TranscriptMirror(TranscriptMirror { file_path, entries }) = message.body else { return None };
+    let Body::TranscriptMirror(TranscriptMirror { file_path, entries }) = message_of(line)?.body else {
+        return None;
+    };
     let path = Path::new(&file_path);
     if path.extension().is_none_or(|extension| extension != "jsonl") {
         return None;
@@ -58,13 +82,13 @@ fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
 }
 
 /// Reads the transcripts of all the program's sessions that the log holds, by their ids.
-pub(super) fn transcripts(session: &Session) -> Result<BTreeMap<String, Transcript>> {
-    let mut found: BTreeMap<String, Transcript> = BTreeMap::new();
+pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
+    let mut found = Transcripts::new();
     session.observations(ARRIVED, &mut |_, stamped: Stamped| {
         if let Arrival::Message(line) = stamped.arrival
             && let Some((id, lines)) = mirrored(&line)
         {
-            found.entry(id).or_default().lines.extend(lines);
+            found.entry(id).or_default().entries.extend(lines.into_iter().map(Entry::new));
         }
         Ok(())
     })?;
@@ -73,11 +97,11 @@ pub(super) fn transcripts(session: &Session) -> Result<BTreeMap<String, Transcri
 
 /// Returns the id of the last entry that a mirrored line holds; `None` if the line mirrors none.
 pub(super) fn last_entry(mirror: &TranscriptMirror) -> Option<String> {
-    mirror.entries.iter().rev().find_map(|entry| uuid_of(&serde_json::from_str(entry.get()).ok()?))
+    mirror.entries.iter().rev().find_map(|entry| Some(Entry::new(entry.get().to_owned()).uuid()?.to_owned()))
 }
 
-fn uuid_of(entry: &Value) -> Option<String> {
-    Some(entry.get("uuid")?.as_str()?.to_owned())
+fn uuid_of(entry: &Value) -> Option<&str> {
+    entry.get("uuid")?.as_str()
 }
 
 /// Holds the result of a call, as the log has it.
@@ -91,24 +115,18 @@ pub(super) struct CallResult {
 impl Transcript {
     /// Adds the results that are missing, each behind the last line.
     fn complete(&mut self, results: &[CallResult]) {
-        let entries: Vec<Value> =
-            self.lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let blocks = |kind: &'static str, id: &'static str| {
-            entries
-                .iter()
-                .filter_map(|entry| entry.get("message")?.get("content")?.as_array())
-                .flatten()
-                .filter_map(move |block| {
-                    let is_one = block.get("type")?.as_str()? == kind;
-                    is_one.then(|| block.get(id)?.as_str().map(str::to_owned)).flatten()
-                })
+            let contents = self.entries.iter().filter_map(|entry| entry.json.get("message")?.get("content"));
+            contents.filter_map(Value::as_array).flatten().filter_map(move |block| {
+                let is_one = block.get("type")?.as_str()? == kind;
+                is_one.then(|| block.get(id)?.as_str().map(str::to_owned)).flatten()
+            })
         };
         let asked: BTreeSet<String> = blocks("tool_use", "id").collect();
         let told: BTreeSet<String> = blocks("tool_result", "tool_use_id").collect();
-        let Some(last) = entries.iter().rev().find(|entry| entry.get("uuid").is_some()).cloned() else {
-            return;
-        };
-        let mut parent = uuid_of(&last);
+        let last = self.entries.iter().rev().find(|entry| entry.json.get("uuid").is_some());
+        let Some(last) = last.map(|entry| entry.json.clone()) else { return };
+        let mut parent = uuid_of(&last).map(str::to_owned);
         for result in
             results.iter().filter(|one| asked.contains(&one.call_id) && !told.contains(&one.call_id))
         {
@@ -132,31 +150,21 @@ impl Transcript {
                     entry.insert(name.to_owned(), value.clone());
                 }
             }
-            self.lines.push(entry.to_string());
+            self.entries.push(Entry { line: entry.to_string(), json: entry });
             parent = Some(uuid);
         }
     }
 
-    /// Returns the lines through the entry of an id, that included; all of them if no entry has it.
-    fn through(&self, entry: Option<&str>) -> &[String] {
-        let is_it = |line: &String| {
-            serde_json::from_str::<Value>(line).ok().as_ref().and_then(uuid_of).as_deref() == entry
-        };
-        let end = entry.and_then(|_| self.lines.iter().position(is_it)).map_or(self.lines.len(), |at| at + 1);
-        self.lines.get(..end).unwrap_or_default()
+    /// Returns where the entry of an id stands.
+    fn place_of(&self, uuid: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.uuid() == Some(uuid))
     }
 
-    /// Returns the id of the entry that the first line follows, if the transcript does not hold it.
-    fn follows(&self) -> Option<String> {
-        let first = self.lines.iter().find_map(|line| {
-            let entry: Value = serde_json::from_str(line).ok()?;
-            entry.get("uuid").is_some().then_some(entry)
-        })?;
-        let parent = first.get("parentUuid")?.as_str()?.to_owned();
-        let holds = |line: &String| {
-            serde_json::from_str::<Value>(line).ok().as_ref().and_then(uuid_of).as_ref() == Some(&parent)
-        };
-        (!self.lines.iter().any(holds)).then_some(parent)
+    /// Returns the id of the entry that the first one follows, if the transcript does not hold it.
+    fn follows(&self) -> Option<&str> {
+        let first = self.entries.iter().find(|entry| entry.json.get("uuid").is_some())?;
+        let parent = first.json.get("parentUuid")?.as_str()?;
+        self.place_of(parent).is_none().then_some(parent)
     }
 }
 
@@ -168,29 +176,19 @@ fn name_of(call_id: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// Returns the whole transcript of a session as the log has it, with the results of all calls; `None` if the log has none.
-pub(super) fn whole(
-    all: &BTreeMap<String, Transcript>,
-    id: &str,
-    results: &[CallResult],
-) -> Option<Vec<String>> {
-    let own = all.get(id).filter(|own| !own.lines.is_empty())?;
-    let mut lines = Vec::new();
+/// Returns the lines of the whole transcript of a session as the log has it, with the results of all calls; `None` if the log
+/// has none.
+pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> Option<Vec<String>> {
+    let own = all.remove(id).filter(|own| !own.entries.is_empty())?;
+    let mut whole = Transcript::default();
     if let Some(parent) = own.follows() {
-        let before = all.iter().find(|(other, one)| {
-            other.as_str() != id
-                && one.lines.iter().any(|line| {
-                    serde_json::from_str::<Value>(line).ok().as_ref().and_then(uuid_of).as_ref()
-                        == Some(&parent)
-                })
-        });
-        let (_, before) = before?;
-        lines.extend(before.through(Some(&parent)).iter().cloned());
+        let before = all.into_values().find_map(|before| Some((before.place_of(parent)?, before)));
+        let (place, before) = before?;
+        whole.entries.extend(before.entries.into_iter().take(place + 1));
     }
-    lines.extend(own.lines.iter().cloned());
-    let mut transcript = Transcript { lines };
-    transcript.complete(results);
-    Some(transcript.lines)
+    whole.entries.extend(own.entries);
+    whole.complete(results);
+    Some(whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
 /// Returns where the program keeps the transcript of a session below its folder `config`, if it runs in `cwd`.

@@ -68,6 +68,28 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Returns the sum of two counts. A number that would be too large is the largest.
+    #[must_use]
+    pub fn plus(self, other: Usage) -> Usage {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// Returns what is left of a count without another one. A number that would be negative is 0.
+    #[must_use]
+    pub fn minus(self, other: Usage) -> Usage {
+        self.each(other, u64::saturating_sub)
+    }
+
+    fn each(self, other: Usage, of: impl Fn(u64, u64) -> u64) -> Usage {
+        Usage {
+            input: of(self.input, other.input),
+            output: of(self.output, other.output),
+            cache_read: of(self.cache_read, other.cache_read),
+            cache_write: of(self.cache_write, other.cache_write),
+            reasoning: of(self.reasoning, other.reasoning),
+        }
+    }
+
     fn fields(&self) -> [(&'static str, u64); 5] {
         let Usage { input, output, cache_read, cache_write, reasoning } = *self;
         [("in", input), ("out", output), ("cr", cache_read), ("cw", cache_write), ("re", reasoning)]
