@@ -13,7 +13,9 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
 use foldlog::{Session, SessionTypes};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::{OutputBy, RunOptions};
+use foldlog_agent::claude::{
+    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, OutputBy, PermissionMode, RunOptions,
+};
 use foldlog_agent::{Deadline, Error, EvaluateOptions, MarkdownSection, Prompt};
 use serde_json::{Value, json};
 
@@ -293,6 +295,30 @@ fn a_run_replays_without_a_program_and_without_a_divergence() {
     let log = LogReader::open(&dir).unwrap();
     let changed = foldlog::replay::Replay::of(&log, &types).run(|session| host("Else.", session).map(drop));
     assert!(changed.unwrap_err().to_string().contains("$.content"), "another text of the user");
+}
+
+/// Whether a program started was recorded by a live run alone, and that it did not start by none: a replay waited for an
+/// arrival that the log does not have, and diverged. Needs no program.
+#[test]
+fn a_program_that_does_not_start_is_replayed_without_a_divergence() {
+    let world = World::new();
+    let nowhere = world.workspace().join("no program");
+    let config = ClaudeAgentSDKClientConfig {
+        permission_mode: PermissionMode::DontAsk,
+        ..ClaudeAgentSDKClientConfig::default()
+    };
+    let adapter = ClaudeAgentSDKAdapter::new().with_program(nowhere, []).with_client_config(config);
+    let evaluate = |state: &foldlog::ExecutionState| {
+        adapter.evaluate(&world.prompt(), state, world.asking("Oslo?")).unwrap_err().to_string()
+    };
+    let error = evaluate(&world.state);
+    assert!(error.contains("Claude Code was not found"), "{error}");
+    let (types, elsewhere) = (SessionTypes::builder().build().unwrap(), tempfile::tempdir().unwrap());
+    let mut again = String::new();
+    foldlog::testkit::assert_host_replays(world.session.dir(), &types, |session| {
+        again = evaluate(&World::at(elsewhere.path(), session).0);
+    });
+    assert_eq!(again, error);
 }
 
 #[test]

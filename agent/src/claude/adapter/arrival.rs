@@ -14,11 +14,13 @@
 //!
 //! 1. A call of a tool or of a hook arrives behind all messages that the program sent before it.
 //! 2. An arrival is recorded before its reply is sent.
+//! 3. A live run and its replay observe the same: first how the program started, and then what arrived, to its end.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use foldlog::process::ProcessIdentity;
 use foldlog::{Clock, FixedClock, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -29,6 +31,9 @@ use crate::claude::{
 };
 use crate::error::Result;
 use crate::provider::CancelToken;
+
+/// Name of the observations that say which process a program was, if it started.
+pub(super) const STARTED: &str = "claude.started";
 
 /// Name of the observations that hold arrivals.
 pub(super) const ARRIVED: &str = "claude.arrived";
@@ -221,6 +226,8 @@ pub(super) struct Arrivals<'a> {
     pub(super) session: &'a Session,
     /// Whether arrivals are recorded.
     pub(super) is_recorded: bool,
+    /// What arrives before all else.
+    pub(super) first: Option<Arrival>,
     /// Where they come from; `None` in a replay, which takes them from the log.
     pub(super) from: Option<Receiver<Arrived>>,
     pub(super) cancel: CancelToken,
@@ -231,18 +238,27 @@ pub(super) struct Arrivals<'a> {
 }
 
 impl Arrivals<'_> {
+    /// Records which process the program is: `None` if it did not start.
+    pub(super) fn started(&self, identity: impl FnOnce() -> Option<ProcessIdentity>) -> Result<()> {
+        if self.is_recorded {
+            self.session.observe(STARTED, identity)?;
+        }
+        Ok(())
+    }
+
     /// Takes the next arrival, and records it. It is [`Arrival::Deadline`] once `until` has passed, and
     /// [`Arrival::Cancelled`] once the run was cancelled; `watch` says whether that counts.
-    pub(super) fn next(&self, until: Option<Instant>, watch: bool) -> Result<Arrived> {
+    pub(super) fn next(&mut self, until: Option<Instant>, watch: bool) -> Result<Arrived> {
         let mut reply_to = ReplyTo::Nobody;
         let mut take = || {
-            let arrival = match &self.from {
-                Some(from) => {
+            let arrival = match (self.first.take(), &self.from) {
+                (Some(first), _) => first,
+                (None, Some(from)) => {
                     let (arrival, to) = receive(from, until, watch.then_some(&self.cancel));
                     reply_to = to;
                     arrival
                 }
-                None => Arrival::Ended(None),
+                (None, None) => Arrival::Ended(None),
             };
             Stamped { at_us: self.clock.now_us(), arrival }
         };

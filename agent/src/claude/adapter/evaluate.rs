@@ -11,7 +11,7 @@ use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{Clock, FixedClock, Session};
 use serde_json::json;
 
-use super::arrival::{Arrivals, Arrived, Failure, Forward, pump};
+use super::arrival::{Arrival, Arrivals, Arrived, Failure, Forward, STARTED, pump};
 use super::begin::{self, Provided, close_open};
 use super::calls::{self, Calls};
 use super::config::{OutputBy, ProgramHome};
@@ -153,9 +153,6 @@ impl Found {
     }
 }
 
-/// Name of the observations that say which process a program was.
-const PROCESS: &str = "claude.process";
-
 /// Time that a program has to end that outlived its host.
 const ORPHAN_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -163,8 +160,8 @@ const ORPHAN_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// model, and to change the workspace.
 fn end_orphan(session: &Session) -> Result<()> {
     let mut last: Option<ProcessIdentity> = None;
-    session.observations(PROCESS, &mut |_, identity| {
-        last = Some(identity);
+    session.observations(STARTED, &mut |_, identity| {
+        last = identity;
         Ok(())
     })?;
     match last.filter(|last| last.is_alive() && !last.end(ORPHAN_ENDS_WITHIN)) {
@@ -285,6 +282,7 @@ impl ClaudeAgentSDKAdapter {
             arrivals: Arrivals {
                 session,
                 is_recorded: ready.is_recorded,
+                first: None,
                 from: None,
                 cancel: options.cancel.clone(),
                 clock: state.clock(),
@@ -307,7 +305,10 @@ impl ClaudeAgentSDKAdapter {
         run.captured(CaptureOccasion::Init)?;
         let is_resumed = ready.provided.resumes.is_some();
         let ran = match session.replays() {
-            true => run.run(),
+            true => {
+                run.arrivals.started(|| None)?;
+                run.run()
+            }
             false => {
                 end_orphan(session)?;
                 let folders = Folders::make(&self.home, self.client.cwd.as_deref(), &prompt.name())?;
@@ -446,21 +447,16 @@ impl ClaudeAgentSDKAdapter {
     ) -> Result<()> {
         let (to, from) = sync_channel::<Arrived>(1);
         let forward = Arc::new(Forward { tools, to: to.clone() });
-        let client = match Client::start(options, forward) {
-            Ok(client) => Arc::new(client),
+        let client = Client::start(options, forward).map(Arc::new);
+        run.arrivals.started(|| client.as_ref().ok().map(|client| client.identity().clone()))?;
+        let asked = client.and_then(|client| client.query(say).map(|()| client));
+        let client = match asked {
+            Ok(client) => client,
             Err(error) => {
-                run.ended = Some(Failure::of(&error));
-                return Ok(());
+                run.arrivals.first = Some(Arrival::Ended(Some(Failure::of(&error))));
+                return run.run();
             }
         };
-        if run.arrivals.is_recorded {
-            run.arrivals.session.observe(PROCESS, || client.identity().clone())?;
-        }
-        if let Err(error) = client.query(say) {
-            run.ended = Some(Failure::of(&error));
-            client.kill();
-            return Ok(());
-        }
         std::thread::scope(|scope| {
             let pumped = Arc::clone(&client);
             scope.spawn(move || pump(&pumped, &to));
