@@ -128,8 +128,8 @@ pub(crate) struct Recording {
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
     pub(super) stopped: bool,
-    /// Whether the process closed its session behind its last record, so that another record is one too many.
-    pub(super) closed: bool,
+    /// Whether the log says that the process closed its session behind its last record.
+    closed: bool,
     /// Whether the host has returned.
     pub(super) returned: bool,
     /// Number of records that the host brought and that were compared.
@@ -217,6 +217,12 @@ impl Recording {
     }
 
     /// Returns the time of the next record; `None` behind the last.
+    /// Returns whether the process closed its session behind its last record, so that another record is one too many. A log that
+    /// ends within a call ends with its process, even if its last record was synced.
+    pub(super) fn is_closed_behind(&self) -> bool {
+        self.closed && self.runs.is_empty()
+    }
+
     pub(super) fn next_us(&self) -> Option<i64> {
         self.ahead.front().map(|head| head.time_us)
     }

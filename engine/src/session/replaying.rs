@@ -217,7 +217,7 @@ impl Inner {
         whose: &Whose,
     ) -> Result<MutexGuard<'a, WriterState>> {
         let time_us = self.move_on(&mut state, |recording| {
-            let is_too_many = recording.closed && !recording.returned;
+            let is_too_many = recording.is_closed_behind() && !recording.returned;
             Ok(match recording.head()? {
                 // Whoever brings a record too many is told so once it is known.
                 None => is_too_many.then_some(None),

@@ -1,6 +1,7 @@
 //! Hosts that run again over their logs: with the same code nothing differs, and with changed code the record, lane and path are
 //! named where it first does.
 
+mod calls;
 mod crashed;
 mod host;
 mod limits;

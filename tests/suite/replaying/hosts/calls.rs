@@ -1,0 +1,83 @@
+//! Records of a tool that runs again behind the end of its log.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog::audit::LogReader;
+use foldlog::replay::{Replay, ReplayMode};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Session, Store};
+
+use super::host::{Noted, Nothing, bytes_in, types};
+
+/// Notes numbers, and does something else before that.
+struct Notes<'a> {
+    numbers: &'a [u64],
+    before: Arc<dyn Fn() + Send + Sync>,
+}
+
+struct Noting(Vec<u64>, Arc<dyn Fn() + Send + Sync>);
+
+impl Tool for Noting {
+    const NAME: &'static str = "noting";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.1();
+        for number in &self.0 {
+            context.session().dispatch(Noted::new(*number, "within"))?;
+        }
+        Ok(ToolResult::ok("noted", ()))
+    }
+}
+
+/// Notes a number, calls the tool, and notes another one.
+fn host(session: &Session, notes: &Notes<'_>) -> foldlog::Result<()> {
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    let tools = ToolRegistry::new().with(Noting(notes.numbers.to_vec(), Arc::clone(&notes.before)));
+    session.dispatch(Noted::new(1, "before"))?;
+    ToolRunner::new(state, tools).execute(&ToolCall::new("noting", "{}"), &ExecuteOptions::default())?;
+    session.dispatch(Noted::new(9, "behind")).map(drop)
+}
+
+fn notes(numbers: &[u64]) -> Notes<'_> {
+    Notes { numbers, before: Arc::new(|| ()) }
+}
+
+/// Copies a session's folder, as a kill at this moment would leave it.
+fn copy(from: &Path, to: &Path) {
+    for (path, bytes) in bytes_in(from) {
+        let path = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+/// A log whose begin of a call was its last record, and synced, passed for one of a session that was closed: what the tool wrote
+/// that now went on was one record too many, and so was its end.
+#[test]
+fn a_tool_that_runs_again_behind_the_end_of_a_log_that_ends_within_its_call_has_not_diverged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (live, killed) = (folder.path().join("live"), folder.path().join("killed"));
+    let session = Store::open(live).unwrap().create(&types()).unwrap();
+    let (from, to) = (session.dir().to_owned(), killed.clone());
+    let before = Arc::new(move || copy(&from, &to));
+    host(&session, &Notes { numbers: &[2], before }).unwrap();
+    let log = LogReader::open(killed).unwrap();
+    for mode in [ReplayMode::FromLog, ReplayMode::RunTools] {
+        let mut told = None;
+        let replay = Replay::of(&log, &types()).mode(mode).all();
+        let report = replay.run(|session| told = host(&session, &notes(&[2])).err()).unwrap();
+        assert!(report.divergences.is_empty(), "{mode:?}: {:?}", report.divergences);
+        assert!(matches!(told, Some(Error::ReplayEnded { .. })), "{mode:?}: {told:?}");
+        Replay::of(&log, &types()).mode(mode).run(|session| host(&session, &notes(&[2]))).unwrap();
+    }
+}
