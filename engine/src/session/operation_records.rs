@@ -195,11 +195,13 @@ impl Session {
 
     /// Returns the captures of all resources that a recovery of the session leaves: those of the begin of the first
     /// open call that may have changed something, or else those that the latest call left, at its end if it is
-    /// committed and at its begin otherwise. Empty if no call has recorded any.
+    /// committed and at its begin otherwise. Empty if no call has recorded any; in the replay of a fork, if none of its own has.
     pub(crate) fn captures_left(&self) -> Result<RecordedCaptures> {
         if let Some(open) = self.changing() {
             return self.read_begin(open.begin, |begin| begin.resources);
         }
+        // A fork works on resources of its own, so that what its parent captured says nothing of them.
+        let first = if self.replays() { self.opened_sequence() } else { SequenceNumber::MIN };
         let calls = self.log::<ToolInvocations>()?;
         // Nearly always the latest call has some: the others are read only where it does not.
         let (mut end, mut count) = (calls.len(), 1);
@@ -207,6 +209,9 @@ impl Session {
             let from = end.saturating_sub(count);
             let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
             for item in items.iter().rev() {
+                if item.begin < first {
+                    return Ok(BTreeMap::new());
+                }
                 let resources = match item.position() {
                     Some((end, _)) if item.outcome == Outcome::Committed => self.read_end_resources(end)?,
                     _ => self.read_begin(item.begin, |begin| begin.resources)?,
@@ -218,6 +223,11 @@ impl Session {
             (end, count) = (from, LATEST_CALLS as u64);
         }
         Ok(BTreeMap::new())
+    }
+
+    /// Returns the sequence number of the session's own `Opened` record.
+    fn opened_sequence(&self) -> SequenceNumber {
+        self.inner.state.lock().openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
     }
 
     /// Hands the end of an operation to `read`, with the source of its payloads.

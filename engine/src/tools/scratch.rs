@@ -6,6 +6,8 @@
 //! | a tool that runs again, at its begin | as its begin recorded, or for one that only reads, as the last recorded capture says |
 //! | the same later, and calls within it | as the tool left them |
 //!
+//! In a fork, only captures of its own records count: those of its parent say nothing about its resources, and may lie elsewhere.
+//!
 //! Copies are made when somebody looks for the first time. What a host does to one lasts until a tool has run.
 //!
 //! # Invariants

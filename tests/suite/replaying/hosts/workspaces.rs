@@ -11,11 +11,11 @@ use foldlog::replay::{Replay, ReplayMode};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
-use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Session};
+use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Session, SessionOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::host::{Noted, Nothing, Stored, bytes_in, types};
+use super::host::{Diary, Noted, Nothing, Stored, bytes_in, types};
 
 /// A folder with a workspace and the store of its snapshots.
 struct Folder(tempfile::TempDir);
@@ -288,5 +288,52 @@ fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
     for error in [ended.unwrap(), told] {
         assert!(matches!(error, Error::Poisoned { .. }), "{error:?}");
         assert!(error.to_string().contains("snapshots/objects"), "{error}");
+    }
+}
+
+/// A host that keeps the captures in its session's folder could not be replayed behind a fork: what its parent had captured was
+/// sought there.
+#[test]
+fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
+    let (folder, stored) = (Folder::new(), Stored::new());
+    let runs = Runs::default();
+    // Resumes behind the last line that was written.
+    let host = |session: &Session| -> foldlog::Result<()> {
+        let kept = session.dir().join("files");
+        let files = HostFilesystem::open(folder.work(), kept, HostFilesystemOptions::default()).unwrap();
+        let registry = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
+        let tools = ToolRegistry::new()
+            .with(Write(Arc::clone(&runs), Changed::Nothing))
+            .with(Read(Arc::clone(&runs), Changed::Nothing));
+        let runner = ToolRunner::new(ExecutionState::new(session.clone(), registry), tools);
+        let call = |tool: &str, arguments: &str| {
+            runner.execute(&ToolCall::new(tool, arguments), &ExecuteOptions::default()).map(drop)
+        };
+        for line in session.log::<Diary>()?.len()..3 {
+            call("read", "{}")?;
+            call("write", &format!("{{\"line\":\"{line}\"}}"))?;
+        }
+        Ok(())
+    };
+    let store = stored.store();
+    let session = store.create(&types()).unwrap();
+    host(&session).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    session.close().unwrap();
+    let mut ends = Vec::new();
+    log.records(log.opened_sequence(), u64::MAX, |record| {
+        ends.extend((record.kind == foldlog::Kind::TOOL_END).then_some(record.sequence));
+        Ok(())
+    })
+    .unwrap();
+    fs::write(folder.work().join("notes.txt"), "0").unwrap();
+    let replay = Replay::of(&log, &types()).through(ends[1]);
+    let fork = replay.go_live(&store, SessionOptions::default(), |session| host(&session).map(|()| session));
+    let dir = fork.unwrap().unwrap().dir().to_owned();
+    let log = LogReader::open(dir).unwrap();
+    for (mode, again) in [(ReplayMode::FromLog, 0), (ReplayMode::RunTools, 4)] {
+        runs.store(0, Ordering::SeqCst);
+        Replay::of(&log, &types()).mode(mode).run(|session| host(&session)).unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), again, "{mode:?}");
     }
 }
