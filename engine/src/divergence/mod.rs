@@ -27,7 +27,7 @@
 //!
 //! | record | values |
 //! |---|---|
-//! | tool_begin | `shown`: why a call was closed without running |
+//! | tool_begin | `resources`: the captures, which a replay does not make; `shown`: why a call was closed without running |
 //! | tool_end | `elapsed_us`; `not_undone[*].reason`; `shown` of an operation that was neither committed nor suspended, which is the error's text |
 //! | request | `failure.message` |
 //! | input | `content` if both sides hold an error's text (`is_error`) |

@@ -7,6 +7,7 @@ use std::time::Duration;
 use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
+use super::comparing::Comparison;
 use crate::divergence::{Divergence, LaneName, LeaveOut};
 use crate::error::{Error, Result};
 use crate::log::reader::Places;
@@ -216,13 +217,13 @@ impl Recording {
         Ok(Some((head, whose)))
     }
 
-    /// Returns the time of the next record; `None` behind the last.
     /// Returns whether the process closed its session behind its last record, so that another record is one too many. A log that
     /// ends within a call ends with its process, even if its last record was synced.
     pub(super) fn is_closed_behind(&self) -> bool {
         self.closed && self.runs.is_empty()
     }
 
+    /// Returns the time of the next record; `None` behind the last.
     pub(super) fn next_us(&self) -> Option<i64> {
         self.ahead.front().map(|head| head.time_us)
     }
@@ -277,12 +278,12 @@ impl Recording {
 
     /// Returns how many of the next records of this lane stand before the one that the host has produced; `None` if that is
     /// not among those that were read ahead.
-    pub(super) fn equal_behind(&self, lane: &LaneName, kind: Kind, produced: &[u8]) -> Option<usize> {
+    pub(super) fn equal_behind(&self, lane: &LaneName, produced: &Comparison<'_>) -> Option<usize> {
         let lanes = Whose::Lane(lane.clone());
         let mut own = self.ahead.iter().filter(|record| self.whose(record) == lanes).enumerate().skip(1);
         // One name says little, so of an observation only the record behind the next one counts.
         let is_it = |before: usize, record: &Recorded| {
-            record.is(kind, produced) || before == 1 && record.is_observed_as(kind, produced)
+            produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
         };
         own.find(|(before, record)| is_it(*before, record)).map(|(before, _)| before)
     }

@@ -30,13 +30,14 @@ use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
+use super::comparing::Comparison;
 use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, Ended};
 use super::recording::{Recording, Whose};
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::clock;
-use crate::divergence::{Difference, Divergence, LaneName, compare, record_name};
+use crate::divergence::{Difference, Divergence, LaneName};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::record_body::{MaybeOwned, RecordBody};
@@ -83,24 +84,24 @@ impl WriterState {
             Arc::make_mut(&mut names).learn(declare);
         }
         let rules = recording.rules.clone();
+        let comparison = Comparison { kind, produced, names: &names, left_out: &rules.left_out };
         let Some((head, whose)) = recording.head()? else { return Err(ended(self.log.next_sequence())) };
         let lane = whose.lane();
-        let (sequence, record) = (head.sequence, record_name(head.kind, &head.body, &names));
-        let alike = head.kind == kind && record == record_name(kind, produced, &names);
-        let difference = match alike {
-            true => match compare(kind, &head.body, produced, &names, &rules.left_out) {
+        let difference = match comparison.is_alike(head) {
+            true => match comparison.difference(head) {
                 None => return Ok(Verdict::Same),
                 difference => difference,
             },
             false => None,
         };
-        if let Some(missing) = recording.equal_behind(&lane, kind, produced) {
+        let sequence = head.sequence;
+        if let Some(missing) = recording.equal_behind(&lane, &comparison) {
             return Ok(Verdict::Missing(missing));
         }
-        let repeats = recording.last.get(&lane).is_some_and(|last| last.is(kind, produced));
+        let repeats = recording.last.get(&lane).is_some_and(|last| comparison.is_same(last));
         Ok(match difference {
             Some(difference) if !repeats => {
-                Verdict::Changed(Divergence::changed(sequence, lane, record, difference))
+                Verdict::Changed(Divergence::changed(sequence, lane, comparison.name(produced), difference))
             }
             _ => Verdict::Extra(Divergence::extra(sequence, lane, (kind, produced), &names)),
         })

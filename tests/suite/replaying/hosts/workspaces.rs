@@ -11,7 +11,9 @@ use foldlog::replay::{Replay, ReplayMode};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
-use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Session, SessionOptions};
+use foldlog::{
+    DivergenceKind, Error, ExecutionState, Idempotency, ResourceRegistry, Session, SessionOptions,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -288,6 +290,36 @@ fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
     for error in [ended.unwrap(), told] {
         assert!(matches!(error, Error::Poisoned { .. }), "{error:?}");
         assert!(error.to_string().contains("snapshots/objects"), "{error}");
+    }
+}
+
+/// A begin that is produced holds no captures: the begin that came too early passed for one that is not recorded, and with it the
+/// record before it that was left out.
+#[test]
+fn a_record_left_out_before_a_call_over_a_captured_workspace_is_the_one_that_is_named() {
+    let (folder, stored) = (Folder::new(), Stored::new());
+    let host = |session: &Session, registry: ResourceRegistry, second: bool| -> foldlog::Result<()> {
+        let tools = ToolRegistry::new().with(Write(Runs::default(), Changed::Nothing));
+        let runner = ToolRunner::new(ExecutionState::new(session.clone(), registry), tools);
+        session.dispatch(Noted::new(4, "first"))?;
+        if second {
+            session.dispatch(Noted::new(6, "second"))?;
+        }
+        let call = ToolCall::new("write", r#"{"line":"third\n"}"#);
+        runner.execute(&call, &ExecuteOptions::default())?;
+        session.dispatch(Noted::new(8, "fourth")).map(drop)
+    };
+    let session = stored.store().create(&types()).unwrap();
+    host(&session, folder.registry(), true).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    for mode in [ReplayMode::FromLog, ReplayMode::RunTools] {
+        let replay = Replay::of(&log, &types()).mode(mode);
+        let error = replay.run(|session| host(&session, folder.registry(), false)).unwrap_err();
+        let Error::Diverged(found) = error else { panic!("{error}") };
+        assert_eq!((found.divergence, found.record.as_str()), (DivergenceKind::Missing, "dispatch noted"));
+        assert_eq!(found.sequence, log.opened_sequence() + 3, "{found}");
+        let report = replay.all().run(|session| host(&session, folder.registry(), false).unwrap()).unwrap();
+        assert_eq!(report.divergences, [*found], "{mode:?}");
     }
 }
 
