@@ -14,7 +14,8 @@
 //! | any other | the host, through a handle of the record's lane |
 //!
 //! A write through a handle of another lane waits until the records before its own were brought. Where nothing moves for
-//! the time of [`Rules::patience`](super::recording::Rules::patience), the next record counts as missing.
+//! the time of [`Rules::patience`](super::recording::Rules::patience), the next record counts as missing. A write within a call
+//! whose end comes next does not wait: it is one record too many.
 //!
 //! # Invariants
 //!
@@ -224,7 +225,9 @@ impl Inner {
                 None => is_too_many.then_some(None),
                 Some((head, next)) => {
                     let any = next != Whose::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
-                    (next == *whose || any).then_some(Some(head.time_us))
+                    // Whatever else somebody brings of a call whose end comes next is one record too many.
+                    let is_behind = matches!((&next, whose), (Whose::End(begin), Whose::Lane(lane)) if lane.within == Some(*begin));
+                    (next == *whose || is_behind || any).then_some(Some(head.time_us))
                 }
             })
         })?;

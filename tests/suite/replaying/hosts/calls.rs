@@ -1,4 +1,4 @@
-//! Records of a tool that runs again behind the end of its log.
+//! Records of a tool that runs again, where the log holds fewer of them: behind its end, and behind the last one of the call.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ use foldlog::replay::{Replay, ReplayMode};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
-use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Session, Store};
+use foldlog::{DivergenceKind, Error, ExecutionState, Idempotency, ResourceRegistry, Session, Store};
 
-use super::host::{Noted, Nothing, bytes_in, types};
+use super::host::{Noted, Nothing, Stored, bytes_in, types};
 
 /// Notes numbers, and does something else before that.
 struct Notes<'a> {
@@ -80,4 +80,27 @@ fn a_tool_that_runs_again_behind_the_end_of_a_log_that_ends_within_its_call_has_
         assert!(matches!(told, Some(Error::ReplayEnded { .. })), "{mode:?}: {told:?}");
         Replay::of(&log, &types()).mode(mode).run(|session| host(&session, &notes(&[2]))).unwrap();
     }
+}
+
+/// Whoever wrote one record more within a call waited for its turn until the patience was over, and then the call's end was
+/// missing.
+#[test]
+fn a_record_too_many_of_a_tool_that_runs_again_is_named_at_once() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    host(&session, &notes(&[2, 3])).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    let mut end = None;
+    log.records(log.opened_sequence(), u64::MAX, |record| {
+        end = end.or((record.kind == foldlog::Kind::TOOL_END).then_some(record.sequence));
+        Ok(())
+    })
+    .unwrap();
+    let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
+    let error = replay.run(|session| host(&session, &notes(&[2, 3, 4]))).unwrap_err();
+    let Error::Diverged(found) = error else { panic!("{error}") };
+    let place = (Some(found.sequence), found.divergence, found.record.as_str());
+    assert_eq!(place, (end, DivergenceKind::Extra, "dispatch noted"), "{found}");
+    let report = replay.all().run(|session| host(&session, &notes(&[2, 3, 4])).unwrap()).unwrap();
+    assert_eq!(report.divergences, [*found]);
 }
