@@ -282,7 +282,7 @@ fn payloads(walk: &mut Walk<'_>, old: Payload<'_>, new: Payload<'_>) -> Found {
 }
 
 /// Returns the value of a payload: of an object its reference, and of bytes that are over the limits their digits.
-fn payload_value(payload: Payload<'_>) -> Value {
+pub(super) fn payload_value(payload: Payload<'_>) -> Value {
     match payload.object() {
         Some(object) => Value::Map(vec![
             (Value::from("$object"), Value::from(object.file_name())),

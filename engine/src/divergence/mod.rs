@@ -52,7 +52,7 @@ mod walk;
 
 use std::fmt;
 
-use foldlog_codec::body::{Action, Dispatch, Lane, Observed};
+use foldlog_codec::body::{Action, Dispatch, Lane, Observed, Payload};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, SequenceNumber, escape};
 use serde::Serialize;
@@ -165,6 +165,12 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
+    /// Makes the difference of a recorded value that cannot be read as the host reads it now, for this reason.
+    pub(crate) fn unread(path: &str, recorded: Payload<'_>, reason: String) -> Difference {
+        let recorded = Some(compare::payload_value(recorded));
+        Difference { slice: None, path: path.to_owned(), recorded, produced: None, note: Some(reason) }
+    }
+
     /// Makes the difference of a call's end whose tool left a resource otherwise, at these paths.
     pub(crate) fn left_otherwise(resource: &str, paths: Vec<String>) -> Difference {
         Difference {

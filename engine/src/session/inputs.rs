@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::schedule::WriteScope;
 use super::writing::PendingRecord;
 use super::{Session, WriterState};
+use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::record_body::RecordBody;
@@ -49,8 +50,8 @@ impl Session {
     ///
     /// [`Error::Encode`] if `name` begins with `foldlog.`, which is kept for the engine, or if the value cannot be
     /// encoded, or not be read again as a `T`; else those of [`dispatch`](Session::dispatch) that do not concern events. In a
-    /// replay [`Error::Diverged`] if the next record of the lane is another one and the replay stops there, and
-    /// [`Error::ReplayEnded`] behind the process's last record.
+    /// replay [`Error::Diverged`] if the next record of the lane is another one and the replay stops there, or if the recorded
+    /// value cannot be read as a `T`, and [`Error::ReplayEnded`] behind the process's last record.
     pub fn observe<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -71,7 +72,7 @@ impl Session {
             if sabotage::is(Breakage::ObservedAnew) {
                 drop(read());
             }
-            return decoded(&self.observe_again(name)?);
+            return self.observe_again(name);
         }
         let bytes = encode(name, &read())?;
         let value = decoded(&bytes)?;
@@ -158,15 +159,16 @@ impl Session {
         Ok(drawn)
     }
 
-    /// Returns the recorded data of the observation that comes next in a replay.
-    fn observe_again(&self, name: &str) -> Result<Vec<u8>> {
+    /// Returns the recorded value of the observation that comes next in a replay.
+    fn observe_again<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let recorded = match self.next_recorded(&[Kind::OBSERVED])? {
-            Some((_, _, body)) => self.observed_as(name, &body)?,
+            Some((sequence, _, body)) => self.observed_as(name, &body)?.map(|data| (sequence, data)),
             None => None,
         };
-        if let Some(data) = recorded {
+        if let Some((sequence, data)) = recorded {
+            let value = self.read_again(sequence, name, &data);
             self.write_observation(name, &data)?;
-            return Ok(data);
+            return value;
         }
         // It is recorded further on, behind records that are missing, or nowhere.
         let sequence = self.write_observation(name, &encode(name, &())?)?;
@@ -179,9 +181,22 @@ impl Session {
             Ok(())
         })?;
         match found {
-            Some(data) => Ok(data),
+            Some(data) => self.read_again(sequence, name, &data),
             None => Err(self.diverged()),
         }
+    }
+
+    /// Reads a recorded value as the type that the host asks for now. If it cannot be read as that, the observation has changed.
+    fn read_again<T: DeserializeOwned>(
+        &self,
+        sequence: SequenceNumber,
+        name: &str,
+        data: &[u8],
+    ) -> Result<T> {
+        msgpack::from_slice(data).map_err(|error| {
+            let reason = format!("it cannot be read as `{}`: {error}", std::any::type_name::<T>());
+            self.observed_otherwise(sequence, name, Difference::unread("$.data", Payload::new(data), reason))
+        })
     }
 
     /// Returns the data of a recorded observation; `None` if it has another name.

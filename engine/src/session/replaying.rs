@@ -522,6 +522,27 @@ impl Session {
         Ok(behind.is_some_and(|record| record.kind == Kind::REQUEST))
     }
 
+    /// Notes that an observation of this handle's lane has changed, and returns the error that says so.
+    pub(super) fn observed_otherwise(
+        &self,
+        sequence: SequenceNumber,
+        name: &str,
+        difference: Difference,
+    ) -> Error {
+        let record = format!("{} {name}", Kind::OBSERVED);
+        let divergence = Divergence::changed(sequence, self.lane_name(), record, difference);
+        let mut state = self.inner.state.lock();
+        match state.recording() {
+            Ok(recording) => {
+                recording.note(divergence);
+                // Whoever waits is told if the replay stops here.
+                self.inner.schedule.notify_all();
+                recording.diverged()
+            }
+            Err(error) => error,
+        }
+    }
+
     /// Returns the error of a replay that cannot go on behind its last divergence.
     pub(super) fn diverged(&self) -> Error {
         match self.inner.state.lock().recording() {

@@ -230,3 +230,33 @@ fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too
     let report = Replay::of(&log, &types()).run(|session| host(&session)).unwrap();
     assert_eq!(report.processes, 2);
 }
+
+/// A host that read an input as another type got an error of encoding, of which no divergence told.
+#[test]
+fn an_input_that_a_host_reads_as_another_type_has_changed() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let (observed, behind) = (session.position().unwrap() + 1, session.position().unwrap() + 2);
+    session.observe("count", || 7_u64).unwrap();
+    session.dispatch(Noted::new(1, "behind it")).unwrap();
+    assert!(session.position().unwrap() > behind);
+    let log = LogReader::open(session.dir()).unwrap();
+    let mut told = None;
+    let mut host = |session: Session| {
+        told = session.observe("count", || "seven".to_owned()).err();
+        session.dispatch(Noted::new(1, "behind it")).map(drop)
+    };
+    let error = Replay::of(&log, &types()).run(&mut host).unwrap_err();
+    let Error::Diverged(found) = &error else { panic!("{error}") };
+    assert_eq!(
+        (found.sequence, found.record.as_str(), found.path.as_str()),
+        (observed, "observed count", "$.data")
+    );
+    let shown = found.to_string();
+    assert!(shown.contains("recorded 7"), "{shown}");
+    assert!(shown.contains("cannot be read as `alloc::string::String`"), "{shown}");
+    let report = Replay::of(&log, &types()).all().run(&mut host).unwrap();
+    assert_eq!(report.divergences, [(**found).clone()]);
+    let Some(Error::Diverged(told)) = told else { panic!("{told:?}") };
+    assert_eq!(told, *found);
+}
