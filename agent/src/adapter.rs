@@ -242,47 +242,9 @@ impl<P: Provider> ProviderAdapter<P> {
         mut options: EvaluateOptions<'_>,
     ) -> Result<PromptResponse<O>> {
         let (session, began) = (state.session(), Instant::now());
-        if let Some(operation) = session.inside_operation() {
-            return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
-        }
-        let identity = prompt.identity();
-        let Begin { evaluation, conversation, import } = begin(session, &mut options)?;
-        let goes_on = conversation.is_some();
-        let follow = || session.follow_conversation(&evaluation);
-        let mut followed = options.record.then(|| conversation.unwrap_or_else(follow));
-        // A conversation that a rollback has abandoned as a whole does not go on, and what it used was used.
-        let held = match &mut followed {
-            Some(followed) => followed.read()?,
-            None => None,
-        };
-        check_prompt(held.filter(|_| goes_on), &identity)?;
-        if let Some(state) = import.as_ref().filter(|state| state.system_message.content.is_some())
-            && (state.prompt_ns.as_str(), state.prompt_key.as_str()) != (prompt.namespace(), prompt.key())
-        {
-            return Err(imported_mismatch(state, &identity));
-        }
-        let used = held.map(Used::of).unwrap_or_default();
-        let last_usage = held.filter(|_| goes_on).and_then(last_usage);
-        let is_resume = goes_on || import.is_some();
-        let mut journal = match followed {
-            Some(followed) => Journal::recorded(session.clone(), followed, used, last_usage),
-            None => Journal::in_memory(evaluation.clone()),
-        };
-        if let Some(tracker) = &options.tracker {
-            track(tracker, &evaluation, journal.spent());
-        }
-        if let Some(import) = &import {
-            journal.import(import, &identity)?;
-        }
-        for message in &options.messages {
-            journal.user(&message.text, Some(&message.id))?;
-        }
-        let start = match options.record {
-            true => recorded_start(&mut journal, &identity, options.visibility_overrides)?,
-            false => memory_start(import.as_deref(), &options)?,
-        };
+        let Opened { journal, start, identity, is_resume } = open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
-            return self.response(prompt, &journal, last, start.refused);
+            return response(prompt, &journal, last, start.refused);
         }
         let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
         let start = LoopStart {
@@ -317,26 +279,7 @@ impl<P: Provider> ProviderAdapter<P> {
         };
         let (outcome, mut journal) = driver.run(&mut machine)?;
         self.executed(prompt, session, &mut journal, &outcome, (began, is_resume))?;
-        self.response(prompt, &journal, outcome.last, machine.refused_outputs())
-    }
-
-    /// Reads the text of the last answer as the output.
-    fn response<O>(
-        &self,
-        prompt: &Prompt<O>,
-        journal: &Journal,
-        last: FinalText,
-        refused: u32,
-    ) -> Result<PromptResponse<O>> {
-        let output = read_output(prompt, &last).map_err(|error| Error::OutputInvalid {
-            output: error.output,
-            attempts: refused.saturating_add(1),
-            reason: error.reason,
-        })?;
-        let FinalText { text, stop } = last;
-        let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-        let (output, usage, unmetered) = (Some(output), journal.used(), journal.unmetered());
-        Ok(PromptResponse { prompt_name, text, stop, output, evaluation_id, usage, unmetered })
+        response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
 
     /// Records for people that the evaluation gave its output, if the session's types declare the event.
@@ -372,6 +315,81 @@ impl<P: Provider> ProviderAdapter<P> {
         })?;
         Ok(())
     }
+}
+
+/// Reads the text of the last answer as the output.
+pub(crate) fn response<O>(
+    prompt: &Prompt<O>,
+    journal: &Journal,
+    last: FinalText,
+    refused: u32,
+) -> Result<PromptResponse<O>> {
+    let output = read_output(prompt, &last).map_err(|error| Error::OutputInvalid {
+        output: error.output,
+        attempts: refused.saturating_add(1),
+        reason: error.reason,
+    })?;
+    let FinalText { text, stop } = last;
+    let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
+    let (output, usage, unmetered) = (Some(output), journal.used(), journal.unmetered());
+    Ok(PromptResponse { prompt_name, text, stop, output, evaluation_id, usage, unmetered })
+}
+
+/// Holds a conversation that begins or goes on, and where it stands.
+pub(crate) struct Opened {
+    pub(crate) journal: Journal,
+    pub(crate) start: LoopStart,
+    pub(crate) identity: PromptIdentity,
+    /// Whether the session or the host holds a part of it already.
+    pub(crate) is_resume: bool,
+}
+
+/// Opens the conversation of an evaluation, adds what the host says, and reads where it stands.
+pub(crate) fn open<O>(
+    prompt: &Prompt<O>,
+    session: &Session,
+    options: &mut EvaluateOptions<'_>,
+) -> Result<Opened> {
+    if let Some(operation) = session.inside_operation() {
+        return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
+    }
+    let identity = prompt.identity();
+    let Begin { evaluation, conversation, import } = begin(session, options)?;
+    let goes_on = conversation.is_some();
+    let follow = || session.follow_conversation(&evaluation);
+    let mut followed = options.record.then(|| conversation.unwrap_or_else(follow));
+    // A conversation that a rollback has abandoned as a whole does not go on, and what it used was used.
+    let held = match &mut followed {
+        Some(followed) => followed.read()?,
+        None => None,
+    };
+    check_prompt(held.filter(|_| goes_on), &identity)?;
+    if let Some(state) = import.as_ref().filter(|state| state.system_message.content.is_some())
+        && (state.prompt_ns.as_str(), state.prompt_key.as_str()) != (prompt.namespace(), prompt.key())
+    {
+        return Err(imported_mismatch(state, &identity));
+    }
+    let used = held.map(Used::of).unwrap_or_default();
+    let last_usage = held.filter(|_| goes_on).and_then(last_usage);
+    let is_resume = goes_on || import.is_some();
+    let mut journal = match followed {
+        Some(followed) => Journal::recorded(session.clone(), followed, used, last_usage),
+        None => Journal::in_memory(evaluation.clone()),
+    };
+    if let Some(tracker) = &options.tracker {
+        track(tracker, &evaluation, journal.spent());
+    }
+    if let Some(import) = &import {
+        journal.import(import, &identity)?;
+    }
+    for message in &options.messages {
+        journal.user(&message.text, Some(&message.id))?;
+    }
+    let start = match options.record {
+        true => recorded_start(&mut journal, &identity, std::mem::take(&mut options.visibility_overrides))?,
+        false => memory_start(import.as_deref(), options)?,
+    };
+    Ok(Opened { journal, start, identity, is_resume })
 }
 
 /// Checks that a conversation, if there is one, follows a prompt.

@@ -209,6 +209,15 @@ pub enum Error {
         /// What is wrong with the last one.
         reason: String,
     },
+    /// The run ended well, and gave no output although the prompt asks for one.
+    #[error(
+        "the run ended without its output `{}`: resume the evaluation and say that it is missing, or make the output type simpler",
+        escape::text(.output)
+    )]
+    OutputMissing {
+        /// Name of the output's type.
+        output: String,
+    },
     /// Tools asked for more sections of the prompt too often.
     #[error(
         "more than {max} visibility expansions in one evaluation: show these sections from the beginning"
@@ -331,9 +340,10 @@ impl Error {
             | Error::TooManyRequests { .. }
             | Error::InvalidHistory { .. } => Some(Phase::Request),
             Error::SessionExpired { .. } => Some(Phase::Request),
-            Error::Refused(_) | Error::ContentFilter(_) | Error::OutputInvalid { .. } => {
-                Some(Phase::Response)
-            }
+            Error::Refused(_)
+            | Error::ContentFilter(_)
+            | Error::OutputInvalid { .. }
+            | Error::OutputMissing { .. } => Some(Phase::Response),
             Error::ToolIdempotency { .. } | Error::TooManyExpansions { .. } | Error::Suspended { .. } => {
                 Some(Phase::Tool)
             }

@@ -14,6 +14,7 @@ pub mod log;
 mod names;
 mod operation;
 mod options;
+pub mod process;
 pub mod replay;
 #[cfg(feature = "sabotage")]
 #[doc(hidden)]

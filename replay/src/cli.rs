@@ -135,6 +135,15 @@ With --json one object:
   open, unsettled  calls to be recovered, and to be settled: operation, tool
   beside           other files in the session's folder, which were not copied";
 
+/// Describes the fields of `import claude-code --json`.
+const CLAUDE_CODE_JSON: &str = "\
+With --json one object:
+  sessions, messages, records, rollbacks, log_bytes, seconds
+  lines, rewinds, agents   lines of all files, rewinds, and sub-agents that became child sessions
+  findings                 kind, file, line; id: what is missing or repeated; lines: how many repeat earlier ones
+The kinds are dangling_parent, dangling_logical_parent, cycle, second_beginning, torn_line, malformed_line,
+replayed_lines, repeated_uuid, agent_without_call, call_without_result.";
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show what foldlog is for: write, kill, recover, roll back, fork, verify, replay.
@@ -334,6 +343,9 @@ enum Verb {
         /// What to print.
         #[arg(long)]
         format: Format,
+        /// The folder that the files of a transcript are written into. No file that is there is changed.
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
     },
     /// Print a script that completes the verbs and options in a shell.
     Completions {
@@ -364,6 +376,20 @@ enum ImportVerb {
     Openai {
         /// The file.
         file: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+    /// Import transcripts of Claude Code: NAME.jsonl, with the sub-agents in NAME/subagents.
+    ///
+    /// Every line is kept, and `foldlog export --format claude-code` writes the files again. Files that repeat or
+    /// follow lines of each other become one session, others one each. A sub-agent becomes a child session of the call that started it, a
+    /// rewind a rollback.
+    #[command(after_help = CLAUDE_CODE_JSON)]
+    ClaudeCode {
+        /// The files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
         /// The store's folder; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
@@ -437,6 +463,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Import(ImportVerb::SweAgent { files, store }) => {
             verbs::import::swe_agent(&files, &store, output)
         }
+        Verb::Import(ImportVerb::ClaudeCode { files, store }) => {
+            verbs::import::claude_code(&files, &store, output)
+        }
         Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
         Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
         Verb::Show { session, from, to, kind } => {
@@ -480,7 +509,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             verbs::settle::run(&session, &decided, output)
         }
         Verb::Salvage { session, to } => verbs::salvage::run(&session, &to, output),
-        Verb::Export { session, at, format } => verbs::export::run(&session, at, format, output),
+        Verb::Export { session, at, format, out } => {
+            verbs::export::run(&session, at, format, out.as_deref(), output)
+        }
         Verb::Completions { shell } => {
             // Built in memory first: the generator panics where it cannot write.
             let mut script = Vec::new();

@@ -78,6 +78,11 @@ fn any_file_of_another_tools_runs_is_read() {
     any_input_holds("import", 10);
 }
 
+#[test]
+fn any_transcript_is_imported_and_comes_out_again() {
+    any_input_holds("claude_code", 10);
+}
+
 /// Whether what chance makes of the kept inputs means anything depends on what these hold.
 #[test]
 fn the_kept_inputs_hold_every_kind_of_record() {

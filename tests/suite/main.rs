@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod binary;
+mod claude;
 mod conversation;
 mod crash;
 mod damage;

@@ -415,7 +415,7 @@ pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
 }
 
 /// Returns the error of a call that failed and left changes behind; `None` if it left none.
-fn not_undone(report: &ToolReport) -> Option<Error> {
+pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
     if report.success || report.not_undone.is_empty() {
         return None;
     }

@@ -24,6 +24,9 @@ const IMPORTED_ID: &str = "foldlog.imported.";
 /// Prefix of the ids of results that nobody knows.
 const UNKNOWN_ID: &str = "foldlog.unknown_result.";
 
+/// Prefix of the ids of results that a provider told its model.
+const TOLD_ID: &str = "foldlog.told_result.";
+
 /// Text in place of the result of a call of an imported conversation that has none.
 const UNKNOWN: &str = "The result of this call is not known: whether it ran was not recorded.";
 
@@ -258,7 +261,8 @@ impl Journal {
             prompt: Some(prompt),
             model: Some(prepared.model.clone()),
             parameters: Some(prepared.parameters.clone()),
-            sent: Some(*blake3::hash(&prepared.body).as_bytes()),
+            // What a program sends by itself is not known here.
+            sent: (!prepared.body.is_empty()).then(|| *blake3::hash(&prepared.body).as_bytes()),
         };
         Ok(Some(session.record_request(&request)?))
     }
@@ -325,15 +329,23 @@ impl Journal {
         }
     }
 
+    /// Records what a provider told its model of a call that ran elsewhere, which closes the call.
+    pub(crate) fn told(
+        &mut self,
+        call: &ToolCallRecord,
+        origin: Option<CallOrigin>,
+        shown: &str,
+        is_error: bool,
+    ) -> Result<()> {
+        let message = ConversationMessage { is_error, ..result_of(call, shown) };
+        let id = format!("{TOLD_ID}{}", call.call_id);
+        self.message(&message, origin, id)
+    }
+
     /// Keeps the result of a call, where no record of the call holds it.
     pub(crate) fn result(&mut self, call: &CallToRun, shown: &str, is_error: bool) {
         if let RecordsTo::Memory(messages) = &mut self.to {
-            messages.push(ConversationMessage {
-                tool_call_id: Some(call.call.call_id.clone()),
-                name: Some(call.call.name.clone()),
-                is_error,
-                ..ConversationMessage::new(Role::Tool, shown)
-            });
+            messages.push(ConversationMessage { is_error, ..result_of(&call.call, shown) });
         }
     }
 
@@ -452,11 +464,15 @@ impl Journal {
 
 /// Makes the message in place of the result of a call of which nobody knows what became.
 fn unknown(call: &ToolCallRecord) -> ConversationMessage {
+    ConversationMessage { is_error: true, ..result_of(call, UNKNOWN) }
+}
+
+/// Makes the message that holds the result of a call.
+fn result_of(call: &ToolCallRecord, shown: &str) -> ConversationMessage {
     ConversationMessage {
         tool_call_id: Some(call.call_id.clone()),
         name: Some(call.name.clone()),
-        is_error: true,
-        ..ConversationMessage::new(Role::Tool, UNKNOWN)
+        ..ConversationMessage::new(Role::Tool, shown)
     }
 }
 

@@ -41,7 +41,7 @@ mod machine;
 mod start;
 mod steps;
 
-pub(crate) use driver::{Driver, Outcome, read_output, runnable};
+pub(crate) use driver::{Driver, Outcome, not_undone, read_output, runnable};
 pub(crate) use journal::{Journal, answers};
 pub use machine::{InnerLoop, LoopLimits};
 pub use start::{LoopStart, OpenTurn};

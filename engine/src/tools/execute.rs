@@ -147,6 +147,27 @@ impl ToolRunner {
     /// before the tool runs, without [`Error::NoSuchTool`].
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         let still_due = self.still_due(call);
+        self.begin_as(self.to_begin(call)?, &call.arguments, options, &still_due)
+    }
+
+    /// Begins a call of a tool that runs elsewhere, as [`begin`](ToolRunner::begin) does, for a host that does nothing outside
+    /// of its session for the call: an adapter, for one, to which a program tells what its tool did, by
+    /// [observations](crate::Session::observe). So it may be begun in a replay of any mode. There its begin is compared, and
+    /// what is written through its handle; its end comes from the log.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`begin`](ToolRunner::begin).
+    pub fn begin_told(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
+        if !self.session.replays() {
+            return self.begin(call, options);
+        }
+        self.check_own()?;
+        Operation::begin_from_log(&self.state, &self.session, self.to_begin(call)?, &call.arguments)
+    }
+
+    /// Describes a call of a tool that runs elsewhere and is to begin.
+    fn to_begin(&self, call: &ToolCall) -> Result<CallInfo> {
         match self.known(call)? {
             None => {}
             Some(Known::Recorded(report)) => {
@@ -156,15 +177,13 @@ impl ToolRunner {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
             }
             Some(Known::Suspended(suspended, standing)) => {
-                let (info, _) = self.call_that_goes_on(&suspended, standing)?;
-                return self.begin_as(info, &call.arguments, options, &still_due);
+                return Ok(self.call_that_goes_on(&suspended, standing)?.0);
             }
         }
-        let info = match self.tools.get(&call.tool) {
+        Ok(match self.tools.get(&call.tool) {
             Ok(tool) => info_of(call, tool.as_ref()),
             Err(_) => CallInfo::new(call),
-        };
-        self.begin_as(info, &call.arguments, options, &still_due)
+        })
     }
 }
 

@@ -113,7 +113,7 @@ fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
 }
 
 /// Closes a session, and counts what it holds.
-fn closed(session: Session) -> foldlog::Result<Written> {
+pub(super) fn closed(session: Session) -> foldlog::Result<Written> {
     // A second handle outlives the closing, which writes the last bytes.
     let closed = session.clone();
     session.close()?;

@@ -16,8 +16,11 @@
 //! A result belongs to the call of the same ordinal in the assistant's message before it. Ids are data: in these files one
 //! id often names several calls.
 //!
+//! Transcripts of [`claude_code`] have slices of their own, and their rewinds and sub-agents are kept.
+//!
 //! Of [`openai`], whose files say nothing of how calls went, results are recorded as inputs that close their calls.
 
+pub mod claude_code;
 pub mod import;
 pub mod openai;
 mod swe_agent;

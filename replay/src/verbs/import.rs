@@ -1,5 +1,6 @@
 //! `foldlog import`: recorded runs of other tools' agents, and conversations, one session each.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,8 +10,22 @@ use serde::Serialize;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::counted;
+use crate::runs::claude_code::{Finding, FindingKind, import as import_transcripts};
 use crate::runs::import::{Written, messages, run as write_run};
 use crate::runs::{Run, openai, read_swe_agent, read_tau_bench, types};
+
+/// Number of findings of one kind that a person is shown.
+const SHOWN_MAX: usize = 20;
+
+#[derive(Debug, Serialize)]
+struct TranscriptDocument<'a> {
+    #[serde(flatten)]
+    written: Document,
+    lines: u64,
+    rewinds: u64,
+    agents: u64,
+    findings: &'a [Finding],
+}
 
 #[derive(Debug, Serialize)]
 struct Document {
@@ -76,12 +91,53 @@ pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> 
     report(written, since, output)
 }
 
-fn report(written: Written, since: Instant, output: &mut Output<'_>) -> Result<u8> {
-    let Written { sessions, messages, records, rollbacks, log_bytes } = written;
-    let seconds = since.elapsed().as_secs_f64();
+/// Imports transcripts of Claude Code, with their sub-agents, into the store at `store`.
+///
+/// # Errors
+///
+/// Those of [`import`](import_transcripts).
+pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let since = Instant::now();
+    let imported = import_transcripts(store, files)?;
+    let (lines, rewinds, agents) = (imported.lines, imported.rewinds, imported.agents);
     if output.json() {
-        output.value(&Document { sessions, messages, records, rollbacks, log_bytes, seconds })?;
+        let written = Document::of(imported.written, since);
+        let findings = &imported.findings;
+        output.value(&TranscriptDocument { written, lines, rewinds, agents, findings })?;
+        return Ok(HOLDS);
+    }
+    report(imported.written, since, output)?;
+    let (lines, rewinds) = (counted(lines, "line"), counted(rewinds, "rewind"));
+    output.line(format_args!("{lines}, {rewinds}, {}", counted(agents, "sub-agent")))?;
+    let mut shown: BTreeMap<FindingKind, usize> = BTreeMap::new();
+    for finding in &imported.findings {
+        let shown = shown.entry(finding.kind).or_default();
+        *shown += 1;
+        if *shown <= SHOWN_MAX {
+            output.line(finding)?;
+        }
+    }
+    let more: usize = shown.values().map(|count| count.saturating_sub(SHOWN_MAX)).sum();
+    if more > 0 {
+        output.line(format_args!("and {more} more, which --json lists"))?;
+    }
+    Ok(HOLDS)
+}
+
+impl Document {
+    fn of(written: Written, since: Instant) -> Document {
+        let Written { sessions, messages, records, rollbacks, log_bytes } = written;
+        let seconds = since.elapsed().as_secs_f64();
+        Document { sessions, messages, records, rollbacks, log_bytes, seconds }
+    }
+}
+
+fn report(written: Written, since: Instant, output: &mut Output<'_>) -> Result<u8> {
+    let written = Document::of(written, since);
+    if output.json() {
+        output.value(&written)?;
     } else {
+        let Document { sessions, messages, records, rollbacks, log_bytes, seconds } = written;
         let (sessions, messages) = (counted(sessions, "session"), counted(messages, "message"));
         let (records, rollbacks) = (counted(records, "record"), counted(rollbacks, "rollback"));
         output.line(format_args!(

@@ -168,7 +168,7 @@ fn anthropic(messages: &[ConversationMessage], output: &mut Output<'_>) -> Strin
 
 /// Escapes JSON for a terminal, without changing what it means: untrusted characters stand in strings alone, but for white
 /// space between tokens.
-fn escaped(json: &str) -> Cow<'_, str> {
+pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
     if !json.contains(escape::is_escaped) {
         return json.into();
     }

@@ -8,6 +8,7 @@
 //! | [`segments`] | a session's files, or the bodies of a log | opening, auditing, following and salvaging agree, and nothing is changed; what opens can be written on |
 //! | [`snapshot_json`] | the JSON of a snapshot | what is read begins a session that exports the same |
 //! | [`import`] | a file of another tool's runs | what is read becomes sessions that hold what the runs say |
+//! | [`claude_code`] | a transcript and its sub-agents | what is read becomes sessions that hold, and comes out byte for byte |
 //!
 //! Each answers any bytes, and panics where something does not hold.
 
@@ -16,21 +17,24 @@ mod exports;
 mod files;
 mod mutate;
 mod sessions;
+mod transcripts;
 
 pub use bodies::{frames, record};
 pub use exports::{import, snapshot_json};
 pub use files::{BUILT, FITTED, Set};
 pub use mutate::mutated;
 pub use sessions::segments;
+pub use transcripts::claude_code;
 
 /// A target: its name, which is also that of its folder of kept inputs, and what it calls.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     ("frames", frames),
     ("record", record),
     ("segments", segments),
     ("snapshot_json", snapshot_json),
     ("import", import),
+    ("claude_code", claude_code),
 ];

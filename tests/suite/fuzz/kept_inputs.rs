@@ -147,6 +147,43 @@ fn write_runs() {
     write("import", "swe-agent-actions", &[b"\x01", actions.as_bytes()].concat());
 }
 
+fn write_transcripts() {
+    let user = |rest: &str, content: &str| {
+        format!(r#"{{"type":"user",{rest},"message":{{"role":"user","content":{content}}}}}"#)
+    };
+    let calls = r#"{"type":"assistant","uuid":"a1","parentUuid":"u1","timestamp":"2026-01-01T00:00:02Z","message":{"id":"m1","role":"assistant","model":"m","usage":{"input_tokens":1,"output_tokens":2},"content":[{"type":"tool_use","id":"c1","name":"Agent","input":{"prompt":"look"}}]}}"#;
+    let more = r#"{"type":"assistant","uuid":"a2","parentUuid":"a1","timestamp":"2026-01-01T00:00:03Z","message":{"id":"m1","role":"assistant","content":[{"type":"tool_use","id":"c2","name":"Read","input":{}}]}}"#;
+    let results = |rest: &str, id: &str| {
+        let result =
+            format!(r#"[{{"type":"tool_result","tool_use_id":"{id}","content":"r","is_error":true}}]"#);
+        user(rest, &result)
+    };
+    let lines = [
+        r#"{"type":"file-history-snapshot","messageId":"u1","snapshot":{"trackedFileBackups":{"a":{"backupFileName":null},"b":{"backupFileName":"b@v1"}}}}"#.to_owned(),
+        user(r#""uuid":"u1","parentUuid":null,"timestamp":"2026-01-01T00:00:01Z""#, r#""q""#),
+        calls.to_owned(),
+        more.to_owned(),
+        results(r#""uuid":"r1","parentUuid":"a1","timestamp":"2026-01-01T00:00:04Z","toolUseResult":{"agentId":"0"}"#, "c1"),
+        results(r#""uuid":"r2","parentUuid":"a2","timestamp":"2026-01-01T00:00:05Z""#, "c2"),
+        user(r#""uuid":"u2","parentUuid":"r2","timestamp":"2026-01-01T00:00:06Z""#, "null"),
+        user(r#""uuid":"u3","parentUuid":"r2","timestamp":"2026-01-01T00:00:07Z""#, r#"[{"type":"text","text":"t"}]"#),
+        r#"{"type":"system","uuid":"b","parentUuid":null,"logicalParentUuid":"u3","timestamp":"2026-01-01T00:00:08Z"}"#.to_owned(),
+        user(r#""uuid":"u4","parentUuid":"b","timestamp":"2026-01-01T00:00:09Z""#, r#""x""#),
+        user(r#""uuid":"u5","parentUuid":"gone","timestamp":"2026-01-01T00:00:03Z""#, r#""y""#),
+        user(r#""uuid":"u6","parentUuid":"u7""#, r#""z""#),
+        user(r#""uuid":"u7","parentUuid":"u6""#, r#""z""#),
+        user(r#""uuid":"u1","parentUuid":null,"timestamp":"2026-01-01T00:00:01Z""#, r#""q""#),
+    ];
+    let agent = [
+        user(r#""uuid":"s1","isSidechain":true,"agentId":"0""#, r#""look""#),
+        calls.replace("a1", "s2").replace("u1", "s1").replace("c1", "k1").replace("m1", "n1"),
+    ];
+    let (lines, agent) = (lines.join("\n"), agent.join("\n"));
+    write("claude_code", "everything", &[lines.as_bytes(), b"\0", agent.as_bytes()].concat());
+    write("claude_code", "sidechain", [agent.as_str(), &lines].join("\n").as_bytes());
+    write("claude_code", "torn", &lines.as_bytes()[..lines.len() - 5]);
+}
+
 /// Writes the kept inputs anew where it is asked to. Those that a fuzzer found bear other names and stay.
 #[test]
 fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
@@ -166,4 +203,5 @@ fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
     write_segments();
     write_exports();
     write_runs();
+    write_transcripts();
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::answer::ToolError;
-use super::programs::poll;
 use super::running::RunningCall;
 use crate::clock;
+use crate::process::poll;
 
 /// Time for which the output of a program is read after the program has ended. What the program started may
 /// hold its output open.

@@ -46,6 +46,7 @@ use crate::session::{Session, Snapshot};
 use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
+use crate::tools::replayed;
 use crate::types::encode;
 
 /// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end),
@@ -77,7 +78,9 @@ impl Drop for Operation {
         }
         let begun = &self.running().begun;
         if self.context.session.replays() {
-            self.running().state.end_on_copies();
+            if !self.running().from_log {
+                self.running().state.end_on_copies();
+            }
             return self.context.session.let_go_replayed(begun.begin, begun.within.operation());
         }
         let Some(leases) = self.running().held.lock().as_ref().map(|held| held.leases.clone()) else {
@@ -267,7 +270,22 @@ impl Operation {
         let text = text_payload(arguments);
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
-        Ok(Operation::running_as(state, session, (begun, info), Held { before, leases, text }))
+        Ok(Operation::running_as(state, session, (begun, info), Held { before, leases, text }, false))
+    }
+
+    /// Begins a call of a replay whose end comes from the log: compares its begin with the recorded one. The resources are
+    /// not touched.
+    pub(in crate::tools) fn begin_from_log(
+        state: &ExecutionState,
+        session: &Session,
+        info: CallInfo,
+        arguments: &str,
+    ) -> Result<Operation> {
+        let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
+        let text = text_payload(arguments);
+        let begun = session.begin_run_again(&info.to_begin(&text))?;
+        let held = Held { text, ..Held::default() };
+        Ok(Operation::running_as(state, session, (begun, info), held, true))
     }
 
     /// Makes the operation of a call that has begun.
@@ -276,6 +294,7 @@ impl Operation {
         session: &Session,
         (begun, info): (ActiveCall, CallInfo),
         held: Held,
+        from_log: bool,
     ) -> Operation {
         let session = session.through(Arc::clone(&begun.within));
         let running = Arc::new(RunningCall {
@@ -286,6 +305,7 @@ impl Operation {
             info,
             programs: Programs::default(),
             held: Mutex::new(Some(held)),
+            from_log,
             children: OnceLock::new(),
         });
         Operation { context: ToolContext { session, running }, ended: false }
@@ -309,7 +329,7 @@ impl Operation {
         let recorded = session.read_begin(begun.begin, |begin| begin.resources);
         let before = state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
         let held = Held { before, leases: None, text };
-        Ok(Operation::running_as(state, session, (begun, info), held))
+        Ok(Operation::running_as(state, session, (begun, info), held, false))
     }
 }
 
@@ -382,6 +402,10 @@ impl RunningCall {
         }
         if self.state.session().replays() {
             let Held { before, text, .. } = held.take().unwrap_or_default();
+            if self.from_log {
+                self.state.session().let_go_replayed(self.begun.begin, operation);
+                return replayed::end(self.state.session(), &self.info, self.begun.begin);
+            }
             return self.finish_again(ending, &before, text);
         }
         // The session refused writes of a call that was to stop, so its work may be incomplete even if it

@@ -29,13 +29,12 @@
 //! this process read it. If the system does not end a program within ten seconds, since it waits for a
 //! device, the call fails, and a recovery says that the operation is [stuck](crate::Error::Stuck).
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Instant;
 
 use foldlog_codec::SequenceNumber;
 use nix::sys::signal::{Signal, killpg};
@@ -52,35 +51,21 @@ use crate::clock;
 use crate::error::{Error, Result as EngineResult};
 use crate::generator::Generator;
 use crate::operation::PROGRAMS;
+use crate::process::{
+    GONE_WITHIN, end_child, has_ended, here, is_any_left, poll, processes, start_leader, started,
+};
 use crate::sabotage::{self, Breakage};
 use crate::session::Session;
 use crate::session::operations::ActiveCall;
 use crate::session::schedule::CallScope;
-use crate::storage::{FileStorage, Storage};
 
 /// Names the variable in the environment of every program of a call. Its value is the marks of the call and
 /// of the calls around it, of whichever session and process, separated by commas.
 pub(in crate::tools) const VARIABLE: &str = "FOLDLOG_CALL";
 
-/// Time that killed processes have to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
-
 /// Number of searches in a row that must find no process. One search is not enough: a process that is just
 /// replacing its program shows no environment.
 const QUIET_ROUNDS: u32 = 2;
-
-/// Longest pause between two checks of [`poll`].
-const POLL_MAX: Duration = Duration::from_millis(8);
-
-/// Waits until `done` returns `true`. Checks first at once, then after pauses that double from 100 µs up to
-/// [`POLL_MAX`].
-pub(in crate::tools) fn poll(mut done: impl FnMut() -> bool) {
-    let mut pause = Duration::from_micros(100);
-    while !done() {
-        thread::sleep(pause);
-        pause = (pause * 2).min(POLL_MAX);
-    }
-}
 
 /// Marks the programs of one run of a call: the session's id, the sequence number of the begin and a random
 /// number in 16 hexadecimal digits, separated by colons. A re-run of the call has another mark.
@@ -164,12 +149,6 @@ impl Mark {
     }
 }
 
-/// Returns the ids of the processes that `/proc` shows.
-fn processes() -> impl Iterator<Item = i32> {
-    let listed = fs::read_dir("/proc").into_iter().flatten().flatten();
-    listed.filter_map(|process| process.file_name().to_str()?.parse().ok())
-}
-
 /// Kills the processes that have the mark or are in the control group, and waits until they are gone or
 /// `until` has passed. Returns `false` if one remains.
 fn end_marked(mark: &Mark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
@@ -189,14 +168,6 @@ fn end_marked(mark: &Mark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
         cgroup.remove();
     }
     quiet == QUIET_ROUNDS
-}
-
-/// Returns the boot id of the machine, and the inode of this process's namespace of process ids. In another
-/// boot or namespace, a process id belongs to another process.
-fn here() -> (Option<String>, Option<u64>) {
-    let boot = FileStorage::new().boot_id().map(|boot| boot.to_string());
-    let namespace = fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
-    (boot, namespace)
 }
 
 /// Describes the programs of a call, as the log records them before the first of them starts. From this
@@ -220,11 +191,6 @@ pub(in crate::tools) struct Group {
     #[serde(default)]
     cgroup: Option<String>,
 }
-
-/// Script of the leader. It waits until this process is gone, and then kills the control group, whose
-/// `cgroup.kill` is its first argument, and its own process group. It ignores the signals that a program may
-/// send to its whole group.
-const LEADER: &str = "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; read -r line; echo 1 > \"$1\"; kill -KILL 0";
 
 impl Group {
     /// Returns the groups that the session's log records from the sequence number `from` on.
@@ -275,54 +241,6 @@ impl Group {
         poll(|| is_gone() || clock::is_past(until));
         is_gone()
     }
-}
-
-/// Returns when a process was started, in clock ticks since the machine was started. `None` if there is no
-/// such process.
-fn started(process: i32) -> Option<u64> {
-    field(process, 22)?.parse().ok()
-}
-
-/// Returns whether a child that nobody has waited for has ended. Does not wait for the child, which so keeps
-/// its process id.
-fn has_ended(child: &Child) -> bool {
-    let state = i32::try_from(child.id()).ok().and_then(|process| field(process, 3));
-    matches!(state.as_deref(), Some("Z" | "X"))
-}
-
-/// Returns a field of a process's `stat` in `/proc`, by its number in the manual, which is 3 or more.
-fn field(process: i32, number: usize) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Field 2 is the name, in parentheses, and may hold any character.
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
-}
-
-/// Kills a child by its process id, since it may have left its group, and waits for it. Returns `false` if it
-/// still runs at `until`.
-fn end_child(child: &mut Child, until: Instant) -> bool {
-    let _ = child.kill();
-    let mut is_gone = false;
-    poll(|| {
-        is_gone = !matches!(child.try_wait(), Ok(None));
-        is_gone || clock::is_past(until)
-    });
-    is_gone
-}
-
-/// Returns whether a process of the group still runs. A process that has ended and that nobody has waited for
-/// does not.
-fn is_any_left(group: i32) -> bool {
-    if !fs::exists("/proc/self/stat").unwrap_or_default() {
-        return killpg(Pid::from_raw(group), None).is_ok();
-    }
-    processes().any(|process| {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // Behind the name, which is in parentheses and may hold any character, come state, parent and group.
-        let mut fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default().split_whitespace();
-        let (state, _, found) = (fields.next(), fields.next(), fields.next());
-        found.and_then(|found| found.parse().ok()) == Some(group) && !matches!(state, Some("Z" | "X"))
-    })
 }
 
 /// Holds what a call's programs are found by once they have left its process group.
@@ -393,12 +311,8 @@ impl State {
     /// written.
     fn lead(&mut self, call: &ActiveCall) -> Result<(), ToolError> {
         let marked = self.marked.insert(Marked::of(call));
-        let mut leader = Command::new("/bin/sh");
-        let kill_file = marked.cgroup.as_ref().map_or_else(|| "/dev/null".into(), Cgroup::kill_file);
-        leader.args([OsStr::new("-c"), OsStr::new(LEADER), OsStr::new("foldlog"), kill_file.as_os_str()]);
-        let leader =
-            leader.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let leader = self.leader.insert(leader.spawn()?);
+        let kill_file = marked.cgroup.as_ref().map(Cgroup::kill_file);
+        let leader = self.leader.insert(start_leader(kill_file.as_deref().map(Path::as_os_str))?);
         if let Some(group) = Group::of(leader, marked) {
             call.handle().record_fact(PROGRAMS, &group)?;
         }

@@ -23,6 +23,8 @@ pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) programs: Programs,
     /// What the call holds until it is over; `None` from then on.
     pub(in crate::tools) held: Mutex<Option<Held>>,
+    /// Whether the call belongs to a replay that takes its end from the log.
+    pub(in crate::tools) from_log: bool,
     /// Child sessions that the call has opened; empty until it opens one.
     pub(in crate::tools) children: OnceLock<Arc<Mutex<Children>>>,
 }

@@ -184,6 +184,39 @@ fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() 
     assert!(error.to_string().contains("lane of the run begun at"), "{error}");
 }
 
+/// A host that is told from outside what a tool did has nothing to do again.
+#[test]
+fn a_call_of_which_a_host_is_told_is_begun_in_every_replay_and_ends_as_it_is_recorded() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let host = |session: Session, text: &str| -> foldlog::Result<(foldlog::tools::ToolReport, Error)> {
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+        let runner = ToolRunner::new(state, ToolRegistry::new());
+        let begin = |name: &str| runner.begin_told(&ToolCall::new(name, "{}"), &ExecuteOptions::default());
+        let operation = begin("told")?;
+        operation.context().session().dispatch(Noted::new(2, text))?;
+        let told: String = session.observe("told", || "done".to_owned())?;
+        let report = operation.end(foldlog::tools::ToolResult::ok(told, 2_u64))?;
+        let failed = begin("failed")?.fail(ToolError::failed("no"))?;
+        assert!(!failed.success);
+        let asked = begin("asked")?.fail(ToolError::Ask(Question::new("May it?"))).unwrap_err();
+        session.dispatch(Noted::new(4, "behind it"))?;
+        Ok((report, asked))
+    };
+    let (live, _) = host(session.clone(), "within").unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    for mode in [foldlog::replay::ReplayMode::FromLog, foldlog::replay::ReplayMode::RunTools] {
+        let mut again = None;
+        let replay = Replay::of(&log, &types()).mode(mode);
+        replay.run(|session| again = Some(host(session, "within").unwrap())).unwrap();
+        let (report, asked) = again.unwrap();
+        assert_eq!(report, live);
+        assert!(matches!(asked, Error::Suspended { .. }), "{asked}");
+        let error = replay.run(|session| drop(host(session, "changed"))).unwrap_err();
+        assert!(error.to_string().contains("lane of the run begun at"), "{error}");
+    }
+}
+
 /// Asks each time, for a minute.
 struct Asks;
 

@@ -1,0 +1,149 @@
+//! Where an evaluation begins: in a fresh session of the program, or in one that goes on.
+
+use foldlog::conversation::{ConversationMessage, Role};
+use foldlog::tools::{ToolCall, ToolRunner};
+use foldlog::{Cause, Session};
+use uuid::Uuid;
+
+use super::transcript::CallResult;
+use crate::adapter_state::{
+    AdapterResume, AdapterState, AdapterStateSnapshot, AdapterStateType, CaptureOccasion,
+    ClaudeAgentSDKState, ResumeMode,
+};
+use crate::error::Result;
+use crate::inner_loop::{Journal, OpenTurn};
+
+/// Text that the program is told where the host says nothing.
+const BEGIN: &str = "Begin.";
+
+/// Text that the program is told where the host says nothing, and its work was interrupted.
+const GO_ON: &str = "Your work was interrupted. Go on where you stopped.";
+
+/// Text of a call that had not begun when its process ended.
+const GONE: &str = "The process ended before this call began. The call did not run.";
+
+/// Names the program's session that a run begins or resumes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Provided {
+    /// Id that the host chose: of a fresh session, or of the copy of the one that is resumed.
+    pub(super) begins: Option<String>,
+    /// Id of the session that is resumed.
+    pub(super) resumes: Option<String>,
+    /// Entry behind which it is resumed; `None` is its end.
+    pub(super) at_entry: Option<String>,
+}
+
+impl Provided {
+    /// Names a fresh session.
+    pub(super) fn fresh(id: String) -> Provided {
+        Provided { begins: Some(id), ..Provided::default() }
+    }
+
+    /// Names the session of a state, or `copy` of it.
+    pub(super) fn resuming(resume: &AdapterResume, state: &ClaudeAgentSDKState, copy: String) -> Provided {
+        let is_copy = resume.mode == ResumeMode::Fork || resume.at_entry.is_some();
+        Provided {
+            begins: is_copy.then_some(copy),
+            resumes: Some(state.session_id.clone()),
+            at_entry: resume.at_entry.clone(),
+        }
+    }
+
+    /// Returns the id of the session in which the run goes on.
+    pub(super) fn id(&self) -> &str {
+        self.begins.as_deref().or(self.resumes.as_deref()).unwrap_or_default()
+    }
+}
+
+/// Closes the calls that no process began, of an answer whose process is gone, and records its turn.
+pub(super) fn close_open(journal: &mut Journal, open: &OpenTurn, runner: &ToolRunner) -> Result<()> {
+    for (ordinal, call) in (0..).zip(&open.calls) {
+        if let Some(answer) = open.answer.filter(|_| !open.closed.contains(&ordinal)) {
+            let made = ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id);
+            runner.close(&made.with_origin(answer, ordinal), Cause::Skipped, GONE)?;
+        }
+    }
+    journal.turn(false)?;
+    Ok(())
+}
+
+/// Returns what the program is told: what the host said since the last answer, and, in a fresh session, the conversation
+/// before it.
+pub(super) fn to_say(messages: &[ConversationMessage], is_resumed: bool) -> String {
+    let is_users = |message: &&ConversationMessage| message.role == Role::User;
+    let said: Vec<&str> =
+        messages.iter().rev().take_while(is_users).filter_map(|one| one.content.as_deref()).collect();
+    let said = said.into_iter().rev().collect::<Vec<_>>().join("\n\n");
+    let earlier: Vec<&ConversationMessage> = messages
+        .iter()
+        .take(messages.len() - messages.iter().rev().take_while(is_users).count())
+        .filter(|message| message.role != Role::System)
+        .collect();
+    match (is_resumed || earlier.is_empty(), said.is_empty()) {
+        (true, false) => said,
+        (true, true) if earlier.is_empty() => BEGIN.to_owned(),
+        (true, true) => GO_ON.to_owned(),
+        (false, is_silent) => {
+            let told: Vec<String> = earlier.into_iter().map(told).collect();
+            let now = if is_silent { GO_ON } else { &said };
+            format!("This is the conversation so far:\n\n{}\n\n{now}", told.join("\n"))
+        }
+    }
+}
+
+/// Returns a message of a conversation as it is told to another session.
+fn told(message: &ConversationMessage) -> String {
+    let text = message.content.as_deref().unwrap_or_default();
+    match message.role {
+        Role::Tool => format!("result of {}: {text}", message.name.as_deref().unwrap_or("a tool")),
+        role => {
+            let calls = message
+                .tool_calls
+                .iter()
+                .map(|call| format!("[calls {} with {}]", call.name, call.arguments));
+            let parts: Vec<String> =
+                Some(text.to_owned()).filter(|text| !text.is_empty()).into_iter().chain(calls).collect();
+            let who = if role == Role::Assistant { "you" } else { "user" };
+            format!("{who}: {}", parts.join(" "))
+        }
+    }
+}
+
+/// Returns the results of all calls of a conversation, for a transcript that may lack some.
+pub(super) fn results(messages: &[ConversationMessage]) -> Vec<CallResult> {
+    let of = |message: &ConversationMessage| {
+        Some(CallResult {
+            call_id: message.tool_call_id.clone()?,
+            text: message.content.clone().unwrap_or_default(),
+            is_error: message.is_error,
+        })
+    };
+    messages.iter().filter(|message| message.role == Role::Tool).filter_map(of).collect()
+}
+
+/// Name of the observations of ids that are chosen for the program's sessions.
+const CHOSEN: &str = "claude.session_id";
+
+/// Chooses an id for a session of the program. A replay chooses the same.
+pub(super) fn choose_id(session: &Session, is_recorded: bool) -> Result<String> {
+    let choose = || Uuid::new_v4().to_string();
+    if is_recorded { Ok(session.observe(CHOSEN, choose)?) } else { Ok(choose()) }
+}
+
+/// Finds the session of the program in which an evaluation went on last; `None` if the log has none that a rollback left.
+pub(super) fn latest(session: &Session, evaluation: &str) -> Result<Option<AdapterResume>> {
+    let captures: Vec<AdapterStateSnapshot> =
+        session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from).collect();
+    let is_own = |one: &&AdapterStateSnapshot| {
+        one.evaluation_id == evaluation
+            && one.state.adapter_type() == ClaudeAgentSDKState::ADAPTER_TYPE
+            && one.occasion != CaptureOccasion::Expired.name()
+    };
+    let Some(snapshot) = captures.iter().filter(is_own).rfind(|one| one.is_live).cloned() else {
+        return Ok(None);
+    };
+    let is_abandoned =
+        captures.iter().filter(is_own).any(|one| !one.is_live && one.sequence > snapshot.sequence);
+    let at_entry = snapshot.entry.clone().filter(|_| is_abandoned);
+    Ok(Some(AdapterResume { snapshot, mode: ResumeMode::default(), at_entry }))
+}

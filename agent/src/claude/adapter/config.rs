@@ -1,0 +1,182 @@
+//! What a host chooses about the program and its model.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::claude::{PermissionMode, SettingSource};
+use crate::error::{Error, Phase, Result};
+use crate::provider::LlmConfig;
+
+/// Model that is asked unless the host chooses another one.
+pub const DEFAULT_MODEL: &str = "claude-sonnet-4-20250514";
+
+/// Configures the program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaudeAgentSDKClientConfig {
+    /// What the program asks before it runs a tool. Whatever it is, no tool runs that the adapter does not allow.
+    pub permission_mode: PermissionMode,
+    /// Working folder of the program, mostly the folder of the run's workspace. `None` is an empty folder of the run.
+    pub cwd: Option<PathBuf>,
+    /// Folders beside the working folder that tools may use. A rollback restores them only if they are resources of the run.
+    pub add_dirs: Vec<PathBuf>,
+    /// Variables that the program is given beside the few that it is passed in any case, such as `ANTHROPIC_API_KEY`.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Files of settings that the program reads: by default none.
+    pub setting_sources: Vec<SettingSource>,
+    /// How the program confines its commands; `None` if it does not.
+    pub sandbox: Option<SandboxSettings>,
+}
+
+impl Default for ClaudeAgentSDKClientConfig {
+    fn default() -> ClaudeAgentSDKClientConfig {
+        ClaudeAgentSDKClientConfig {
+            permission_mode: PermissionMode::BypassPermissions,
+            cwd: None,
+            add_dirs: Vec::new(),
+            env: BTreeMap::new(),
+            setting_sources: Vec::new(),
+            sandbox: None,
+        }
+    }
+}
+
+/// Configures how the program confines the commands that it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SandboxSettings {
+    /// Commands that are not confined.
+    pub exclude_commands: Vec<String>,
+    /// Whether commands may listen on local ports.
+    pub allow_local_binding: bool,
+    /// Whether commands may use Unix sockets.
+    pub allow_unix_sockets: bool,
+}
+
+impl SandboxSettings {
+    /// Returns the settings in the program's form.
+    pub fn to_settings(&self) -> Map<String, Value> {
+        let network = json!({
+            "allowLocalBinding": self.allow_local_binding,
+            "allowAllUnixSockets": self.allow_unix_sockets,
+        });
+        let sandbox = json!({"enabled": true, "excludedCommands": self.exclude_commands, "network": network});
+        Map::from_iter([("sandbox".to_owned(), sandbox)])
+    }
+}
+
+/// Configures the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaudeAgentSDKModelConfig {
+    /// Name of the model.
+    pub model: String,
+    /// Model that is asked while the other one is overloaded.
+    pub fallback_model: Option<String>,
+    /// Greatest number of tokens of an answer.
+    pub max_tokens: Option<u32>,
+    /// Temperature. The program takes none: a configuration that sets it is refused.
+    pub temperature: Option<f64>,
+    /// Probability mass. The program takes none: a configuration that sets it is refused.
+    pub top_p: Option<f64>,
+}
+
+impl Default for ClaudeAgentSDKModelConfig {
+    fn default() -> ClaudeAgentSDKModelConfig {
+        ClaudeAgentSDKModelConfig {
+            model: DEFAULT_MODEL.to_owned(),
+            fallback_model: None,
+            max_tokens: None,
+            temperature: None,
+            top_p: None,
+        }
+    }
+}
+
+impl ClaudeAgentSDKModelConfig {
+    /// Takes over what a host chose for any provider.
+    #[must_use]
+    pub fn with_llm_config(self, config: &LlmConfig) -> ClaudeAgentSDKModelConfig {
+        ClaudeAgentSDKModelConfig {
+            max_tokens: config.max_tokens.or(self.max_tokens),
+            temperature: config.temperature.or(self.temperature),
+            top_p: config.top_p.or(self.top_p),
+            ..self
+        }
+    }
+
+    /// Refuses by name what the program cannot be told.
+    pub(super) fn check(&self, prompt: &str) -> Result<()> {
+        let set = [("temperature", self.temperature.is_some()), ("top_p", self.top_p.is_some())];
+        let names: Vec<&str> = set.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let names = names.join(" and ");
+        let reason =
+            format!("the program takes no {names}: leave it out, or ask the model with another provider");
+        Err(Error::evaluation(Phase::Request, prompt, reason))
+    }
+}
+
+/// Says where the program keeps its own files: the transcript of its session, above all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProgramHome {
+    /// In a folder that goes with the run. The transcript is in the log too, and a later run writes it back from there: the
+    /// session's folder alone resumes, on any machine. What else the program keeps, such as file checkpoints of its own, is
+    /// lost with the run.
+    #[default]
+    FromLog,
+    /// In this folder, which the host keeps (`CLAUDE_CONFIG_DIR`, mode 0700). A transcript that is missing there is written
+    /// back from the log.
+    Kept(PathBuf),
+    /// Where the program keeps them for this machine's user. The run sees that user's credentials and sessions, and another
+    /// user's or another machine's run finds no transcript: nothing is written back. The provider keeps no session, whatever
+    /// the name of this way may suggest elsewhere.
+    Users,
+}
+
+/// Says how a structured output is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputBy {
+    /// By the program's own check against a JSON schema.
+    #[default]
+    JsonSchema,
+    /// By a tool `respond` of the host.
+    RespondTool,
+}
+
+/// Says which of the program's own tools run, and how long things may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunOptions {
+    /// Names of the program's own tools that may run, such as `Read`, `Write` and `Bash`. By default none.
+    pub native_tools: Vec<String>,
+    /// Whether a command of `Bash` that exits with another code than 0 is a failed call, whose changes are rolled back.
+    pub exit_code_fails: bool,
+    /// Number of the model's answers after which the program ends the run; `None` for no limit.
+    pub max_turns: Option<u32>,
+    /// Cost after which the program ends the run, in US dollars; `None` for no limit.
+    pub max_budget_usd: Option<f64>,
+    /// How a structured output is asked for.
+    pub output_by: OutputBy,
+    /// Time before the deadline at which the run is interrupted, so that its usage and state are still told.
+    pub interrupt_before: Duration,
+    /// Time that an interrupted run has to tell its result.
+    pub result_within: Duration,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions {
+            native_tools: Vec::new(),
+            exit_code_fails: true,
+            max_turns: None,
+            max_budget_usd: None,
+            output_by: OutputBy::default(),
+            interrupt_before: Duration::from_secs(2),
+            result_within: Duration::from_secs(2),
+        }
+    }
+}

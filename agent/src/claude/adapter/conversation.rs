@@ -1,0 +1,418 @@
+//! Records what the program and its model say as a conversation: `Input`, `Request`, `Answer` and `Turn`, as every other
+//! adapter does.
+//!
+//! The program sends an answer block by block, and its tools may begin before the answer is whole. So blocks are gathered
+//! until a call of them is about to run, and recorded then: what comes of the same answer behind that is an answer of its
+//! own, which is recorded once the calls before it are closed.
+//!
+//! | the program sends | what is recorded |
+//! |---|---|
+//! | blocks of an answer | nothing yet; the answer before them, and its turn, if it is another one |
+//! | a call of a tool, in whatever way | the answer so far, and then the call |
+//! | the result of a call that ran, was refused or never began | what closes the call, if nothing has: an input with the program's text |
+//! | the result of the run | the last answer, with what the run used beyond what was recorded before, and its turn |
+//!
+//! # Invariants
+//!
+//! 1. An answer is recorded before a call of it begins.
+//! 2. A turn is recorded when each call of its answer is closed.
+//! 3. What all answers of a run say that they used comes to what the program says of the run.
+
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{ContentBlocks, PromptIdentity, TokenUsage, ToolCallRecord};
+use foldlog::tools::{ToolCall, ToolRunner};
+use foldlog::{CallOrigin, Cause, SequenceNumber, Session};
+use serde_json::{Value, json};
+
+use crate::budget::Used;
+use crate::claude::{Assistant, Block, Usage};
+use crate::error::Result;
+use crate::inner_loop::Journal;
+use crate::provider::{Prepared, ProviderAnswer, ProviderError};
+
+/// Form of blocks that are kept as they are.
+const BLOCKS: &str = "anthropic";
+
+/// Text of a call of which the program told no result.
+const UNTOLD: &str = "The program told no result of this call.";
+
+/// Records one conversation: that of the run, or that of a sub-agent.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    pub(super) journal: Journal,
+    prompt: PromptIdentity,
+    model: String,
+    /// Request that the next answer belongs to.
+    request: Option<SequenceNumber>,
+    is_asked: bool,
+    /// Blocks that are not recorded yet.
+    gathered: Option<Gathered>,
+    /// Answer whose turn is not recorded.
+    open: Option<OpenAnswer>,
+    /// What the recorded answers of this run say that they used.
+    told: TokenUsage,
+    last: Last,
+}
+
+/// Holds what the run's outcome tells of the conversation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Last {
+    /// Text of the last answer.
+    pub(super) text: String,
+    /// Record of the last answer.
+    pub(super) answer: Option<SequenceNumber>,
+    /// Model that answered last.
+    pub(super) model: Option<String>,
+    pub(super) answers: u64,
+    pub(super) calls: u64,
+}
+
+#[derive(Debug, Default)]
+struct Gathered {
+    id: Option<String>,
+    model: Option<String>,
+    text: Option<String>,
+    calls: Vec<ToolCallRecord>,
+    blocks: Vec<Value>,
+    is_plain: bool,
+    usage: Option<Usage>,
+}
+
+#[derive(Debug)]
+struct OpenAnswer {
+    /// Id of the program's answer, of which this may be a part.
+    id: Option<String>,
+    /// Record; `None` if the conversation is not recorded.
+    answer: Option<SequenceNumber>,
+    calls: Vec<(ToolCallRecord, bool)>,
+}
+
+/// Returns the tokens in the engine's terms.
+pub(super) fn token_usage(usage: &Usage) -> TokenUsage {
+    TokenUsage {
+        input: usage.input_tokens,
+        output: usage.output_tokens,
+        cache_read: usage.cache_read_input_tokens,
+        cache_write: usage.cache_creation_input_tokens,
+        reasoning: 0,
+    }
+}
+
+fn less(all: TokenUsage, told: TokenUsage) -> TokenUsage {
+    TokenUsage {
+        input: all.input.saturating_sub(told.input),
+        output: all.output.saturating_sub(told.output),
+        cache_read: all.cache_read.saturating_sub(told.cache_read),
+        cache_write: all.cache_write.saturating_sub(told.cache_write),
+        reasoning: all.reasoning.saturating_sub(told.reasoning),
+    }
+}
+
+fn more(told: TokenUsage, usage: TokenUsage) -> TokenUsage {
+    TokenUsage {
+        input: told.input.saturating_add(usage.input),
+        output: told.output.saturating_add(usage.output),
+        cache_read: told.cache_read.saturating_add(usage.cache_read),
+        cache_write: told.cache_write.saturating_add(usage.cache_write),
+        reasoning: told.reasoning.saturating_add(usage.reasoning),
+    }
+}
+
+impl Recorder {
+    pub(super) fn new(journal: Journal, prompt: PromptIdentity, model: &str) -> Recorder {
+        Recorder {
+            journal,
+            prompt,
+            model: model.to_owned(),
+            request: None,
+            is_asked: false,
+            gathered: None,
+            open: None,
+            told: TokenUsage::default(),
+            last: Last::default(),
+        }
+    }
+
+    pub(super) fn last(&self) -> &Last {
+        &self.last
+    }
+
+    /// Records a prompt that was rendered again.
+    pub(super) fn system(&mut self, text: &str) -> Result<Option<SequenceNumber>> {
+        self.journal.system(text, self.prompt.clone())
+    }
+
+    /// Records that the model is about to be asked, for the first time of a run or behind a turn.
+    pub(super) fn ask(&mut self, attempt: u64, parameters: Value) -> Result<()> {
+        let (model, body) = (self.model.clone(), Vec::new());
+        let prepared = Prepared { model, parameters, body, stream: true };
+        self.request = self.journal.request(attempt, self.prompt.digest, &prepared)?;
+        self.is_asked = true;
+        Ok(())
+    }
+
+    /// Takes a message of the model.
+    pub(super) fn hear(&mut self, said: &Assistant, runner: &ToolRunner) -> Result<()> {
+        if self.gathered.as_ref().is_some_and(|gathered| gathered.id != said.id) {
+            self.flush(None, None, runner)?;
+        }
+        let is_same = self.open.as_ref().is_some_and(|open| open.id.is_some() && open.id == said.id);
+        let gathered = self.gathered.get_or_insert_with(|| Gathered {
+            id: said.id.clone(),
+            is_plain: true,
+            // The other part of the answer has told it.
+            usage: said.usage.filter(|_| !is_same),
+            ..Gathered::default()
+        });
+        gathered.model = said.model.clone().or(gathered.model.take());
+        for block in &said.content {
+            gathered.add(block);
+        }
+        Ok(())
+    }
+
+    /// Returns the answer that asked for a call, which is recorded before this returns. A call that no block told of is an
+    /// answer of its own.
+    pub(super) fn origin(
+        &mut self,
+        call: &ToolCallRecord,
+        runner: &ToolRunner,
+    ) -> Result<Option<CallOrigin>> {
+        if let Some(origin) = self.known(&call.call_id) {
+            return Ok(origin);
+        }
+        let gathered =
+            self.gathered.get_or_insert_with(|| Gathered { is_plain: true, ..Gathered::default() });
+        if !gathered.calls.iter().any(|one| one.call_id == call.call_id) {
+            gathered.add_call(call.clone());
+        }
+        self.flush(None, None, runner)?;
+        Ok(self.known(&call.call_id).flatten())
+    }
+
+    /// Returns whether the open answer or the gathered blocks ask for a call.
+    pub(super) fn asks_for(&self, call_id: &str) -> bool {
+        self.known(call_id).is_some()
+            || self.gathered.iter().flat_map(|gathered| &gathered.calls).any(|call| call.call_id == call_id)
+    }
+
+    /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded.
+    fn known(&self, call_id: &str) -> Option<Option<CallOrigin>> {
+        let open = self.open.as_ref()?;
+        let place = open.calls.iter().position(|(call, _)| call.call_id == call_id)?;
+        Some(open.answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
+    }
+
+    /// Notes that a call is closed by its own end.
+    pub(super) fn closed(&mut self, call_id: &str) {
+        let open = self.open.iter_mut().flat_map(|open| &mut open.calls);
+        for (_, is_closed) in open.filter(|(call, _)| call.call_id == call_id) {
+            *is_closed = true;
+        }
+    }
+
+    /// Takes what the program told the model of a call. Closes the call with it, unless it is closed.
+    pub(super) fn told(
+        &mut self,
+        call_id: &str,
+        text: &str,
+        is_error: bool,
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        if self.gathered.iter().flat_map(|gathered| &gathered.calls).any(|call| call.call_id == call_id) {
+            self.flush(None, None, runner)?;
+        }
+        let Some(origin) = self.known(call_id) else { return Ok(()) };
+        let is_open = |(call, is_closed): &(ToolCallRecord, bool)| call.call_id == call_id && !is_closed;
+        if !self.open.iter().flat_map(|open| &open.calls).any(is_open) {
+            return Ok(());
+        }
+        let call = self.open.iter().flat_map(|open| &open.calls).find(|call| is_open(call));
+        if let Some((call, _)) = call {
+            self.journal.told(&call.clone(), origin, text, is_error)?;
+        }
+        self.closed(call_id);
+        Ok(())
+    }
+
+    /// Records the blocks that were gathered as an answer. `all` is what the run used, once that is known.
+    fn flush(&mut self, all: Option<TokenUsage>, stop: Option<String>, runner: &ToolRunner) -> Result<()> {
+        let Some(gathered) = self.gathered.take() else { return Ok(()) };
+        let is_same = gathered.id.is_some() && self.open.as_ref().is_some_and(|open| open.id == gathered.id);
+        self.end_turn(false, runner)?;
+        if !self.is_asked && !is_same {
+            self.ask(1, Value::Null)?;
+        }
+        let own = gathered.usage.as_ref().map(token_usage).unwrap_or_default();
+        let usage = all.map_or(own, |all| less(all, self.told));
+        self.told = more(self.told, usage);
+        let Gathered { id, model, text, calls, blocks, is_plain, .. } = gathered;
+        self.last.text = text.clone().unwrap_or_default();
+        self.last.model = model.clone().or(self.last.model.take());
+        self.last.answers += 1;
+        self.last.calls += calls.len() as u64;
+        let answer = ProviderAnswer {
+            content: text,
+            calls: calls.clone(),
+            blocks: (!is_plain)
+                .then(|| ContentBlocks { format: BLOCKS.to_owned(), json: Value::Array(blocks).to_string() }),
+            stop,
+            model,
+            request_id: id.clone(),
+            usage: Some(usage),
+            ..ProviderAnswer::default()
+        };
+        let answer = self.journal.answer(self.request.take(), answer)?;
+        self.is_asked = false;
+        self.last.answer = answer.or(self.last.answer);
+        self.open =
+            Some(OpenAnswer { id, answer, calls: calls.into_iter().map(|call| (call, false)).collect() });
+        Ok(())
+    }
+
+    /// Records the turn of the open answer. Calls that nothing has closed never ran.
+    fn end_turn(&mut self, complete: bool, runner: &ToolRunner) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        for (ordinal, (call, is_closed)) in (0..).zip(&open.calls) {
+            match open.answer {
+                Some(answer) if !is_closed => {
+                    let made = ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id);
+                    runner.close(&made.with_origin(answer, ordinal), Cause::Skipped, UNTOLD)?;
+                }
+                _ => {}
+            }
+        }
+        self.journal.turn(complete)?;
+        Ok(())
+    }
+
+    /// Records the last answer with what the run used, and its turn. `output` is recorded as the text of an answer that gave
+    /// its output otherwise than as a text.
+    pub(super) fn end(
+        &mut self,
+        usage: Option<TokenUsage>,
+        (stop, output): (Option<String>, Option<String>),
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        let differs = |output: &String| {
+            let text = self.gathered.as_ref().and_then(|gathered| gathered.text.as_ref());
+            text != Some(output)
+        };
+        if let Some(output) = output.filter(differs) {
+            if self.gathered.as_ref().is_some_and(|gathered| !gathered.calls.is_empty()) {
+                self.flush(None, None, runner)?;
+            }
+            self.gathered = Some(Gathered { text: Some(output), is_plain: true, ..Gathered::default() });
+        } else if self.gathered.is_none() {
+            // The run ended without a last word, such as behind a hook.
+            self.gathered = Some(Gathered { is_plain: true, ..Gathered::default() });
+        }
+        self.flush(usage, stop, runner)?;
+        self.end_turn(true, runner)
+    }
+
+    /// Records what the model said so far, and that the run gave no output. The calls that are open stay as they are.
+    pub(super) fn fail(&mut self, mut error: ProviderError, runner: &ToolRunner) -> Result<()> {
+        self.flush(None, None, runner)?;
+        error.usage = error.usage.map(|all| less(all, self.told));
+        let is_open =
+            self.open.as_ref().is_some_and(|open| open.calls.iter().any(|(_, is_closed)| !is_closed));
+        if !self.is_asked && !is_open {
+            self.end_turn(false, runner)?;
+            self.ask(1, Value::Null)?;
+        }
+        if self.is_asked {
+            self.journal.failure(1, self.request.take(), &error)?;
+            self.is_asked = false;
+        }
+        Ok(())
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, block: &Block) {
+        match block {
+            Block::Text(text) => {
+                self.text = Some(self.text.take().unwrap_or_default() + text);
+                self.blocks.push(json!({"type": "text", "text": text}));
+            }
+            Block::ToolUse { id, name, input } => self.add_call(ToolCallRecord {
+                call_id: id.clone(),
+                name: name.clone(),
+                arguments: input.to_string(),
+            }),
+            Block::Thinking { thinking, signature } => {
+                self.is_plain = false;
+                self.blocks.push(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+            }
+            Block::ToolResult { tool_use_id, content, is_error } => {
+                self.is_plain = false;
+                let (kind, id) = ("tool_result", tool_use_id);
+                self.blocks
+                    .push(json!({"type": kind, "tool_use_id": id, "content": content, "is_error": is_error}));
+            }
+            Block::Other(other) => {
+                self.is_plain = false;
+                self.blocks.push(other.clone());
+            }
+        }
+    }
+
+    fn add_call(&mut self, call: ToolCallRecord) {
+        if self.calls.iter().any(|one| one.call_id == call.call_id) {
+            return;
+        }
+        let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_default();
+        self.blocks.push(json!({"type": "tool_use", "id": call.call_id, "name": call.name, "input": input}));
+        self.calls.push(call);
+    }
+}
+
+/// Holds the conversations of a run: its own, and those of its sub-agents, by the call that began each.
+#[derive(Debug)]
+pub(super) struct Recorders<'a> {
+    pub(super) own: Recorder,
+    session: &'a Session,
+    children: BTreeMap<String, Recorder>,
+}
+
+impl<'a> Recorders<'a> {
+    pub(super) fn new(session: &'a Session, own: Recorder) -> Recorders<'a> {
+        Recorders { own, session, children: BTreeMap::new() }
+    }
+
+    /// Returns the conversation that belongs to a call of a sub-agent; that of the run if there is no call.
+    pub(super) fn of(&mut self, parent: Option<&str>) -> &mut Recorder {
+        let Some(parent) = parent else { return &mut self.own };
+        let (own, session) = (&self.own, self.session);
+        self.children.entry(parent.to_owned()).or_insert_with(|| {
+            let evaluation = format!("{}/{parent}", own.journal.evaluation());
+            let journal = match own.journal.session() {
+                Some(_) => {
+                    let followed = session.follow_conversation(&evaluation);
+                    Journal::recorded(session.clone(), followed, Used::default(), None)
+                }
+                None => Journal::in_memory(evaluation),
+            };
+            Recorder::new(journal, own.prompt.clone(), &own.model)
+        })
+    }
+
+    /// Returns the conversation that asked for a call; that of the run if none is known to.
+    pub(super) fn asking(&mut self, call_id: &str) -> &mut Recorder {
+        let asks = |(_, recorder): &(&String, &mut Recorder)| recorder.asks_for(call_id);
+        match self.children.iter_mut().find(asks).filter(|_| !self.own.asks_for(call_id)) {
+            Some((_, recorder)) => recorder,
+            None => &mut self.own,
+        }
+    }
+
+    /// Ends the conversation of the sub-agent that a call began.
+    pub(super) fn child_ended(&mut self, call_id: &str, runner: &ToolRunner) -> Result<()> {
+        match self.children.remove(call_id) {
+            Some(mut child) => child.end(None, (None, None), runner),
+            None => Ok(()),
+        }
+    }
+}

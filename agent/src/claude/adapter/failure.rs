@@ -1,0 +1,107 @@
+//! Turns what goes wrong with the program into the errors of an evaluation.
+//!
+//! | what happened | error | phase |
+//! |---|---|---|
+//! | the program is not installed | [`Error::PromptEvaluation`], which says how to install it | request |
+//! | it does not start, does not answer or its pipe broke | [`Error::Throttled`], a timeout that may be tried again | request |
+//! | it ended without a result | [`Error::PromptEvaluation`] with exit code and standard error | request |
+//! | it wrote a line that is no JSON | [`Error::PromptEvaluation`] | response |
+//! | its provider limits the rate, is overloaded, failed or is not reached | [`Error::Throttled`] | request |
+//! | the conversation is too long | [`Error::ContextOverflow`] | request |
+//! | as many answers as allowed | [`Error::TooManyRequests`] | request |
+//! | as much cost as allowed | [`Error::PromptEvaluation`] | budget |
+//! | it does not know the session | [`Error::SessionExpired`] | request |
+//! | anything else | [`Error::PromptEvaluation`] | request |
+
+use foldlog::conversation::TokenUsage;
+use serde_json::{Value, json};
+
+use super::arrival::{Failure, FailureOf};
+use crate::adapter_state::{AdapterStateType, ClaudeAgentSDKState};
+use crate::claude::{FailureKind, TurnResult};
+use crate::error::{Error, Phase};
+use crate::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
+
+/// Says how the program is installed.
+const INSTALL: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name its path";
+
+fn throttled(kind: ThrottleKind, message: String, payload: Option<Value>) -> Error {
+    let details =
+        ThrottleDetails { kind, retry_after: None, attempts: 1, retry_safe: true, provider_payload: payload };
+    Error::Throttled { details, message }
+}
+
+/// Returns the error of a client that failed.
+pub(super) fn of_client(failure: &Failure, prompt: &str, session_id: &str) -> Error {
+    let Failure { kind, is_response, is_retryable, text, exit_code, stderr } = failure;
+    let payload = (exit_code.is_some() || !stderr.is_empty())
+        .then(|| json!({"exit_code": exit_code, "stderr": stderr}));
+    match kind {
+        FailureOf::NotInstalled => Error::evaluation(
+            Phase::Request,
+            prompt,
+            format!("Claude Code was not found: {INSTALL} ({text})"),
+        ),
+        FailureOf::UnknownSession => expired(session_id),
+        FailureOf::Connection if *is_retryable => throttled(ThrottleKind::Timeout, text.clone(), payload),
+        _ => {
+            let phase = if *is_response { Phase::Response } else { Phase::Request };
+            Error::evaluation(phase, prompt, text.clone())
+        }
+    }
+}
+
+fn expired(session_id: &str) -> Error {
+    let adapter = ClaudeAgentSDKState::ADAPTER_TYPE.to_owned();
+    Error::SessionExpired { adapter, session_id: session_id.to_owned() }
+}
+
+/// Returns the error of a run that failed in the program's own words. `max_turns` is the number of answers that it was
+/// allowed.
+pub(super) fn of_result(
+    result: &TurnResult,
+    kind: FailureKind,
+    (prompt, session_id, max_turns): (&str, &str, Option<u32>),
+) -> Error {
+    let text = result.failure_text();
+    let payload = result.api_error_status.map(|status| json!({"status": status}));
+    match kind {
+        FailureKind::RateLimited => throttled(ThrottleKind::RateLimit, text, payload),
+        FailureKind::Overloaded => throttled(ThrottleKind::Overloaded, text, payload),
+        FailureKind::ProviderFailed | FailureKind::Unreachable => {
+            throttled(ThrottleKind::Timeout, text, payload)
+        }
+        FailureKind::PromptTooLong => Error::ContextOverflow(text),
+        FailureKind::MaxTurns => Error::TooManyRequests { max: max_turns.unwrap_or_default().into() },
+        FailureKind::MaxBudget => {
+            let reason = "the run cost as much as `max_budget_usd` allows: resume with a larger one";
+            Error::evaluation(Phase::Budget, prompt, reason)
+        }
+        FailureKind::SessionNotFound => expired(session_id),
+        FailureKind::Authentication => {
+            let reason = format!("the provider refuses the key: {text}: give the run another key");
+            Error::evaluation(Phase::Request, prompt, reason)
+        }
+        FailureKind::ModelNotFound => {
+            let reason = format!("the provider does not know the model: {text}: choose another one");
+            Error::evaluation(Phase::Request, prompt, reason)
+        }
+        FailureKind::Aborted => {
+            Error::evaluation(Phase::Response, prompt, "the run was interrupted: resume it")
+        }
+        _ => Error::evaluation(Phase::Request, prompt, format!("the program gave no output: {text}")),
+    }
+}
+
+/// Returns the form in which a failure is recorded. `usage` is what the run used, as far as the program told.
+pub(super) fn recorded(error: &Error, usage: Option<TokenUsage>) -> ProviderError {
+    let kind = match error {
+        Error::Throttled { details, .. } => ProviderErrorKind::Throttled(details.clone()),
+        Error::ContextOverflow(_) => ProviderErrorKind::ContextOverflow,
+        Error::DeadlineExceeded { .. } => ProviderErrorKind::Deadline,
+        Error::Cancelled => ProviderErrorKind::Cancelled,
+        Error::PromptEvaluation { phase: Phase::Response, .. } => ProviderErrorKind::Cut,
+        _ => ProviderErrorKind::BadRequest,
+    };
+    ProviderError { usage, ..ProviderError::new(kind, error.to_string()) }
+}

@@ -1,0 +1,116 @@
+//! Folders of a run: what the program takes for its home, its temporary folder and its own files.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::begin::Provided;
+use super::config::ProgramHome;
+use crate::error::{Error, Phase, Result};
+
+/// Permissions of folders that hold transcripts and, maybe, credentials.
+const PRIVATE: u32 = 0o700;
+
+/// Holds the folders of a run. Those that belong to the run are removed with it.
+#[derive(Debug)]
+pub(super) struct Folders {
+    /// `HOME`; `None` is that of the user.
+    pub(super) home: Option<PathBuf>,
+    /// `TMPDIR`.
+    pub(super) tmpdir: PathBuf,
+    /// `CLAUDE_CONFIG_DIR`; `None` is where the program keeps its files for the user.
+    pub(super) config: Option<PathBuf>,
+    /// Working folder.
+    pub(super) cwd: PathBuf,
+    _own: OwnFolder,
+}
+
+/// Removes a folder with all that is in it when it is dropped.
+#[derive(Debug)]
+struct OwnFolder(PathBuf);
+
+impl Drop for OwnFolder {
+    fn drop(&mut self) {
+        // What a program that has not quite ended still writes there is nobody's.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Folders {
+    /// Makes the folders of a run. `cwd` is the working folder, which must exist; `None` is a fresh one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PromptEvaluation`] if a folder cannot be made.
+    pub(super) fn make(keeps: &ProgramHome, cwd: Option<&Path>, prompt: &str) -> Result<Folders> {
+        let made = || -> io::Result<Folders> {
+            let own = std::env::temp_dir().join(format!("foldlog-claude-{}", uuid::Uuid::new_v4()));
+            make_private(&own)?;
+            let own = OwnFolder(own);
+            let (home, tmpdir) = (own.0.join("home"), own.0.join("tmp"));
+            make_private(&home)?;
+            make_private(&tmpdir)?;
+            let (home, config) = match keeps {
+                ProgramHome::FromLog => (Some(home), Some(own.0.join("config"))),
+                ProgramHome::Kept(folder) => (Some(home), Some(std::path::absolute(folder)?)),
+                ProgramHome::Users => (None, None),
+            };
+            if let Some(config) = &config {
+                make_private(config)?;
+            }
+            let cwd = match cwd {
+                Some(cwd) => std::path::absolute(cwd)?,
+                None => {
+                    let cwd = own.0.join("cwd");
+                    make_private(&cwd)?;
+                    cwd
+                }
+            };
+            // The program names its folder of a project by the real path.
+            let cwd = fs::canonicalize(&cwd).unwrap_or(cwd);
+            Ok(Folders { home, tmpdir, config, cwd, _own: own })
+        };
+        made().map_err(|error| Error::PromptEvaluation {
+            phase: Phase::Request,
+            prompt: prompt.to_owned(),
+            reason: format!("a folder of the run cannot be made: {error}"),
+            source: Some(Box::new(error)),
+        })
+    }
+
+    /// Keeps other processes from running the session of the program that this run writes, until what is returned is
+    /// dropped: the program itself does not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PromptEvaluation`] if another run has it.
+    pub(super) fn lock(&self, provided: &Provided, prompt: &str) -> Result<fs::File> {
+        let folder = self.config.clone().unwrap_or_else(|| std::env::temp_dir().join("foldlog-claude-locks"));
+        let path = folder.join(format!("foldlog-{}.lock", provided.id()));
+        let locked = || -> io::Result<Option<fs::File>> {
+            make_private(&folder)?;
+            let file = fs::File::options().create(true).append(true).open(&path)?;
+            match file.try_lock() {
+                Ok(()) => Ok(Some(file)),
+                Err(fs::TryLockError::WouldBlock) => Ok(None),
+                Err(fs::TryLockError::Error(error)) => Err(error),
+            }
+        };
+        let refused = |reason: String| Error::evaluation(Phase::Request, prompt, reason);
+        match locked() {
+            Ok(Some(file)) => Ok(file),
+            Ok(None) => Err(refused(format!(
+                "another run works in the program's session {}: wait for its end, or fork the session",
+                provided.id()
+            ))),
+            Err(error) => Err(refused(format!("{} cannot be locked: {error}", path.display()))),
+        }
+    }
+}
+
+/// Makes a folder that only this user reads, or sees to it that one that is there is such a folder.
+fn make_private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(PRIVATE))
+}

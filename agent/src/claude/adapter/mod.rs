@@ -1,0 +1,307 @@
+//! Evaluates prompts with the Claude Code program, which runs the loop between the model and the tools itself.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `config` | what a host chooses about the program and its model |
+//! | `arrival` | what a run takes from the program, one after the other, each recorded |
+//! | `conversation` | records what is said as a conversation |
+//! | `calls` | runs the calls of tools as the engine's transactions |
+//! | `run` | one run, from the prompt to its result |
+//! | `evaluate` | the nine steps of an evaluation |
+//! | `begin` | where an evaluation begins: in a fresh session of the program, or in one that goes on |
+//! | `transcript` | writes the program's transcript back from the log |
+//! | `home` | folders of a run |
+//! | `failure` | turns what goes wrong into the errors of an evaluation |
+//!
+//! # The order of an evaluation
+//!
+//! 1. The prompt is rendered, with its visibility overrides.
+//! 2. Its text becomes the system prompt.
+//! 3. Its tools become tools of the bridged server `wink`.
+//! 4. A structured output is asked for, by the program's JSON schema or by a tool `respond`.
+//! 5. The options of the program follow from the configuration. The session's id is chosen, and recorded as an adapter state
+//!    that is not complete, before the program starts.
+//! 6. The program runs. What it says is recorded, and its tools run as transactions.
+//! 7. The output is taken and checked again.
+//! 8. `PromptExecuted` is recorded, if the session's types declare it, and the adapter state a last time.
+//! 9. The response is returned.
+//!
+//! # Where an evaluation goes on
+//!
+//! | the log says | what happens |
+//! |---|---|
+//! | complete, and nothing was said since | the recorded output is returned, and no program starts |
+//! | a session of the program, given by [`ResumeFrom::Adapter`](crate::ResumeFrom::Adapter) or found by [`AdapterStateOptions::auto_resume`] | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
+//! | a conversation, and no session that can be resumed | a fresh session is told the conversation |
+//! | nothing | a fresh session begins |
+//!
+//! # Invariants
+//!
+//! 1. The session of the program is in the log before the program starts.
+//! 2. No call that committed runs again: a transcript that is written back holds its result.
+//! 3. In a replay no program starts: all that it did is in the log.
+
+mod arrival;
+mod begin;
+mod calls;
+mod config;
+mod conversation;
+mod evaluate;
+mod failure;
+mod home;
+mod run;
+mod transcript;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use foldlog::tools::ToolRunner;
+use parking_lot::Mutex;
+use serde_json::Value;
+use uuid::Uuid;
+
+pub use self::config::{
+    ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OutputBy, ProgramHome, RunOptions,
+    SandboxSettings,
+};
+
+use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
+use self::begin::Provided;
+use self::calls::{RESPOND, SERVER, STRUCTURED_OUTPUT};
+use self::home::Folders;
+use crate::adapter_state::AdapterStateOptions;
+use crate::claude::{BridgedTool, ClientOptions, HookMatcher, PermissionMode, SystemPrompt, Variables};
+use crate::deadline::Deadline;
+use crate::prompt::{Prompt, RenderedPrompt};
+
+/// Instruction that a prompt with a structured output gets where the tool `respond` gives the output.
+fn respond_instruction(schema: &Value) -> String {
+    let schema = serde_json::to_string_pretty(schema).unwrap_or_default();
+    format!(
+        "\n\n## Response Format\n\nYou MUST provide your final answer by calling the `respond` tool with a JSON\nobject \
+         matching the required schema. Do not provide your answer as plain text.\n\nRequired output schema:\n```json\n\
+         {schema}\n```\n"
+    )
+}
+
+/// Returns a schema that does not name its dialect: the program drops its check without a word where it does not know that.
+fn without_dialect(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("$schema");
+    }
+    schema
+}
+
+/// Description of the tool `respond`.
+const RESPOND_DESCRIPTION: &str = "Provide your final structured response. You MUST use this tool to answer.";
+
+/// Evaluates prompts with the Claude Code program. Evaluations of different sessions may run at the same time.
+///
+/// The working folder of the program is mostly the folder of a workspace that is a resource of the run: what its tools
+/// change there is rolled back when a call fails. What they change elsewhere is not.
+#[derive(Debug)]
+pub struct ClaudeAgentSDKAdapter {
+    program: PathBuf,
+    leading_arguments: Vec<OsString>,
+    client: ClaudeAgentSDKClientConfig,
+    model: ClaudeAgentSDKModelConfig,
+    options: RunOptions,
+    home: ProgramHome,
+    states: AdapterStateOptions,
+    is_stateful: bool,
+    /// What a stateful adapter goes on with, by the session that it belongs to.
+    kept: Mutex<Option<Kept>>,
+    workspace: Option<String>,
+}
+
+/// Holds the program's session that a stateful adapter goes on with.
+#[derive(Clone, Debug)]
+struct Kept {
+    session: Uuid,
+    id: String,
+    /// Id of the copy in which the next evaluation goes on.
+    fork: Option<String>,
+}
+
+impl Default for ClaudeAgentSDKAdapter {
+    fn default() -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter::new()
+    }
+}
+
+impl ClaudeAgentSDKAdapter {
+    /// Makes an adapter of the program `claude` in the host's `PATH`, with the default configuration: no tool of the
+    /// program's own may run, each evaluation has a session of the program's of its own, and the log alone resumes it.
+    pub fn new() -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter {
+            program: PathBuf::from("claude"),
+            leading_arguments: Vec::new(),
+            client: ClaudeAgentSDKClientConfig::default(),
+            model: ClaudeAgentSDKModelConfig::default(),
+            options: RunOptions::default(),
+            home: ProgramHome::default(),
+            states: AdapterStateOptions::default(),
+            is_stateful: false,
+            kept: Mutex::new(None),
+            workspace: None,
+        }
+    }
+
+    /// Sets the program, and arguments before all others, such as the script that an interpreter runs.
+    #[must_use]
+    pub fn with_program(
+        self,
+        program: impl Into<PathBuf>,
+        leading_arguments: impl IntoIterator<Item = OsString>,
+    ) -> ClaudeAgentSDKAdapter {
+        let leading_arguments = leading_arguments.into_iter().collect();
+        ClaudeAgentSDKAdapter { program: program.into(), leading_arguments, ..self }
+    }
+
+    /// Sets the configuration of the program.
+    #[must_use]
+    pub fn with_client_config(self, client: ClaudeAgentSDKClientConfig) -> ClaudeAgentSDKAdapter {
+        let workspace = client.cwd.as_ref().map(|cwd| cwd.to_string_lossy().into_owned());
+        ClaudeAgentSDKAdapter { client, workspace, ..self }
+    }
+
+    /// Sets the configuration of the model.
+    #[must_use]
+    pub fn with_model_config(self, model: ClaudeAgentSDKModelConfig) -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter { model, ..self }
+    }
+
+    /// Sets which of the program's own tools run, and how long things may take.
+    #[must_use]
+    pub fn with_options(self, options: RunOptions) -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter { options, ..self }
+    }
+
+    /// Sets where the program keeps its own files.
+    #[must_use]
+    pub fn with_home(self, home: ProgramHome) -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter { home, ..self }
+    }
+
+    /// Sets what is recorded of the program's sessions, and when they are resumed.
+    #[must_use]
+    pub fn with_state_options(self, states: AdapterStateOptions) -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter { states, ..self }
+    }
+
+    /// Makes the adapter stateful: evaluations of one session go on in one session of the program, and the model remembers
+    /// those before.
+    #[must_use]
+    pub fn stateful(self) -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter { is_stateful: true, ..self }
+    }
+
+    /// Returns the id of the program's session that a stateful adapter goes on with; `None` before its first evaluation.
+    pub fn session_id(&self) -> Option<String> {
+        self.kept.lock().as_ref().map(|kept| kept.fork.clone().unwrap_or_else(|| kept.id.clone()))
+    }
+
+    /// Lets go of the program's session: the next evaluation begins a fresh one.
+    pub fn reset_session(&self) {
+        *self.kept.lock() = None;
+    }
+
+    /// Makes the next evaluation go on in a copy of the program's session. The session itself stays as it is, and the log
+    /// keeps both. Returns the id of the copy; `None` if there is no session to be copied.
+    pub fn fork_session(&self) -> Option<String> {
+        let mut kept = self.kept.lock();
+        let kept = kept.as_mut()?;
+        Some(kept.fork.insert(Uuid::new_v4().to_string()).clone())
+    }
+
+    /// Returns the tools of the bridged server.
+    fn bridged_tools<O>(&self, prompt: &Prompt<O>, runner: &ToolRunner) -> Vec<BridgedTool> {
+        let tool = |tool: &crate::provider::ToolSpec| BridgedTool {
+            read_only: runner.reads_only(&tool.name),
+            ..BridgedTool::new(SERVER, &tool.name, &tool.description, tool.parameters.clone())
+        };
+        let mut tools: Vec<BridgedTool> = prompt.tool_specs().map(tool).collect();
+        if let Some(spec) = prompt.output_spec().filter(|_| self.options.output_by == OutputBy::RespondTool) {
+            tools.push(BridgedTool::new(SERVER, RESPOND, RESPOND_DESCRIPTION, spec.schema.clone()));
+        }
+        tools
+    }
+
+    /// Returns what the program is started with.
+    fn client_options<O>(
+        &self,
+        (prompt, rendered): (&Prompt<O>, &RenderedPrompt),
+        provided: &Provided,
+        folders: &Folders,
+        (tools, deadline): (&[BridgedTool], Deadline),
+    ) -> ClientOptions {
+        let by_respond = self.options.output_by == OutputBy::RespondTool;
+        let output = prompt.output_spec();
+        let mut system = rendered.text.clone();
+        if let Some(spec) = output.filter(|_| by_respond) {
+            system += &respond_instruction(&spec.schema);
+        }
+        let bypasses = self.client.permission_mode == PermissionMode::BypassPermissions;
+        let structured = output.filter(|_| !by_respond).map(|_| STRUCTURED_OUTPUT.to_owned());
+        let own: Vec<String> = self.options.native_tools.iter().cloned().chain(structured).collect();
+        let allowed = tools.iter().map(BridgedTool::full_name).chain(own.clone());
+        let hook = |event: &str| HookMatcher::new(event, event);
+        ClientOptions {
+            leading_arguments: self.leading_arguments.clone(),
+            model: Some(self.model.model.clone()),
+            fallback_model: self.model.fallback_model.clone(),
+            system_prompt: SystemPrompt::Text(system),
+            allowed_tools: allowed.collect(),
+            tools: Some(own),
+            permission_mode: Some(self.client.permission_mode),
+            max_turns: self.options.max_turns,
+            max_budget_usd: self.options.max_budget_usd,
+            session_id: provided.begins.clone(),
+            resume: provided.resumes.clone(),
+            fork_session: provided.resumes.is_some() && provided.begins.is_some(),
+            resume_session_at: provided.at_entry.clone(),
+            session_mirror: true,
+            settings: self.client.sandbox.as_ref().map(SandboxSettings::to_settings),
+            add_dirs: self.client.add_dirs.clone(),
+            setting_sources: self.client.setting_sources.clone(),
+            json_schema: output.filter(|_| !by_respond).map(|spec| without_dialect(&spec.schema)),
+            bridged_servers: if tools.is_empty() { Vec::new() } else { vec![SERVER.to_owned()] },
+            hooks: vec![hook(PRE_TOOL_USE), hook(POST_TOOL_USE), hook(POST_TOOL_USE_FAILURE)],
+            can_use_tool: !bypasses,
+            system_prompt_snapshot: Some(false),
+            variables: self.variables(deadline),
+            home: folders.home.clone(),
+            tmpdir: Some(folders.tmpdir.clone()),
+            config_dir: folders.config.clone(),
+            ..ClientOptions::new(&self.program, &folders.cwd)
+        }
+    }
+
+    fn variables(&self, deadline: Deadline) -> Variables {
+        let own = [
+            ("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1".to_owned()),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
+            ("DISABLE_AUTOUPDATER", "1".to_owned()),
+            ("DISABLE_TELEMETRY", "1".to_owned()),
+            ("DISABLE_ERROR_REPORTING", "1".to_owned()),
+            ("MCP_TOOL_TIMEOUT", MCP_TOOL_TIMEOUT_MS.to_string()),
+        ];
+        let tokens = self.model.max_tokens.map(|max| ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", max.to_string()));
+        // By itself the program tries ten times, and waits longer each time.
+        let retries =
+            deadline.instant().map(|_| ("CLAUDE_CODE_MAX_RETRIES", RETRIES_BEFORE_A_DEADLINE.to_string()));
+        let own = own
+            .into_iter()
+            .chain(tokens)
+            .chain(retries)
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        own.chain(self.client.env.clone()).collect()
+    }
+}
+
+/// Number of times that the program asks its provider again where there is a deadline.
+const RETRIES_BEFORE_A_DEADLINE: u32 = 2;
+
+/// Time that the program waits for a tool of the host, in milliseconds: longer than any tool is let run.
+const MCP_TOOL_TIMEOUT_MS: u32 = 24 * 60 * 60 * 1000;

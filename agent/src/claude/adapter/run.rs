@@ -1,0 +1,216 @@
+//! One run of the program, from the prompt to its result.
+//!
+//! The run takes one [arrival](super::arrival) after the other, and does to each what it asks for, on one thread. So what a
+//! run records follows from its arrivals alone.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use foldlog::conversation::TokenUsage;
+
+use super::arrival::{Arrival, Arrivals, Failure, ReplyTo};
+use super::calls::{Calls, Then};
+use super::config::RunOptions;
+use super::conversation::{Recorders, token_usage};
+use super::failure;
+use super::transcript::last_entry;
+use crate::adapter_state::{CaptureOccasion, ClaudeAgentSDKState, StateCapture};
+use crate::claude::{Block, Body, Client, Message, ToolReply, TurnResult, read_stream};
+use crate::deadline::Deadline;
+use crate::error::{Error, Phase, Result};
+use crate::prompt::{Prompt, VisibilityOverrides};
+
+/// Number of visibility expansions that one run may have.
+const EXPANSIONS_MAX: u32 = 10;
+
+/// Holds a run.
+pub(super) struct Run<'a, O> {
+    pub(super) prompt: &'a Prompt<O>,
+    pub(super) arrivals: Arrivals<'a>,
+    /// The program; `None` in a replay.
+    pub(super) client: Option<Arc<Client>>,
+    pub(super) calls: Calls<'a>,
+    pub(super) heard: Recorders<'a>,
+    pub(super) capture: StateCapture<'a>,
+    pub(super) state: ClaudeAgentSDKState,
+    pub(super) overrides: VisibilityOverrides,
+    pub(super) expansions: u32,
+    pub(super) deadline: Deadline,
+    pub(super) options: &'a RunOptions,
+    /// Last entry of the program's transcript.
+    pub(super) entry: Option<String>,
+    pub(super) failing: Option<Error>,
+    pub(super) result: Option<Box<TurnResult>>,
+    pub(super) ended: Option<Failure>,
+}
+
+/// Says why a run was interrupted, and until when its result is waited for.
+struct Interrupted {
+    until: Instant,
+}
+
+impl<O> Run<'_, O> {
+    /// Takes arrivals until the run is over.
+    pub(super) fn run(&mut self) -> Result<()> {
+        let mut interrupted: Option<Interrupted> = None;
+        loop {
+            let arrived = match self.calls.next_waiting() {
+                Some(waiting) => waiting,
+                None => {
+                    let watch = interrupted.is_none() && self.result.is_none();
+                    self.arrivals.next(self.until(interrupted.as_ref()), watch)?
+                }
+            };
+            match arrived {
+                (Arrival::Message(line), _) => self.message(&line)?,
+                (Arrival::Permission { tool, input }, reply_to) => {
+                    reply_to.permission(self.calls.permit(&tool, &input));
+                }
+                (Arrival::Ended(failure), _) => {
+                    self.ended = failure;
+                    return Ok(());
+                }
+                (Arrival::Deadline | Arrival::Cancelled, _) if interrupted.is_some() => return Ok(()),
+                (arrival @ (Arrival::Deadline | Arrival::Cancelled), _) => {
+                    self.failing = Some(match arrival {
+                        Arrival::Deadline => Error::DeadlineExceeded { phase: Phase::Request },
+                        _ => Error::Cancelled,
+                    });
+                    interrupted = Some(self.interrupt());
+                }
+                (arrival, reply_to) => {
+                    let then = self.calls.take((arrival, reply_to), &mut self.heard)?;
+                    self.then(then)?;
+                }
+            }
+            if self.failing.is_some() && interrupted.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns until when the next arrival is waited for.
+    fn until(&self, interrupted: Option<&Interrupted>) -> Option<Instant> {
+        match interrupted {
+            // The program ends by itself, or is ended.
+            _ if self.result.is_some() => None,
+            Some(interrupted) => Some(interrupted.until),
+            None => {
+                let at = self.deadline.instant()?;
+                Some(at.checked_sub(self.options.interrupt_before).unwrap_or(at))
+            }
+        }
+    }
+
+    /// Asks the program to end the run and tell its result.
+    fn interrupt(&self) -> Interrupted {
+        if let Some(client) = &self.client {
+            // A program that does not answer is stopped behind the time for its result.
+            let _ = client.interrupt();
+        }
+        Interrupted { until: Instant::now() + self.options.result_within }
+    }
+
+    /// Lets the program end by itself. What it still tells, such as the last lines of its transcript, arrives meanwhile.
+    fn close(&self) {
+        if let Some(client) = self.client.clone() {
+            // How it ended arrives as well.
+            std::thread::spawn(move || drop(client.close()));
+        }
+    }
+
+    /// Takes a message of the program.
+    fn message(&mut self, line: &str) -> Result<()> {
+        // The line was read once already.
+        let Some(Ok(message)) = read_stream(line.as_bytes(), usize::MAX).next() else { return Ok(()) };
+        let Message { body, .. } = message;
+        match body {
+            Body::Init(init) if !init.session_id.is_empty() => self.state.session_id = init.session_id,
+            Body::Assistant(said) => {
+                let parent = said.parent_tool_use_id.clone();
+                self.heard.of(parent.as_deref()).hear(&said, &self.calls.runner)?;
+                self.state.message_count += 1;
+            }
+            Body::User(told) => {
+                self.state.message_count += 1;
+                for block in told.content {
+                    if let Block::ToolResult { tool_use_id, content, is_error } = block {
+                        let then = self.calls.told(&tool_use_id, (&content, is_error), &mut self.heard)?;
+                        self.then(then)?;
+                        self.captured(CaptureOccasion::Tool)?;
+                    }
+                }
+            }
+            Body::TranscriptMirror(mirror) => {
+                self.entry = last_entry(&mirror).or(self.entry.take());
+                self.captured(CaptureOccasion::Message)?;
+            }
+            Body::Result(result) => {
+                self.result = Some(result);
+                self.close();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn then(&mut self, then: Then) -> Result<()> {
+        match then {
+            Then::GoOn => Ok(()),
+            Then::Fail(error) => {
+                self.failing.get_or_insert(error);
+                Ok(())
+            }
+            Then::Show(overrides, reply_to) => self.show(overrides, reply_to),
+        }
+    }
+
+    /// Renders the prompt with more of it shown, and tells the model.
+    fn show(&mut self, overrides: VisibilityOverrides, reply_to: ReplyTo) -> Result<()> {
+        if self.expansions >= EXPANSIONS_MAX {
+            reply_to.call(ToolReply::error("Tool error: no more of the prompt can be shown"));
+            self.failing = Some(Error::TooManyExpansions { max: EXPANSIONS_MAX });
+            return Ok(());
+        }
+        self.expansions += 1;
+        self.overrides.extend(overrides);
+        let rendered = self.prompt.render(&self.overrides)?;
+        self.heard.own.system(&rendered.text)?;
+        self.calls.shown = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
+        reply_to.call(ToolReply::text(format!("The prompt shows more now:\n\n{}", rendered.text)));
+        Ok(())
+    }
+
+    /// Records the state if the host wants it at this occasion. A state that cannot be recorded does not end the run.
+    pub(super) fn captured(&mut self, occasion: CaptureOccasion) -> Result<()> {
+        match self.capture.offer(&self.state, self.entry.as_deref(), occasion) {
+            Err(Error::Engine(error)) => Err(Error::Engine(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what the run used, as far as the program told.
+    pub(super) fn usage(&self) -> Option<TokenUsage> {
+        self.result.as_ref()?.usage.as_ref().map(token_usage)
+    }
+
+    /// Returns why the run gave no output; `None` if it ended well.
+    pub(super) fn failure(&mut self) -> Option<Error> {
+        if let Some(failing) = self.failing.take() {
+            return Some(failing);
+        }
+        let prompt = self.prompt.name();
+        let session_id = self.state.session_id.as_str();
+        match (&self.result, &self.ended) {
+            (Some(result), _) => {
+                let kind = result.failure()?;
+                Some(failure::of_result(result, kind, (&prompt, session_id, self.options.max_turns)))
+            }
+            (None, Some(ended)) => Some(failure::of_client(ended, &prompt, session_id)),
+            (None, None) => {
+                let reason = "the program ended without a result: resume the evaluation";
+                Some(Error::evaluation(Phase::Response, prompt, reason))
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Writes the program's transcript of a session back from the log.
+//!
+//! The program keeps a session in a file of JSON lines, and mirrors each line that it adds (`transcript_mirror`). The mirrored
+//! lines are arrivals of the log; together they are the file, byte for byte. So a folder that was lost is written again, and a
+//! session goes on where only the log is left.
+//!
+//! | what is missing in the mirrored lines | what is written |
+//! |---|---|
+//! | nothing | the lines, in their order |
+//! | the result of a call that committed, since the program was killed before it mirrored it | a line with the result that the log holds |
+//! | the beginning, which belongs to the session that was forked | the lines of that session, through the entry at which it was forked |
+//! | all | nothing: the session cannot be resumed, and a fresh one is given the conversation |
+//!
+//! The place of the file below the program's folder follows from the working folder:
+//! `projects/<cwd, each character that is no letter or digit as ->/<session id>.jsonl`.
+//!
+//! # Invariants
+//!
+//! 1. A file that is there is not written over.
+//! 2. No call that the log says committed is missing in what is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use foldlog::Session;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::arrival::{ARRIVED, Arrival, Stamped};
+use crate::claude::{Body, TranscriptMirror, read_stream};
+use crate::error::{Error, Phase, Result};
+
+/// Longest name of a project's folder that the program does not cut and hash.
+const PROJECT_NAME_MAX: usize = 200;
+
+/// Holds the mirrored lines of one session of the program.
+#[derive(Debug, Default)]
+pub(super) struct Transcript {
+    lines: Vec<String>,
+}
+
+/// Returns the mirrored lines that an arrival holds, with the id of the session that they belong to. Lines of sub-agents,
+/// whose files lie in folders of their own, are left out.
+fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
+    if !line.contains("transcript_mirror") {
+        return None;
+    }
+    let message = read_stream(line.as_bytes(), usize::MAX).next()?.ok()?;
+    let Body::TranscriptMirror(TranscriptMirror { file_path, entries }) = message.body else { return None };
+    let path = Path::new(&file_path);
+    if path.extension().is_none_or(|extension| extension != "jsonl") {
+        return None;
+    }
+    let id = Uuid::parse_str(path.file_stem()?.to_str()?).ok()?.to_string();
+    Some((id, entries.iter().map(|entry| entry.get().to_owned()).collect()))
+}
+
+/// Reads the transcripts of all the program's sessions that the log holds, by their ids.
+pub(super) fn transcripts(session: &Session) -> Result<BTreeMap<String, Transcript>> {
+    let mut found: BTreeMap<String, Transcript> = BTreeMap::new();
+    session.observations(ARRIVED, &mut |_, stamped: Stamped| {
+        if let Arrival::Message(line) = stamped.arrival
+            && let Some((id, lines)) = mirrored(&line)
+        {
+            found.entry(id).or_default().lines.extend(lines);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Returns the id of the last entry that a mirrored line holds; `None` if the line mirrors none.
+pub(super) fn last_entry(mirror: &TranscriptMirror) -> Option<String> {
+    mirror.entries.iter().rev().find_map(|entry| uuid_of(&serde_json::from_str(entry.get()).ok()?))
+}
+
+fn uuid_of(entry: &Value) -> Option<String> {
+    Some(entry.get("uuid")?.as_str()?.to_owned())
+}
+
+/// Holds the result of a call, as the log has it.
+#[derive(Clone, Debug)]
+pub(super) struct CallResult {
+    pub(super) call_id: String,
+    pub(super) text: String,
+    pub(super) is_error: bool,
+}
+
+impl Transcript {
+    /// Adds the results that are missing, each behind the last line.
+    fn complete(&mut self, results: &[CallResult]) {
+        let entries: Vec<Value> =
+            self.lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let blocks = |kind: &'static str, id: &'static str| {
+            entries
+                .iter()
+                .filter_map(|entry| entry.get("message")?.get("content")?.as_array())
+                .flatten()
+                .filter_map(move |block| {
+                    let is_one = block.get("type")?.as_str()? == kind;
+                    is_one.then(|| block.get(id)?.as_str().map(str::to_owned)).flatten()
+                })
+        };
+        let asked: BTreeSet<String> = blocks("tool_use", "id").collect();
+        let told: BTreeSet<String> = blocks("tool_result", "tool_use_id").collect();
+        let Some(last) = entries.iter().rev().find(|entry| entry.get("uuid").is_some()).cloned() else {
+            return;
+        };
+        let mut parent = uuid_of(&last);
+        for result in
+            results.iter().filter(|one| asked.contains(&one.call_id) && !told.contains(&one.call_id))
+        {
+            let uuid = name_of(&result.call_id);
+            let block = json!({
+                "type": "tool_result",
+                "tool_use_id": result.call_id,
+                "content": [{"type": "text", "text": result.text}],
+                "is_error": result.is_error,
+            });
+            let mut entry = json!({
+                "parentUuid": parent,
+                "isSidechain": false,
+                "userType": "external",
+                "type": "user",
+                "message": {"role": "user", "content": [block]},
+                "uuid": uuid,
+            });
+            for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
+                if let (Some(value), Some(entry)) = (last.get(name), entry.as_object_mut()) {
+                    entry.insert(name.to_owned(), value.clone());
+                }
+            }
+            self.lines.push(entry.to_string());
+            parent = Some(uuid);
+        }
+    }
+
+    /// Returns the lines through the entry of an id, that included; all of them if no entry has it.
+    fn through(&self, entry: Option<&str>) -> &[String] {
+        let is_it = |line: &String| {
+            serde_json::from_str::<Value>(line).ok().as_ref().and_then(uuid_of).as_deref() == entry
+        };
+        let end = entry.and_then(|_| self.lines.iter().position(is_it)).map_or(self.lines.len(), |at| at + 1);
+        self.lines.get(..end).unwrap_or_default()
+    }
+
+    /// Returns the id of the entry that the first line follows, if the transcript does not hold it.
+    fn follows(&self) -> Option<String> {
+        let first = self.lines.iter().find_map(|line| {
+            let entry: Value = serde_json::from_str(line).ok()?;
+            entry.get("uuid").is_some().then_some(entry)
+        })?;
+        let parent = first.get("parentUuid")?.as_str()?.to_owned();
+        let holds = |line: &String| {
+            serde_json::from_str::<Value>(line).ok().as_ref().and_then(uuid_of).as_ref() == Some(&parent)
+        };
+        (!self.lines.iter().any(holds)).then_some(parent)
+    }
+}
+
+/// Makes the id of an entry that stands for the result of a call: the same each time.
+fn name_of(call_id: &str) -> String {
+    let digest = blake3::hash(call_id.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(digest.as_bytes().split_at(16).0);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+/// Returns the whole transcript of a session as the log has it, with the results of all calls; `None` if the log has none.
+pub(super) fn whole(
+    all: &BTreeMap<String, Transcript>,
+    id: &str,
+    results: &[CallResult],
+) -> Option<Vec<String>> {
+    let own = all.get(id).filter(|own| !own.lines.is_empty())?;
+    let mut lines = Vec::new();
+    if let Some(parent) = own.follows() {
+        let before = all.iter().find(|(other, one)| {
+            other.as_str() != id
+                && one.lines.iter().any(|line| {
+                    serde_json::from_str::<Value>(line).ok().as_ref().and_then(uuid_of).as_ref()
+                        == Some(&parent)
+                })
+        });
+        let (_, before) = before?;
+        lines.extend(before.through(Some(&parent)).iter().cloned());
+    }
+    lines.extend(own.lines.iter().cloned());
+    let mut transcript = Transcript { lines };
+    transcript.complete(results);
+    Some(transcript.lines)
+}
+
+/// Returns where the program keeps the transcript of a session below its folder `config`, if it runs in `cwd`.
+pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
+    let name: String = cwd
+        .to_string_lossy()
+        .chars()
+        .map(|character| if character.is_ascii_alphanumeric() { character } else { '-' })
+        .collect();
+    let cut: String = name.chars().take(PROJECT_NAME_MAX).collect();
+    config.join("projects").join(cut).join(format!("{id}.jsonl"))
+}
+
+/// Writes a transcript to its file, unless it is there.
+pub(super) fn write(file: &Path, lines: &[String], prompt: &str) -> Result<()> {
+    let written = || -> io::Result<()> {
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = match fs::File::create_new(file) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            file => io::BufWriter::new(file?),
+        };
+        for line in lines {
+            file.write_all(line.as_bytes())?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()
+    };
+    written().map_err(|error| Error::PromptEvaluation {
+        phase: Phase::Request,
+        prompt: prompt.to_owned(),
+        reason: format!("the transcript cannot be written back to {}: {error}", file.display()),
+        source: Some(Box::new(error)),
+    })
+}

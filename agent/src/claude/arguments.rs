@@ -1,0 +1,204 @@
+//! The program's arguments and environment, from the options alone.
+//!
+//! Each value stands behind `=` in the same argument as its flag, so that a value that begins with a dash is no flag, and
+//! so that no flag with many values takes the arguments after it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::{Map, Value, json};
+
+use super::error::{Error, ErrorKind, Stage};
+use super::options::{ClientOptions, PermissionMode, SystemPrompt, Variables};
+
+/// Greatest length of one argument, in bytes: Linux takes 128 KiB with the byte that ends it.
+pub const ARGUMENT_MAX: usize = (128 << 10) - 1;
+
+/// Values that the program takes for true.
+const TRUE: [&str; 4] = ["1", "true", "yes", "on"];
+
+/// Collects arguments.
+struct Arguments(Vec<OsString>);
+
+impl Arguments {
+    /// Adds a flag without a value.
+    fn flag(&mut self, flag: &str, is_set: bool) {
+        if is_set {
+            self.0.push(flag.into());
+        }
+    }
+
+    /// Adds a flag and its value, in one argument.
+    fn value(&mut self, flag: &str, value: impl AsRef<OsStr>) {
+        let mut argument = OsString::from(flag);
+        argument.push("=");
+        argument.push(value);
+        self.0.push(argument);
+    }
+
+    /// Adds a flag with a value if there is one.
+    fn optional(&mut self, flag: &str, value: Option<impl AsRef<OsStr>>) {
+        if let Some(value) = value {
+            self.value(flag, value);
+        }
+    }
+
+    /// Adds a flag with names, separated by commas, if there are any.
+    fn names(&mut self, flag: &str, names: &[String]) {
+        if !names.is_empty() {
+            self.value(flag, names.join(","));
+        }
+    }
+}
+
+fn refused(reason: String) -> Error {
+    Error::new(ErrorKind::Options, Stage::Spawn, reason)
+}
+
+impl ClientOptions {
+    /// Returns the arguments of the program, without its name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Options`] if an argument is longer than [`ARGUMENT_MAX`] or holds a NUL, if a session id is given for
+    /// a session that is resumed and not forked, or if a fork or a message to go on after is asked for and no session is
+    /// resumed. A long system prompt is refused here too; [`Client::start`](super::Client::start) puts it into a file.
+    pub fn arguments(&self) -> Result<Vec<OsString>, Error> {
+        self.check_session()?;
+        let mut to = Arguments(self.leading_arguments.clone());
+        to.value("--output-format", "stream-json");
+        to.flag("--verbose", true);
+        match &self.system_prompt {
+            SystemPrompt::Empty => to.value("--system-prompt", ""),
+            SystemPrompt::Text(text) => to.value("--system-prompt", text),
+            SystemPrompt::File(path) => to.value("--system-prompt-file", path),
+            SystemPrompt::Append(text) => to.value("--append-system-prompt", text),
+            SystemPrompt::AppendFile(path) => to.value("--append-system-prompt-file", path),
+            SystemPrompt::Own => {}
+        }
+        to.optional("--tools", self.tools.as_ref().map(|tools| tools.join(",")));
+        to.names("--allowedTools", &self.allowed_tools);
+        to.optional("--max-turns", self.max_turns.map(|most| most.to_string()));
+        to.optional("--max-budget-usd", self.max_budget_usd.map(|most| most.to_string()));
+        to.names("--disallowedTools", &self.disallowed_tools);
+        to.optional("--model", self.model.as_ref());
+        to.optional("--fallback-model", self.fallback_model.as_ref());
+        to.optional("--permission-prompt-tool", self.can_use_tool.then_some("stdio"));
+        to.optional("--permission-mode", self.permission_mode.map(PermissionMode::name));
+        to.optional("--resume", self.resume.as_ref());
+        to.optional("--session-id", self.session_id.as_ref());
+        to.optional("--settings", self.settings.as_ref().map(|settings| json!(settings).to_string()));
+        for folder in &self.add_dirs {
+            to.value("--add-dir", folder);
+        }
+        to.optional("--mcp-config", self.server_configuration());
+        to.flag("--include-partial-messages", self.include_partial_messages);
+        to.flag("--strict-mcp-config", true);
+        to.flag("--fork-session", self.fork_session);
+        to.optional("--resume-session-at", self.resume_session_at.as_ref());
+        to.flag("--session-mirror", self.session_mirror);
+        let sources: Vec<&str> = self.setting_sources.iter().map(|source| source.name()).collect();
+        to.value("--setting-sources", sources.join(","));
+        to.optional("--json-schema", self.json_schema.as_ref().map(Value::to_string));
+        to.value("--input-format", "stream-json");
+        to.0.iter().try_for_each(check_argument)?;
+        Ok(to.0)
+    }
+
+    /// Returns the configuration of the servers that the client bridges, or `None` if there are none.
+    fn server_configuration(&self) -> Option<String> {
+        if self.bridged_servers.is_empty() {
+            return None;
+        }
+        let server = |name: &String| (name.clone(), json!({"type": "sdk", "name": name}));
+        let servers: Map<String, Value> = self.bridged_servers.iter().map(server).collect();
+        Some(json!({ "mcpServers": servers }).to_string())
+    }
+
+    /// Checks that the options about the session go together.
+    fn check_session(&self) -> Result<(), Error> {
+        if self.resume.is_some() && self.session_id.is_some() && !self.fork_session {
+            return Err(refused(
+                "a session that is resumed keeps its id: give no `session_id`, or fork it".to_owned(),
+            ));
+        }
+        if self.resume.is_none() && (self.fork_session || self.resume_session_at.is_some()) {
+            return Err(refused(
+                "`fork_session` and `resume_session_at` need the id of a session: set `resume`".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the environment of the program, from that of the host: what is passed on, then what the client sets, then
+    /// what the options set.
+    ///
+    /// `CLAUDECODE` is never passed on. The client turns telemetry, error reports and updates off, and asks for the state
+    /// of the session.
+    pub fn environment(&self, host: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
+        let is_passed = |name: &OsString| {
+            let is_home = name == "HOME" && self.home.is_none();
+            (is_home || self.pass_variables.contains(name)) && name != "CLAUDECODE"
+        };
+        let mut variables: Variables = host.into_iter().filter(|(name, _)| is_passed(name)).collect();
+        for name in [
+            "DISABLE_TELEMETRY",
+            "DISABLE_ERROR_REPORTING",
+            "DISABLE_AUTOUPDATER",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
+            "CLAUDE_CODE_SDK_READS_SESSION_STATE",
+        ] {
+            variables.set(name, "1");
+        }
+        variables.set("CLAUDE_CODE_ENTRYPOINT", "foldlog");
+        variables.set("PWD", &self.cwd);
+        let folders =
+            [("HOME", &self.home), ("TMPDIR", &self.tmpdir), ("CLAUDE_CONFIG_DIR", &self.config_dir)];
+        for (name, folder) in folders {
+            if let Some(folder) = folder {
+                variables.set(name, folder);
+            }
+        }
+        for (name, value) in self.variables.iter() {
+            variables.set(name, value);
+        }
+        variables
+    }
+
+    /// Checks what the program would refuse as it starts: to ask no permission as root outside of a sandbox.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::RootRefused`].
+    pub(super) fn check_root(&self, environment: &Variables, is_root: bool) -> Result<(), Error> {
+        if self.permission_mode != Some(PermissionMode::BypassPermissions) || !is_root {
+            return Ok(());
+        }
+        let is_true = |value: &OsStr| {
+            value.to_str().is_some_and(|value| TRUE.contains(&value.trim().to_lowercase().as_str()))
+        };
+        let is_sandbox = environment.get("IS_SANDBOX") == Some(OsStr::new("1"))
+            || environment.get("CLAUDE_CODE_BUBBLEWRAP").is_some_and(is_true);
+        if is_sandbox {
+            return Ok(());
+        }
+        Err(Error::root_refused())
+    }
+}
+
+/// Checks that the system takes an argument.
+fn check_argument(argument: &OsString) -> Result<(), Error> {
+    let bytes = argument.as_bytes();
+    let name: String = argument.to_string_lossy().chars().take_while(|char| *char != '=').take(40).collect();
+    if bytes.contains(&0) {
+        return Err(refused(format!("the value of `{name}` holds a NUL, which no argument may hold")));
+    }
+    if bytes.len() > ARGUMENT_MAX {
+        return Err(refused(format!(
+            "the value of `{name}` makes an argument of {} bytes, and the system takes {ARGUMENT_MAX}: hand it over in \
+             a file",
+            bytes.len()
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! The servers of tools that the program reaches over the control channel: JSON-RPC, four methods of MCP.
+//!
+//! | method | answer |
+//! |---|---|
+//! | `initialize` | the protocol version that was asked for, the capability `tools`, the server's name |
+//! | `ping` | an empty result |
+//! | any notification | an empty result without id, which only acknowledges it; `notifications/cancelled` names a call by its id |
+//! | `tools/list` | the tools, each with the length of results that stay whole |
+//! | `tools/call` | what the host's tool answers, later |
+//! | another one | error -32601; so is any method of a server that is not bridged |
+
+use serde_json::{Map, Value, json};
+
+use super::callbacks::BridgedTool;
+
+/// JSON-RPC's code for a method that is not there.
+const NO_METHOD: i64 = -32601;
+
+/// JSON-RPC's code for arguments that are none.
+const BAD_ARGUMENTS: i64 = -32602;
+
+/// Says what becomes of a message to a server.
+#[derive(Debug, PartialEq)]
+pub(super) enum Bridged {
+    /// It is answered.
+    Answer(Value),
+    /// It calls off the call of this JSON-RPC id, and is answered.
+    Cancel {
+        /// JSON-RPC id of the call, as JSON text.
+        id: String,
+        /// The acknowledgement.
+        answer: Value,
+    },
+    /// It calls a tool.
+    Call(BridgedCall),
+}
+
+/// Holds a call of a tool as it came.
+#[derive(Debug, PartialEq)]
+pub(super) struct BridgedCall {
+    /// JSON-RPC id of the call.
+    pub(super) id: Value,
+    /// Name of the tool.
+    pub(super) name: String,
+    /// Arguments.
+    pub(super) arguments: Value,
+    /// Id of the model's call.
+    pub(super) tool_use_id: Option<String>,
+}
+
+/// Holds the servers and their tools.
+#[derive(Debug)]
+pub(super) struct Bridge {
+    servers: Vec<String>,
+    tools: Vec<BridgedTool>,
+}
+
+impl Bridge {
+    pub(super) fn new(servers: Vec<String>, tools: Vec<BridgedTool>) -> Bridge {
+        Bridge { servers, tools }
+    }
+
+    /// Returns what becomes of a message to a server.
+    pub(super) fn take(&self, server: &str, message: &Value) -> Bridged {
+        let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
+        let parameters = message.get("params").unwrap_or(&Value::Null);
+        let Some(id) = message.get("id") else { return notified(method, parameters) };
+        if !self.servers.iter().any(|name| name == server) {
+            return Bridged::Answer(failure(id, NO_METHOD, &format!("there is no server `{server}`")));
+        }
+        match method {
+            "initialize" => Bridged::Answer(success(id, initialized(server, parameters))),
+            "ping" => Bridged::Answer(success(id, json!({}))),
+            "tools/list" => Bridged::Answer(success(id, json!({ "tools": self.listed(server) }))),
+            "tools/call" => self.called(server, id, parameters),
+            _ => Bridged::Answer(failure(id, NO_METHOD, &format!("there is no method `{method}`"))),
+        }
+    }
+
+    /// Returns the tools of a server in the program's form.
+    fn listed(&self, server: &str) -> Vec<Value> {
+        self.tools.iter().filter(|tool| tool.server == server).map(described).collect()
+    }
+
+    fn called(&self, server: &str, id: &Value, parameters: &Value) -> Bridged {
+        let name = parameters.get("name").and_then(Value::as_str).unwrap_or_default();
+        if !self.tools.iter().any(|tool| tool.server == server && tool.name == name) {
+            return Bridged::Answer(failure(id, BAD_ARGUMENTS, &format!("there is no tool `{name}`")));
+        }
+        let meta = parameters.get("_meta").and_then(|meta| meta.get("claudecode/toolUseId"));
+        let arguments = parameters.get("arguments").filter(|arguments| !arguments.is_null());
+        Bridged::Call(BridgedCall {
+            id: id.clone(),
+            name: name.to_owned(),
+            arguments: arguments.cloned().unwrap_or_else(|| json!({})),
+            tool_use_id: meta.and_then(Value::as_str).map(str::to_owned),
+        })
+    }
+}
+
+/// Returns the answer to a request.
+pub(super) fn success(id: &Value, result: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
+}
+
+fn failure(id: &Value, code: i64, message: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+}
+
+fn initialized(server: &str, parameters: &Value) -> Value {
+    let version = parameters.get("protocolVersion").and_then(Value::as_str).unwrap_or("2025-11-25");
+    json!({
+        "protocolVersion": version,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": server, "version": env!("CARGO_PKG_VERSION")},
+    })
+}
+
+fn notified(method: &str, parameters: &Value) -> Bridged {
+    let answer = json!({"jsonrpc": "2.0", "result": {}});
+    match parameters.get("requestId") {
+        Some(id) if method == "notifications/cancelled" => Bridged::Cancel { id: id.to_string(), answer },
+        _ => Bridged::Answer(answer),
+    }
+}
+
+fn described(tool: &BridgedTool) -> Value {
+    let mut schema = match &tool.input_schema {
+        Value::Object(schema) => schema.clone(),
+        _ => Map::new(),
+    };
+    schema.entry("type").or_insert_with(|| "object".into());
+    json!({
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": schema,
+        "annotations": {"readOnlyHint": tool.read_only},
+        "_meta": {"anthropic/maxResultSizeChars": tool.max_result_chars},
+    })
+}

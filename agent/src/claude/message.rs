@@ -1,0 +1,391 @@
+//! Messages of the program. What is not known of them is kept: each message has its whole line.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::result::TurnResult;
+use super::stream::Frame;
+
+/// Holds one message of the program.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Number of the message among all of the client, from 0. Control frames are not counted.
+    pub index: u64,
+    /// What the message says.
+    pub body: Body,
+    line: Box<str>,
+}
+
+/// Tells what a message says. Fields that the program leaves out are empty or `None`; those that are not known are found
+/// in [`Message::json`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Body {
+    /// `system/init`: a turn begins. The program sends it with every turn.
+    Init(Init),
+    /// A content block of an answer. An answer of several blocks is as many messages, of the same id.
+    Assistant(Assistant),
+    /// What the model is told: results of tools, mostly.
+    User(User),
+    /// A piece of an answer that streams.
+    StreamEvent(Value),
+    /// `system/session_state_changed`: `running`, `requires_action` or `idle`.
+    SessionState(String),
+    /// `system/api_retry`: the program asks the model again.
+    ApiRetry(ApiRetry),
+    /// A turn ended.
+    Result(Box<TurnResult>),
+    /// The program added lines to a session's file.
+    TranscriptMirror(TranscriptMirror),
+    /// A message of another type, or of another subtype of `system`.
+    Other {
+        /// Type of the message; empty if it has none.
+        kind: String,
+        /// Subtype of the message.
+        subtype: Option<String>,
+    },
+}
+
+/// Describes the session as a turn begins.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Init {
+    /// Id of the session.
+    pub session_id: String,
+    /// Working folder.
+    pub cwd: Option<String>,
+    /// Model that is asked.
+    pub model: Option<String>,
+    /// Names of the tools that the model may call; those of a bridged server as `mcp__SERVER__TOOL`.
+    pub tools: Vec<String>,
+    /// Servers, by name and status, such as `connected`.
+    pub mcp_servers: Vec<(String, String)>,
+    /// What the program asks before it runs a tool.
+    pub permission_mode: Option<String>,
+    /// Version of the program.
+    pub version: Option<String>,
+    /// Where the program has its key from.
+    pub api_key_source: Option<String>,
+    /// What the program says that it can do.
+    pub capabilities: Vec<String>,
+}
+
+/// Holds a content block of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Assistant {
+    /// Id of the answer, the same for all its blocks.
+    pub id: Option<String>,
+    /// Model that answered; `<synthetic>` if the program did.
+    pub model: Option<String>,
+    /// Content blocks.
+    pub content: Vec<Block>,
+    /// Usage, as far as the program knew it when it sent the block: not to be added up.
+    pub usage: Option<Usage>,
+    /// Name of an error that the answer stands for, such as `authentication_failed` or `rate_limit`.
+    pub error: Option<String>,
+    /// Call of a sub-agent that the answer belongs to.
+    pub parent_tool_use_id: Option<String>,
+    /// Id of the session.
+    pub session_id: Option<String>,
+    /// Id of the message.
+    pub uuid: Option<String>,
+}
+
+/// Holds what the model is told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct User {
+    /// Content blocks; a text alone is one block.
+    pub content: Vec<Block>,
+    /// Result of a tool in the program's own form.
+    pub tool_use_result: Option<Value>,
+    /// Call of a sub-agent that the message belongs to.
+    pub parent_tool_use_id: Option<String>,
+    /// Id of the session.
+    pub session_id: Option<String>,
+    /// Id of the message.
+    pub uuid: Option<String>,
+}
+
+/// Holds a content block.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Block {
+    /// A text.
+    Text(String),
+    /// What the model thought.
+    Thinking {
+        /// The thought.
+        thinking: String,
+        /// Signature of the thought.
+        signature: Option<String>,
+    },
+    /// A call of a tool.
+    ToolUse {
+        /// Id of the call.
+        id: String,
+        /// Name of the tool.
+        name: String,
+        /// Arguments.
+        input: Value,
+    },
+    /// The result of a call.
+    ToolResult {
+        /// Id of the call.
+        tool_use_id: String,
+        /// The result: a text, or a list of blocks.
+        content: Value,
+        /// Whether the call failed.
+        is_error: bool,
+    },
+    /// A block of another type, or one that lacks what its type needs; whole.
+    Other(Value),
+}
+
+/// Counts tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the input that the cache neither gave nor took.
+    pub input_tokens: u64,
+    /// Tokens of the output.
+    pub output_tokens: u64,
+    /// Tokens of the input that the cache took.
+    pub cache_creation_input_tokens: u64,
+    /// Tokens of the input that the cache gave.
+    pub cache_read_input_tokens: u64,
+}
+
+/// Says that the program asks the model again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ApiRetry {
+    /// Number of this attempt.
+    pub attempt: Option<u64>,
+    /// Greatest number of attempts.
+    pub max_retries: Option<u64>,
+    /// Time until then, in milliseconds.
+    pub retry_delay_ms: Option<f64>,
+    /// Status of the failed attempt.
+    pub error_status: Option<u64>,
+    /// Name of its error.
+    pub error: Option<String>,
+}
+
+/// Holds lines that the program added to a session's file.
+#[derive(Clone, Debug)]
+pub struct TranscriptMirror {
+    /// Path of the file.
+    pub file_path: String,
+    /// Lines, each as the program wrote it, without its newline.
+    pub entries: Vec<Box<RawValue>>,
+}
+
+impl Message {
+    /// Reads a message from its frame.
+    pub(super) fn new(index: u64, Frame { line, object }: Frame) -> Message {
+        let body = Body::of(&line, object);
+        Message { index, body, line }
+    }
+
+    /// Returns the line of the message as the program wrote it, without its newline.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Returns the whole message, parsed again from its line; null if the line holds half a surrogate pair.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.line).unwrap_or_default()
+    }
+
+    /// Returns the result, if the message ends a turn.
+    pub fn result(&self) -> Option<&TurnResult> {
+        match &self.body {
+            Body::Result(result) => Some(result),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", foldlog::escape::text(&self.line))
+    }
+}
+
+impl Body {
+    /// Reads what an object says. `line` is the object's text, from which entries are taken as they are.
+    fn of(line: &str, mut object: Map<String, Value>) -> Body {
+        let kind = text(&object, "type").unwrap_or_default();
+        let subtype = text(&object, "subtype");
+        match (kind.as_str(), subtype.as_deref()) {
+            ("system", Some("init")) => Body::Init(Init::of(&object)),
+            ("system", Some("session_state_changed")) => {
+                Body::SessionState(text(&object, "state").unwrap_or_default())
+            }
+            ("system", Some("api_retry")) => Body::ApiRetry(ApiRetry::of(&object)),
+            ("assistant", _) => Body::Assistant(Assistant::of(object)),
+            ("user", _) => Body::User(User::of(object)),
+            ("stream_event", _) => Body::StreamEvent(object.remove("event").unwrap_or_default()),
+            ("result", _) => Body::Result(Box::new(TurnResult::of(object))),
+            ("transcript_mirror", _) => match TranscriptMirror::of(line) {
+                Some(mirror) => Body::TranscriptMirror(mirror),
+                None => Body::Other { kind, subtype },
+            },
+            _ => Body::Other { kind, subtype },
+        }
+    }
+}
+
+impl Init {
+    fn of(object: &Map<String, Value>) -> Init {
+        let servers = object.get("mcp_servers").and_then(Value::as_array).into_iter().flatten();
+        let server = |server: &Value| {
+            let server = server.as_object()?;
+            Some((text(server, "name")?, text(server, "status").unwrap_or_default()))
+        };
+        Init {
+            session_id: text(object, "session_id").unwrap_or_default(),
+            cwd: text(object, "cwd"),
+            model: text(object, "model"),
+            tools: texts(object, "tools"),
+            mcp_servers: servers.filter_map(server).collect(),
+            permission_mode: text(object, "permissionMode"),
+            version: text(object, "claude_code_version"),
+            api_key_source: text(object, "apiKeySource"),
+            capabilities: texts(object, "capabilities"),
+        }
+    }
+}
+
+impl Assistant {
+    fn of(mut object: Map<String, Value>) -> Assistant {
+        let mut message = inner(&mut object);
+        Assistant {
+            id: text(&message, "id"),
+            model: text(&message, "model"),
+            usage: message.get("usage").and_then(Usage::of),
+            content: Block::all(message.remove("content")),
+            error: text(&object, "error"),
+            parent_tool_use_id: text(&object, "parent_tool_use_id"),
+            session_id: text(&object, "session_id"),
+            uuid: text(&object, "uuid"),
+        }
+    }
+}
+
+impl User {
+    fn of(mut object: Map<String, Value>) -> User {
+        let mut message = inner(&mut object);
+        User {
+            content: Block::all(message.remove("content")),
+            tool_use_result: object.remove("tool_use_result"),
+            parent_tool_use_id: text(&object, "parent_tool_use_id"),
+            session_id: text(&object, "session_id"),
+            uuid: text(&object, "uuid"),
+        }
+    }
+}
+
+impl Block {
+    /// Reads the blocks of a message; a text alone is one block.
+    fn all(content: Option<Value>) -> Vec<Block> {
+        match content {
+            Some(Value::Array(blocks)) => blocks.into_iter().map(Block::of).collect(),
+            Some(Value::String(text)) => vec![Block::Text(text)],
+            Some(Value::Null) | None => Vec::new(),
+            Some(other) => vec![Block::Other(other)],
+        }
+    }
+
+    fn of(block: Value) -> Block {
+        Block::known(&block).unwrap_or(Block::Other(block))
+    }
+
+    /// Reads a block of a known type.
+    fn known(block: &Value) -> Option<Block> {
+        let block = block.as_object()?;
+        Some(match block.get("type")?.as_str()? {
+            "text" => Block::Text(text(block, "text")?),
+            "thinking" => {
+                Block::Thinking { thinking: text(block, "thinking")?, signature: text(block, "signature") }
+            }
+            "tool_use" => Block::ToolUse {
+                id: text(block, "id")?,
+                name: text(block, "name")?,
+                input: block.get("input").cloned().unwrap_or_default(),
+            },
+            "tool_result" => Block::ToolResult {
+                tool_use_id: text(block, "tool_use_id")?,
+                content: block.get("content").cloned().unwrap_or_default(),
+                is_error: flag(block, "is_error"),
+            },
+            _ => return None,
+        })
+    }
+}
+
+impl Usage {
+    pub(super) fn of(value: &Value) -> Option<Usage> {
+        let usage = value.as_object()?;
+        Some(Usage {
+            input_tokens: count(usage, "input_tokens").unwrap_or_default(),
+            output_tokens: count(usage, "output_tokens").unwrap_or_default(),
+            cache_creation_input_tokens: count(usage, "cache_creation_input_tokens").unwrap_or_default(),
+            cache_read_input_tokens: count(usage, "cache_read_input_tokens").unwrap_or_default(),
+        })
+    }
+}
+
+impl ApiRetry {
+    fn of(object: &Map<String, Value>) -> ApiRetry {
+        ApiRetry {
+            attempt: count(object, "attempt"),
+            max_retries: count(object, "max_retries"),
+            retry_delay_ms: object.get("retry_delay_ms").and_then(Value::as_f64),
+            error_status: count(object, "error_status"),
+            error: text(object, "error"),
+        }
+    }
+}
+
+impl TranscriptMirror {
+    fn of(line: &str) -> Option<TranscriptMirror> {
+        #[derive(Deserialize)]
+        struct Mirror {
+            #[serde(rename = "filePath")]
+            file_path: String,
+            entries: Vec<Box<RawValue>>,
+        }
+        let Mirror { file_path, entries } = serde_json::from_str(line).ok()?;
+        Some(TranscriptMirror { file_path, entries })
+    }
+}
+
+/// Takes the object `message` out of a message.
+fn inner(object: &mut Map<String, Value>) -> Map<String, Value> {
+    match object.remove("message") {
+        Some(Value::Object(message)) => message,
+        _ => Map::new(),
+    }
+}
+
+/// Returns a text of an object.
+pub(super) fn text(object: &Map<String, Value>, name: &str) -> Option<String> {
+    object.get(name)?.as_str().map(str::to_owned)
+}
+
+/// Returns the texts of a list of an object; what is no text is left out.
+pub(super) fn texts(object: &Map<String, Value>, name: &str) -> Vec<String> {
+    let list = object.get(name).and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+/// Returns a number of an object that counts something.
+pub(super) fn count(object: &Map<String, Value>, name: &str) -> Option<u64> {
+    object.get(name)?.as_u64()
+}
+
+/// Returns whether a flag of an object is set.
+pub(super) fn flag(object: &Map<String, Value>, name: &str) -> bool {
+    object.get(name).and_then(Value::as_bool).unwrap_or_default()
+}

@@ -1,0 +1,205 @@
+//! The program as a process: started in a group that dies with this process, its standard error kept, and ended.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foldlog::process::{ProcessGroup, ProcessIdentity};
+use parking_lot::Mutex;
+
+use super::error::{Error, ErrorKind, Stage};
+use super::options::{ClientOptions, Variables};
+
+/// Longest pause between two looks at whether the program has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Time that the rest of the standard error has to arrive once the program has ended: a program that it started may
+/// still hold the pipe.
+const STDERR_WITHIN: Duration = Duration::from_millis(500);
+
+/// Package that installs the program.
+const INSTALL: &str =
+    "install it with `npm install -g @anthropic-ai/claude-code`, or set `program` to where it is";
+
+/// Holds the pipes of a program that was just started.
+pub(super) struct Pipes {
+    pub(super) stdin: ChildStdin,
+    pub(super) stdout: ChildStdout,
+}
+
+/// Holds the program, from its start until it was waited for.
+pub(super) struct Process {
+    state: Mutex<State>,
+    identity: ProcessIdentity,
+    stderr: Arc<Mutex<VecDeque<u8>>>,
+    stderr_end: Mutex<Receiver<()>>,
+    /// File of a long system prompt, which is removed with this.
+    _prompt: Option<PromptFile>,
+}
+
+struct State {
+    child: Child,
+    group: ProcessGroup,
+    exit: Option<ExitStatus>,
+}
+
+/// Removes a file when dropped.
+pub(super) struct PromptFile(pub(super) PathBuf);
+
+impl Drop for PromptFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Process {
+    /// Starts the program.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Options`], [`ErrorKind::FolderNotFound`], [`ErrorKind::ProgramNotFound`] or [`ErrorKind::Spawn`].
+    pub(super) fn start(
+        options: &ClientOptions,
+        environment: &Variables,
+        prompt: Option<PromptFile>,
+    ) -> Result<(Process, Pipes), Error> {
+        let mut command = Command::new(&options.program);
+        command.args(options.arguments()?).current_dir(&options.cwd).env_clear().envs(environment.iter());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if !options.cwd.is_dir() {
+            let reason = format!("the working folder {} does not exist", options.cwd.display());
+            return Err(Error::new(ErrorKind::FolderNotFound, Stage::Spawn, reason));
+        }
+        let spawn = |what: &'static str| {
+            move |error: io::Error| Error::new(ErrorKind::Spawn, Stage::Spawn, what).because(error)
+        };
+        let group = ProcessGroup::start().map_err(spawn("the program's process group cannot be started"))?;
+        let mut child = group.spawn(&mut command).map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                let reason = format!("there is no program `{}`: {INSTALL}", options.program.display());
+                return Error::new(ErrorKind::ProgramNotFound, Stage::Spawn, reason).because(error);
+            }
+            spawn("the program cannot be started")(error)
+        })?;
+        let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
+        let identity = ProcessIdentity::of(child.id());
+        let mut state = State { child, group, exit: None };
+        let (Some(((stdin, stdout), stderr)), Some(identity)) = (pipes, identity) else {
+            state.kill();
+            let reason = "the system does not show the program, in /proc";
+            return Err(Error::new(ErrorKind::Spawn, Stage::Spawn, reason));
+        };
+        match keep_end(stderr, options.stderr_limit) {
+            Ok((stderr, end)) => {
+                let (state, stderr_end) = (Mutex::new(state), Mutex::new(end));
+                let process = Process { state, identity, stderr, stderr_end, _prompt: prompt };
+                Ok((process, Pipes { stdin, stdout }))
+            }
+            Err(error) => {
+                state.kill();
+                Err(spawn("no thread can be started")(error))
+            }
+        }
+    }
+
+    /// Returns which process it is.
+    pub(super) fn identity(&self) -> &ProcessIdentity {
+        &self.identity
+    }
+
+    /// Returns how the program ended, or `None` while it runs.
+    pub(super) fn exit(&self) -> Option<ExitStatus> {
+        self.state.lock().exit()
+    }
+
+    /// Waits until the program has ended or `until` has passed.
+    pub(super) fn wait(&self, until: Instant) -> Option<ExitStatus> {
+        let mut pause = Duration::from_micros(200);
+        loop {
+            let exit = self.exit();
+            if exit.is_some() || Instant::now() >= until {
+                return exit;
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LOOK);
+        }
+    }
+
+    /// Asks the program to end, with SIGTERM.
+    pub(super) fn terminate(&self) {
+        self.identity.terminate();
+    }
+
+    /// Kills the program and what is left of its group, and waits for it.
+    pub(super) fn kill(&self) -> Option<ExitStatus> {
+        let mut state = self.state.lock();
+        state.kill();
+        state.exit()
+    }
+
+    /// Returns the end of what the program wrote to its standard error. Once the program has ended, waits a moment for
+    /// the rest.
+    pub(super) fn stderr(&self) -> String {
+        if self.exit().is_some() {
+            let _ = self.stderr_end.lock().recv_timeout(STDERR_WITHIN);
+        }
+        let kept: Vec<u8> = self.stderr.lock().iter().copied().collect();
+        String::from_utf8_lossy(&kept).into_owned()
+    }
+}
+
+impl State {
+    fn exit(&mut self) -> Option<ExitStatus> {
+        if self.exit.is_none() {
+            self.exit = self.child.try_wait().ok().flatten();
+        }
+        self.exit
+    }
+
+    fn kill(&mut self) {
+        if self.exit().is_none() {
+            let _ = self.child.kill();
+        }
+        self.group.kill();
+        if self.exit.is_none() {
+            self.exit = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Keeps the last bytes of a pipe, on a thread of its own. The receiver hears when the pipe has ended.
+#[expect(clippy::type_complexity, reason = "it is taken apart at once")]
+fn keep_end(mut pipe: ChildStderr, limit: usize) -> io::Result<(Arc<Mutex<VecDeque<u8>>>, Receiver<()>)> {
+    let kept = Arc::new(Mutex::new(VecDeque::new()));
+    let (end, ended) = channel();
+    let to = Arc::clone(&kept);
+    thread::Builder::new().name("foldlog-claude-stderr".to_owned()).spawn(move || {
+        let mut buffer = vec![0; 8 << 10];
+        loop {
+            let read = match pipe.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            let mut kept = to.lock();
+            kept.extend(buffer.iter().take(read));
+            let over = kept.len().saturating_sub(limit);
+            kept.drain(..over);
+        }
+        // Whoever waits hears of it by the channel's end, or has gone.
+        drop(end);
+    })?;
+    Ok((kept, ended))
+}

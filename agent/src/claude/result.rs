@@ -1,0 +1,168 @@
+//! Results of turns, and why a turn failed.
+
+use serde_json::{Map, Value};
+
+use super::message::{Usage, count, flag, text, texts};
+
+/// Tells how a turn ended: the program's message `result`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TurnResult {
+    /// `success`, `error_during_execution`, `error_max_turns`, `error_max_budget_usd`, or another one. A failure of the
+    /// model's provider is `success` too, with `is_error` set.
+    pub subtype: String,
+    /// Whether the turn failed.
+    pub is_error: bool,
+    /// Last text of the model, or the text of the failure.
+    pub result: Option<String>,
+    /// What went wrong, in the program's words.
+    pub errors: Vec<String>,
+    /// Output that the JSON schema asked for. A turn may end well without it.
+    pub structured_output: Option<Value>,
+    /// HTTP status of the provider's failure.
+    pub api_error_status: Option<u64>,
+    /// Why the turn ended, such as `completed`, `max_turns` or `aborted_tools`.
+    pub terminal_reason: Option<String>,
+    /// Number of the model's answers.
+    pub num_turns: Option<u64>,
+    /// Id of the session.
+    pub session_id: Option<String>,
+    /// Usage of this turn.
+    pub usage: Option<Usage>,
+    /// Cost of the whole session so far, also of what was resumed, in US dollars.
+    pub total_cost_usd: Option<f64>,
+    /// Usage and cost of each model, over the whole session so far.
+    pub model_usage: Option<Value>,
+    /// Usage and cost of each model since the last result; older versions of the program do not tell.
+    pub model_usage_since_last_result: Option<Value>,
+    /// Calls that were refused.
+    pub permission_denials: Vec<Value>,
+    /// Time that the turn took, in milliseconds.
+    pub duration_ms: Option<u64>,
+}
+
+/// Says why a turn failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The provider limits the rate (429).
+    RateLimited,
+    /// The provider is overloaded (529).
+    Overloaded,
+    /// The provider failed (5xx).
+    ProviderFailed,
+    /// The provider cannot be reached.
+    Unreachable,
+    /// The provider refuses the key (401, 403).
+    Authentication,
+    /// The provider knows no such model (404).
+    ModelNotFound,
+    /// The provider refuses the request (any other 4xx).
+    InvalidRequest,
+    /// The conversation is too long for the model.
+    PromptTooLong,
+    /// The model gave as many answers as the options allow.
+    MaxTurns,
+    /// The turn cost as much as the options allow.
+    MaxBudget,
+    /// The turn was interrupted.
+    Aborted,
+    /// The program knows no session of the id that was to be resumed.
+    SessionNotFound,
+    /// Anything else.
+    Other,
+}
+
+impl FailureKind {
+    /// Returns whether the same turn may succeed later: the provider limits the rate, is overloaded, failed or cannot be
+    /// reached.
+    pub fn is_retryable(self) -> bool {
+        use FailureKind::{Overloaded, ProviderFailed, RateLimited, Unreachable};
+        matches!(self, RateLimited | Overloaded | ProviderFailed | Unreachable)
+    }
+}
+
+/// How the program begins the error for a session that it does not know.
+const NO_CONVERSATION: &str = "No conversation found with session ID";
+
+/// Names of the errors of a provider that cannot be reached.
+const UNREACHABLE: [&str; 5] = ["ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "ETIMEDOUT", "ConnectionRefused"];
+
+impl TurnResult {
+    pub(super) fn of(mut object: Map<String, Value>) -> TurnResult {
+        let denials = object.remove("permission_denials");
+        TurnResult {
+            subtype: text(&object, "subtype").unwrap_or_default(),
+            is_error: flag(&object, "is_error"),
+            result: text(&object, "result"),
+            errors: texts(&object, "errors"),
+            structured_output: object.remove("structured_output").filter(|output| !output.is_null()),
+            api_error_status: count(&object, "api_error_status"),
+            terminal_reason: text(&object, "terminal_reason"),
+            num_turns: count(&object, "num_turns"),
+            session_id: text(&object, "session_id"),
+            usage: object.get("usage").and_then(Usage::of),
+            total_cost_usd: object.get("total_cost_usd").and_then(Value::as_f64),
+            model_usage: object.remove("modelUsage"),
+            model_usage_since_last_result: object.remove("model_usage_since_last_result"),
+            permission_denials: match denials {
+                Some(Value::Array(denials)) => denials,
+                _ => Vec::new(),
+            },
+            duration_ms: count(&object, "duration_ms"),
+        }
+    }
+
+    /// Returns why the turn failed, or `None` if it did not. A turn that a hook ended did not fail.
+    pub fn failure(&self) -> Option<FailureKind> {
+        let reason = self.terminal_reason.as_deref().unwrap_or_default();
+        if reason.starts_with("aborted_") {
+            return Some(FailureKind::Aborted);
+        }
+        if !self.is_error && !self.subtype.starts_with("error_") {
+            return None;
+        }
+        Some(match (self.subtype.as_str(), reason) {
+            ("error_max_turns", _) | (_, "max_turns") => FailureKind::MaxTurns,
+            ("error_max_budget_usd", _) | (_, "budget_exhausted") => FailureKind::MaxBudget,
+            (_, "prompt_too_long") => FailureKind::PromptTooLong,
+            _ if self.errors.iter().any(|error| error.contains(NO_CONVERSATION)) => {
+                FailureKind::SessionNotFound
+            }
+            _ => self.provider_failure(),
+        })
+    }
+
+    /// Returns what the program says of a failure, unescaped: its text, or its errors.
+    pub fn failure_text(&self) -> String {
+        match &self.result {
+            Some(result) if !result.is_empty() => result.clone(),
+            _ => self.errors.join("; "),
+        }
+    }
+
+    /// Tells a failure of the provider by its status, or by its text: older versions of the program give no status.
+    fn provider_failure(&self) -> FailureKind {
+        let text = self.failure_text();
+        let contains = |names: &[&str]| names.iter().any(|name| text.contains(name));
+        match self.api_error_status.or_else(|| status_in(&text)) {
+            Some(429) => FailureKind::RateLimited,
+            Some(529) => FailureKind::Overloaded,
+            Some(500..600) => FailureKind::ProviderFailed,
+            Some(401 | 403) => FailureKind::Authentication,
+            Some(404) => FailureKind::ModelNotFound,
+            Some(400..500) => FailureKind::InvalidRequest,
+            _ if contains(&UNREACHABLE) => FailureKind::Unreachable,
+            _ if contains(&["authentication_failed", "/login"]) => FailureKind::Authentication,
+            _ if contains(&["issue with the selected model"]) => FailureKind::ModelNotFound,
+            _ => FailureKind::Other,
+        }
+    }
+}
+
+/// Returns the status that stands in the text of a failure, as in `API Error: 529 {...}`.
+fn status_in(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("API Error: ")?;
+    let digits = rest.get(..3)?;
+    let is_status = rest.get(3..).is_none_or(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()));
+    digits.parse().ok().filter(|status| is_status && (400..600).contains(status))
+}

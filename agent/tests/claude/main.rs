@@ -1,0 +1,376 @@
+//! The Claude Code program as an adapter: the real program against a Messages API on loopback. The variable
+//! `FOLDLOG_CLAUDE_CLI` names the program's script `cli.js`; without it, these tests skip and say so.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod api;
+mod world;
+
+use std::fs;
+use std::time::Duration;
+
+use foldlog::audit::LogReader;
+use foldlog::conversation::Role;
+use foldlog::{Session, SessionTypes};
+use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::claude::{OutputBy, RunOptions};
+use foldlog_agent::{Deadline, Error, EvaluateOptions, MarkdownSection, Prompt};
+use serde_json::{Value, json};
+
+use self::api::{Answers, Api, call, text};
+use self::world::{Store, World, cli};
+
+/// Who said what in the conversation of a run.
+fn said(session: &Session) -> Vec<(Role, String)> {
+    let conversation = session.conversation("run").unwrap().unwrap();
+    conversation.sent_messages().into_iter().map(|one| (one.role, one.content.unwrap_or_default())).collect()
+}
+
+/// The calls of a session, each with what became of it.
+fn ledger(session: &Session) -> Vec<(String, String)> {
+    let log = LogReader::open(session.dir()).unwrap();
+    log.ledger().unwrap().into_iter().map(|entry| (entry.tool, entry.outcome.name().to_owned())).collect()
+}
+
+fn native(tools: &[&str]) -> RunOptions {
+    RunOptions {
+        native_tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+        ..RunOptions::default()
+    }
+}
+
+/// The results of tools that a request holds.
+fn results(request: &Value) -> Vec<(String, String, bool)> {
+    let messages = request["messages"].as_array().unwrap();
+    let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
+    blocks
+        .filter(|block| block["type"] == "tool_result")
+        .map(|block| {
+            let text = match &block["content"] {
+                Value::String(text) => text.clone(),
+                other => other[0]["text"].as_str().unwrap_or_default().to_owned(),
+            };
+            let is_error = block["is_error"].as_bool().unwrap_or_default();
+            (block["tool_use_id"].as_str().unwrap().to_owned(), text, is_error)
+        })
+        .collect()
+}
+
+#[test]
+fn a_text_comes_back_and_is_recorded_as_a_conversation() {
+    let Some(cli) = cli() else { return };
+    let api = Api::answering(vec![Answers::With(vec![text("It snows.")])]);
+    let world = World::new();
+    let adapter = world.adapter(&cli, &api, RunOptions::default());
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
+    assert_eq!(response.text, "It snows.");
+    let said = said(&world.session);
+    assert_eq!(said[1..], [(Role::User, "Oslo?".to_owned()), (Role::Assistant, "It snows.".to_owned())]);
+    assert_eq!((response.usage.input, response.usage.output), (100, 20));
+    // What is complete is answered by the log.
+    let again = adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
+    assert_eq!((again.text, api.seen().len()), ("It snows.".to_owned(), 1));
+}
+
+#[test]
+fn a_tool_of_the_host_runs_as_a_transaction_and_its_result_reaches_the_model() {
+    let Some(cli) = cli() else { return };
+    let asked = |id, city| call(id, "mcp__wink__weather", &json!({"city": city}));
+    let api = Api::answering(vec![
+        Answers::With(vec![text("I look."), asked("toolu_1", "Oslo"), asked("toolu_2", "Nowhere")]),
+        Answers::With(vec![text("It snows.")]),
+    ]);
+    let world = World::new();
+    let adapter = world.adapter(&cli, &api, RunOptions::default());
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
+    assert_eq!(response.text, "It snows.");
+    let mut results = results(&api.seen()[1]);
+    // Tools that only read run side by side.
+    results.sort();
+    assert_eq!(results[0], ("toolu_1".to_owned(), "snow".to_owned(), false));
+    assert_eq!(results[1], ("toolu_2".to_owned(), "Tool error: no such city".to_owned(), true));
+    let mut ledger = ledger(&world.session);
+    ledger.sort();
+    let ended = |outcome: &str| ("weather".to_owned(), outcome.to_owned());
+    assert_eq!(ledger, [ended("committed"), ended("failed")]);
+    let roles: Vec<Role> = said(&world.session).into_iter().map(|(role, _)| role).collect();
+    use Role::{Assistant, System, Tool, User};
+    assert!(
+        roles == [System, User, Assistant, Tool, Tool, Assistant]
+            || roles == [System, User, Assistant, Tool, Assistant, Tool, Assistant],
+        "{roles:?}"
+    );
+}
+
+#[test]
+fn a_tool_of_the_programs_own_that_fails_leaves_no_trace_in_the_workspace() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let page = world.workspace().join("page");
+    let api = Api::answering(vec![
+        Answers::With(vec![call("toolu_1", "Write", &json!({"file_path": page, "content": "one"}))]),
+        Answers::With(vec![call(
+            "toolu_2",
+            "Bash",
+            &json!({"command": "echo two > page; echo x > other; exit 3", "description": "d"}),
+        )]),
+        Answers::With(vec![call(
+            "toolu_3",
+            "Bash",
+            &json!({"command": "cat page; echo to-stderr >&2", "description": "d"}),
+        )]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let adapter = world.adapter(&cli, &api, native(&["Write", "Bash"]));
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap();
+    assert_eq!(response.text, "done");
+    assert_eq!(fs::read_to_string(&page).unwrap(), "one");
+    assert!(!world.workspace().join("other").exists());
+    let ledger = ledger(&world.session);
+    let outcomes: Vec<_> = ledger.iter().map(|(tool, outcome)| (tool.as_str(), outcome.as_str())).collect();
+    assert_eq!(outcomes, [("Write", "committed"), ("Bash", "failed"), ("Bash", "committed")]);
+    let results = results(api.seen().last().unwrap());
+    assert!(results[2].1.contains("one"), "{results:?}");
+    assert!(results[1].2, "{results:?}");
+    let last = api.seen()[2].to_string();
+    assert!(last.contains("was rolled back"), "the model is not told of the rollback: {last}");
+}
+
+#[test]
+fn a_tool_that_is_not_on_the_list_does_not_run() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let page = world.workspace().join("page");
+    let api = Api::answering(vec![
+        Answers::With(vec![call("toolu_1", "Write", &json!({"file_path": page, "content": "one"}))]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let adapter = world.adapter(&cli, &api, native(&["Read"]));
+    adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap();
+    assert!(!page.exists());
+    assert!(
+        ledger(&world.session).iter().all(|(_, outcome)| outcome != "committed"),
+        "{:?}",
+        ledger(&world.session)
+    );
+    let results = results(&api.seen()[1]);
+    assert!(results[0].2, "{results:?}");
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
+struct Forecast {
+    snow: bool,
+}
+
+#[test]
+fn a_structured_output_comes_by_the_programs_schema_or_by_the_tool_respond() {
+    let Some(cli) = cli() else { return };
+    for (output_by, tool) in
+        [(OutputBy::JsonSchema, "StructuredOutput"), (OutputBy::RespondTool, "mcp__wink__respond")]
+    {
+        let world = World::new();
+        let api = Api::answering(vec![
+            Answers::With(vec![call("toolu_1", tool, &json!({"snow": true}))]),
+            Answers::With(vec![text("that is it")]),
+        ]);
+        let adapter = world.adapter(&cli, &api, RunOptions { output_by, ..RunOptions::default() });
+        let prompt = Prompt::<Forecast>::structured("tests", "forecast")
+            .with_section(MarkdownSection::new("task", "Say whether it snows."));
+        let response = adapter.evaluate(&prompt, &world.state, world.asking("Oslo?")).unwrap();
+        assert_eq!(response.output, Some(Forecast { snow: true }), "{tool}");
+        let again = adapter.evaluate(&prompt, &world.state, world.asking("Oslo?")).unwrap();
+        assert_eq!(again.output, Some(Forecast { snow: true }), "{tool}");
+    }
+}
+
+#[test]
+fn a_run_that_ends_well_without_its_output_is_an_error_of_its_own() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let api = Api::answering(vec![Answers::With(vec![text("no JSON")])]);
+    let options = RunOptions { output_by: OutputBy::RespondTool, ..RunOptions::default() };
+    let adapter = world.adapter(&cli, &api, options);
+    let prompt = Prompt::<Forecast>::structured("tests", "forecast");
+    let error = adapter.evaluate(&prompt, &world.state, world.asking("Oslo?")).unwrap_err();
+    assert!(matches!(error, Error::OutputMissing { .. }), "{error}");
+}
+
+#[test]
+fn failures_of_the_provider_are_told_apart() {
+    let Some(cli) = cli() else { return };
+    for (status, name) in [(401, "key"), (429, "throttled"), (529, "throttled"), (404, "model")] {
+        let world = World::new();
+        let api = Api::answering(vec![Answers::Fails(status)]);
+        let adapter = world.adapter(&cli, &api, RunOptions::default());
+        let error = adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap_err();
+        match name {
+            "throttled" => assert!(matches!(error, Error::Throttled { .. }), "{status}: {error:?}"),
+            _ => assert!(error.to_string().contains(name), "{status}: {error:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_sessions_folder_alone_resumes_elsewhere() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let asked = call("toolu_1", "mcp__wink__weather", &json!({"city": "Oslo"}));
+    let api = Api::answering(vec![Answers::With(vec![asked]), Answers::With(vec![text("It snows.")])]);
+    let adapter = world.adapter(&cli, &api, RunOptions::default());
+    adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
+    let (id, dir) = (world.session.id(), world.session.dir().to_owned());
+    drop(adapter);
+    let World { folder, session, state } = world;
+    drop(state);
+    session.close().unwrap();
+
+    // Another machine: nothing but the session's folder is there.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let store = elsewhere.path().join("store");
+    Store::open(&store).unwrap();
+    copy(&dir, &store.join("sessions").join(id.to_string()));
+    drop(folder);
+    let types = SessionTypes::builder().build().unwrap();
+    let session = Store::open(&store).unwrap().open_session(id, &types).unwrap();
+    let world = World::of(elsewhere, session);
+    let api = Api::answering(vec![Answers::With(vec![text("Still.")])]);
+    let adapter = world.adapter(&cli, &api, RunOptions::default());
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("And now?")).unwrap();
+    assert_eq!(response.text, "Still.");
+    let request = &api.seen()[0];
+    let told = results(request);
+    assert_eq!(told, [("toolu_1".to_owned(), "snow".to_owned(), false)], "{request}");
+    let texts = request["messages"].to_string();
+    assert!(texts.contains("Oslo?") && texts.contains("It snows.") && texts.contains("And now?"), "{texts}");
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), &target).unwrap();
+        }
+    }
+}
+
+/// All that a run takes from outside is in its log: it does the same again without a program.
+#[test]
+fn a_run_replays_without_a_program_and_without_a_divergence() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let page = world.workspace().join("page");
+    let api = Api::answering(vec![
+        Answers::With(vec![call("toolu_1", "mcp__wink__weather", &json!({"city": "Oslo"}))]),
+        Answers::With(vec![call("toolu_2", "Write", &json!({"file_path": page, "content": "one"}))]),
+        Answers::With(vec![call(
+            "toolu_3",
+            "Bash",
+            &json!({"command": "echo two > page; exit 3", "description": "d"}),
+        )]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let adapter = world.adapter(&cli, &api, native(&["Write", "Bash"]));
+    adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap();
+    let dir = world.session.dir().to_owned();
+    let requests = api.seen().len();
+    let types = SessionTypes::builder().build().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let host = |asked: &str, session: Session| {
+        let again = World::at(elsewhere.path(), session);
+        adapter.evaluate(&again.1, &again.0, world.asking(asked)).map(|response| response.text)
+    };
+    let mut texts = Vec::new();
+    let report = foldlog::testkit::assert_host_replays(&dir, &types, |session| {
+        texts.push(host("Write.", session).unwrap());
+    });
+    assert_eq!(texts, ["done"]);
+    assert!(report.compared > 10, "{report:?}");
+    assert_eq!(api.seen().len(), requests);
+    let log = LogReader::open(&dir).unwrap();
+    let changed = foldlog::replay::Replay::of(&log, &types).run(|session| host("Else.", session).map(drop));
+    assert!(changed.unwrap_err().to_string().contains("$.content"), "another text of the user");
+}
+
+#[test]
+fn a_run_is_interrupted_before_its_deadline_and_can_be_resumed() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let api = Api::start(|_, number| match number {
+        0 => Answers::With(vec![call(
+            "toolu_1",
+            "Bash",
+            &json!({"command": "echo half > page; sleep 60", "description": "d"}),
+        )]),
+        _ => Answers::With(vec![text("done")]),
+    });
+    let adapter = world.adapter(&cli, &api, native(&["Bash"]));
+    let mut options = world.asking("Write.");
+    options.deadline = Deadline::after(Duration::from_secs(6));
+    let error = adapter.evaluate(&world.prompt(), &world.state, options).unwrap_err();
+    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+    assert!(!world.workspace().join("page").exists());
+    let ledger = ledger(&world.session);
+    assert_eq!(ledger.len(), 1, "{ledger:?}");
+    assert_eq!(ledger[0].1, "failed");
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Go on.")).unwrap();
+    assert_eq!(response.text, "done");
+    let last = api.seen().last().unwrap().to_string();
+    assert!(last.contains("Go on.") && last.contains("Write."), "{last}");
+}
+
+#[test]
+fn a_program_that_is_killed_leaves_a_run_that_is_resumed() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let api = Api::answering(vec![
+        Answers::With(vec![call("toolu_1", "mcp__wink__weather", &json!({"city": "Oslo"}))]),
+        Answers::With(vec![call(
+            "toolu_2",
+            "Bash",
+            &json!({"command": "echo half > page; kill -9 $PPID; sleep 1", "description": "d"}),
+        )]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let adapter = world.adapter(&cli, &api, native(&["Bash"]));
+    let error = adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap_err();
+    assert!(error.to_string().contains("killed by signal 9"), "{error}");
+    assert!(!world.workspace().join("page").exists());
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap();
+    assert_eq!(response.text, "done");
+    let ran: Vec<_> = ledger(&world.session).into_iter().filter(|(tool, _)| tool == "weather").collect();
+    assert_eq!(ran.len(), 1, "a committed call ran twice");
+    let told = results(api.seen().last().unwrap());
+    assert!(told.contains(&("toolu_1".to_owned(), "snow".to_owned(), false)), "{told:?}");
+}
+
+#[test]
+fn a_stateful_adapter_remembers_and_forks() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let api = Api::answering(["one", "two", "three"].map(|said| Answers::With(vec![text(said)])).to_vec());
+    let adapter = world.adapter(&cli, &api, RunOptions::default()).stateful();
+    let ask = |id: &str| {
+        let options = EvaluateOptions { evaluation_id: Some(id.to_owned()), ..world.asking(id) };
+        adapter.evaluate(&world.prompt(), &world.state, options).unwrap().text
+    };
+    assert_eq!(ask("first"), "one");
+    let id = adapter.session_id().unwrap();
+    assert_eq!(ask("second"), "two");
+    assert_eq!(adapter.session_id(), Some(id.clone()));
+    assert!(
+        api.seen()[1].to_string().contains("first"),
+        "the model was told nothing of the first evaluation"
+    );
+    let fork = adapter.fork_session().unwrap();
+    assert_eq!(ask("third"), "three");
+    assert_eq!(adapter.session_id(), Some(fork.clone()));
+    assert_ne!(fork, id);
+    assert!(api.seen()[2].to_string().contains("second"));
+    adapter.reset_session();
+    assert_eq!(ask("fourth"), "three");
+    assert!(!api.seen()[3].to_string().contains("second"), "a fresh session knows of an earlier one");
+}

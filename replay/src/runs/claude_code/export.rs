@@ -1,0 +1,209 @@
+//! Writes the files of an imported transcript again.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use foldlog::audit::{LogReader, StateReader};
+use foldlog::{Slice, Value};
+use foldlog_codec::escape;
+
+use super::{Files, Lines};
+use crate::failure::{Failure, Result};
+use crate::verbs::transcript::escaped;
+
+/// Counts what was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Exported {
+    /// Number of files.
+    pub files: u64,
+    /// Number of lines, of all files.
+    pub lines: u64,
+}
+
+/// A file that a session names.
+struct Named {
+    file: u64,
+    name: String,
+}
+
+/// Writes the files into the folder `out`, which is made if it is not there, byte for byte as they were. No file that is
+/// there is changed.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the session holds no transcript, or names a file outside of the folder.
+/// - [`Failure::File`] if a file cannot be written, or is there already.
+/// - [`Failure::Engine`] if the session cannot be read.
+pub fn export(reader: &LogReader, out: &Path) -> Result<Exported> {
+    let state = reader.state_reader()?;
+    let files = named(&state)?;
+    // All names are looked at before the first file is made.
+    let parts: Vec<Vec<&str>> = files.iter().map(parts).collect::<Result<_>>()?;
+    make_folder(out)?;
+    let mut exported = Exported::default();
+    let mut files = files.iter().zip(&parts);
+    let mut current: Option<Open> = None;
+    each_line(&state, &mut |line| {
+        while current.as_ref().is_none_or(|open| open.file != line.file) {
+            let next =
+                files.next().ok_or_else(|| inconsistent("its lines are not in the order of its files"))?;
+            close(current.replace(make(out, next)?))?;
+            exported.files += 1;
+        }
+        exported.lines += 1;
+        let newline: &[u8] = if line.ended { b"\n" } else { b"" };
+        let Some(open) = &mut current else { return Ok(()) };
+        let written = open.writer.write_all(line.bytes()).and_then(|()| open.writer.write_all(newline));
+        written.map_err(|source| Failure::File { path: open.path.clone(), source })
+    })?;
+    close(current)?;
+    // Files without lines.
+    for next in files {
+        close(Some(make(out, next)?))?;
+        exported.files += 1;
+    }
+    Ok(exported)
+}
+
+/// Holds a file that is written.
+struct Open {
+    file: u64,
+    path: PathBuf,
+    writer: BufWriter<fs::File>,
+}
+
+fn close(open: Option<Open>) -> Result<()> {
+    let Some(Open { path, mut writer, .. }) = open else { return Ok(()) };
+    writer.flush().map_err(|source| Failure::File { path, source })
+}
+
+/// Writes the lines of the transcript's only file to `stdout`, escaped: equal as JSON, but not byte for byte.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the session holds no transcript, or one of several files.
+/// - [`Failure::Output`] if the lines cannot be written.
+/// - [`Failure::Engine`] if the session cannot be read.
+pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<Exported> {
+    let state = reader.state_reader()?;
+    let files = named(&state)?;
+    if files.len() > 1 {
+        let what = format!("the transcript has {} files", files.len());
+        return Err(Failure::usage(what, "give the folder that they are written into: --out DIR"));
+    }
+    let mut exported = Exported { files: 1, lines: 0 };
+    each_line(&state, &mut |line| {
+        exported.lines += 1;
+        let text = String::from_utf8_lossy(line.bytes());
+        stdout.write_all(escaped(&text).as_bytes())?;
+        Ok(stdout.write_all(b"\n")?)
+    })?;
+    Ok(exported)
+}
+
+fn inconsistent(reason: &str) -> Failure {
+    Failure::usage(
+        format!("the session holds no transcript of Claude Code that can be written: {reason}"),
+        "`foldlog import claude-code FILE --store STORE` imports one",
+    )
+}
+
+/// Holds a line of a file.
+struct Kept {
+    file: u64,
+    raw: Value,
+    ended: bool,
+}
+
+impl Kept {
+    fn of(mut item: Value) -> Option<Kept> {
+        let ended = item.get("ended") != Some(&Value::Bool(false));
+        Some(Kept { file: item.get("file")?.as_u64()?, raw: item.remove("raw")?, ended })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.raw {
+            Value::Str(text) => text.as_bytes(),
+            Value::Bin(bytes) => bytes,
+            _ => &[],
+        }
+    }
+}
+
+/// Hands the items of a slice to `visit`, in order.
+fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
+    let Some(slice) = state.slice(S::NAME) else { return Err(inconsistent("it has none of its slices")) };
+    let mut failure = None;
+    slice.read(|_, bytes| {
+        let value = Value::decode(bytes).map_err(|error| inconsistent(&error.to_string()));
+        failure = value.and_then(&mut *visit).err();
+        Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    failure.map_or(Ok(()), Err)
+}
+
+fn each_line(state: &StateReader, visit: &mut dyn FnMut(Kept) -> Result<()>) -> Result<()> {
+    each_item::<Lines>(state, &mut |item| {
+        visit(Kept::of(item).ok_or_else(|| inconsistent("an item is no line"))?)
+    })
+}
+
+fn named(state: &StateReader) -> Result<Vec<Named>> {
+    let mut files = Vec::new();
+    each_item::<Files>(state, &mut |item| {
+        let name = item.get("name").and_then(Value::as_str).map(str::to_owned);
+        let file = item.get("file").and_then(Value::as_u64);
+        let named = file.zip(name).map(|(file, name)| Named { file, name });
+        files.push(named.ok_or_else(|| inconsistent("an item is no name of a file"))?);
+        Ok(())
+    })?;
+    if files.is_empty() { Err(inconsistent("it names no file")) } else { Ok(files) }
+}
+
+/// Divides a name into its parts, none of which leads out of the folder.
+fn parts(named: &Named) -> Result<Vec<&str>> {
+    let parts: Vec<&str> = named.name.split('/').collect();
+    let is_name = |part: &&str| {
+        let mut components = Path::new(part).components();
+        let only = matches!(components.next(), Some(Component::Normal(name)) if name == *part);
+        only && components.next().is_none() && !part.contains('\0')
+    };
+    if parts.iter().all(is_name) {
+        return Ok(parts);
+    }
+    let what = format!("the session names a file outside of the folder: `{}`", escape::text(&named.name));
+    Err(Failure::usage(what, "nothing was written; do not trust this session"))
+}
+
+/// Makes a folder for its user alone, unless it is there.
+fn make_folder(path: &Path) -> Result<()> {
+    let made = match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    };
+    made.map_err(|source| Failure::File { path: path.to_owned(), source })
+}
+
+/// Makes a file below the folder, and the folders that lead to it. None of these may be a link.
+fn make(out: &Path, (named, parts): (&Named, &Vec<&str>)) -> Result<Open> {
+    let mut path = out.to_owned();
+    let failed = |path: &Path, source| Failure::File { path: path.to_owned(), source };
+    let Some((name, folders)) = parts.split_last() else { return Err(inconsistent("a file has no name")) };
+    for folder in folders {
+        path.push(folder);
+        make_folder(&path)?;
+        let found = fs::symlink_metadata(&path).map_err(|source| failed(&path, source))?;
+        if !found.is_dir() {
+            return Err(failed(&path, io::Error::from(io::ErrorKind::NotADirectory)));
+        }
+    }
+    path.push(name);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    match file {
+        Ok(file) => Ok(Open { file: named.file, path, writer: BufWriter::new(file) }),
+        Err(source) => Err(failed(&path, source)),
+    }
+}

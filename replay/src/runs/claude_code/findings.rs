@@ -1,0 +1,96 @@
+//! What an import reports of a transcript.
+
+use std::fmt;
+
+use foldlog_codec::escape;
+use serde::Serialize;
+
+use crate::reading::shortened;
+
+/// Number of characters of an id that a person is shown.
+const ID_CHARS_MAX: usize = 80;
+
+/// Names what an import reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// No file has the line's `parentUuid`.
+    DanglingParent,
+    /// No file has the line's `logicalParentUuid`.
+    DanglingLogicalParent,
+    /// The line's ancestors lead back to it.
+    Cycle,
+    /// A message begins a further part, without a parent.
+    SecondBeginning,
+    /// The file's last line was cut.
+    TornLine,
+    /// A line is no JSON object.
+    MalformedLine,
+    /// Lines repeat earlier ones.
+    ReplayedLines,
+    /// The line's `uuid` is another line's, which says something else.
+    RepeatedUuid,
+    /// No call is known to have started the sub-agent.
+    AgentWithoutCall,
+    /// A call that started a sub-agent has no result.
+    CallWithoutResult,
+}
+
+/// Reports something about a transcript.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What is reported.
+    pub kind: FindingKind,
+    /// Name of the file.
+    pub file: String,
+    /// Number of the line, from 1.
+    pub line: u64,
+    /// Number of lines, for [`ReplayedLines`](FindingKind::ReplayedLines).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u64>,
+    /// Id of what is missing, repeated or without a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { kind, file, line, lines, id } = self;
+        let id = shortened(id.as_deref().unwrap_or_default(), ID_CHARS_MAX);
+        let id = escape::text(&id);
+        write!(f, "{}, line {line}: ", escape::text(file))?;
+        match kind {
+            FindingKind::DanglingParent => {
+                write!(f, "its parent `{id}` is in no file; it stands where its time says")
+            }
+            FindingKind::DanglingLogicalParent => {
+                write!(f, "its logical parent `{id}` is in no file; it stands where its time says")
+            }
+            FindingKind::Cycle => {
+                write!(f, "its ancestors lead back to it; it stands where its time says")
+            }
+            FindingKind::SecondBeginning => {
+                write!(f, "it has no parent, and is not the first message; it stands where its time says")
+            }
+            FindingKind::TornLine => write!(f, "the line was cut; it is kept, and says nothing"),
+            FindingKind::MalformedLine => write!(f, "it is no JSON object; it is kept, and says nothing"),
+            FindingKind::ReplayedLines => {
+                let (lines, repeat) = match lines.unwrap_or_default() {
+                    1 => ("1 line".to_owned(), "repeats"),
+                    lines => (format!("{lines} lines"), "repeat"),
+                };
+                write!(f, "{lines} from here on {repeat} earlier ones; they are kept, and count once")
+            }
+            FindingKind::RepeatedUuid => {
+                write!(f, "its uuid `{id}` is another line's; it counts as a line of its own")
+            }
+            FindingKind::AgentWithoutCall => {
+                write!(f, "no call started the sub-agent `{id}`; it is a conversation of its own")
+            }
+            FindingKind::CallWithoutResult => {
+                write!(f, "the call `{id}` started a sub-agent and has no result; it ends as failed")
+            }
+        }
+    }
+}

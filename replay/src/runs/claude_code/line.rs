@@ -1,0 +1,355 @@
+//! Reads one line: the fields that say where it belongs, and the content of a message.
+//!
+//! A field of another type than expected counts as missing. Nothing that is nested is looked into before it is asked for,
+//! so that a line may be as deep as it likes.
+
+use foldlog::conversation::TokenUsage;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+/// A field that was not looked into.
+type Field<'a> = Option<&'a RawValue>;
+
+/// Holds the fields of a line.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Field<'a>,
+    #[serde(borrow, default)]
+    uuid: Field<'a>,
+    #[serde(borrow, default)]
+    parent_uuid: Field<'a>,
+    #[serde(borrow, default)]
+    logical_parent_uuid: Field<'a>,
+    #[serde(borrow, default)]
+    timestamp: Field<'a>,
+    #[serde(borrow, default)]
+    is_sidechain: Field<'a>,
+    #[serde(borrow, default)]
+    agent_id: Field<'a>,
+    #[serde(borrow, default)]
+    message: Field<'a>,
+    #[serde(borrow, default)]
+    tool_use_result: Field<'a>,
+    #[serde(borrow, default)]
+    data: Field<'a>,
+    #[serde(borrow, default, rename = "parentToolUseID")]
+    parent_call: Field<'a>,
+    #[serde(borrow, default, rename = "parent_tool_use_id")]
+    parent_call_of_stream: Field<'a>,
+    #[serde(borrow, default)]
+    message_id: Field<'a>,
+    #[serde(borrow, default)]
+    snapshot: Field<'a>,
+}
+
+/// Holds the field that names an agent.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named<'a> {
+    #[serde(borrow, default)]
+    agent_id: Field<'a>,
+}
+
+/// Holds the fields of a message.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Message<'a> {
+    #[serde(borrow, default)]
+    id: Field<'a>,
+    #[serde(borrow, default)]
+    role: Field<'a>,
+    #[serde(borrow, default)]
+    model: Field<'a>,
+    #[serde(borrow, default)]
+    content: Field<'a>,
+    #[serde(borrow, default)]
+    usage: Field<'a>,
+    #[serde(borrow, default)]
+    stop_reason: Field<'a>,
+}
+
+/// Holds the fields of a block, and the block as it is.
+#[derive(Debug)]
+pub(super) struct Block<'a> {
+    /// The block.
+    pub(super) raw: &'a str,
+    /// What it is.
+    pub(super) content: BlockContent<'a>,
+}
+
+/// Holds what a block is.
+#[derive(Debug)]
+pub(super) enum BlockContent<'a> {
+    /// A text.
+    Text(String),
+    /// A call.
+    Call {
+        /// Id of the call.
+        id: String,
+        /// Name of the tool.
+        name: String,
+        /// Arguments: JSON.
+        input: &'a str,
+    },
+    /// The result of a call.
+    Result {
+        /// Id of the call.
+        id: String,
+        /// The result: JSON.
+        content: Field<'a>,
+        /// Whether the call failed.
+        failed: bool,
+    },
+    /// Anything else.
+    Other,
+}
+
+#[derive(Deserialize)]
+struct BlockFields<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Field<'a>,
+    #[serde(borrow, default)]
+    text: Field<'a>,
+    #[serde(borrow, default)]
+    id: Field<'a>,
+    #[serde(borrow, default)]
+    name: Field<'a>,
+    #[serde(borrow, default)]
+    input: Field<'a>,
+    #[serde(borrow, default)]
+    tool_use_id: Field<'a>,
+    #[serde(borrow, default)]
+    content: Field<'a>,
+    #[serde(borrow, default)]
+    is_error: Field<'a>,
+}
+
+/// Holds the content of a message.
+#[derive(Debug)]
+pub(super) enum Content<'a> {
+    /// `null`, or nothing.
+    None,
+    /// A text.
+    Text(String),
+    /// Blocks.
+    Blocks(Vec<Block<'a>>),
+}
+
+/// Holds the field of a call's arguments that a sub-agent is told.
+#[derive(Deserialize)]
+struct Prompted<'a> {
+    #[serde(borrow, default)]
+    prompt: Field<'a>,
+}
+
+/// Holds the files of a snapshot.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Snapshot<'a> {
+    #[serde(borrow, default)]
+    tracked_file_backups: Field<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Backup<'a> {
+    #[serde(borrow, default)]
+    backup_file_name: Field<'a>,
+}
+
+/// Reads a field as some type, `None` if it is of another one.
+fn field<T: DeserializeOwned>(field: Field<'_>) -> Option<T> {
+    serde_json::from_str(field?.get()).ok()
+}
+
+/// Reads the fields of an object, `None` if the field is no object.
+fn fields<'a, T: Deserialize<'a>>(field: Field<'a>) -> Option<T> {
+    let raw = field?.get();
+    if raw.starts_with('{') { serde_json::from_str(raw).ok() } else { None }
+}
+
+impl<'a> Line<'a> {
+    /// Reads a line; `None` if it is no JSON object.
+    pub(super) fn read(bytes: &'a [u8]) -> Option<Line<'a>> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim();
+        if text.starts_with('{') { serde_json::from_str(text).ok() } else { None }
+    }
+
+    pub(super) fn kind(&self) -> Option<String> {
+        field(self.kind)
+    }
+
+    pub(super) fn uuid(&self) -> Option<String> {
+        field(self.uuid)
+    }
+
+    pub(super) fn parent(&self) -> Option<String> {
+        field(self.parent_uuid)
+    }
+
+    pub(super) fn logical_parent(&self) -> Option<String> {
+        field(self.logical_parent_uuid)
+    }
+
+    /// Returns the line's time, in microseconds.
+    pub(super) fn time_us(&self) -> Option<i64> {
+        let text: String = field(self.timestamp)?;
+        chrono::DateTime::parse_from_rfc3339(&text).ok().map(|time| time.timestamp_micros())
+    }
+
+    pub(super) fn is_sidechain(&self) -> bool {
+        field(self.is_sidechain).unwrap_or_default()
+    }
+
+    pub(super) fn agent(&self) -> Option<String> {
+        field(self.agent_id)
+    }
+
+    /// Returns the agents that the line names without being one of theirs: by its result, or by its progress.
+    pub(super) fn agents_named(&self) -> impl Iterator<Item = String> {
+        let named = [self.tool_use_result, self.data].map(|part| {
+            let named: Named<'_> = fields(part)?;
+            field(named.agent_id)
+        });
+        named.into_iter().flatten()
+    }
+
+    /// Returns the call for which the line says that it was written.
+    pub(super) fn parent_call(&self) -> Option<String> {
+        field(self.parent_call).or_else(|| field(self.parent_call_of_stream))
+    }
+
+    /// Returns the message; `None` if the line is no object with one.
+    pub(super) fn message(&self) -> Option<Message<'a>> {
+        fields(self.message)
+    }
+
+    /// Returns the id that a snapshot of the file history belongs to.
+    pub(super) fn snapshot_message(&self) -> Option<String> {
+        field(self.message_id)
+    }
+
+    /// Hands the path of each file in a snapshot of the file history to `visit`, and the name of its backup, if it existed.
+    pub(super) fn each_backup<E>(
+        &self,
+        mut visit: impl FnMut(String, Option<String>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let snapshot: Option<Snapshot<'_>> = fields(self.snapshot);
+        let backups = snapshot.and_then(|snapshot| snapshot.tracked_file_backups);
+        let backups: std::collections::BTreeMap<String, &RawValue> = fields(backups).unwrap_or_default();
+        backups.into_iter().try_for_each(|(path, backup)| {
+            let backup: Option<Backup<'_>> = fields(Some(backup));
+            visit(path, backup.and_then(|backup| field(backup.backup_file_name)))
+        })
+    }
+}
+
+impl<'a> Message<'a> {
+    pub(super) fn id(&self) -> Option<String> {
+        field(self.id)
+    }
+
+    /// Returns whether the message says that it is a model's.
+    pub(super) fn is_assistants(&self) -> Option<bool> {
+        let role: String = field(self.role)?;
+        Some(role == "assistant")
+    }
+
+    pub(super) fn model(&self) -> Option<String> {
+        field(self.model)
+    }
+
+    pub(super) fn stop_reason(&self) -> Option<String> {
+        field(self.stop_reason)
+    }
+
+    /// Returns what the answer used.
+    pub(super) fn usage(&self) -> Option<TokenUsage> {
+        #[derive(Deserialize)]
+        struct Used<'a> {
+            #[serde(borrow, default)]
+            input_tokens: Field<'a>,
+            #[serde(borrow, default)]
+            output_tokens: Field<'a>,
+            #[serde(borrow, default)]
+            cache_read_input_tokens: Field<'a>,
+            #[serde(borrow, default)]
+            cache_creation_input_tokens: Field<'a>,
+        }
+        let used: Used<'_> = fields(self.usage)?;
+        let number = |part| field(part).unwrap_or_default();
+        Some(TokenUsage {
+            input: number(used.input_tokens),
+            output: number(used.output_tokens),
+            cache_read: number(used.cache_read_input_tokens),
+            cache_write: number(used.cache_creation_input_tokens),
+            ..TokenUsage::default()
+        })
+    }
+
+    pub(super) fn content(&self) -> Content<'a> {
+        content(self.content)
+    }
+}
+
+/// Reads the content of a message or of a result. What is neither a text nor an array is one block.
+pub(super) fn content(raw: Field<'_>) -> Content<'_> {
+    let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return Content::None };
+    if let Some(text) = field(Some(raw)) {
+        return Content::Text(text);
+    }
+    let blocks: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_else(|_| vec![raw]);
+    Content::Blocks(blocks.into_iter().map(|raw| Block { raw: raw.get(), content: block(raw) }).collect())
+}
+
+fn block(raw: &RawValue) -> BlockContent<'_> {
+    let Some(block) = fields::<BlockFields<'_>>(Some(raw)) else { return BlockContent::Other };
+    let text = |part| field::<String>(part).unwrap_or_default();
+    match text(block.kind).as_str() {
+        "text" => BlockContent::Text(text(block.text)),
+        "tool_use" => {
+            let (id, name) = (text(block.id), text(block.name));
+            BlockContent::Call { id, name, input: block.input.map_or("{}", RawValue::get) }
+        }
+        "tool_result" => {
+            let (id, failed) = (text(block.tool_use_id), field(block.is_error).unwrap_or_default());
+            BlockContent::Result { id, content: block.content, failed }
+        }
+        _ => BlockContent::Other,
+    }
+}
+
+/// Returns the `prompt` of a call's arguments, if they are an object with such a text.
+pub(super) fn prompt(input: &str) -> Option<String> {
+    let raw: &RawValue = serde_json::from_str(input).ok()?;
+    let prompted: Prompted<'_> = fields(Some(raw))?;
+    field(prompted.prompt)
+}
+
+impl Content<'_> {
+    /// Returns the texts of the content, one after the other; `None` if there are none.
+    pub(super) fn text(&self) -> Option<String> {
+        match self {
+            Content::None => None,
+            Content::Text(text) => Some(text.clone()),
+            Content::Blocks(blocks) => texts(blocks.iter()),
+        }
+    }
+}
+
+/// Returns the texts among blocks, each on lines of its own; `None` if there are none.
+pub(super) fn texts<'b, 'a: 'b>(blocks: impl Iterator<Item = &'b Block<'a>>) -> Option<String> {
+    let mut texts = blocks.filter_map(|block| match &block.content {
+        BlockContent::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    let mut all = texts.next()?.to_owned();
+    for text in texts {
+        all.push('\n');
+        all.push_str(text);
+    }
+    Some(all)
+}

@@ -1,0 +1,364 @@
+//! Reads files line by line, and keeps of each line where it stands and whom it names.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use foldlog::SmolStr;
+
+use super::findings::{Finding, FindingKind};
+use super::line::{BlockContent, Content, Line, prompt};
+use crate::failure::{Failure, Result};
+use crate::runs::malformed;
+
+/// Most bytes of a line.
+const LINE_BYTES_MAX: u64 = 1 << 28;
+
+/// A file of a transcript.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    /// Name within the transcript's folder.
+    pub(super) name: String,
+    /// Place of the transcript's own file among the files: this one, or the one whose sub-agent this is.
+    pub(super) main: usize,
+    /// Id of the sub-agent whose file this is.
+    pub(super) agent: Option<SmolStr>,
+    /// Bytes of the file when it was read first. What was appended since is not looked at.
+    pub(super) bytes: u64,
+    /// Digest of these bytes.
+    digest: u64,
+    /// Time of the last line, in microseconds.
+    pub(super) last_us: i64,
+}
+
+/// Says what a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeKind {
+    User,
+    Assistant,
+    Other,
+}
+
+/// Holds where a node stands, and whom it names.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) source: usize,
+    pub(super) line: u64,
+    /// Byte of the file at which the line begins.
+    offset: u64,
+    len: u64,
+    /// Time in microseconds; that of the line before if it has none.
+    pub(super) time_us: i64,
+    pub(super) kind: NodeKind,
+    /// `None` also if another line has it already.
+    pub(super) uuid: Option<SmolStr>,
+    pub(super) parent: Option<SmolStr>,
+    pub(super) logical_parent: Option<SmolStr>,
+    /// Id of an assistant's message.
+    pub(super) message: Option<SmolStr>,
+    pub(super) sidechain: bool,
+    pub(super) agent: Option<SmolStr>,
+    /// Calls that the node makes, and digests of what they tell a sub-agent.
+    pub(super) calls: Vec<(SmolStr, Option<u64>)>,
+    /// Calls whose results the node holds.
+    pub(super) results: Vec<SmolStr>,
+    /// Digest of the text, of a sub-agent's first node.
+    pub(super) said: Option<u64>,
+    /// Call for which the node says that it was written.
+    pub(super) parent_call: Option<SmolStr>,
+}
+
+/// Holds a line of a file.
+pub(super) struct LineAt<'a> {
+    pub(super) number: u64,
+    offset: u64,
+    /// The line without its newline.
+    pub(super) bytes: &'a [u8],
+    pub(super) ended: bool,
+}
+
+/// Holds what was read of all files.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    pub(super) sources: Vec<Source>,
+    pub(super) nodes: Vec<Node>,
+    /// Nodes by their `uuid`.
+    pub(super) by_uuid: HashMap<SmolStr, usize>,
+    /// Calls that lines name together with an agent, by the transcript's own file and the agent's id.
+    pub(super) started: HashMap<(usize, SmolStr), SmolStr>,
+    pub(super) findings: Vec<(usize, Finding)>,
+    /// Pairs of files of which one repeats lines of the other.
+    pub(super) replays: Vec<(usize, usize)>,
+}
+
+fn failed(path: &Path, source: io::Error) -> Failure {
+    Failure::File { path: path.to_owned(), source }
+}
+
+fn changed(path: &Path) -> Failure {
+    failed(path, io::Error::other("the file changed while it was read"))
+}
+
+fn open(path: &Path) -> Result<File> {
+    let is_file = std::fs::metadata(path).map_err(|error| failed(path, error))?.is_file();
+    if !is_file {
+        return Err(failed(path, io::Error::other("it is no regular file")));
+    }
+    File::open(path).map_err(|error| failed(path, error))
+}
+
+pub(super) fn digest_of(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Hands each line of the first `bytes` bytes of a file to `visit`, and returns their digest.
+fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Result<()>) -> Result<u64> {
+    let mut reader = BufReader::with_capacity(1 << 16, open(path)?.take(bytes));
+    let (mut line, mut offset, mut number) = (Vec::new(), 0_u64, 0_u64);
+    let mut hasher = DefaultHasher::new();
+    loop {
+        line.clear();
+        let read = reader.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line);
+        let read = read.map_err(|error| failed(path, error))? as u64;
+        if read == 0 {
+            return Ok(hasher.finish());
+        }
+        number += 1;
+        hasher.write(&line);
+        let ended = line.last() == Some(&b'\n');
+        if read > LINE_BYTES_MAX && !ended {
+            let reason = format!("line {number} has more than {LINE_BYTES_MAX} bytes");
+            return Err(malformed(path, None, reason));
+        }
+        let content = line.get(..line.len() - usize::from(ended)).unwrap_or_default();
+        visit(LineAt { number, offset, bytes: content, ended })?;
+        offset += read;
+    }
+}
+
+impl Source {
+    /// Hands each line to `visit`, as it was when the file was read first.
+    pub(super) fn each_line(&self, visit: &mut dyn FnMut(LineAt<'_>) -> Result<()>) -> Result<()> {
+        let digest = each_line(&self.path, self.bytes, visit)?;
+        if digest == self.digest { Ok(()) } else { Err(changed(&self.path)) }
+    }
+}
+
+impl Scan {
+    /// Reads a transcript's file, and those of its sub-agents.
+    pub(super) fn transcript(&mut self, path: &Path) -> Result<()> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(name) = name else {
+            return Err(malformed(path, None, "the file's name is not UTF-8, and cannot be kept"));
+        };
+        let main = self.sources.len();
+        let seen = self.file(path, name.to_owned(), main, None)?;
+        if !seen {
+            return Err(malformed(path, None, "the file holds no line of a transcript"));
+        }
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        for (path, name) in subagents(&path.with_extension("").join("subagents"))? {
+            let agent = name.strip_suffix(".jsonl").unwrap_or(&name);
+            let agent = agent.strip_prefix("agent-").unwrap_or(agent);
+            self.file(&path, format!("{stem}/subagents/{name}"), main, Some(agent.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads a file, and returns whether any of its lines is one of a transcript.
+    fn file(&mut self, path: &Path, name: String, main: usize, agent: Option<SmolStr>) -> Result<bool> {
+        let bytes = open(path)?.metadata().map_err(|error| failed(path, error))?.len();
+        let place = self.sources.len();
+        let source = Source { path: path.to_owned(), name, main, agent, bytes, digest: 0, last_us: 0 };
+        self.sources.push(source);
+        let (mut seen, mut time_us, mut replayed) = (false, 0, None);
+        let digest = each_line(path, bytes, &mut |line| {
+            if line.bytes.trim_ascii().is_empty() {
+                return Ok(());
+            }
+            let Some(read) = Line::read(line.bytes) else {
+                let kind = if line.ended { FindingKind::MalformedLine } else { FindingKind::TornLine };
+                self.find(place, line.number, kind, None);
+                return Ok(());
+            };
+            let Some(kind) = read.kind() else { return Ok(()) };
+            seen = true;
+            time_us = read.time_us().unwrap_or(time_us);
+            if kind != "file-history-snapshot" {
+                let node = self.node(place, &line, &kind, &read, time_us);
+                self.take(node, &mut replayed);
+            }
+            Ok(())
+        })?;
+        if let Some((line, lines)) = replayed {
+            let file = self.name_of(place);
+            let kind = FindingKind::ReplayedLines;
+            self.findings.push((place, Finding { kind, file, line, lines: Some(lines), id: None }));
+        }
+        if let Some(source) = self.sources.get_mut(place) {
+            (source.digest, source.last_us) = (digest, time_us);
+        }
+        Ok(seen)
+    }
+
+    fn name_of(&self, source: usize) -> String {
+        self.sources.get(source).map(|source| source.name.clone()).unwrap_or_default()
+    }
+
+    /// Reports something about a line.
+    pub(super) fn find(&mut self, source: usize, line: u64, kind: FindingKind, id: Option<&str>) {
+        let (file, id) = (self.name_of(source), id.map(str::to_owned));
+        self.findings.push((source, Finding { kind, file, line, lines: None, id }));
+    }
+
+    /// Returns pairs of files of which one follows lines of the other: a session that was resumed or compacted.
+    pub(super) fn references(&self) -> impl Iterator<Item = (usize, usize)> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|node| {
+            let known = |id: &Option<SmolStr>| self.by_uuid.get(id.as_ref()?);
+            let parent = known(&node.parent).or_else(|| known(&node.logical_parent))?;
+            let parent = self.nodes.get(*parent)?.source;
+            (parent != node.source).then_some((parent, node.source))
+        })
+    }
+
+    /// Makes the node of a line, and keeps what it says of agents and their calls.
+    fn node(&mut self, source: usize, at: &LineAt<'_>, kind: &str, line: &Line<'_>, time_us: i64) -> Node {
+        let id = |id: Option<String>| id.map(SmolStr::from);
+        let message = line.message();
+        let kind = match (kind, &message) {
+            ("user" | "assistant", Some(message)) => {
+                match message.is_assistants().unwrap_or(kind == "assistant") {
+                    true => NodeKind::Assistant,
+                    false => NodeKind::User,
+                }
+            }
+            _ => NodeKind::Other,
+        };
+        let mut node = Node {
+            source,
+            line: at.number,
+            offset: at.offset,
+            len: at.bytes.len() as u64,
+            time_us,
+            kind,
+            uuid: id(line.uuid()),
+            parent: id(line.parent()),
+            logical_parent: id(line.logical_parent()),
+            message: None,
+            sidechain: line.is_sidechain(),
+            agent: id(line.agent()),
+            calls: Vec::new(),
+            results: Vec::new(),
+            said: None,
+            parent_call: id(line.parent_call()),
+        };
+        if let Some(message) = message.filter(|_| kind != NodeKind::Other) {
+            let content = message.content();
+            if let Content::Blocks(blocks) = &content {
+                for block in blocks {
+                    match (&block.content, kind) {
+                        (BlockContent::Call { id, input, .. }, NodeKind::Assistant) => {
+                            node.calls.push((id.into(), prompt(input).map(|text| digest_of(&text))));
+                        }
+                        (BlockContent::Result { id, .. }, NodeKind::User) => node.results.push(id.into()),
+                        _ => {}
+                    }
+                }
+            }
+            node.message = id(message.id()).filter(|_| kind == NodeKind::Assistant);
+            node.said = content.text().filter(|_| node.sidechain).map(|text| digest_of(&text));
+        }
+        let call = node.parent_call.clone().or_else(|| node.results.first().cloned());
+        let main = self.sources.get(source).map_or(source, |source| source.main);
+        if let Some(call) = call {
+            for agent in line.agents_named() {
+                self.started.entry((main, agent.into())).or_insert_with(|| call.clone());
+            }
+        }
+        node
+    }
+
+    /// Takes a node, unless it repeats one that was taken.
+    fn take(&mut self, mut node: Node, replayed: &mut Option<(u64, u64)>) {
+        let Some(uuid) = node.uuid.clone() else {
+            if node.kind != NodeKind::Other {
+                self.nodes.push(node);
+            }
+            return;
+        };
+        let Some(first) = self.by_uuid.get(&uuid).and_then(|first| self.nodes.get(*first)) else {
+            self.by_uuid.insert(uuid, self.nodes.len());
+            self.nodes.push(node);
+            return;
+        };
+        let says = |node: &Node| (node.kind, node.time_us, node.message.clone());
+        if says(first) == says(&node) {
+            replayed.get_or_insert((node.line, 0)).1 += 1;
+            let pair = (first.source, node.source);
+            if self.replays.last() != Some(&pair) {
+                self.replays.push(pair);
+            }
+            return;
+        }
+        self.find(node.source, node.line, FindingKind::RepeatedUuid, Some(&uuid));
+        node.uuid = None;
+        self.nodes.push(node);
+    }
+}
+
+/// Lists the files of sub-agents in a folder, by name. Links and what is no file are left out.
+fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        entries => entries.map_err(|error| failed(dir, error))?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| failed(dir, error))?;
+        let is_file = entry.file_type().map_err(|error| failed(dir, error))?.is_file();
+        let name = entry.file_name();
+        if !is_file || Path::new(&name).extension().is_none_or(|ending| ending != "jsonl") {
+            continue;
+        }
+        let Some(name) = name.to_str() else {
+            let reason = "the file's name is not UTF-8, and cannot be kept";
+            return Err(malformed(&entry.path(), None, reason));
+        };
+        files.push((entry.path(), name.to_owned()));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Reads lines of nodes again.
+#[derive(Debug, Default)]
+pub(super) struct Reread {
+    /// File that was read last, and its place.
+    open: Option<(usize, File)>,
+}
+
+impl Reread {
+    /// Reads the line of a node.
+    pub(super) fn line(&mut self, scan: &Scan, node: &Node) -> Result<Vec<u8>> {
+        let Some(source) = scan.sources.get(node.source) else { return Ok(Vec::new()) };
+        let mut line = Vec::new();
+        let file = match self.open.take() {
+            Some((place, file)) if place == node.source => file,
+            _ => open(&source.path)?,
+        };
+        // The length was counted when the line was read first.
+        line.resize(node.len as usize, 0);
+        file.read_exact_at(&mut line, node.offset).map_err(|_| changed(&source.path))?;
+        self.open = Some((node.source, file));
+        if Line::read(&line).is_some() { Ok(line) } else { Err(changed(&source.path)) }
+    }
+}

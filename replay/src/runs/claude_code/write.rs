@@ -1,0 +1,359 @@
+//! Writes talks into sessions: messages as inputs and answers, calls as operations, rewinds as rollbacks, and sub-agents as
+//! child sessions of the operations.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use foldlog::conversation::{ContentBlocks, Dialect, NewAnswer, NewInput, Role, ToolCallRecord};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{
+    CallOrigin, ExecutionState, ResourceRegistry, SequenceNumber, Session, SessionTypes, SmolStr, Snapshot,
+    SnapshotOptions, Value,
+};
+
+use super::agents::Talks;
+use super::findings::FindingKind;
+use super::graph::{Found, Graph, Step};
+use super::line::{Block, BlockContent, Content, Line, Message, content, texts};
+use super::scan::{Node, NodeKind, Reread, Scan};
+use crate::failure::Result;
+use crate::runs::import::{Written, closed};
+
+/// Text of the end of a call that started a sub-agent and has no result.
+const NO_RESULT: &str = "The transcript holds no result of this call.";
+
+/// Counts rewinds and sub-agents beside what was written.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) written: Written,
+    pub(super) rewinds: u64,
+    pub(super) agents: u64,
+}
+
+/// Writes the talks of one session.
+pub(super) struct Writer<'a> {
+    pub(super) scan: &'a Scan,
+    pub(super) talks: &'a Talks,
+    /// Declarations of the sub-agents' sessions, which have no slices of their own.
+    pub(super) types_of_agents: SessionTypes,
+    pub(super) reread: Reread,
+    pub(super) counts: Counts,
+    pub(super) found: Vec<Found>,
+    /// Sessions that were begun, in which an error leaves nothing of use.
+    pub(super) begun: Vec<uuid::Uuid>,
+}
+
+/// Holds the calls of an answer, which are open or closed.
+#[derive(Default)]
+struct Calls {
+    records: Vec<ToolCallRecord>,
+    /// Ordinals by id.
+    ordinals: HashMap<String, usize>,
+    /// Ordinals of the closed calls, and the same in the order in which they were closed.
+    closed: RefCell<(HashSet<usize>, Vec<usize>)>,
+}
+
+/// Holds the last answer, and its calls.
+#[derive(Clone, Default)]
+struct Asked {
+    answer: Option<SequenceNumber>,
+    calls: Rc<Calls>,
+}
+
+impl Asked {
+    fn new(answer: SequenceNumber, records: Vec<ToolCallRecord>) -> Asked {
+        let ordinals = records.iter().enumerate().map(|(ordinal, call)| (call.call_id.clone(), ordinal));
+        let calls = Calls { ordinals: ordinals.collect(), records, ..Calls::default() };
+        Asked { answer: Some(answer), calls: Rc::new(calls) }
+    }
+
+    /// Returns the ordinal of the open call of an id.
+    fn open(&self, id: &str) -> Option<usize> {
+        let ordinal = *self.calls.ordinals.get(id)?;
+        (!self.calls.closed.borrow().0.contains(&ordinal)).then_some(ordinal)
+    }
+
+    fn close(&self, ordinal: usize) {
+        let (closed, order) = &mut *self.calls.closed.borrow_mut();
+        if closed.insert(ordinal) {
+            order.push(ordinal);
+        }
+    }
+
+    /// Returns how many calls are closed.
+    fn closed_count(&self) -> usize {
+        self.calls.closed.borrow().1.len()
+    }
+
+    /// Opens the calls again that were closed after the first `count`.
+    fn reopen(&self, count: usize) {
+        let (closed, order) = &mut *self.calls.closed.borrow_mut();
+        for ordinal in order.drain(count.min(order.len())..) {
+            closed.remove(&ordinal);
+        }
+    }
+}
+
+/// Writes one talk.
+struct TalkWriter<'w, 'a> {
+    writer: &'w mut Writer<'a>,
+    session: &'w Session,
+    runner: ToolRunner,
+    talk: usize,
+    evaluation: String,
+    asked: Asked,
+    /// Calls that have a result.
+    answered: HashSet<&'a str>,
+}
+
+/// Branches that are to be written behind a unit.
+struct Fork {
+    branches: std::vec::IntoIter<Step>,
+    snapshot: Snapshot,
+    asked: Asked,
+    closed_count: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes a talk into a session, as the conversation of `evaluation`.
+    pub(super) fn talk(&mut self, session: &Session, talk: usize, evaluation: &str) -> Result<()> {
+        let Some(nodes) = self.talks.all.get(talk).map(|talk| &talk.nodes) else { return Ok(()) };
+        let mut graph = Graph::new(self.scan, nodes);
+        self.found.append(&mut graph.found);
+        let scan = self.scan;
+        let nodes = nodes.iter().filter_map(|node| scan.nodes.get(*node));
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+        let mut writer = TalkWriter {
+            session,
+            runner: ToolRunner::new(state, ToolRegistry::new()),
+            talk,
+            evaluation: evaluation.to_owned(),
+            asked: Asked::default(),
+            answered: nodes.flat_map(|node| &node.results).map(SmolStr::as_str).collect(),
+            writer: self,
+        };
+        writer.graph(&graph)
+    }
+}
+
+impl TalkWriter<'_, '_> {
+    /// Writes all branches. Behind every branch but the last of a fork the session is rolled back to the fork.
+    fn graph(&mut self, graph: &Graph) -> Result<()> {
+        let scan = self.writer.scan;
+        let mut step: Step = graph.root().into_iter().collect();
+        let mut forks: Vec<Fork> = Vec::new();
+        loop {
+            for unit in &step {
+                if let Some(unit) = graph.unit(*unit).filter(|unit| unit.is_message) {
+                    self.message(&unit.nodes)?;
+                }
+            }
+            let mut branches = graph.branches(scan, &step);
+            if branches.len() == 1 {
+                step = branches.pop().unwrap_or_default();
+                continue;
+            }
+            let mut branches = branches.into_iter();
+            if let Some(first) = branches.next() {
+                // To a snapshot a session is rolled back without folding the log.
+                let snapshot = self.session.snapshot(SnapshotOptions::default())?;
+                let (asked, closed_count) = (self.asked.clone(), self.asked.closed_count());
+                forks.push(Fork { branches, snapshot, asked, closed_count });
+                step = first;
+                continue;
+            }
+            // This branch is over: the next one begins where it began.
+            while forks.last().is_some_and(|fork| fork.branches.len() == 0) {
+                forks.pop();
+            }
+            let Some(fork) = forks.last_mut() else { return Ok(()) };
+            step = fork.branches.next().unwrap_or_default();
+            self.session.rollback(&fork.snapshot)?;
+            self.asked = fork.asked.clone();
+            self.asked.reopen(fork.closed_count);
+            self.writer.counts.rewinds += 1;
+        }
+    }
+
+    fn message(&mut self, nodes: &[usize]) -> Result<()> {
+        let scan = self.writer.scan;
+        let nodes: Vec<&Node> = nodes.iter().filter_map(|node| scan.nodes.get(*node)).collect();
+        let Some(first) = nodes.first() else { return Ok(()) };
+        let lines: Result<Vec<Vec<u8>>> =
+            nodes.iter().map(|node| self.writer.reread.line(scan, node)).collect();
+        let lines = lines?;
+        let lines: Vec<Line<'_>> = lines.iter().filter_map(|line| Line::read(line)).collect();
+        let messages: Vec<Message<'_>> = lines.iter().filter_map(Line::message).collect();
+        match (first.kind, messages.first()) {
+            (NodeKind::Assistant, _) => self.answer(&messages),
+            (_, Some(message)) => self.user(first, message),
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Writes the lines of an answer as one, and the sub-agents of calls that have no result.
+    fn answer(&mut self, messages: &[Message<'_>]) -> Result<()> {
+        let mut blocks: Vec<Block<'_>> = Vec::new();
+        let mut whole = None;
+        let mut calls: Vec<ToolCallRecord> = Vec::new();
+        let mut known = HashSet::new();
+        for message in messages {
+            match message.content() {
+                Content::None => {}
+                Content::Text(text) => {
+                    let all: &mut String = whole.get_or_insert_default();
+                    if !all.is_empty() {
+                        all.push('\n');
+                    }
+                    all.push_str(&text);
+                }
+                Content::Blocks(said) => {
+                    for block in said {
+                        if let BlockContent::Call { id, name, input } = &block.content {
+                            if !known.insert(id.clone()) {
+                                continue;
+                            }
+                            let (call_id, name, arguments) = (id.clone(), name.clone(), (*input).to_owned());
+                            calls.push(ToolCallRecord { call_id, name, arguments });
+                        }
+                        blocks.push(block);
+                    }
+                }
+            }
+        }
+        let latest = || messages.iter().rev();
+        let answer = NewAnswer {
+            evaluation_id: self.evaluation.clone(),
+            content: whole.or_else(|| texts(blocks.iter())),
+            blocks: in_own_form(&blocks),
+            stop: latest().find_map(|message| message.stop_reason()),
+            model: latest().find_map(|message| message.model()),
+            usage: latest().find_map(|message| message.usage()),
+            calls,
+            ..NewAnswer::default()
+        };
+        let sequence = self.session.record_answer(&answer)?;
+        self.writer.counts.written.messages += 1;
+        self.asked = Asked::new(sequence, answer.calls);
+        self.end_turn()?;
+        self.unanswered()
+    }
+
+    /// Ends, as failed, the calls that started a sub-agent and have no result.
+    fn unanswered(&mut self) -> Result<()> {
+        let started = self.writer.talks.all.get(self.talk).map(|talk| &talk.started);
+        let Some(started) = started.filter(|started| !started.is_empty()) else { return Ok(()) };
+        for (ordinal, call) in Rc::clone(&self.asked.calls).records.iter().enumerate() {
+            let id = call.call_id.as_str();
+            if started.contains_key(id) && !self.answered.contains(id) {
+                let place = started.get(id).and_then(|agents| agents.first());
+                let place = place.and_then(|agent| self.writer.talks.all.get(*agent)?.nodes.first());
+                let place = place.copied().unwrap_or_default();
+                self.writer.found.push((place, FindingKind::CallWithoutResult, Some(id.into())));
+                self.end_call(ordinal, NO_RESULT.to_owned(), true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what a user said, and the results that stand beside it.
+    fn user(&mut self, node: &Node, message: &Message<'_>) -> Result<()> {
+        let mut id = node.uuid.as_deref();
+        match message.content() {
+            Content::Blocks(blocks) => {
+                let is_result = |block: &Block<'_>| matches!(block.content, BlockContent::Result { .. });
+                let (results, said): (Vec<_>, Vec<_>) = blocks.into_iter().partition(is_result);
+                for block in &results {
+                    if let BlockContent::Result { id, content, failed } = &block.content {
+                        self.result(id, *content, *failed)?;
+                    }
+                }
+                if said.is_empty() && !results.is_empty() {
+                    return Ok(());
+                }
+                self.input(Role::User, texts(said.iter()), in_own_form(&said), id.take())
+            }
+            content => self.input(Role::User, content.text(), None, id.take()),
+        }
+    }
+
+    fn input(
+        &mut self,
+        role: Role,
+        content: Option<String>,
+        blocks: Option<ContentBlocks>,
+        id: Option<&str>,
+    ) -> Result<()> {
+        let input = NewInput::new(&self.evaluation, role, "");
+        self.session.record_input(&NewInput { content, blocks, id: id.map(str::to_owned), ..input })?;
+        self.writer.counts.written.messages += 1;
+        Ok(())
+    }
+
+    /// Writes the result of a call: as the end of its operation, or as a message if no such call is open.
+    fn result(&mut self, id: &str, raw: Option<&serde_json::value::RawValue>, failed: bool) -> Result<()> {
+        let result = content(raw);
+        let text = result.text().unwrap_or_else(|| match result {
+            Content::None => String::new(),
+            _ => raw.map(|raw| raw.get().to_owned()).unwrap_or_default(),
+        });
+        self.writer.counts.written.messages += 1;
+        if let Some(ordinal) = self.asked.open(id) {
+            return self.end_call(ordinal, text, failed);
+        }
+        let input = NewInput::new(&self.evaluation, Role::Tool, text);
+        self.session.record_input(&NewInput { call_id: Some(id.to_owned()), is_error: failed, ..input })?;
+        Ok(())
+    }
+
+    /// Writes a call of the last answer as an operation, with the sub-agents that it started.
+    fn end_call(&mut self, ordinal: usize, message: String, failed: bool) -> Result<()> {
+        let calls = Rc::clone(&self.asked.calls);
+        let Some(call) = calls.records.get(ordinal) else { return Ok(()) };
+        let origin = self.asked.answer.zip(u32::try_from(ordinal).ok());
+        let asked = ToolCall {
+            call_id: Some(SmolStr::new(&call.call_id)),
+            origin: origin.map(|(answer, ordinal)| CallOrigin { answer, ordinal }),
+            ..ToolCall::new(&call.name, &call.arguments)
+        };
+        let operation = self.runner.begin(&asked, &ExecuteOptions::default())?;
+        let started =
+            self.writer.talks.all.get(self.talk).and_then(|it| it.started.get(call.call_id.as_str()));
+        for (number, agent) in (0..).zip(started.into_iter().flatten()) {
+            let child = operation.context().child_session(number, &self.writer.types_of_agents)?;
+            self.agent(child, *agent)?;
+        }
+        let result =
+            ToolResult::<Value> { success: !failed, message, value: None, outside: None, awaits: None };
+        let report = operation.end(result)?;
+        self.writer.counts.written.rollbacks += u64::from(!report.success);
+        self.asked.close(ordinal);
+        self.end_turn()
+    }
+
+    /// Writes a sub-agent into its session.
+    fn agent(&mut self, session: Session, agent: usize) -> Result<()> {
+        self.writer.begun.push(session.id());
+        let evaluation = self.writer.talks.all.get(agent).and_then(|talk| talk.agent.clone());
+        self.writer.talk(&session, agent, &evaluation.unwrap_or_default())?;
+        self.writer.counts.agents += 1;
+        self.writer.counts.written += closed(session)?;
+        Ok(())
+    }
+
+    /// Ends the turn if all calls of the last answer have a result.
+    fn end_turn(&self) -> Result<()> {
+        if self.asked.closed_count() == self.asked.calls.records.len() {
+            self.session.record_turn(&self.evaluation, false)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns blocks as they were; `None` if they are one text, which says all of it.
+fn in_own_form(blocks: &[Block<'_>]) -> Option<ContentBlocks> {
+    let is_text = matches!(blocks, [Block { content: BlockContent::Text(_), .. }] | []);
+    let json = || format!("[{}]", blocks.iter().map(|block| block.raw).collect::<Vec<_>>().join(","));
+    (!is_text).then(|| ContentBlocks { format: Dialect::Anthropic.name().to_owned(), json: json() })
+}

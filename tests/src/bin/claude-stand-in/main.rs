@@ -1,0 +1,58 @@
+//! Plays the Claude Code program for tests: the control channel, the tool bridge, hooks, and a file for each session, as
+//! the real one has them; what the model says stands in a script.
+//!
+//! The variable `STAND_IN_SCRIPT` names the script: one JSON object a line, a step each, played in order. Where a step has
+//! several fields, the first named here says what it does.
+//!
+//! | step | what is played |
+//! |---|---|
+//! | `{"initialize":"never"}`, `"twice"`, `"refuse"`, `"skip"` | how `initialize` is answered: not at all, twice, with an error, or later by the script (`skip`). Only as the first step; without it, each bridged server is asked for `initialize` and then the host is answered |
+//! | `{"turn":true}` | waits for a prompt, and begins a turn: `init`; before the first one, the servers are told and asked for their tools |
+//! | `{"text":"..."}` | an answer of the model with a text |
+//! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out |
+//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder |
+//! | `{"together":[{"tool":..},..]}` | one answer that calls several bridged tools at once, without hooks |
+//! | `{"result":"done",...}` | ends the turn; other fields are added to the message, or replace its own |
+//! | `{"emit":{...}}` | writes a line |
+//! | `{"raw":"text"}` | writes a text and a newline |
+//! | `{"cut":"text","signal":9}` | writes a text without a newline, and dies |
+//! | `{"large":30000000}` | an answer with a text of that length |
+//! | `{"stderr":"text"}`, `{"stderr":"text","times":1000}` | writes to the standard error |
+//! | `{"hear":{...}}` | waits for a control request of the host with these fields, at any depth; it is answered by the script |
+//! | `{"reply":{...}}`, `{"reply_error":"text"}` | answers the request that was heard last |
+//! | `{"ask":{...},"id":"r1","wait":false}` | sends a control request, and waits for its answer unless told otherwise |
+//! | `{"answer":"r1"}` | waits for the answer to a request |
+//! | `{"cancel":"r1"}` | no longer waits for a request, and says so |
+//! | `{"unanswered":"r1"}` | dies with code 3 if the request was answered by now |
+//! | `{"gate":"name"}`, `{"touch":"name"}` | waits for a file beside the script, or makes one |
+//! | `{"leave":["sleep","600"]}` | starts a program that holds the output |
+//! | `{"exit":1}`, `{"die":9}` | ends, by a code or a signal |
+//! | `{"hold":true}` | goes on for ever, whatever the host does |
+//!
+//! In texts, `$session` is the id of the session, `$cwd` the working folder, `$prompt` the last prompt, and `$history` all
+//! prompts of the session, joined by `|`. After the last step it waits for the end of its input, and exits with 0.
+//!
+//! `interrupt`, unless the script hears it, cancels what the host was asked for, ends the turn with an `aborted_` result,
+//! and goes on at the next `turn`. `set_model`, `set_permission_mode` and `mcp_status` are answered; others are refused.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `SCRIPT.heard` | the host's lines, as they came |
+//! | `SCRIPT.starts` | for each start: `arguments`, `environment`, `cwd`, `pid` |
+//! | `CONFIG/projects/CWD/SESSION.jsonl` | the session; `CONFIG` is `CLAUDE_CONFIG_DIR` or `HOME/.claude` |
+
+mod calls;
+mod host;
+mod session;
+mod started;
+mod steps;
+
+fn main() {
+    let started = started::Started::take();
+    let session = match session::Transcript::open(&started) {
+        Ok(session) => session,
+        Err(refusal) => refusal.end(),
+    };
+    let host = host::Host::listen(&started);
+    steps::Player::new(started, session, host).play();
+}

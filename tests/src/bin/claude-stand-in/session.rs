@@ -1,0 +1,143 @@
+//! The file of a session, as the real program keeps it.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::host::emit;
+use crate::started::Started;
+
+/// Says why the stand-in does not start.
+pub struct Refusal {
+    stderr: Option<String>,
+    line: Option<Value>,
+}
+
+impl Refusal {
+    /// Says it as the program does, and exits with 1.
+    pub fn end(self) -> ! {
+        if let Some(line) = self.line {
+            emit(&line);
+        }
+        if let Some(text) = self.stderr {
+            eprintln!("{text}");
+        }
+        std::process::exit(1);
+    }
+}
+
+/// Holds the session's file, and what of it was not mirrored yet.
+pub struct Transcript {
+    pub id: String,
+    path: PathBuf,
+    entries: Vec<Value>,
+    unmirrored: Vec<Value>,
+    is_mirrored: bool,
+}
+
+impl Transcript {
+    /// Opens the session that the arguments name, or a new one.
+    pub fn open(started: &Started) -> Result<Transcript, Refusal> {
+        let projects = config_folder().join("projects");
+        let chosen = started.value("--session-id").map(str::to_owned);
+        let mangled = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
+        let folder: String = started.cwd.to_string_lossy().chars().map(mangled).collect();
+        let path_of = |id: &str| projects.join(&folder).join(format!("{id}.jsonl"));
+        let is_mirrored = started.has("--session-mirror");
+        let new = |id: String, entries| {
+            let path = path_of(&id);
+            Transcript { id, path, entries, unmirrored: Vec::new(), is_mirrored }
+        };
+        if let Some(id) = &chosen
+            && find(&projects, id).is_some()
+        {
+            let stderr = Some(format!("Error: Session ID {id} is already in use."));
+            return Err(Refusal { stderr, line: None });
+        }
+        let fresh = || chosen.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+        let Some(resumed) = started.value("--resume") else { return Ok(new(fresh(), Vec::new())) };
+        let Some(path) = find(&projects, resumed) else {
+            let error = format!("No conversation found with session ID: {resumed}");
+            let line = json!({"type": "result", "subtype": "error_during_execution", "is_error": true,
+                "errors": [error], "session_id": Uuid::new_v4().to_string(), "num_turns": 0});
+            return Err(Refusal { stderr: None, line: Some(line) });
+        };
+        let text = fs::read_to_string(&path).expect("the session's file can be read");
+        // A torn last line is tolerated.
+        let mut entries: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if let Some(at) = started.value("--resume-session-at") {
+            let last =
+                entries.iter().position(|entry| entry["uuid"] == at).expect("the session has the message");
+            entries.truncate(last + 1);
+        }
+        if !started.has("--fork-session") {
+            let id = resumed.to_owned();
+            return Ok(Transcript { id, path, entries, unmirrored: Vec::new(), is_mirrored });
+        }
+        let mut forked = new(fresh(), Vec::new());
+        for mut entry in entries {
+            entry["sessionId"] = forked.id.clone().into();
+            forked.add_entry(entry);
+        }
+        Ok(forked)
+    }
+
+    /// Adds a message to the session's file.
+    pub fn add(&mut self, kind: &str, message: &Value) {
+        let parent = self.entries.last().map_or(Value::Null, |entry| entry["uuid"].clone());
+        let uuid = Uuid::new_v4().to_string();
+        self.add_entry(json!({"type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": self.id,
+            "message": message}));
+    }
+
+    fn add_entry(&mut self, entry: Value) {
+        fs::create_dir_all(self.path.parent().expect("the file is in a folder"))
+            .expect("a folder can be made");
+        let mut file = OpenOptions::new().create(true).append(true).open(&self.path).expect("the file opens");
+        file.write_all(format!("{entry}\n").as_bytes()).expect("the file can be written");
+        if self.is_mirrored {
+            self.unmirrored.push(entry.clone());
+        }
+        self.entries.push(entry);
+    }
+
+    /// Sends what was added since the last time.
+    pub fn mirror(&mut self) {
+        if !self.unmirrored.is_empty() {
+            let entries = std::mem::take(&mut self.unmirrored);
+            emit(&json!({"type": "transcript_mirror", "filePath": self.path, "entries": entries}));
+        }
+    }
+
+    /// Ends the session's file, as the program ends.
+    pub fn end(&mut self) {
+        if !self.entries.is_empty() {
+            let prompt = self.prompts().pop().unwrap_or_default();
+            self.add_entry(json!({"type": "last-prompt", "lastPrompt": prompt, "sessionId": self.id}));
+        }
+        self.mirror();
+    }
+
+    /// Returns the texts of all prompts of the session.
+    pub fn prompts(&self) -> Vec<String> {
+        let prompts = self.entries.iter().filter(|entry| entry["type"] == "user");
+        prompts.filter_map(|entry| entry["message"]["content"].as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// Returns the folder below which the program keeps its files.
+fn config_folder() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".claude");
+    std::env::var_os("CLAUDE_CONFIG_DIR").map_or_else(home, PathBuf::from)
+}
+
+/// Returns the file of a session, whichever working folder it is of.
+fn find(projects: &Path, id: &str) -> Option<PathBuf> {
+    let name = format!("{id}.jsonl");
+    let folders = fs::read_dir(projects).ok()?.flatten();
+    folders.map(|folder| folder.path().join(&name)).find(|path| path.is_file())
+}

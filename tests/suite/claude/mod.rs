@@ -1,0 +1,10 @@
+//! The client of the Claude Code program, over a stand-in that plays the program from a script.
+
+mod arguments;
+mod asking;
+mod faults;
+mod framing;
+mod results;
+mod sessions;
+pub(crate) mod stand_in;
+mod stopping;

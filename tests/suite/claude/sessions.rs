@@ -1,0 +1,87 @@
+//! Sessions that the program keeps: resumed, forked, mirrored.
+
+use std::fs;
+use std::sync::Arc;
+
+use foldlog_agent::claude::{Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks};
+use serde_json::json;
+
+use super::stand_in::{StandIn, rest, result_text, turn};
+
+const ID: &str = "8a7f4ae0-6f0a-4cbb-9b0e-000000000001";
+
+/// Plays one turn whose result is all prompts of the session so far.
+fn history() -> StandIn {
+    StandIn::new(&json!([{"turn": true}, {"text": "yes"}, {"result": "$history"}]))
+}
+
+fn said(options: &ClientOptions, prompt: &str) -> (String, Vec<Message>) {
+    let client = Client::start(options, Arc::new(NoCallbacks)).unwrap();
+    let mut messages = turn(&client, prompt);
+    let text = result_text(&messages);
+    client.close().unwrap();
+    messages.extend(rest(&client));
+    (text, messages)
+}
+
+fn session_of(messages: &[Message]) -> String {
+    let init = messages.iter().find_map(|message| match &message.body {
+        Body::Init(init) => Some(init.session_id.clone()),
+        _ => None,
+    });
+    init.unwrap()
+}
+
+#[test]
+fn a_session_of_a_chosen_id_is_resumed_and_forked() {
+    let stand_in = history();
+    let options = |resume: bool, id: Option<&str>| ClientOptions {
+        resume: resume.then(|| ID.to_owned()),
+        session_id: id.map(str::to_owned),
+        fork_session: resume && id.is_some(),
+        ..stand_in.options()
+    };
+    assert_eq!(said(&options(false, Some(ID)), "a").0, "a");
+    let (text, messages) = said(&options(true, None), "b");
+    assert_eq!((text.as_str(), session_of(&messages).as_str()), ("a|b", ID));
+    let other = "8a7f4ae0-6f0a-4cbb-9b0e-000000000002";
+    let (text, messages) = said(&options(true, Some(other)), "c");
+    assert_eq!((text.as_str(), session_of(&messages).as_str()), ("a|b|c", other));
+    assert_eq!(said(&options(true, None), "d").0, "a|b|d", "the fork left the session as it was");
+    let error = Client::start(&options(false, Some(ID)), Arc::new(NoCallbacks)).unwrap_err();
+    assert_eq!((error.kind(), error.exit_code()), (ErrorKind::SessionInUse, Some(1)));
+}
+
+#[test]
+fn a_session_that_the_program_does_not_know_is_told_by_its_id() {
+    let stand_in = history();
+    let options = ClientOptions { resume: Some(ID.into()), ..stand_in.options() };
+    let error = Client::start(&options, Arc::new(NoCallbacks)).unwrap_err();
+    assert_eq!((error.kind(), error.exit_code()), (ErrorKind::SessionNotFound, Some(1)));
+    assert!(error.to_string().contains(ID), "{error}");
+    assert!(!error.is_retryable());
+}
+
+/// The last lines come as the program ends, so a host takes the rest after `close`.
+#[test]
+fn the_mirrored_lines_rebuild_the_session_byte_for_byte() {
+    let stand_in = history();
+    let options = ClientOptions { session_mirror: true, session_id: Some(ID.into()), ..stand_in.options() };
+    let (_, messages) = said(&options, "a");
+    let mirrors = messages.iter().filter_map(|message| match &message.body {
+        Body::TranscriptMirror(mirror) => Some(mirror),
+        _ => None,
+    });
+    let (mut path, mut rebuilt) = (String::new(), String::new());
+    for mirror in mirrors {
+        path.clone_from(&mirror.file_path);
+        mirror.entries.iter().for_each(|entry| rebuilt.push_str(&format!("{}\n", entry.get())));
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), rebuilt);
+    let elsewhere = history();
+    let folder = elsewhere.path("config").join("projects/any");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(format!("{ID}.jsonl")), rebuilt).unwrap();
+    let options = ClientOptions { resume: Some(ID.into()), ..elsewhere.options() };
+    assert_eq!(said(&options, "b").0, "a|b");
+}

@@ -1,0 +1,135 @@
+//! Scripts for the stand-in, and what a test needs to hold against it. `tests/src/bin/claude-stand-in/main.rs` lists the
+//! steps.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog_agent::claude::{Callbacks, Client, ClientOptions, Error, Message, NoCallbacks};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longest time that a test waits for a message.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Holds a script, and the folders of the program that plays it.
+pub(crate) struct StandIn {
+    folder: TempDir,
+}
+
+impl StandIn {
+    /// Writes a script; each element of the list is a step.
+    pub(crate) fn new(steps: &Value) -> StandIn {
+        let stand_in = StandIn { folder: TempDir::new().unwrap() };
+        for folder in ["work", "home", "tmp", "config"] {
+            fs::create_dir(stand_in.path(folder)).unwrap();
+        }
+        stand_in.play(steps);
+        stand_in
+    }
+
+    /// Replaces the script, for programs that start later.
+    pub(crate) fn play(&self, steps: &Value) {
+        let lines: String = steps.as_array().unwrap().iter().map(|step| format!("{step}\n")).collect();
+        fs::write(self.path("script"), lines).unwrap();
+    }
+
+    /// Returns the path of a file beside the script.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Lets a script go on that waits at a gate.
+    pub(crate) fn open_gate(&self, name: &str) {
+        fs::write(self.path(name), "").unwrap();
+    }
+
+    /// Returns options that start the stand-in with this script.
+    pub(crate) fn options(&self) -> ClientOptions {
+        let mut options = ClientOptions::new(env!("CARGO_BIN_EXE_claude-stand-in"), self.path("work"));
+        options.home = Some(self.path("home"));
+        options.tmpdir = Some(self.path("tmp"));
+        options.config_dir = Some(self.path("config"));
+        options.variables.set("STAND_IN_SCRIPT", self.path("script"));
+        options
+    }
+
+    /// Starts a client without callbacks.
+    pub(crate) fn start(&self) -> Result<Client, Error> {
+        Client::start(&self.options(), Arc::new(NoCallbacks))
+    }
+
+    /// Starts a client with bridged tools of the server `wink`, all of them allowed.
+    pub(crate) fn start_with(&self, callbacks: Arc<dyn Callbacks>) -> Client {
+        let mut options = self.options();
+        options.bridged_servers = vec!["wink".into()];
+        options.allowed_tools = callbacks.tools().iter().map(|tool| tool.full_name()).collect();
+        Client::start(&options, callbacks).unwrap()
+    }
+
+    /// Returns the host's lines, as the stand-in heard them.
+    pub(crate) fn heard(&self) -> Vec<Value> {
+        self.lines("script.heard")
+    }
+
+    /// Returns how each stand-in was started: `arguments`, `environment`, `cwd`, `pid`.
+    pub(crate) fn starts(&self) -> Vec<Value> {
+        self.lines("script.starts")
+    }
+
+    fn lines(&self, name: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.path(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// Returns a moment that is not reached unless something hangs.
+pub(crate) fn late() -> Option<Instant> {
+    Some(Instant::now() + LONG)
+}
+
+/// Says something, and returns the messages up to the result.
+pub(crate) fn turn(client: &Client, prompt: &str) -> Vec<Message> {
+    client.query(prompt).unwrap();
+    up_to_result(client)
+}
+
+/// Returns the messages up to the result.
+pub(crate) fn up_to_result(client: &Client) -> Vec<Message> {
+    let mut messages = Vec::new();
+    while let Some(message) = client.next_message(late()).unwrap() {
+        let is_last = message.result().is_some();
+        messages.push(message);
+        if is_last {
+            return messages;
+        }
+    }
+    panic!("the program ended without a result, after {messages:?}");
+}
+
+/// Returns the text of the result that ends a list of messages.
+pub(crate) fn result_text(messages: &[Message]) -> String {
+    messages.last().unwrap().result().unwrap().result.clone().unwrap_or_default()
+}
+
+/// Returns all messages until the program's end.
+pub(crate) fn rest(client: &Client) -> Vec<Message> {
+    std::iter::from_fn(|| client.next_message(late()).unwrap()).collect()
+}
+
+/// Returns the results of calls among messages: content, and whether the call failed.
+pub(crate) fn call_results(messages: &[Message]) -> Vec<(String, bool)> {
+    use foldlog_agent::claude::{Block, Body};
+    let mut results = Vec::new();
+    for message in messages {
+        let Body::User(user) = &message.body else { continue };
+        for block in &user.content {
+            if let Block::ToolResult { content, is_error, .. } = block {
+                let text = content.as_str().or_else(|| content[0]["text"].as_str());
+                results.push((text.unwrap_or_default().to_owned(), *is_error));
+            }
+        }
+    }
+    results
+}
