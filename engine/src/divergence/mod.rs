@@ -35,6 +35,8 @@
 //! | dispatch | the paths that a [`LeaveOut`] names for the event |
 //! | all | in texts: addresses, that is `0x` and 8 to 16 hexadecimal digits |
 //!
+//! A host whose event or items have a raised version compares what is recorded brought up to date, and no version.
+//!
 //! Neither are times of records and envelope frames, which no body holds. Where two bodies differ in such a value, a
 //! difference that only bytes show, such as an integer that is longer than need be, is not looked for.
 //!
@@ -61,7 +63,9 @@ use crate::names::Names;
 
 pub use left_out::LeaveOut;
 
-pub(crate) use compare::{compare, compare_effects, effect_value, first_difference, resolved};
+pub(crate) use compare::{
+    compare, compare_effects, compare_values, effect_value, first_difference, resolved,
+};
 
 /// Number of characters of a value that [`Divergence`] displays.
 const VALUE_CHARS_MAX: usize = 200;

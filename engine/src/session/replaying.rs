@@ -45,6 +45,7 @@ use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::writer::Body;
 use crate::operation::CHILD_SESSION;
 use crate::sabotage::{self, Breakage};
+use crate::types::SessionTypes;
 
 /// Holds what a session needs to know of its replay without its lock.
 #[derive(Debug, Default)]
@@ -78,14 +79,16 @@ impl WriterState {
     }
 
     /// Compares what the host produced with the record whose turn it is.
-    fn judge(&mut self, kind: Kind, produced: &[u8]) -> Result<Verdict> {
+    fn judge(&mut self, kind: Kind, produced: &[u8], types: Option<&SessionTypes>) -> Result<Verdict> {
+        let objects = Arc::clone(&self.log.objects);
         let mut names = self.live.projection.names.clone();
         let recording = self.recording()?;
         if let Some(declare) = recording.declared.take() {
             Arc::make_mut(&mut names).learn(declare);
         }
         let rules = recording.rules.clone();
-        let comparison = Comparison { kind, produced, names: &names, left_out: &rules.left_out };
+        let comparison =
+            Comparison { kind, produced, names: &names, left_out: &rules.left_out, types, objects: &objects };
         let Some((head, whose)) = recording.head()? else { return Err(ended(self.log.next_sequence())) };
         let lane = whose.lane();
         let difference = match comparison.is_alike(head) {
@@ -270,7 +273,7 @@ impl Inner {
         }
         let verdict = match sabotage::is(Breakage::ReplayUncompared) {
             true => Verdict::Same,
-            false => state.judge(kind, produced)?,
+            false => state.judge(kind, produced, self.types.as_ref())?,
         };
         match verdict {
             Verdict::Same => self.apply_recorded(state)?,
