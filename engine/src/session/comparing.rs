@@ -7,7 +7,9 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::{Action, Added, Dispatch, Effect, Lane, Payload};
 
 use super::recording::Recorded;
-use crate::divergence::{Difference, LeaveOut, compare, compare_values, record_name, resolved};
+use crate::divergence::{
+    Difference, LeaveOut, OtherRecord, compare, compare_values, record_name, resolved, shown_name,
+};
 use crate::error::Error;
 use crate::log::objects::Objects;
 use crate::names::Names;
@@ -34,12 +36,14 @@ struct UpToDate {
 impl Comparison<'_> {
     /// Returns whether a recorded record is of the produced one's kind and name.
     pub(super) fn is_alike(&self, recorded: &Recorded) -> bool {
-        self.kind == recorded.kind && self.name(&recorded.body) == self.name(self.produced)
+        let name = |body| record_name(self.kind, body, self.names);
+        self.kind == recorded.kind && name(&recorded.body) == name(self.produced)
     }
 
-    /// Returns the name of a record of the produced one's kind.
-    pub(super) fn name(&self, body: &[u8]) -> String {
-        record_name(self.kind, body, self.names)
+    /// Names a recorded record.
+    pub(super) fn other(&self, recorded: &Recorded) -> OtherRecord {
+        let record = shown_name(recorded.kind, &recorded.body, self.names);
+        OtherRecord { sequence: recorded.sequence, record }
     }
 
     /// Returns the first difference to a recorded record that is alike; `None` if nothing that is compared differs.

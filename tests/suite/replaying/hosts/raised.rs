@@ -149,7 +149,12 @@ fn a_difference_that_a_raised_version_does_not_explain_is_shown_at_its_path() {
     );
     // One that is left out is told from one that has changed.
     let left_out = replayed(true, &first_ones[..2], &[PlannedBy::ada("eat", 2)]);
-    assert_eq!(left_out, ["record 2 (dispatch `planned`) was not produced"]);
+    assert_eq!(
+        left_out,
+        [
+            "record 2 (dispatch `planned`) was not produced: the host went on with record 3 (dispatch `planned`)"
+        ]
+    );
 }
 
 #[test]
