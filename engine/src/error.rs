@@ -222,7 +222,8 @@ pub enum Error {
         /// Session that was to be created.
         session: Uuid,
     },
-    /// The log binds events to reducers that the host did not declare; the error names all of them.
+    /// The log binds events to reducers that the host did not declare; the error names all of them. Those that a host has removed
+    /// on purpose it names with [`retired`](crate::SessionTypesBuilder::retired).
     #[error("{}", unregistered(.0))]
     NotRegistered(Vec<UnregisteredEvent>),
     /// An import holds slices that the host did not declare; the error lists their names.

@@ -31,7 +31,7 @@ pub mod tools;
 mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
-pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut};
+pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut, OtherRecord};
 pub use error::{Corruption, Error, Holder, Result};
 pub use fold::path::Path as LivePath;
 pub use fold::questions::PendingQuestion;

@@ -30,6 +30,22 @@ pub(crate) fn compare(
     if recorded == produced {
         return None;
     }
+    match compare_values(kind, recorded, produced, names, leave_out) {
+        (Some(difference), _) => Some(difference),
+        // The bytes may differ for that reason.
+        (None, true) => None,
+        (None, false) => Some(raw(recorded, produced)),
+    }
+}
+
+/// Compares what two bodies of one kind decode to. Returns the first difference, and whether there is one that is not compared.
+pub(crate) fn compare_values(
+    kind: Kind,
+    recorded: &[u8],
+    produced: &[u8],
+    names: &Names,
+    leave_out: &LeaveOut,
+) -> (Option<Difference>, bool) {
     let mut walk = Walk::everything();
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
@@ -38,12 +54,7 @@ pub(crate) fn compare(
     } else {
         others(&mut walk, kind, (recorded, produced), names)
     };
-    match found {
-        Found::Break(difference) => Some(difference),
-        // The bytes may differ for that reason.
-        Found::Continue(()) if walk.skipped => None,
-        Found::Continue(()) => Some(raw(recorded, produced)),
-    }
+    (found.break_value(), walk.skipped)
 }
 
 /// Returns the JSON form of a record's body with the names of its fields, or its digits if it does not decode.

@@ -35,6 +35,8 @@
 //! | dispatch | the paths that a [`LeaveOut`] names for the event |
 //! | all | in texts: addresses, that is `0x` and 8 to 16 hexadecimal digits |
 //!
+//! A host whose event or items have a raised version compares what is recorded brought up to date, and no version.
+//!
 //! Neither are times of records and envelope frames, which no body holds. Where two bodies differ in such a value, a
 //! difference that only bytes show, such as an integer that is longer than need be, is not looked for.
 //!
@@ -52,7 +54,7 @@ mod walk;
 
 use std::fmt;
 
-use foldlog_codec::body::{Action, Dispatch, Lane, Observed, Payload};
+use foldlog_codec::body::{Action, Dispatch, Input, Lane, Observed, Payload, Request, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, SequenceNumber, escape};
 use serde::Serialize;
@@ -61,7 +63,9 @@ use crate::names::Names;
 
 pub use left_out::LeaveOut;
 
-pub(crate) use compare::{compare, compare_effects, effect_value, first_difference, resolved};
+pub(crate) use compare::{
+    compare, compare_effects, compare_values, effect_value, first_difference, resolved,
+};
 
 /// Number of characters of a value that [`Divergence`] displays.
 const VALUE_CHARS_MAX: usize = 200;
@@ -134,8 +138,13 @@ pub struct Divergence {
     pub lane: LaneName,
     /// How the record differs.
     pub divergence: DivergenceKind,
-    /// Kind of the record, and behind a space the name of an event, of an action or of an observation, such as `dispatch chat.said`.
+    /// Kind of the record, and behind a space the name of an event, of an action, of an observation or of a call's tool, or the id
+    /// of an input's or request's evaluation, such as `dispatch chat.said`.
     pub record: String,
+    /// Recorded record with which the host went on in the place of a [`Missing`](DivergenceKind::Missing) one, or the one that
+    /// is recorded where the host wrote an [`Extra`](DivergenceKind::Extra) one; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other: Option<OtherRecord>,
     /// Name of the slice whose change differs; `None` if the difference is in no slice.
     pub slice: Option<String>,
     /// Path of the value that differs; `$` if the whole record does.
@@ -149,6 +158,15 @@ pub struct Divergence {
     /// What differs, where the values do not show it, such as `order of keys`; absent where they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+/// Names a recorded record beside one that is missing or too many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OtherRecord {
+    /// Sequence number of the record.
+    pub sequence: SequenceNumber,
+    /// Kind of the record and what it is about, as in [`Divergence::record`].
+    pub record: String,
 }
 
 /// Holds the first difference of two bodies of one kind.
@@ -184,7 +202,7 @@ impl Difference {
 }
 
 impl Divergence {
-    /// Makes the divergence of a record that was produced differently. `record` is what [`record_name`] gives.
+    /// Makes the divergence of a record that was produced differently. `record` is what [`shown_name`] gives.
     pub(crate) fn changed(
         sequence: SequenceNumber,
         lane: LaneName,
@@ -193,7 +211,7 @@ impl Divergence {
     ) -> Divergence {
         let Difference { slice, path, recorded, produced, note } = difference;
         let divergence = DivergenceKind::Changed;
-        Divergence { sequence, lane, divergence, record, slice, path, recorded, produced, note }
+        Divergence { sequence, lane, divergence, record, other: None, slice, path, recorded, produced, note }
     }
 
     /// Makes the divergence of a recorded record that was not produced, from its body.
@@ -218,12 +236,37 @@ impl Divergence {
             sequence,
             lane,
             divergence: DivergenceKind::Extra,
-            record: record_name(kind, body, names),
+            record: shown_name(kind, body, names),
+            other: None,
             slice: None,
             path: "$".to_owned(),
             recorded: None,
             produced: Some(compare::named_form(kind, body, names)),
             note: None,
+        }
+    }
+}
+
+/// Returns the kind of a record, and what it is about, as a [`Divergence`] shows both.
+pub(crate) fn shown_name(kind: Kind, body: &[u8], names: &Names) -> String {
+    let about = match kind {
+        Kind::TOOL_BEGIN => ToolBegin::decode(body).ok().map(|begin| begin.tool.into_owned()),
+        Kind::TOOL_END => ToolEnd::decode(body).ok().map(|end| end.tool.into_owned()),
+        Kind::INPUT => Input::decode(body).ok().map(|input| input.scope.evaluation.into_owned()),
+        Kind::REQUEST => Request::decode(body).ok().map(|request| request.scope.evaluation.into_owned()),
+        _ => return record_name(kind, body, names),
+    };
+    about.map_or_else(|| kind.to_string(), |about| format!("{kind} {about}"))
+}
+
+/// Displays a record's kind and what it is about.
+struct Shown<'a>(&'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.split_once(' ') {
+            Some((kind, name)) => write!(f, "{} `{}`", escape::text(kind), escape::text(name)),
+            None => write!(f, "{}", escape::text(self.0)),
         }
     }
 }
@@ -250,18 +293,34 @@ pub(crate) fn record_name(kind: Kind, body: &[u8], names: &Names) -> String {
 
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let record = match self.record.split_once(' ') {
-            Some((kind, name)) => format!("{} `{}`", escape::text(kind), escape::text(name)),
-            None => escape::text(&self.record).into_owned(),
-        };
+        let record = Shown(&self.record);
         let lane = if self.lane.is_main() { String::new() } else { format!(", {}", self.lane) };
         let sequence = self.sequence;
         match self.divergence {
             DivergenceKind::Missing => {
-                return write!(f, "record {sequence} ({record}{lane}) was not produced");
+                write!(f, "record {sequence} ({record}{lane}) was not produced")?;
+                return match &self.other {
+                    Some(OtherRecord { sequence, record }) => {
+                        write!(f, ": the host went on with record {sequence} ({})", Shown(record))
+                    }
+                    None => Ok(()),
+                };
             }
             DivergenceKind::Extra => {
-                return write!(f, "record {sequence} ({record}{lane}) was produced and is not recorded");
+                return match &self.other {
+                    Some(OtherRecord { sequence, record: recorded }) => {
+                        let recorded = Shown(recorded);
+                        let lane =
+                            if self.lane.is_main() { String::new() } else { format!(" ({})", self.lane) };
+                        write!(
+                            f,
+                            "the host wrote {record}{lane} where record {sequence} ({recorded}) is recorded"
+                        )
+                    }
+                    None => {
+                        write!(f, "record {sequence} ({record}{lane}) was produced and is not recorded")
+                    }
+                };
             }
             DivergenceKind::Changed => {}
         }

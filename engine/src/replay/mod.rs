@@ -12,13 +12,21 @@
 //! were killed there; the host returns, and is called for the next process. A process that only settled calls, or only
 //! ended the calls that another one had left open, such as the binary's `settle` and `recover`, is taken from the log.
 //!
+//! What the host returns is not looked at. A host that fails by itself, such as over a folder that does not exist, shows only in
+//! the records that it did not produce: whoever looks for the reason prints what the host returns.
+//!
+//! A record behind the last one of a log is one too many if the session was closed there. A process that was killed right behind
+//! a record that was synced, and outside of any call, left the same bytes as one that closed its session: such a log counts as
+//! closed.
+//!
 //! # What has to be the same
 //!
 //! A host is deterministic if all that it does follows from its state and from what it was given through its session. Only
 //! [`Session::now`], [`Session::draw`] and [`Session::observe`] are recorded inputs. Threads whose records may interleave
 //! need [lanes](Session::lane) of their own: records of one lane come in one order, and between lanes the log's order
-//! counts. A thread must not read what other lanes write, unless it learns of it through a recorded input. The host joins
-//! its threads before it returns. What it does beside its session is done again: other sessions, forks, files.
+//! counts. A thread must not read what other lanes write, unless it learns of it through a recorded input or has joined their
+//! threads: a loop that waits for what another lane's thread is to write never ends if that thread has ended at a divergence
+//! or at the end of the records. The host joins its threads before it returns. What it does beside its session is done again: other sessions, forks, files.
 //!
 //! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
 //!
@@ -35,7 +43,15 @@
 //! are empty, and its id is another one.
 //!
 //! All that a replay needs is in the session's folder. [`Session::dir`] is that folder, and a host that opens its workspace
-//! there, with the captures in it, may give it any folder for the workspace: it is not looked into.
+//! there, with the captures in it, may give it any folder for the workspace: it has to exist, may be empty, and is not looked
+//! into. In a fork only the captures of its own records count, not those of its parent.
+//!
+//! # Behind a divergence
+//!
+//! A replay of [all](Replay::all) divergences goes on from the recorded state. A record that is not recorded is not applied; where
+//! one cannot do without it, as the begin of a call or an observation, the host gets [`Error::Diverged`], and if it stops there,
+//! what it would have written further on is listed as missing. The lane of a write moved to another one is known only once the
+//! [patience](Replay::patience) is over: another thread might still bring the record of the first lane.
 //!
 //! # Memory
 //!
@@ -44,7 +60,8 @@
 //!
 //! # Where a replay can begin and end
 //!
-//! It begins behind the session's own first record, or at a position at which no call is open, and ends at the log's end as
+//! It begins behind the session's own first record, or at a position at which no call is open and at which the host held nothing
+//! in variables that it does not find in its slices, such as one behind which it was started anew. It ends at the log's end as
 //! it was when the reader was opened, or earlier. So a log that is being written can be replayed. With
 //! [`go_live`](Replay::go_live) the host goes on in a fork at that end, as it would after a crash.
 
@@ -170,13 +187,15 @@ impl<'a> Replay<'a> {
         Replay { log, types, options, rules, from: None, through: None }
     }
 
-    /// Makes the replay go on behind a divergence, from the recorded state, and list all, at most 10,000 for each process.
+    /// Makes the replay go on behind a divergence, from the recorded state, and list all, at most 10,000 for each process. A host
+    /// that gets an error for a call or an observation too many and stops there goes no further.
     pub fn all(mut self) -> Replay<'a> {
         self.rules.all = true;
         self
     }
 
-    /// Begins the replay behind the record at `position`, such as a snapshot, or the record before a call's begin.
+    /// Begins the replay behind the record at `position`, such as a snapshot, or the record before a call's begin. The host begins
+    /// anew there: it has to find in its slices what it goes on with.
     pub fn from(self, position: impl Into<SequenceNumber>) -> Replay<'a> {
         Replay { from: Some(position.into()), ..self }
     }
@@ -272,6 +291,9 @@ impl<'a> Replay<'a> {
     ///
     /// Returns what the host returned in the fork. The fork is in `store`, which holds the replayed session. The host is
     /// called once more than for a replay: [`Session::replays`] tells it whether it works for real.
+    ///
+    /// The fork works on the workspaces as the host opens them now. They are not brought to the position: whoever wants them as they
+    /// were gives the host folders of its own, in which they are.
     ///
     /// ```
     /// use foldlog::audit::LogReader;

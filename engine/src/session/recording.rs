@@ -276,16 +276,20 @@ impl Recording {
         }
     }
 
-    /// Returns how many of the next records of this lane stand before the one that the host has produced; `None` if that is
+    /// Returns how many of the next records of this lane stand before the one that the host has produced, and that; `None` if it is
     /// not among those that were read ahead.
-    pub(super) fn equal_behind(&self, lane: &LaneName, produced: &Comparison<'_>) -> Option<usize> {
+    pub(super) fn equal_behind(
+        &self,
+        lane: &LaneName,
+        produced: &Comparison<'_>,
+    ) -> Option<(usize, &Recorded)> {
         let lanes = Whose::Lane(lane.clone());
         let mut own = self.ahead.iter().filter(|record| self.whose(record) == lanes).enumerate().skip(1);
         // One name says little, so of an observation only the record behind the next one counts.
         let is_it = |before: usize, record: &Recorded| {
             produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
         };
-        own.find(|(before, record)| is_it(*before, record)).map(|(before, _)| before)
+        own.find(|(before, record)| is_it(*before, record))
     }
 
     /// Returns the record behind the next one of a lane, if it was read ahead.

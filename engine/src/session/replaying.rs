@@ -38,13 +38,14 @@ use super::recording::{Recording, Whose};
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::clock;
-use crate::divergence::{Difference, Divergence, LaneName};
+use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::writer::Body;
 use crate::operation::CHILD_SESSION;
 use crate::sabotage::{self, Breakage};
+use crate::types::SessionTypes;
 
 /// Holds what a session needs to know of its replay without its lock.
 #[derive(Debug, Default)]
@@ -65,8 +66,8 @@ enum Verdict {
     Same,
     /// Reports that it has changed, and applies the recorded one.
     Changed(Divergence),
-    /// Reports that this many records of the lane are missing before it: it is recorded behind them.
-    Missing(usize),
+    /// Reports that this many records of the lane are missing before it: it is recorded behind them, as that one.
+    Missing(usize, OtherRecord),
     /// Reports that it is not recorded, and applies nothing.
     Extra(Divergence),
 }
@@ -78,14 +79,16 @@ impl WriterState {
     }
 
     /// Compares what the host produced with the record whose turn it is.
-    fn judge(&mut self, kind: Kind, produced: &[u8]) -> Result<Verdict> {
+    fn judge(&mut self, kind: Kind, produced: &[u8], types: Option<&SessionTypes>) -> Result<Verdict> {
+        let objects = Arc::clone(&self.log.objects);
         let mut names = self.live.projection.names.clone();
         let recording = self.recording()?;
         if let Some(declare) = recording.declared.take() {
             Arc::make_mut(&mut names).learn(declare);
         }
         let rules = recording.rules.clone();
-        let comparison = Comparison { kind, produced, names: &names, left_out: &rules.left_out };
+        let comparison =
+            Comparison { kind, produced, names: &names, left_out: &rules.left_out, types, objects: &objects };
         let Some((head, whose)) = recording.head()? else { return Err(ended(self.log.next_sequence())) };
         let lane = whose.lane();
         let difference = match comparison.is_alike(head) {
@@ -95,23 +98,29 @@ impl WriterState {
             },
             false => None,
         };
-        let sequence = head.sequence;
-        if let Some(missing) = recording.equal_behind(&lane, &comparison) {
-            return Ok(Verdict::Missing(missing));
+        let (sequence, other) = (head.sequence, comparison.other(head));
+        if let Some((missing, behind)) = recording.equal_behind(&lane, &comparison) {
+            return Ok(Verdict::Missing(missing, comparison.other(behind)));
         }
         let repeats = recording.last.get(&lane).is_some_and(|last| comparison.is_same(last));
         Ok(match difference {
             Some(difference) if !repeats => {
-                Verdict::Changed(Divergence::changed(sequence, lane, comparison.name(produced), difference))
+                Verdict::Changed(Divergence::changed(sequence, lane, other.record, difference))
             }
-            _ => Verdict::Extra(Divergence::extra(sequence, lane, (kind, produced), &names)),
+            _ => {
+                let extra = Divergence::extra(sequence, lane, (kind, produced), &names);
+                Verdict::Extra(Divergence { other: Some(other), ..extra })
+            }
         })
     }
 
     /// Notes that the host brought a record behind the last one, and returns the error that says so.
     fn too_many(&mut self, kind: Kind, produced: &[u8]) -> Result<Error> {
-        let (names, next) = (self.live.projection.names.clone(), self.log.next_sequence());
+        let (mut names, next) = (self.live.projection.names.clone(), self.log.next_sequence());
         let recording = self.recording()?;
+        if let Some(declare) = recording.declared.take() {
+            Arc::make_mut(&mut names).learn(declare);
+        }
         let lane = Lane::of(kind, produced).unwrap_or_default().into();
         recording.note(Divergence::extra(next, lane, (kind, produced), &names));
         Ok(recording.diverged())
@@ -119,10 +128,12 @@ impl WriterState {
 
     /// Notes that a tool, whose end is the next record, left a resource otherwise than recorded.
     fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
+        let names = self.live.projection.names.clone();
         let recording = self.recording()?;
         let Some((head, whose)) = recording.head()? else { return Ok(()) };
         let difference = Difference::left_otherwise(resource, paths);
-        let divergence = Divergence::changed(head.sequence, whose.lane(), head.kind.to_string(), difference);
+        let record = shown_name(head.kind, &head.body, &names);
+        let divergence = Divergence::changed(head.sequence, whose.lane(), record, difference);
         recording.note(divergence);
         Ok(())
     }
@@ -196,15 +207,16 @@ impl Inner {
             }
             let timed_out = self.schedule.wait_until(state, clock::after(patience)).timed_out();
             if timed_out && state.log.next_sequence() == next {
-                self.pass_missing(state)?;
+                self.pass_missing(state, None)?;
             }
         }
     }
 
-    /// Notes that the next record is missing, and applies it from the log if the replay goes on.
-    fn pass_missing(&self, state: &mut WriterState) -> Result<()> {
+    /// Notes that the next record is missing, and applies it from the log if the replay goes on. `other` is what the host went
+    /// on with.
+    fn pass_missing(&self, state: &mut WriterState, other: Option<&OtherRecord>) -> Result<()> {
         let Some(missing) = state.missing()? else { return Ok(()) };
-        state.recording()?.note(missing);
+        state.recording()?.note(Divergence { other: other.cloned(), ..missing });
         self.schedule.notify_all();
         if !state.recording()?.stopped {
             self.apply_recorded(state)?;
@@ -270,7 +282,7 @@ impl Inner {
         }
         let verdict = match sabotage::is(Breakage::ReplayUncompared) {
             true => Verdict::Same,
-            false => state.judge(kind, produced)?,
+            false => state.judge(kind, produced, self.types.as_ref())?,
         };
         match verdict {
             Verdict::Same => self.apply_recorded(state)?,
@@ -284,8 +296,8 @@ impl Inner {
                 self.go_on(state)?;
                 return Ok(next.saturating_sub(1));
             }
-            Verdict::Missing(count) => {
-                self.pass_all_missing(state, count)?;
+            Verdict::Missing(count, other) => {
+                self.pass_all_missing(state, count, &other)?;
                 self.apply_recorded(state)?;
             }
         }
@@ -294,10 +306,15 @@ impl Inner {
 
     /// Notes that the next `count` records of a lane are missing, and applies them from the log if the replay goes on. Waits
     /// for what other lanes bring before the lane's next record.
-    fn pass_all_missing(&self, state: &mut MutexGuard<'_, WriterState>, count: usize) -> Result<()> {
+    fn pass_all_missing(
+        &self,
+        state: &mut MutexGuard<'_, WriterState>,
+        count: usize,
+        other: &OtherRecord,
+    ) -> Result<()> {
         let lane = state.recording()?.head()?.map(|(_, whose)| whose);
         for _ in 0..count {
-            self.pass_missing(state)?;
+            self.pass_missing(state, Some(other))?;
             self.go_on(state)?;
             self.move_on(state, |recording| {
                 let next = recording.head()?.map(|(_, whose)| whose);
@@ -577,7 +594,7 @@ impl Session {
                 None => break,
                 Some(Whose::Engine) => inner.apply_recorded(&mut state)?,
                 Some(_) if sabotage::is(Breakage::ReplayEndUnchecked) => break,
-                Some(_) => inner.pass_missing(&mut state)?,
+                Some(_) => inner.pass_missing(&mut state, None)?,
             }
         }
         state.closed = true;

@@ -36,6 +36,9 @@ use crate::types::SessionTypes;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// Slices that are new or changed on purpose are accepted by [`LogReader::replay_reducers`] alone, by their names in
+/// [`ReplayReducers::changed_slices`].
+///
 /// # Panics
 ///
 /// Panics with the divergences, one line for each record and slice, and with the slices that would differ at the end; with all
@@ -52,7 +55,7 @@ pub fn assert_reducers_replay(dir: impl AsRef<Path>, types: &SessionTypes) -> Re
 }
 
 /// Asserts that every event and every item of the logs in the store at `store` decodes with `types`, older versions
-/// [brought up to date](crate::Event::upcast). Returns the table of what was read, which a test may print.
+/// [brought up to date](crate::Event::upcast). Events that `types` does not know are listed, and are no failure. Returns the table of what was read, which a test may print.
 ///
 /// # Panics
 ///
@@ -69,7 +72,8 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
 }
 
 /// Asserts that `host` does again what it did in the log in the session's folder `dir`. It is called once for each recorded
-/// process, and what it returns is not looked at: see [`replay`](crate::replay). Returns how many records were compared.
+/// process, and what it returns is not looked at, so let it print its error: see [`replay`](crate::replay). No tool runs; for that
+/// there is the [mode](crate::replay::Replay::mode) of [`Replay`]. Returns how many records were compared.
 ///
 /// ```
 /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};

@@ -130,6 +130,8 @@ pub(crate) struct EventTypes {
     pub(crate) event_type: TypeId,
     /// Decodes a recorded event.
     pub(crate) decode: DecodeItem,
+    /// Encodes an event as a record holds it.
+    pub(crate) encode: fn(&AnyValue) -> Result<Vec<u8>>,
     /// Paths of values that a replay does not compare.
     pub(crate) not_compared: &'static [&'static str],
     /// Reducers of the event with the names of their slices, in the order of declaration.
@@ -441,6 +443,7 @@ impl SessionTypesBuilder {
             version: E::VERSION,
             event_type: TypeId::of::<E>(),
             decode: decode_event::<E>,
+            encode: encode_event::<E>,
             not_compared: E::NOT_COMPARED,
             reducers: Vec::new(),
         });
@@ -471,6 +474,11 @@ fn recode<S: Slice>(item: &Value) -> Result<Vec<u8>> {
 fn encode_item<S: Slice>(item: &AnyValue) -> Result<Vec<u8>> {
     let other = || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
     encode(S::NAME, item.downcast_ref::<S::Item>().ok_or_else(other)?)
+}
+
+fn encode_event<E: Event>(event: &AnyValue) -> Result<Vec<u8>> {
+    let other = || Error::DeclaredTwice { name: E::NAME.to_owned(), reason: "as two Rust types" };
+    encode(E::NAME, event.downcast_ref::<E>().ok_or_else(other)?)
 }
 
 fn undeclared(slice: &'static str) -> Error {

@@ -87,6 +87,7 @@ impl Unlike {
             lane,
             divergence: DivergenceKind::Changed,
             record: name,
+            other: None,
             slice: Some(slice),
             path: format!("$.{path}"),
             recorded,

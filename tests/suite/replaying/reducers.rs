@@ -350,6 +350,46 @@ fn a_change_on_purpose_is_counted_and_the_first_differences_are_listed() {
     assert_eq!(json["divergences"][0]["record"], "dispatch measured");
 }
 
+/// A new slice was reported as one of no items, recorded or produced, and a host could not be released with it.
+#[test]
+fn slices_and_reducers_that_are_new_are_called_so_and_can_be_accepted_by_name() {
+    let disk = MemoryStorage::new();
+    let (session, events) = history(&disk);
+    let count = events.len() as u64;
+    let types = SessionTypes::builder()
+        .slice::<host::Plan>()
+        .reducer::<host::Plan, Measured>(|_, measured, _| {
+            let title = format!("look at {} parts", measured.parts.len());
+            Ok(SliceOp::Append(host::StepAdded { title, part: 0 }))
+        })
+        .retired("measured", "counts")
+        .retired("measured", "results")
+        .retired("measured", "recent")
+        .build()
+        .unwrap();
+    let reader = LogReader::open_on(Arc::new(disk), session.dir()).unwrap();
+    let replayed = |changed: &[&str]| {
+        let changed_slices = changed.iter().map(|slice| (*slice).to_owned()).collect();
+        let options = ReplayReducers { changed_slices, fold_produced: true, ..ReplayReducers::default() };
+        reader.replay_reducers(&types, &options).unwrap()
+    };
+    let told = replayed(&[]);
+    println!("{told}");
+    assert_eq!((told.diverged, told.accepted, told.holds()), (count, 0, false));
+    let text = told.to_string();
+    assert!(
+        text.contains("in slice `plan` at $ (the slice is new: the log does not know it): recorded nothing"),
+        "{text}"
+    );
+    let is_new = format!("slice `plan` is new: record {} is the first that would change it", events[0]);
+    assert!(text.ends_with(&is_new), "{text}");
+    assert!(!text.contains("0 items"), "{text}");
+    let accepted = replayed(&["plan"]);
+    assert_eq!((accepted.diverged, accepted.accepted, accepted.holds()), (0, count, true), "{accepted}");
+    assert!(accepted.to_string().contains(&format!("{count} more do in slices that changed on purpose")));
+    assert!(!replayed(&["results"]).holds(), "another slice's name accepts nothing");
+}
+
 #[test]
 fn paths_that_are_left_out_and_reducers_of_equal_result_raise_no_alarm() {
     let disk = MemoryStorage::new();

@@ -185,12 +185,13 @@ impl<'a> ProducedFold<'a> {
         let undeclared = self.undeclared.iter().map(|(slice, since)| SliceDiffers {
             slice: (*slice).to_owned(),
             since: *since,
+            is_new: true,
             recorded_items: 0,
             produced_items: 0,
             path: "$".to_owned(),
             recorded: None,
             produced: None,
-            note: Some("the log has not declared the slice, so its items were not folded".to_owned()),
+            note: None,
         });
         (declared.chain(undeclared).collect(), self.stopped)
     }
@@ -235,6 +236,7 @@ fn differs(recorded: &Projection, produced: &Projection, slice: u32, since: Sequ
     let mut found = SliceDiffers {
         slice: name,
         since,
+        is_new: false,
         recorded_items,
         produced_items,
         path: "$".to_owned(),

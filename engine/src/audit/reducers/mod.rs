@@ -20,6 +20,7 @@
 mod fold;
 mod run;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use foldlog_codec::msgpack::Value;
@@ -41,6 +42,9 @@ const DIVERGENCES_MAX: usize = 100;
 pub struct ReplayReducers {
     /// Paths that are not compared.
     pub leave_out: LeaveOut,
+    /// Names of slices that are new, or whose reducers changed on purpose: where their edits differ they are
+    /// [counted](ReducersReplayed::accepted), and are no divergences.
+    pub changed_slices: BTreeSet<String>,
     /// Whether the produced effects are folded too, to say from which record on STATE differs, and how.
     pub fold_produced: bool,
     /// Number of divergences that the report holds; it counts all of them.
@@ -49,7 +53,8 @@ pub struct ReplayReducers {
 
 impl Default for ReplayReducers {
     fn default() -> ReplayReducers {
-        ReplayReducers { leave_out: LeaveOut::new(), fold_produced: false, divergences_max: DIVERGENCES_MAX }
+        let (leave_out, changed_slices) = (LeaveOut::new(), BTreeSet::new());
+        ReplayReducers { leave_out, changed_slices, fold_produced: false, divergences_max: DIVERGENCES_MAX }
     }
 }
 
@@ -66,6 +71,8 @@ pub struct ReducersReplayed {
     pub compared: u64,
     /// Number of edits that differ.
     pub diverged: u64,
+    /// Number of edits that differ in slices which are [changed on purpose](ReplayReducers::changed_slices).
+    pub accepted: u64,
     /// First divergences, in the order of their records.
     pub divergences: Vec<Divergence>,
     /// Events that the log binds to slices for which the host declares no reducers. These were not run.
@@ -83,6 +90,8 @@ pub struct SliceDiffers {
     pub slice: String,
     /// Record from which on the slice differs up to the end.
     pub since: SequenceNumber,
+    /// Whether the log does not know the slice. What its reducers produce is not folded, and the numbers of items are 0.
+    pub is_new: bool,
     /// Number of items that the log amounts to.
     pub recorded_items: u64,
     /// Number of items that the produced effects amount to.
@@ -160,6 +169,11 @@ impl LogReader {
 
 impl fmt::Display for SliceDiffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_new {
+            let slice = escape::text(&self.slice);
+            let since = self.since;
+            return write!(f, "slice `{slice}` is new: record {since} is the first that would change it");
+        }
         let (recorded, produced) =
             crate::divergence::shortened(self.recorded.as_ref(), self.produced.as_ref());
         let note = self.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
@@ -185,6 +199,9 @@ impl fmt::Display for ReducersReplayed {
             "session {session}: {records} records, {events} events reduced again, {compared} edits compared, "
         )?;
         write!(f, "{diverged} differ")?;
+        if self.accepted > 0 {
+            write!(f, ", {} more do in slices that changed on purpose", self.accepted)?;
+        }
         for event in &self.not_registered {
             write!(f, "\n{event}")?;
         }

@@ -47,6 +47,7 @@ pub(super) fn replay(
             events: 0,
             compared: 0,
             diverged: 0,
+            accepted: 0,
             divergences: Vec::new(),
             not_registered: types.unregistered(&reader.outline.names),
             slices: Vec::new(),
@@ -178,11 +179,26 @@ impl<'a> Replay<'a> {
                     note: Some(error.to_string()),
                 }),
             };
-            if let Some(difference) = difference {
-                self.diverged(record, difference, names);
+            let Some(mut difference) = difference else { continue };
+            if self.options.changed_slices.contains(slice) {
+                self.report.accepted += 1;
+                continue;
             }
+            if of_slice.is_none() && difference.note.is_none() {
+                difference.note = Self::new_to(names, (reducing.types.name, id)).map(str::to_owned);
+            }
+            self.diverged(record, difference, names);
         }
         Ok(())
+    }
+
+    /// Returns what of a reducer is new to a log with these names: its slice, or that the event reduces into it.
+    fn new_to(names: &Names, (event, slice): (&str, Option<u32>)) -> Option<&'static str> {
+        let Some(slice) = slice else { return Some("the slice is new: the log does not know it") };
+        let bound = names
+            .event_named(event)
+            .is_some_and(|event| event.bindings.iter().any(|binding| binding.slice == slice));
+        (!bound).then_some("the reducer is new: the log binds the event to no such slice")
     }
 
     /// Compares what was done to one slice.

@@ -7,6 +7,7 @@ mod host;
 mod limits;
 mod live;
 mod planted;
+mod raised;
 mod workspaces;
 
 use foldlog::SequenceNumber;

@@ -305,3 +305,56 @@ fn records_that_are_missing_between_those_of_other_lanes_are_listed_and_the_repl
     assert_eq!(found, expected);
     assert_eq!(report.compared, 76, "all others were produced");
 }
+
+/// Of two records at one place only one was named, a call without its tool, and an event that the log does not know by a number.
+#[test]
+fn a_record_that_is_missing_or_too_many_is_named_with_the_one_at_its_place() {
+    #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    struct Rang(u64);
+    impl foldlog::Event for Rang {
+        const NAME: &'static str = "rang";
+    }
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let call = |session: &foldlog::Session, tool: &str| {
+        let resources = foldlog::ResourceRegistry::builder().build()?;
+        let tools = foldlog::tools::ToolRegistry::new().with(super::host::Works::new(None));
+        let state = foldlog::ExecutionState::new(session.clone(), resources);
+        let call = foldlog::tools::ToolCall::new(tool, "{\"number\":1,\"inner\":0}");
+        let runner = foldlog::tools::ToolRunner::new(state, tools);
+        runner.execute(&call, &foldlog::tools::ExecuteOptions::default()).map(drop)
+    };
+    session.set_tag("a", "b").unwrap();
+    call(&session, "works").unwrap();
+    session.draw().unwrap();
+    let (dir, last) = (session.dir().to_owned(), session.position().unwrap());
+    session.close().unwrap();
+    let log = LogReader::open(dir).unwrap();
+    let shown = |host: &dyn Fn(&foldlog::Session) -> foldlog::Result<()>| {
+        first(Replay::of(&log, &types()).run(|session| host(&session)), "it").to_string()
+    };
+    let told = [
+        shown(&|session| call(session, "works")),
+        shown(&|session| {
+            session.set_tag("a", "b")?;
+            session.dispatch(Rang(1)).map(drop)
+        }),
+        shown(&|session| session.set_tag("a", "b").map(drop)),
+        shown(&|session| {
+            session.set_tag("a", "b")?;
+            call(session, "works")?;
+            session.draw()?;
+            session.dispatch(Rang(1)).map(drop)
+        }),
+    ];
+    assert_eq!(
+        told,
+        [
+            "record 1 (dispatch `tag`) was not produced: the host went on with record 3 (tool_begin `works`)"
+                .to_owned(),
+            "the host wrote dispatch `rang` where record 3 (tool_begin `works`) is recorded".to_owned(),
+            "record 3 (tool_begin `works`) was not produced".to_owned(),
+            format!("record {} (dispatch `rang`) was produced and is not recorded", last + 1),
+        ]
+    );
+}
