@@ -124,7 +124,7 @@ impl HookCall {
         self.input.get("tool_input").unwrap_or(&Value::Null)
     }
 
-    /// Returns what the tool answered, for `PostToolUse`, or null.
+    /// Returns what the tool answered, for `PostToolUse`, or null. `PostToolUseFailure` has the text `error` in `input`.
     pub fn tool_response(&self) -> &Value {
         self.input.get("tool_response").unwrap_or(&Value::Null)
     }

@@ -157,7 +157,8 @@ pub enum SystemPrompt {
 /// Asks the program to call back at an event of some tools.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookMatcher {
-    /// Name of the event, such as `PreToolUse`, `PostToolUse` or `Stop`.
+    /// Name of the event, such as `PreToolUse`, `PostToolUse` or `Stop`. After a call that fails comes
+    /// `PostToolUseFailure`, and no `PostToolUse`; after one that is refused or interrupted, neither.
     pub event: String,
     /// Pattern of the tools' names, such as `Read|Write`; `None` for all of them.
     pub matcher: Option<String>,

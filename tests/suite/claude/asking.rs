@@ -36,7 +36,10 @@ impl Default for Host {
     fn default() -> Host {
         Host {
             tools: vec![tool("search")],
-            on_tool: Box::new(|call| ToolReply::text(format!("found {}", call.arguments))),
+            on_tool: Box::new(|call| match call.arguments["fail"] == true {
+                true => ToolReply::error("planned"),
+                false => ToolReply::text(format!("found {}", call.arguments)),
+            }),
             on_hook: Box::new(|_| HookReply::proceed()),
             on_permission: Box::new(|_| PermissionReply::Allow { updated_input: None }),
         }
@@ -65,7 +68,11 @@ impl Callbacks for Host {
 fn start_guarded(stand_in: &StandIn, host: Host) -> Client {
     let options = ClientOptions {
         bridged_servers: vec!["wink".into()],
-        hooks: vec![HookMatcher::new("PreToolUse", "before"), HookMatcher::new("PostToolUse", "after")],
+        hooks: vec![
+            HookMatcher::new("PreToolUse", "before"),
+            HookMatcher::new("PostToolUse", "after"),
+            HookMatcher::new("PostToolUseFailure", "failed"),
+        ],
         can_use_tool: true,
         ..stand_in.options()
     };
@@ -157,16 +164,18 @@ fn hooks_stand_before_and_after_native_and_bridged_tools() {
         {"native": "Write", "input": {"path": "a"}, "write": {"a": "text"}, "output": "written"},
         {"tool": "search", "input": {"q": 1}},
         {"native": "Write", "input": {"path": "secret"}, "write": {"secret": "text"}},
+        {"tool": "search", "input": {"fail": true}},
         {"result": "ok"},
     ]));
     let (calls, called) = shared();
     let host = Host {
         on_hook: Box::new(move |call| {
             let seen = (call.callback_id.clone(), call.event.clone(), call.tool_name().unwrap().to_owned());
-            calls.lock().send((seen, call.tool_response().clone())).unwrap();
+            let told = call.input.get("error").unwrap_or(call.tool_response()).clone();
+            calls.lock().send((seen, told)).unwrap();
             match (call.event.as_str(), call.tool_input()["path"].as_str()) {
                 ("PreToolUse", Some("secret")) => HookReply::deny("not that"),
-                ("PreToolUse", None) => {
+                ("PreToolUse", None) if call.tool_input()["fail"] != true => {
                     HookReply { updated_input: Some(json!({"q": 2})), ..HookReply::allow("fine") }
                 }
                 _ => HookReply::proceed(),
@@ -175,7 +184,7 @@ fn hooks_stand_before_and_after_native_and_bridged_tools() {
         ..Host::default()
     };
     let messages = turn(&start_guarded(&stand_in, host), "go");
-    let expected = [("written", false), (r#"found {"q":2}"#, false), ("not that", true)];
+    let expected = [("written", false), (r#"found {"q":2}"#, false), ("not that", true), ("planned", true)];
     assert_eq!(call_results(&messages), expected.map(|(text, is_error)| (text.to_owned(), is_error)));
     assert!(stand_in.path("work/a").exists() && !stand_in.path("work/secret").exists());
     let seen = |id: &str, event: &str, tool: &str| (id.to_owned(), event.to_owned(), tool.to_owned());
@@ -189,6 +198,8 @@ fn hooks_stand_before_and_after_native_and_bridged_tools() {
             json!([{"type": "text", "text": r#"found {"q":2}"#}]),
         ),
         (seen("before", "PreToolUse", "Write"), Value::Null),
+        (seen("before", "PreToolUse", "mcp__wink__search"), Value::Null),
+        (seen("failed", "PostToolUseFailure", "mcp__wink__search"), json!("planned")),
     ];
     assert_eq!(called, expected);
 }

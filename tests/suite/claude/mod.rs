@@ -4,6 +4,7 @@ mod arguments;
 mod asking;
 mod faults;
 mod framing;
+mod real;
 mod results;
 mod sessions;
 pub(crate) mod stand_in;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldlog_agent::claude::{Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks};
 use serde_json::json;
 
-use super::stand_in::{StandIn, rest, result_text, turn};
+use super::stand_in::{StandIn, mirrored, rest, result_text, turn};
 
 const ID: &str = "8a7f4ae0-6f0a-4cbb-9b0e-000000000001";
 
@@ -68,15 +68,7 @@ fn the_mirrored_lines_rebuild_the_session_byte_for_byte() {
     let stand_in = history();
     let options = ClientOptions { session_mirror: true, session_id: Some(ID.into()), ..stand_in.options() };
     let (_, messages) = said(&options, "a");
-    let mirrors = messages.iter().filter_map(|message| match &message.body {
-        Body::TranscriptMirror(mirror) => Some(mirror),
-        _ => None,
-    });
-    let (mut path, mut rebuilt) = (String::new(), String::new());
-    for mirror in mirrors {
-        path.clone_from(&mirror.file_path);
-        mirror.entries.iter().for_each(|entry| rebuilt.push_str(&format!("{}\n", entry.get())));
-    }
+    let (path, rebuilt) = mirrored(&messages);
     assert_eq!(fs::read_to_string(&path).unwrap(), rebuilt);
     let elsewhere = history();
     let folder = elsewhere.path("config").join("projects/any");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog_agent::claude::{Callbacks, Client, ClientOptions, Error, Message, NoCallbacks};
+use foldlog_agent::claude::{Block, Body, Callbacks, Client, ClientOptions, Error, Message, NoCallbacks};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -120,7 +120,6 @@ pub(crate) fn rest(client: &Client) -> Vec<Message> {
 
 /// Returns the results of calls among messages: content, and whether the call failed.
 pub(crate) fn call_results(messages: &[Message]) -> Vec<(String, bool)> {
-    use foldlog_agent::claude::{Block, Body};
     let mut results = Vec::new();
     for message in messages {
         let Body::User(user) = &message.body else { continue };
@@ -132,4 +131,15 @@ pub(crate) fn call_results(messages: &[Message]) -> Vec<(String, bool)> {
         }
     }
     results
+}
+
+/// Returns the path of a session's file, and its text as the mirrored lines among messages give it.
+pub(crate) fn mirrored(messages: &[Message]) -> (String, String) {
+    let (mut path, mut text) = (String::new(), String::new());
+    for message in messages {
+        let Body::TranscriptMirror(mirror) = &message.body else { continue };
+        path.clone_from(&mirror.file_path);
+        mirror.entries.iter().for_each(|entry| text.push_str(&format!("{}\n", entry.get())));
+    }
+    (path, text)
 }

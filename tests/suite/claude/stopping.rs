@@ -192,9 +192,10 @@ fn a_group_dies_when_it_is_dropped() {
     let group = ProcessGroup::start().unwrap();
     let mut command = Command::new("sleep");
     command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut sleeper = Sleeper(group.spawn(&mut command).unwrap());
+    let sleeper = Sleeper(group.spawn(&mut command).unwrap());
+    let identity = sleeper.identity();
     drop(group);
-    assert!(!sleeper.0.wait().unwrap().success());
+    assert!(!identity.is_alive());
 }
 
 /// The orphan would go on, and call the model again.

@@ -41,8 +41,12 @@ impl Player {
             Some((server, tool)) => self.call_bridged(server, tool, input.clone(), &id)?,
             None => (self.run_native(step), false),
         };
-        let event = if is_error { "PostToolUseFailure" } else { "PostToolUse" };
-        let more = json!({"tool_response": content, "duration_ms": 3});
+        let (event, more) = if is_error {
+            let text = content.as_str().or_else(|| content[0]["text"].as_str());
+            ("PostToolUseFailure", json!({"error": text, "is_interrupt": false}))
+        } else {
+            ("PostToolUse", json!({"tool_response": content, "duration_ms": 3}))
+        };
         let replies = self.run_hooks(event, &name, &input, &id, &more)?;
         self.open_call = None;
         self.give_result(&id, &content, is_error);
