@@ -83,6 +83,19 @@ fn two_sub_agents_of_one_prompt_are_children_of_a_call_each() {
     all.sort();
     assert_eq!(all, [["look", "y"], ["look", "z"]]);
     place.comes_out();
+
+    // A call that is known to have started one of them did not start the other one.
+    let place = Place::new();
+    lines[7]["toolUseResult"] = json!({"agentId": "y"});
+    assert_eq!(place.lines(&lines).count("agents"), 2);
+    let of = |agent: &str| {
+        let is_agents = |session: &&PathBuf| said(session) == ["look", agent];
+        let session = place.sessions().into_iter().find(|it| is_agents(&it)).unwrap();
+        let opened = foldlog(["show", session.to_str().unwrap(), "--kind", "opened", "--json"]).stdout;
+        serde_json::from_str::<Value>(&opened).unwrap()["parent"]["operation"].clone()
+    };
+    let ledger = ledger(&place.session());
+    assert_eq!((of("y"), of("z")), (ledger[0]["operation"].clone(), ledger[1]["operation"].clone()));
 }
 
 #[test]
