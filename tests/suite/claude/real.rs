@@ -1,6 +1,6 @@
 //! The program itself, against a model that a loopback server plays: what the stand-in is taken from.
 //!
-//! `FOLDLOG_CLAUDE_CODE` names the program: an executable, or a `cli.js` that `node` runs. Without it, these tests are
+//! `FOLDLOG_CLAUDE_CLI` names the program: an executable, or a `cli.js` that `node` runs. Without it, these tests are
 //! skipped; nothing here installs or reaches anything else.
 
 use std::fs;
@@ -151,8 +151,8 @@ impl Place {
 
 /// Returns options that start the program, or `None` if it is not named.
 fn options(place: &Place) -> Option<ClientOptions> {
-    let Some(program) = std::env::var_os("FOLDLOG_CLAUDE_CODE") else {
-        foldlog_tests::skipped("FOLDLOG_CLAUDE_CODE names no program");
+    let Some(program) = std::env::var_os("FOLDLOG_CLAUDE_CLI") else {
+        foldlog_tests::skipped("FOLDLOG_CLAUDE_CLI names no program");
         return None;
     };
     let is_script = Path::new(&program).extension().is_some_and(|extension| extension == "js");
