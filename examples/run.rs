@@ -60,7 +60,7 @@ fn a_conversation_that_is_killed_within_a_call_is_ended_by_the_next_process() {
 fn a_host_is_replayed_and_a_changed_one_is_told_where_it_differs() {
     let lines = [
         "the same host agrees: 2 processes\n",
-        " (tool_begin) differs at $.arguments.title: recorded \"news of ",
+        " (tool_begin `publish`) differs at $.arguments.title: recorded \"news of ",
         "letters of the fork: 3\n",
         "its page: gossip of ",
     ];
