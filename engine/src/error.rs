@@ -255,6 +255,12 @@ pub enum Error {
         /// Why the host cannot have the slice.
         reason: &'static str,
     },
+    /// A slice has no keys of the type by which one of its items is looked for.
+    #[error("the slice has no keys of type `{key}`: declare it with `keyed_by` or `upsert_by`")]
+    NotKeyed {
+        /// Rust type of the key.
+        key: &'static str,
+    },
     /// A value was recorded at a later version than the host's code knows.
     #[error(
         "`{}` was recorded at version {stored}, which is newer than version {supported} of the host's code",

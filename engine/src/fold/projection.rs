@@ -37,7 +37,7 @@ use crate::items::AnyValue;
 use crate::items::Items;
 use crate::items::log_items::LogItems;
 use crate::items::row::{ItemRef, Row, RowItem, RowRef};
-use crate::items::rows::{NewValue, Rows};
+use crate::items::rows::NewValue;
 use crate::log::objects::Objects;
 use crate::names::Names;
 use crate::types::{Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked};
@@ -348,7 +348,7 @@ impl Projection {
                 (Policy::Log, LogSlices::InLog) => {
                     Items::InLog(LogItems::new(types.map_or(TAIL_ITEMS, |types| types.tail_items)))
                 }
-                _ => Items::Held(Rows::indexed(types.and_then(SliceTypes::index))),
+                _ => Items::Held(SliceTypes::no_rows(types)),
             };
             let unread = self.log_slices == LogSlices::Unread;
             let decoder = if unread { Some(unread::DECODER) } else { types.map(|types| types.decoder) };

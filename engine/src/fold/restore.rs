@@ -198,7 +198,7 @@ fn begun_states(
 /// Makes the items of a slice, in their order. Items that a reducer once inserted before older ones get their
 /// keys from the items that they precede, as they did then.
 fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
-    let mut rows = Rows::indexed(types.and_then(SliceTypes::index));
+    let mut rows = SliceTypes::no_rows(types);
     // From the end: an item is in order of insertion if all behind it came later.
     let mut least: Option<ItemId> = None;
     let mut in_order: Vec<bool> = items

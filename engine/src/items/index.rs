@@ -1,5 +1,6 @@
-//! Key indexes: which items of a slice have which key, for `upsert_by`.
+//! Key indexes: which items of a slice have which key, for `upsert_by` and `keyed_by`.
 
+use std::any::Any;
 use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use super::tree::Tree;
 pub(crate) trait KeyIndex: Send + Sync {
     /// Returns the names of the items with the key of `value`, in ascending order.
     fn find(&self, value: &Value) -> Option<Vec<ItemId>>;
+    /// Returns the names of the items with a key, in ascending order. `None` if the keys are of another type.
+    fn find_key(&self, key: &dyn Any) -> Option<Vec<ItemId>>;
     /// Adds an item. Returns `false` if it has no key.
     fn insert(&mut self, row: RowRef<'_>) -> bool;
     /// Removes an item. Returns `false` if it has no key.
@@ -131,6 +134,12 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
         catch_unwind(AssertUnwindSafe(|| (self.key_of)(value))).ok()
     }
 
+    fn ids_of(&self, key: K) -> Vec<ItemId> {
+        // A key that is only looked up needs no counting.
+        let ids = self.ids.get(&Held::Plain(key));
+        ids.map(|ids| ids.as_slice().to_vec()).unwrap_or_default()
+    }
+
     fn key_of_row(&self, row: RowRef<'_>) -> Option<K> {
         self.key(row.typed()?)
     }
@@ -138,9 +147,11 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
 
 impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K> {
     fn find(&self, value: &Value) -> Option<Vec<ItemId>> {
-        // A key that is only looked up needs no counting.
-        let key = Held::Plain(self.key(value)?);
-        Some(self.ids.get(&key).map(|ids| ids.as_slice().to_vec()).unwrap_or_default())
+        Some(self.ids_of(self.key(value)?))
+    }
+
+    fn find_key(&self, key: &dyn Any) -> Option<Vec<ItemId>> {
+        Some(self.ids_of(key.downcast_ref::<K>()?.clone()))
     }
 
     fn insert(&mut self, row: RowRef<'_>) -> bool {

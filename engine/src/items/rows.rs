@@ -16,6 +16,7 @@
 //! 2. Items in runs have the keys of their own names, and none is in `displaced`.
 //! 3. `len` is the number of items.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
@@ -68,7 +69,7 @@ pub(crate) struct Rows {
     /// The last run, to which dispatched values are appended.
     open: Option<Box<dyn AnyRun>>,
     len: usize,
-    /// Index by the host's key, for `upsert_by`. Views share it until one changes.
+    /// Index by the host's key, for `upsert_by` and `keyed_by`. Views share it until one changes.
     index: Option<Arc<dyn KeyIndex>>,
 }
 
@@ -117,6 +118,11 @@ impl Rows {
     /// Returns the names of the items with the key of `value`. `None` if there is no index.
     pub(crate) fn alike(&self, value: &AnyValue) -> Option<Vec<ItemId>> {
         self.index.as_ref()?.find(value.as_ref())
+    }
+
+    /// Returns the names of the items with a key. `None` if there is no index, or one of keys of another type.
+    pub(crate) fn with_key(&self, key: &dyn Any) -> Option<Vec<ItemId>> {
+        self.index.as_ref()?.find_key(key)
     }
 
     /// Applies a change to the index, and drops the index if that fails.
@@ -169,6 +175,14 @@ impl Rows {
             Some((_, Slot::Row(row))) if row.id == id => true,
             Some((_, Slot::Run(run))) if runs::find(run.as_ref(), id).is_some() => true,
             _ => self.is_in_open(id),
+        }
+    }
+
+    /// Returns the item of this name. Of a slice with an index, which holds no runs.
+    pub(crate) fn indexed_row(&self, id: ItemId) -> Option<RowRef<'_>> {
+        match self.slot(id)? {
+            (_, Slot::Row(row)) => Some(row.borrow()).filter(|row| row.id == id),
+            (_, Slot::Run(_)) => None,
         }
     }
 

@@ -21,7 +21,7 @@ use crate::items::rows::{NewValue, OwnedValue, Rows};
 use crate::items::{AnyValue, Items, runs};
 use crate::types::{
     Clear, Event, NewItem, NewItems, ReduceCall, ReducerContext, SessionTypes, Slice, SliceEffect, SliceOp,
-    new_items, resolve_op,
+    SliceTypes, new_items, resolve_op,
 };
 
 impl Session {
@@ -303,7 +303,7 @@ impl Inner {
         let mut effects = Vec::new();
         let mut as_declared = true;
         for reducer in &plan.reducers {
-            let mut effect = reduce(&state, plan.name, reducer, value, &context)?;
+            let mut effect = reduce(&state, self.types.as_ref(), (plan.name, reducer), value, &context)?;
             if effect.is_nothing() {
                 continue;
             }
@@ -338,15 +338,20 @@ impl Inner {
 /// Runs one reducer and resolves what the event does to its slice.
 fn reduce(
     state: &WriterState,
-    event: &'static str,
-    reducer: &PlannedReducer,
+    types: Option<&SessionTypes>,
+    (event, reducer): (&'static str, &PlannedReducer),
     value: &AnyValue,
     context: &ReducerContext,
 ) -> Result<SliceEffect> {
     let Some(reduce) = &reducer.reduce else { return Ok(SliceEffect::append()) };
-    let empty = Items::Held(Rows::default());
+    let items = state.live.projection.items(reducer.slice).map(|(_, items)| items);
+    // Its declaration is written together with this event.
+    let none = items
+        .is_none()
+        .then(|| Items::Held(SliceTypes::no_rows(types.and_then(|types| types.slice(reducer.name)))));
+    let Some(items) = items.or(none.as_ref()) else { return Ok(SliceEffect::append()) };
     let call = ReduceCall {
-        items: state.live.projection.items(reducer.slice).map_or(&empty, |(_, items)| items),
+        items,
         tail_items: reducer.tail_items,
         item_version: reducer.item_version,
         event: value,

@@ -17,7 +17,7 @@ use crate::fold::log_source::{LogSource, Stored};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
 use crate::items::row::RowRef;
-use crate::types::{DecodeItem, Item, Recorded, Slice, View, decode_item};
+use crate::types::{DecodeItem, Item, Recorded, Slice, SliceTypes, View, decode_item};
 
 /// Holds one slice without its type: the items as they were recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,7 +195,11 @@ impl Session {
                 slice: S::NAME.to_owned(),
                 reason: "it is a LOG slice: read it with `Session::log`",
             }),
-            (_, items) => Ok(View::new(items.map(|items| items.held().clone()).unwrap_or_default())),
+            (_, Some(items)) => Ok(View::new(items.held().clone())),
+            (_, None) => {
+                let types = self.inner.types.as_ref().and_then(|types| types.slice(S::NAME));
+                Ok(View::new(SliceTypes::no_rows(types)))
+            }
         }
     }
 

@@ -74,6 +74,18 @@ impl<T: Send + Sync + 'static> View<T> {
         self.rows.last().and_then(typed)
     }
 
+    /// Returns the item with a key, the last one if there are several; `None` if there is none. The slice is declared with
+    /// [`keyed_by`](super::SessionTypesBuilder::keyed_by) or [`upsert_by`](super::SessionTypesBuilder::upsert_by), whose key
+    /// is of this type. Takes time in proportion to the logarithm of the slice's length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKeyed`] if the slice has no keys of this type, or its key function panicked.
+    pub fn find<K: 'static>(&self, key: &K) -> Result<Option<&T>> {
+        let ids = self.rows.with_key(key).ok_or(Error::NotKeyed { key: std::any::type_name::<K>() })?;
+        Ok(ids.last().and_then(|id| typed(self.rows.indexed_row(*id)?)))
+    }
+
     /// Returns the item at `place`, counted from 0. Takes time in proportion to `place`.
     pub fn get(&self, place: usize) -> Option<&T> {
         self.iter().nth(place)
@@ -167,6 +179,9 @@ pub enum SliceOp<T> {
     /// Replaces all items by these, in this order. Items at the head and the tail that are the present ones,
     /// as handles of the view or as equal recordings, are kept; only what is between them is recorded.
     Replace(Vec<Item<T>>),
+    /// Removes the items of an equal key, and appends this one. The slice is declared with
+    /// [`keyed_by`](super::SessionTypesBuilder::keyed_by) or [`upsert_by`](super::SessionTypesBuilder::upsert_by).
+    Upsert(T),
     /// Removes items.
     Clear(Clear<T>),
 }
@@ -184,6 +199,7 @@ impl<T> fmt::Debug for SliceOp<T> {
             SliceOp::Append(_) => "Append",
             SliceOp::Extend(_) => "Extend",
             SliceOp::Replace(_) => "Replace",
+            SliceOp::Upsert(_) => "Upsert",
             SliceOp::Clear(_) => "Clear",
         })
     }
@@ -289,6 +305,16 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
                 items.into_iter().map(|item| new_item::<S>(&Item::from(item))).collect();
             SliceEffect::items(items?, version)
         }
+        SliceOp::Upsert(item) => {
+            let bytes = Arc::from(encode(S::NAME, &item)?);
+            let typed: AnyValue = Arc::new(item);
+            let ids = rows.alike(&typed).ok_or_else(|| Error::NoSuchSlice {
+                slice: S::NAME.to_owned(),
+                reason: "it has no keys to upsert by: declare it with `keyed_by`",
+            })?;
+            let item = NewItem { bytes, typed: Some(typed) };
+            SliceEffect { removed: removed(ids), ..SliceEffect::items(vec![item], version) }
+        }
         SliceOp::Clear(Clear::All) if rows.is_empty() => none(Removed::None),
         SliceOp::Clear(Clear::All) => none(Removed::All),
         SliceOp::Clear(Clear::Where(predicate)) => {
@@ -297,10 +323,14 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
                 .filter(|row| typed::<S::Item>(*row).is_some_and(&predicate))
                 .map(|row| row.id)
                 .collect();
-            none(if ids.is_empty() { Removed::None } else { Removed::Items(ids) })
+            none(removed(ids))
         }
         SliceOp::Replace(items) => replace::<S>(rows, items, version)?,
     })
+}
+
+fn removed(ids: Vec<ItemId>) -> Removed {
+    if ids.is_empty() { Removed::None } else { Removed::Items(ids) }
 }
 
 fn new_item<S: Slice>(item: &Item<S::Item>) -> Result<NewItem> {
@@ -381,8 +411,7 @@ pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
             rows.iter().filter(alike).map(|row| row.id).collect()
         }
     };
-    let removed = if ids.is_empty() { Removed::None } else { Removed::Items(ids) };
-    Ok(SliceEffect { removed, ..SliceEffect::append() })
+    Ok(SliceEffect { removed: removed(ids), ..SliceEffect::append() })
 }
 
 /// Returns the event behind an erased pointer.

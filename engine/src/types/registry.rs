@@ -104,7 +104,7 @@ pub(crate) struct SliceTypes {
     pub(crate) item_type: TypeId,
     pub(crate) tail_items: usize,
     pub(crate) decoder: Decoder,
-    /// Makes the key index of an `upsert_by`.
+    /// Makes the key index of `upsert_by` and `keyed_by`.
     pub(crate) make_index: Option<Arc<MakeIndex>>,
     /// Encodes an item of an export that has the present version as the host itself would.
     pub(crate) recode: fn(&Value) -> Result<Vec<u8>>,
@@ -116,9 +116,9 @@ pub(crate) struct SliceTypes {
 type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
 
 impl SliceTypes {
-    /// Makes an empty key index for the slice's items, if an `upsert_by` needs one.
-    pub(crate) fn index(&self) -> Option<Box<dyn KeyIndex>> {
-        self.make_index.as_ref().map(|make| make())
+    /// Makes the rows of a slice that has no items yet, with an index if the host declares one.
+    pub(crate) fn no_rows(types: Option<&SliceTypes>) -> Rows {
+        Rows::indexed(types.and_then(|types| types.make_index.as_ref()).map(|make| make()))
     }
 }
 
@@ -324,16 +324,7 @@ impl SessionTypesBuilder {
         K: Ord + Clone + Send + Sync + 'static,
     {
         let key_of: KeyOf<S::Item, K> = Arc::new(key_of);
-        let of_index = Arc::clone(&key_of);
-        match self.registered.slices.get_mut(S::NAME) {
-            Some(slice) if slice.policy == Policy::Log => {
-                self.fail(Error::LogOnlyGrows { slice: S::NAME.to_owned(), operation: "upsert_by" });
-            }
-            Some(slice) => {
-                slice.make_index = Some(Arc::new(move || Box::new(Keys::new(Arc::clone(&of_index)))));
-            }
-            None => {}
-        }
+        self.index_by::<S, K>("upsert_by", Arc::clone(&key_of));
         let run: Arc<Reducer> = Arc::new(move |call| {
             resolve_upsert::<S::Item, K>(call.items.held(), call.event, &key_of).map_err(ReduceError::Engine)
         });
@@ -347,6 +338,73 @@ impl SessionTypesBuilder {
         K: Ord + Clone + Send + Sync + 'static,
     {
         self.upsert_by::<S, K>(key_of)
+    }
+
+    /// Indexes the items of a slice by a key, for reducers of the host: they find an item by its key with
+    /// [`View::find`], and change it with [`SliceOp::Upsert`]. Both cost little more in a long slice than in a short one.
+    ///
+    /// ```
+    /// use foldlog::{Event, SessionTypes, Slice, SliceOp};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Clone, Serialize, Deserialize)]
+    /// struct Account {
+    ///     owner: String,
+    ///     balance: i64,
+    /// }
+    ///
+    /// struct Accounts;
+    ///
+    /// impl Slice for Accounts {
+    ///     const NAME: &'static str = "accounts";
+    ///     type Item = Account;
+    /// }
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Paid {
+    ///     owner: String,
+    ///     amount: i64,
+    /// }
+    ///
+    /// impl Event for Paid {
+    ///     const NAME: &'static str = "paid";
+    /// }
+    ///
+    /// let types = SessionTypes::builder()
+    ///     .slice::<Accounts>()
+    ///     .keyed_by::<Accounts, String>(|account| account.owner.clone())
+    ///     .reducer::<Accounts, Paid>(|accounts, paid, _| {
+    ///         let before = accounts.find(&paid.owner).map_err(|error| error.to_string())?;
+    ///         let balance = before.map_or(0, |account| account.balance) + paid.amount;
+    ///         Ok(SliceOp::Upsert(Account { owner: paid.owner.clone(), balance }))
+    ///     })
+    ///     .build()?;
+    /// # let _ = types;
+    /// # Ok::<(), foldlog::Error>(())
+    /// ```
+    pub fn keyed_by<S, K>(mut self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
+    where
+        S: Slice,
+        K: Ord + Clone + Send + Sync + 'static,
+    {
+        self.index_by::<S, K>("keyed_by", Arc::new(key_of));
+        self
+    }
+
+    fn index_by<S, K>(&mut self, operation: &'static str, key_of: KeyOf<S::Item, K>)
+    where
+        S: Slice,
+        K: Ord + Clone + Send + Sync + 'static,
+    {
+        match self.registered.slices.get_mut(S::NAME) {
+            Some(slice) if slice.policy == Policy::Log => {
+                self.fail(Error::LogOnlyGrows { slice: S::NAME.to_owned(), operation });
+            }
+            Some(slice) => {
+                slice.make_index = Some(Arc::new(move || Box::new(Keys::new(Arc::clone(&key_of)))));
+            }
+            None => self.fail(undeclared(S::NAME)),
+        }
     }
 
     /// Binds an event to a slice by a reducer of the host.
@@ -381,6 +439,7 @@ impl SessionTypesBuilder {
             };
             match &op {
                 SliceOp::Replace(_) if log => return refused("Replace"),
+                SliceOp::Upsert(_) if log => return refused("Upsert"),
                 SliceOp::Clear(_) if log => return refused("Clear"),
                 _ => {}
             }
@@ -403,7 +462,7 @@ impl SessionTypesBuilder {
     /// The error of the first declaration that contradicts another: [`Error::PolicyMismatch`] for a slice with two
     /// policies; [`Error::DeclaredTwice`] for a slice with two item types, an event with two versions or Rust types,
     /// or an event bound twice to one slice; [`Error::NoSuchSlice`] for an event bound to an undeclared slice;
-    /// [`Error::LogOnlyGrows`] for `replace_latest` or `upsert_by` of a LOG slice. [`ToolInvocations`] counts as
+    /// [`Error::LogOnlyGrows`] for `replace_latest`, `upsert_by` or `keyed_by` of a LOG slice. [`ToolInvocations`] counts as
     /// declared, so no other slice may be named `tool_invoked`.
     pub fn build(self) -> Result<SessionTypes> {
         // Every session has this slice, so that a tool can run in any of them.

@@ -256,3 +256,100 @@ fn a_key_that_panics_refuses_the_dispatch_and_spoils_nothing() {
     let session = home.reopened(session, &types);
     assert_eq!(titles::<StepOfPart>(&session), ["c", "d"]);
 }
+
+/// Holds a balance of an owner.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Balance {
+    owner: String,
+    amount: i64,
+}
+
+struct Balances;
+
+impl foldlog::Slice for Balances {
+    const NAME: &'static str = "balances";
+    type Item = Balance;
+}
+
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Paid {
+    owner: String,
+    amount: i64,
+}
+
+impl foldlog::Event for Paid {
+    const NAME: &'static str = "paid";
+}
+
+fn paid(owner: &str, amount: i64) -> Paid {
+    Paid { owner: owner.to_owned(), amount }
+}
+
+fn balances() -> SessionTypes {
+    SessionTypes::builder()
+        .slice::<Balances>()
+        .keyed_by::<Balances, String>(|balance| balance.owner.clone())
+        .reducer::<Balances, Paid>(|balances, paid, _| {
+            let before = balances.find(&paid.owner).map_err(|error| error.to_string())?;
+            match before.map_or(0, |balance| balance.amount) + paid.amount {
+                amount if amount < 0 => Err(format!("{} has too little", paid.owner)),
+                amount => Ok(SliceOp::Upsert(Balance { owner: paid.owner.clone(), amount })),
+            }
+        })
+        .build()
+        .unwrap()
+}
+
+/// A reducer that changed one item of many had to read all of them, and to write them all.
+#[test]
+fn a_reducer_finds_an_item_by_its_key_and_changes_that_alone() {
+    let home = home();
+    let session = home.store.create(&balances()).unwrap();
+    let of = |session: &Session| -> Vec<(String, i64)> {
+        session.view::<Balances>().unwrap().iter().map(|one| (one.owner.clone(), one.amount)).collect()
+    };
+    let pairs = |pairs: &[(&str, i64)]| -> Vec<(String, i64)> {
+        pairs.iter().map(|(owner, amount)| ((*owner).to_owned(), *amount)).collect()
+    };
+    session.seed::<Balances>(vec![Balance { owner: "cy".to_owned(), amount: 5 }]).unwrap();
+    for event in [paid("ada", 3), paid("ben", 1), paid("ada", 4)] {
+        session.dispatch(event).unwrap();
+    }
+    let before = session.snapshot(SnapshotOptions::default()).unwrap();
+    let refused = session.dispatch(paid("ben", -2));
+    assert!(matches!(&refused, Err(Error::Refused { reason, .. }) if reason == "ben has too little"));
+    session.dispatch(paid("cy", 1)).unwrap();
+    session.dispatch(paid("ben", -1)).unwrap();
+    assert_eq!(of(&session), pairs(&[("ada", 7), ("cy", 6), ("ben", 0)]));
+    let view = session.view::<Balances>().unwrap();
+    session.rollback(&before).unwrap();
+    assert_eq!(of(&session), pairs(&[("cy", 5), ("ben", 1), ("ada", 7)]));
+    let session = home.reopened(session, &balances());
+    session.dispatch(paid("ben", 2)).unwrap();
+    assert_eq!(of(&session), pairs(&[("cy", 5), ("ada", 7), ("ben", 3)]));
+    // A view keeps what it was; a key of another type finds nothing, and says so.
+    let amount = |owner: &str| view.find(&owner.to_owned()).unwrap().map(|one| one.amount);
+    assert_eq!((amount("ben"), amount("cy"), amount("nobody")), (Some(0), Some(6), None));
+    let error = view.find(&1_u64).unwrap_err();
+    assert!(error.to_string().contains("keys of type `u64`"), "{error}");
+}
+
+#[test]
+fn an_upsert_in_a_slice_without_keys_is_refused() {
+    let types = SessionTypes::builder()
+        .slice::<Balances>()
+        .reducer::<Balances, Paid>(|_, paid, _| {
+            Ok(SliceOp::Upsert(Balance { owner: paid.owner.clone(), amount: paid.amount }))
+        })
+        .build()
+        .unwrap();
+    let session = home().store.create(&types).unwrap();
+    let refused = session.dispatch(paid("ada", 1)).unwrap_err();
+    assert!(refused.to_string().contains("it has no keys to upsert by"), "{refused}");
+    assert_eq!(kinds(&session), ["opened"]);
+    let log = SessionTypes::builder()
+        .slice_with::<Balances>(Policy::Log)
+        .keyed_by::<Balances, String>(|balance| balance.owner.clone())
+        .build();
+    assert!(matches!(log, Err(Error::LogOnlyGrows { operation: "keyed_by", .. })));
+}

@@ -11,11 +11,10 @@ use crate::divergence::{self, Difference, Divergence, record_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::{LogSlices, Projection};
-use crate::items::rows::Rows;
 use crate::items::{AnyValue, Items};
 use crate::names::Names;
 use crate::sabotage::{self, Breakage};
-use crate::types::{EventTypes, Recorded, ReduceCall, ReducerContext, SessionTypes, SliceEffect};
+use crate::types::{EventTypes, Recorded, ReduceCall, ReducerContext, SessionTypes, SliceEffect, SliceTypes};
 
 /// Holds an event that is reduced again.
 #[derive(Clone, Copy)]
@@ -277,8 +276,8 @@ pub(super) fn reduced<'r>(
     let Reducing { sequence, time_us, seed, types: event_types, .. } = *reducing;
     let context = ReducerContext { seed, sequence, time_us };
     event_types.reducers.iter().map(move |(slice, reduce)| {
-        let empty = Items::Held(Rows::default());
         let of_slice = types.slice(slice);
+        let empty = Items::Held(SliceTypes::no_rows(of_slice));
         let call = ReduceCall {
             items: before.items_named(slice).map_or(&empty, |(_, items)| items),
             tail_items: of_slice.map_or(0, |types| types.tail_items),
