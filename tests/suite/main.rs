@@ -12,6 +12,7 @@ mod following;
 mod fuzz;
 mod laws;
 mod pairing;
+mod persistence;
 mod private;
 mod processes;
 mod proportion;

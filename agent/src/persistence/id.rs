@@ -1,0 +1,76 @@
+use std::fmt;
+use std::str::FromStr;
+
+use foldlog::escape;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Greatest number of bytes of a [`TaskId`].
+pub const TASK_ID_BYTES_MAX: usize = 64;
+
+/// Names a task: 1 to 64 letters, digits, `-`, `_` and `.` of ASCII, the first of which is a letter or a digit. So an id may
+/// be part of a file's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+pub struct TaskId(String);
+
+/// Says that a text is no id of a task.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{}` is no id of a task: it has 1 to {TASK_ID_BYTES_MAX} letters, digits, `-`, `_` or `.`, and begins with a letter or digit",
+    escape::text(.0)
+)]
+pub struct InvalidTaskId(
+    /// The text, at most its first 100 characters.
+    pub String,
+);
+
+impl TaskId {
+    /// Makes an id of a text.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTaskId`] if the text is empty, too long, or holds other characters.
+    pub fn new(text: impl Into<String>) -> Result<TaskId, InvalidTaskId> {
+        let text = text.into();
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let begins = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+        match begins && text.len() <= TASK_ID_BYTES_MAX && text.bytes().all(is_plain) {
+            true => Ok(TaskId(text)),
+            false => Err(InvalidTaskId(text.chars().take(100).collect())),
+        }
+    }
+
+    /// Returns the id as a text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for TaskId {
+    type Error = InvalidTaskId;
+
+    fn try_from(text: String) -> Result<TaskId, InvalidTaskId> {
+        TaskId::new(text)
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = InvalidTaskId;
+
+    fn from_str(text: &str) -> Result<TaskId, InvalidTaskId> {
+        TaskId::new(text)
+    }
+}
+
+impl From<TaskId> for String {
+    fn from(id: TaskId) -> String {
+        id.0
+    }
+}

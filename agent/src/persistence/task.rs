@@ -1,0 +1,153 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::TaskId;
+
+/// States of a task. The [table](super#transitions) has the transitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskStatus {
+    /// Waits for its turn.
+    #[default]
+    Pending,
+    /// Cannot go on, for a reason that is no task.
+    Blocked,
+    /// Is being worked on.
+    InProgress,
+    /// Was done.
+    Completed,
+    /// Was tried and did not succeed.
+    Failed,
+    /// Was found not to be necessary. Whoever requires it may start.
+    Skipped,
+    /// Was given up.
+    Cancelled,
+}
+
+impl TaskStatus {
+    /// Lists all states.
+    pub const ALL: [TaskStatus; 7] = [
+        TaskStatus::Pending,
+        TaskStatus::Blocked,
+        TaskStatus::InProgress,
+        TaskStatus::Completed,
+        TaskStatus::Failed,
+        TaskStatus::Skipped,
+        TaskStatus::Cancelled,
+    ];
+
+    /// Returns the state's name in records and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            TaskStatus::Pending => "pending",
+            TaskStatus::Blocked => "blocked",
+            TaskStatus::InProgress => "in_progress",
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+            TaskStatus::Skipped => "skipped",
+            TaskStatus::Cancelled => "cancelled",
+        }
+    }
+
+    /// Returns whether a task may go from this state to another.
+    pub fn may_become(self, next: TaskStatus) -> bool {
+        use TaskStatus::{Blocked, Cancelled, Completed, Failed, InProgress, Pending, Skipped};
+        match self {
+            Pending => matches!(next, InProgress | Blocked | Skipped | Cancelled),
+            Blocked => matches!(next, Pending | Skipped | Cancelled),
+            InProgress => matches!(next, Completed | Failed | Blocked | Pending | Cancelled),
+            Failed => matches!(next, Pending | Skipped | Cancelled),
+            Completed | Skipped | Cancelled => false,
+        }
+    }
+
+    /// Returns whether a task of this state never changes its state again.
+    pub fn is_final(self) -> bool {
+        matches!(self, TaskStatus::Completed | TaskStatus::Skipped | TaskStatus::Cancelled)
+    }
+
+    /// Returns whether whoever requires a task of this state may start.
+    pub fn satisfies(self) -> bool {
+        matches!(self, TaskStatus::Completed | TaskStatus::Skipped)
+    }
+}
+
+impl fmt::Display for TaskStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Kinds of dependencies between tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DependencyType {
+    /// The other task has to be completed or skipped before this one starts.
+    #[default]
+    Requires,
+    /// The other task comes first where both could start.
+    Prefers,
+}
+
+/// Names a task that another one depends on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Dependency {
+    /// Task that comes first.
+    pub on: TaskId,
+    /// How much it has to.
+    #[serde(default)]
+    pub kind: DependencyType,
+}
+
+/// Holds a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Id of the task.
+    pub id: TaskId,
+    /// Number of tasks that were created before it.
+    pub number: u64,
+    /// Task that it is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<TaskId>,
+    /// What is to be done, in a line.
+    pub title: String,
+    /// What is to be done.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// State of the task.
+    pub status: TaskStatus,
+    /// Why it is in that state, where somebody said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Time since which it is in that state.
+    pub status_at: DateTime<Utc>,
+    /// How soon it is to be done: higher ones first.
+    #[serde(default)]
+    pub priority: i64,
+    /// Tasks that come before it, in the order in which they were named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dependencies: Vec<Dependency>,
+    /// Number of times that it was started.
+    #[serde(default)]
+    pub attempts: u32,
+    /// Number of times that it failed.
+    #[serde(default)]
+    pub failures: u32,
+    /// Time of its creation.
+    pub created_at: DateTime<Utc>,
+    /// Time of its last change.
+    pub updated_at: DateTime<Utc>,
+    /// What the host keeps of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fields: BTreeMap<String, String>,
+}
+
+impl Task {
+    /// Returns the number of times that it was started again.
+    pub fn retries(&self) -> u32 {
+        self.attempts.saturating_sub(1)
+    }
+}

@@ -1,0 +1,81 @@
+//! All tasks of a position, as a tree and as a graph.
+
+use std::collections::BTreeMap;
+
+use foldlog::{Error, Session, View};
+use serde::{Deserialize, Serialize};
+
+use super::{Dependency, SchedulingState, Task, TaskId, TaskStatus, Tasks};
+use crate::error::Result;
+
+/// Holds all tasks, and what follows from them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskTreeState {
+    /// Tasks by their ids.
+    pub tasks: BTreeMap<TaskId, Task>,
+    /// Tasks without a parent, in the order of their creation.
+    pub root_tasks: Vec<TaskId>,
+    /// Task that was started last, and is in progress.
+    pub active_task: Option<TaskId>,
+    /// Number of tasks that were created.
+    pub task_counter: u64,
+    /// What each task that depends on others depends on.
+    pub dependency_graph: BTreeMap<TaskId, Vec<Dependency>>,
+    /// Which task is next.
+    pub scheduling_state: SchedulingState,
+}
+
+impl TaskTreeState {
+    /// Reads the tasks of a session as they are now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if neither the session's types nor its log know [`Tasks`], [`Error::Decode`] if a task cannot be
+    /// read.
+    pub fn of(session: &Session) -> Result<TaskTreeState> {
+        let view: View<Task> = session.view::<Tasks>().map_err(Error::from)?;
+        Ok(TaskTreeState::from_tasks(view.iter().cloned()))
+    }
+
+    /// Makes the tree of tasks.
+    pub fn from_tasks(tasks: impl IntoIterator<Item = Task>) -> TaskTreeState {
+        let tasks: BTreeMap<TaskId, Task> = tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
+        let in_order = in_order(&tasks);
+        let is_root = |task: &&&Task| task.parent.is_none();
+        let root_tasks = in_order.iter().filter(is_root).map(|task| task.id.clone()).collect();
+        let in_progress = tasks.values().filter(|task| task.status == TaskStatus::InProgress);
+        let active = in_progress.max_by_key(|task| (task.status_at, task.number));
+        let graph = tasks.values().filter(|task| !task.dependencies.is_empty());
+        TaskTreeState {
+            root_tasks,
+            active_task: active.map(|task| task.id.clone()),
+            task_counter: tasks.values().map(|task| task.number + 1).max().unwrap_or_default(),
+            dependency_graph: graph.map(|task| (task.id.clone(), task.dependencies.clone())).collect(),
+            scheduling_state: SchedulingState::of(&tasks),
+            tasks,
+        }
+    }
+
+    /// Returns the parts of a task, in the order of their creation.
+    pub fn children(&self) -> BTreeMap<&TaskId, Vec<&Task>> {
+        let mut children: BTreeMap<&TaskId, Vec<&Task>> = BTreeMap::new();
+        for task in in_order(&self.tasks) {
+            if let Some(parent) = &task.parent {
+                children.entry(parent).or_default().push(task);
+            }
+        }
+        children
+    }
+
+    /// Returns the number of tasks of a state.
+    pub fn count(&self, status: TaskStatus) -> u64 {
+        self.tasks.values().filter(|task| task.status == status).count() as u64
+    }
+}
+
+/// Returns tasks in the order of their creation.
+pub(super) fn in_order(tasks: &BTreeMap<TaskId, Task>) -> Vec<&Task> {
+    let mut in_order: Vec<&Task> = tasks.values().collect();
+    in_order.sort_by(|one, other| (one.number, &one.id).cmp(&(other.number, &other.id)));
+    in_order
+}

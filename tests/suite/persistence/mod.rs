@@ -1,0 +1,66 @@
+//! Long-running work: tasks, and what is refused about them.
+
+mod laws;
+mod tasks;
+
+use std::sync::Arc;
+
+use foldlog::storage::MemoryStorage;
+use foldlog::{BackgroundSync, FixedClock, Session, SessionTypes, Store, StoreOptions};
+use foldlog_agent::persistence::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
+
+/// The second at which every story begins: 2026-01-02T03:00:00Z.
+const BEGIN_US: i64 = 1_767_322_800_000_000;
+
+fn types() -> SessionTypes {
+    declare(SessionTypes::builder()).build().unwrap()
+}
+
+/// A store in memory whose clock stands still until it is moved, and writes images often if asked to.
+fn store(images: bool) -> (Store, Arc<FixedClock>) {
+    store_on(&MemoryStorage::new(), images)
+}
+
+fn store_on(disk: &MemoryStorage, images: bool) -> (Store, Arc<FixedClock>) {
+    let clock = Arc::new(FixedClock::new(BEGIN_US));
+    let options = StoreOptions {
+        storage: Arc::new(disk.clone()),
+        clock: Arc::clone(&clock) as _,
+        seed: Some(1),
+        background: BackgroundSync::Inline,
+        image_bytes_min: if images { 256 } else { u64::MAX },
+        ..StoreOptions::default()
+    };
+    (Store::open_with("/store", options).unwrap(), clock)
+}
+
+fn id(id: &str) -> TaskId {
+    TaskId::new(id).unwrap()
+}
+
+fn task(name: &str) -> NewTask {
+    NewTask::new(id(name), format!("The task {name}"))
+}
+
+/// Creates a task.
+fn create(session: &Session, task: NewTask) -> foldlog::Result<()> {
+    session.dispatch(TaskCreated { task }).map(drop)
+}
+
+/// Brings a task from one state to another.
+fn change(
+    session: &Session,
+    name: &str,
+    (old_status, new_status): (TaskStatus, TaskStatus),
+) -> foldlog::Result<()> {
+    let event = TaskStatusChanged { task_id: id(name), old_status, new_status, reason: None };
+    session.dispatch(event).map(drop)
+}
+
+/// Returns why an event was refused.
+fn refusal(refused: foldlog::Result<()>) -> String {
+    match refused {
+        Err(foldlog::Error::Refused { reason, .. }) => reason,
+        other => panic!("not refused: {other:?}"),
+    }
+}
