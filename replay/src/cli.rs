@@ -113,6 +113,17 @@ With --json one object a line:
   digest               BLAKE3 of the arguments, which an approval names
   asked_at, expires_at times; a call that nobody answers in time has failed";
 
+/// Describes the fields of `tasks --json`.
+const TASKS_JSON: &str = "\
+With --json one object:
+  tasks             by their ids: id, number, parent, title, description, status, reason, status_at, priority, dependencies (on, kind),
+                    attempts, failures, created_at, updated_at, fields
+  root_tasks        ids of the tasks without a parent
+  active_task       id of the task that was started last and is in progress
+  task_counter      number of tasks that were created
+  dependency_graph  what each task that depends on others depends on
+  scheduling_state  ready, blocked (task, waits), in_progress, failed";
+
 /// Describes what `transcript --json` prints.
 const TRANSCRIPT_JSON: &str = "\
 With --json and the formats text and markdown one object a line, for each message:
@@ -290,6 +301,17 @@ enum Verb {
         /// The store's folder.
         #[arg(value_name = "STORE")]
         dir: PathBuf,
+    },
+    /// Draw the tasks of a session as a tree: what each waits for, and what is next.
+    ///
+    /// [ ] pending, [#] blocked, [>] in progress, [x] completed, [!] failed, [-] skipped, [/] cancelled.
+    #[command(after_help = TASKS_JSON)]
+    Tasks {
+        /// The session's folder.
+        session: PathBuf,
+        /// The position [default: the last one].
+        #[arg(long, value_name = "POSITION")]
+        at: Option<SequenceNumber>,
     },
     /// Record a person's decision about a call that was interrupted and cannot safely be run again, or that is suspended.
     /// Writes into the session.
@@ -495,6 +517,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             verbs::recover::run(&session, &asked, output)
         }
         Verb::Pending { dir } => verbs::pending::run(&dir, output),
+        Verb::Tasks { session, at } => verbs::tasks::run(&session, at, output),
         Verb::Settle { session, operation, decision, by, reason, result, shown, arguments, until } => {
             let decided = verbs::settle::Decided {
                 operation,

@@ -13,6 +13,7 @@ mod recover;
 mod salvage;
 mod stats;
 mod tail;
+mod tasks;
 mod transcript;
 
 use std::collections::BTreeMap;

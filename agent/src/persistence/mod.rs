@@ -3,6 +3,7 @@
 //! An agent that works for days has more than a conversation. Its tasks are items of the slice [`Tasks`], folded from four
 //! events, so that they survive a kill, are rolled back with the rest, and can be read at any position without the host.
 //! [`declare`] adds them to the types of a session.
+//! `foldlog tasks` draws them.
 //!
 //! | module | holds |
 //! |---|---|

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::{Error, Session, View};
+use foldlog::audit::LogReader;
+use foldlog::{Result, SequenceNumber, Session, SessionTypes};
 use serde::{Deserialize, Serialize};
 
-use super::{Dependency, SchedulingState, Task, TaskId, TaskStatus, Tasks};
-use crate::error::Result;
+use super::{Dependency, SchedulingState, Task, TaskId, TaskStatus, Tasks, declare};
 
 /// Holds all tasks, and what follows from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,11 +30,22 @@ impl TaskTreeState {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the session's types nor its log know [`Tasks`], [`Error::Decode`] if a task cannot be
-    /// read.
+    /// [`NoSuchSlice`](foldlog::Error::NoSuchSlice) if neither the session's types nor its log know [`Tasks`],
+    /// [`Decode`](foldlog::Error::Decode) if a task cannot be read.
     pub fn of(session: &Session) -> Result<TaskTreeState> {
-        let view: View<Task> = session.view::<Tasks>().map_err(Error::from)?;
-        Ok(TaskTreeState::from_tasks(view.iter().cloned()))
+        Ok(TaskTreeState::from_tasks(session.view::<Tasks>()?.iter().cloned()))
+    }
+
+    /// Reads the tasks of a log as they were at a position. A log without tasks has an empty tree.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record,
+    /// [`Decode`](foldlog::Error::Decode) if a task cannot be read, and the errors of reading a log.
+    pub fn at(log: &LogReader, position: impl Into<SequenceNumber>) -> Result<TaskTreeState> {
+        let types = declare(SessionTypes::builder()).build()?;
+        let tasks = log.state_reader_at(position)?.items::<Tasks>(&types)?;
+        Ok(TaskTreeState::from_tasks(tasks.iter().map(|task| Task::clone(task))))
     }
 
     /// Makes the tree of tasks.

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use foldlog_codec::body::{ItemId, Policy};
 use foldlog_codec::{OperationId, SequenceNumber};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
 use crate::items::row::RowRef;
 use crate::items::rows::Rows;
 use crate::session::{SliceState, State, StoredItem};
+use crate::types::{Recorded, SessionTypes, Slice};
 
 /// Reads the slices at one position. The items' bytes stay in the log until they are read, so a reader takes
 /// a few bytes for each item, however large it is. Cheap to clone.
@@ -96,6 +98,26 @@ impl StateReader {
         let (policy, items) = self.projection.items(id)?;
         let (name, item) = (declared.name.as_str(), declared.item.as_str());
         Some(SliceReader { name, policy, item, id, rows: items.held(), source: &self.source })
+    }
+
+    /// Reads the items of a slice as the host's type, in the slice's order. Items of an older version are brought up to date. A
+    /// slice that the log does not know has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if `types` do not declare the slice, [`Error::Decode`] if an item cannot be read,
+    /// [`Error::Io`] if a segment can no longer be read, [`Error::Object`] if an object is missing or damaged.
+    pub fn items<S: Slice>(&self, types: &SessionTypes) -> Result<Vec<Arc<S::Item>>> {
+        let refused = |reason| Error::NoSuchSlice { slice: S::NAME.to_owned(), reason };
+        let types = types.slice(S::NAME).ok_or_else(|| refused("the types do not declare it"))?;
+        let Some(slice) = self.slice(S::NAME) else { return Ok(Vec::new()) };
+        let mut items = Vec::with_capacity(slice.len());
+        slice.read(|name, bytes| {
+            let item = (types.decoder.alone)(name.version, name.sequence, Recorded::Elsewhere(bytes))?;
+            items.push(item.downcast().map_err(|_| refused("its items are of another type"))?);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(items)
     }
 
     /// Reads all slices with all their items into memory. Items that name one object share its bytes.

@@ -15,5 +15,6 @@ pub mod show;
 pub mod state;
 pub mod stats;
 pub mod tail;
+pub mod tasks;
 pub mod transcript;
 pub mod verify;

@@ -1,0 +1,136 @@
+//! `foldlog tasks`: the tasks of a session at a position, as a tree.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use foldlog::SequenceNumber;
+use foldlog_agent::persistence::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
+use foldlog_codec::escape;
+
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, open_session, position};
+
+/// Number of bytes that the tree is indented for each level, at most for this many levels.
+const INDENT: usize = 2;
+const LEVELS_MAX: usize = 40;
+
+/// Prints the tasks at position `at`, or at the last one.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if there is no such position, or the session has no tasks there.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+pub fn run(session: &Path, at: Option<SequenceNumber>, output: &mut Output<'_>) -> Result<u8> {
+    let reader = open_session(session, output)?;
+    let at = position(&reader, at)?;
+    let tree = TaskTreeState::at(&reader, at)?;
+    if output.json() {
+        output.value(&tree)?;
+        return Ok(HOLDS);
+    }
+    if tree.tasks.is_empty() {
+        let next = "`foldlog state` shows what it holds".to_owned();
+        return Err(Failure::usage(format!("the session has no tasks at position {at}"), next));
+    }
+    output.line(format_args!(
+        "position {at} of {}: {}",
+        reader.records_len().saturating_sub(1),
+        counts(&tree)
+    ))?;
+    Drawing::of(&tree).draw(output)?;
+    let ready: Vec<&str> = tree.scheduling_state.ready.iter().map(TaskId::as_str).collect();
+    let next = if ready.is_empty() { "nothing".to_owned() } else { ready.join(", ") };
+    output.line(format_args!("next: {next}"))?;
+    Ok(HOLDS)
+}
+
+/// Says how many tasks of which states there are.
+fn counts(tree: &TaskTreeState) -> String {
+    let mut text = counted(tree.tasks.len() as u64, "task");
+    let mut between = ": ";
+    for status in TaskStatus::ALL {
+        let count = tree.count(status);
+        if count > 0 {
+            let _ = write!(text, "{between}{count} {}", words(status));
+            between = ", ";
+        }
+    }
+    text
+}
+
+fn words(status: TaskStatus) -> &'static str {
+    match status {
+        TaskStatus::InProgress => "in progress",
+        other => other.name(),
+    }
+}
+
+fn mark(status: TaskStatus) -> char {
+    match status {
+        TaskStatus::Pending => ' ',
+        TaskStatus::Blocked => '#',
+        TaskStatus::InProgress => '>',
+        TaskStatus::Completed => 'x',
+        TaskStatus::Failed => '!',
+        TaskStatus::Skipped => '-',
+        TaskStatus::Cancelled => '/',
+    }
+}
+
+/// Draws a tree.
+struct Drawing<'a> {
+    tree: &'a TaskTreeState,
+    children: BTreeMap<&'a TaskId, Vec<&'a Task>>,
+    waits: BTreeMap<&'a TaskId, &'a Waits>,
+}
+
+impl<'a> Drawing<'a> {
+    fn of(tree: &'a TaskTreeState) -> Drawing<'a> {
+        let waits = tree.scheduling_state.blocked.iter().map(|BlockedTask { task, waits }| (task, waits));
+        Drawing { tree, children: tree.children(), waits: waits.collect() }
+    }
+
+    fn draw(&self, output: &mut Output<'_>) -> Result<()> {
+        // The last one comes first off the list.
+        let roots = self.tree.root_tasks.iter().rev().filter_map(|id| self.tree.tasks.get(id));
+        let mut next: Vec<(usize, &Task)> = roots.map(|task| (0, task)).collect();
+        while let Some((level, task)) = next.pop() {
+            output.line(self.line(level, task))?;
+            let parts = self.children.get(&task.id).into_iter().flatten().rev();
+            next.extend(parts.map(|part| (level + 1, *part)));
+        }
+        Ok(())
+    }
+
+    fn line(&self, level: usize, task: &Task) -> String {
+        let indent = " ".repeat(INDENT * level.min(LEVELS_MAX));
+        let (mark, id, title) = (mark(task.status), &task.id, escape::text(&task.title));
+        let mut facts = Vec::new();
+        if let Some(waits) = self.waits.get(&task.id) {
+            facts.push(waits_text(waits));
+        } else if let Some(reason) = &task.reason {
+            facts.push(escape::text(reason).into_owned());
+        }
+        if task.retries() > 0 || task.failures > 0 {
+            facts.push(format!("started {} times, failed {}", task.attempts, task.failures));
+        }
+        if task.priority != 0 {
+            facts.push(format!("priority {}", task.priority));
+        }
+        let facts = if facts.is_empty() { String::new() } else { format!("  ({})", facts.join("; ")) };
+        let active = if self.tree.active_task.as_ref() == Some(id) { "  <- active" } else { "" };
+        format!("{indent}[{mark}] {id}  {title}{facts}{active}")
+    }
+}
+
+fn waits_text(waits: &Waits) -> String {
+    let list = |ids: &[TaskId]| ids.iter().map(TaskId::as_str).collect::<Vec<&str>>().join(", ");
+    match waits {
+        Waits::ForTasks(tasks) => format!("waits for {}", list(tasks)),
+        Waits::ForCancelled(tasks) => format!("requires {}, which was cancelled", list(tasks)),
+        Waits::ForReason(Some(reason)) => format!("blocked: {}", escape::text(reason)),
+        Waits::ForReason(None) => "blocked".to_owned(),
+    }
+}

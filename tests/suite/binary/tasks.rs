@@ -1,0 +1,67 @@
+//! `foldlog tasks`: the tasks of a session, as a tree.
+
+use foldlog::{SessionTypes, Store};
+use foldlog_agent::persistence::{
+    NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TaskTreeState, declare,
+};
+use foldlog_tests::verbs::foldlog;
+
+use super::options;
+
+fn id(id: &str) -> TaskId {
+    TaskId::new(id).unwrap()
+}
+
+#[test]
+fn tasks_are_drawn_as_a_tree_with_what_each_waits_for_at_any_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = store.create(&declare(SessionTypes::builder()).build().unwrap()).unwrap();
+    let create = |task: NewTask| session.dispatch(TaskCreated { task }).unwrap();
+    let change = |name: &str, old_status, new_status, reason: Option<&str>| {
+        let reason = reason.map(str::to_owned);
+        session.dispatch(TaskStatusChanged { task_id: id(name), old_status, new_status, reason }).unwrap()
+    };
+    use TaskStatus::{Blocked, Completed, Failed, InProgress, Pending};
+    let begin = session.position().unwrap();
+    create(NewTask::new(id("site"), "Build the site"));
+    create(NewTask::new(id("pages"), "Write the pages").within(id("site")));
+    create(NewTask::new(id("logo"), "Draw \u{1b}[31mthe logo\n").within(id("site")));
+    create(NewTask { priority: 3, ..NewTask::new(id("ship"), "Ship it").requires(id("pages")) });
+    create(NewTask::new(id("bill"), "Send the bill"));
+    change("bill", Pending, Blocked, Some("nobody knows the price"));
+    change("site", Pending, InProgress, None);
+    change("pages", Pending, InProgress, None);
+    change("pages", InProgress, Failed, Some("the disk is full"));
+    change("pages", Failed, Pending, None);
+    let before = change("pages", Pending, InProgress, None);
+    change("pages", InProgress, Completed, None);
+    let tree = TaskTreeState::of(&session).unwrap();
+    let dir = session.dir().to_str().unwrap().to_owned();
+    session.close().unwrap();
+
+    let ran = foldlog(["tasks", &dir]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let expected = "\
+position 14 of 14: 5 tasks: 2 pending, 1 blocked, 1 in progress, 1 completed
+[>] site  Build the site  <- active
+  [x] pages  Write the pages  (started 2 times, failed 1)
+  [ ] logo  Draw \\u{1b}[31mthe logo\\n
+[ ] ship  Ship it  (priority 3)
+[#] bill  Send the bill  (blocked: nobody knows the price)
+next: ship, logo
+";
+    assert_eq!(ran.stdout, expected);
+    let ran = foldlog(["tasks", &dir, "--at", &before.to_string()]);
+    assert!(
+        ran.stdout.contains("  [>] pages  Write the pages  (started 2 times, failed 1)  <- active\n"),
+        "{ran:?}"
+    );
+    assert!(ran.stdout.contains("[ ] ship  Ship it  (waits for pages; priority 3)\n"), "{ran:?}");
+    assert!(ran.stdout.ends_with("next: logo\n"), "{ran:?}");
+    let ran = foldlog(["tasks", &dir, "--json"]);
+    assert_eq!(serde_json::from_str::<TaskTreeState>(&ran.stdout).unwrap(), tree);
+    let ran = foldlog(["tasks", &dir, "--at", &begin.to_string()]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stderr.contains("the session has no tasks at position"), "{ran:?}");
+}
