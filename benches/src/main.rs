@@ -1,6 +1,6 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
-//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|workspace]...
+//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|workspace|claude]...
 //! [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
 //! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
@@ -11,9 +11,10 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude` | the benches |
 
 mod appending;
+mod claude;
 mod conversations;
 mod importing;
 mod limits;
@@ -61,6 +62,7 @@ enum Bench {
     Tools,
     Conversation,
     Workspace,
+    Claude,
 }
 
 impl Bench {
@@ -77,6 +79,7 @@ impl Bench {
             Bench::Tools => tools::tools(dir),
             Bench::Conversation => conversations::conversation(dir),
             Bench::Workspace => workspaces::workspace(dir),
+            Bench::Claude => claude::claude(dir),
         }
     }
 }

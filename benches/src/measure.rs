@@ -57,6 +57,11 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Takes the time of something else off, which the subject did too.
+    pub fn less(self, other: Measured) -> Measured {
+        Measured { median: self.median - other.median, least: self.least - other.least, ..self }
+    }
+
     fn of(rounds: Vec<Round>) -> Measured {
         let times = sorted(rounds.iter().map(|round| round.ns_per_op));
         let least = times.first().copied().unwrap_or(f64::NAN);
