@@ -1,0 +1,4 @@
+//! The adapter of the Claude Code program, over the stand-in. Each story runs, and is then replayed over its log.
+
+mod flow;
+pub(crate) mod world;
