@@ -270,7 +270,7 @@ impl Player {
         self.session.mirror();
         let mut result = json!({"type": "result", "subtype": "success", "is_error": false, "result": null,
             "terminal_reason": "completed", "num_turns": self.answers, "session_id": self.session.id, "duration_ms": 7,
-            "usage": {"input_tokens": 10, "output_tokens": 20}, "total_cost_usd": 0.01, "uuid": uuid(),
+            "usage": {"input_tokens": 10 * self.answers.max(1), "output_tokens": 20}, "total_cost_usd": 0.01, "uuid": uuid(),
             "permission_denials": std::mem::take(&mut self.denials)});
         for (name, value) in step.as_object().expect("a step is an object") {
             result[name] = value.clone();
