@@ -400,7 +400,8 @@ impl ClaudeAgentSDKAdapter {
             return text();
         }
         match self.options.output_by {
-            OutputBy::RespondTool => responded.map(str::to_owned),
+            // The program has checked no schema here, and what the model says beside the output is no reason to refuse it.
+            OutputBy::RespondTool => responded.map(|json| prompt.without_unknown_fields(json)),
             OutputBy::JsonSchema => {
                 result.and_then(|result| Some(result.structured_output.as_ref()?.to_string()))
             }

@@ -3,5 +3,6 @@
 mod bridge;
 mod flow;
 mod options;
+mod output;
 
 pub(crate) mod world;
