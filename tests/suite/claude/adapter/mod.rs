@@ -1,6 +1,7 @@
 //! The adapter of the Claude Code program, over the stand-in. Each story runs, and is then replayed over its log.
 
 mod bridge;
+mod failing;
 mod flow;
 mod options;
 mod output;

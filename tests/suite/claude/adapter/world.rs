@@ -5,11 +5,11 @@
 
 #![allow(dead_code, reason = "the tests that follow use all of it")]
 
-use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use foldlog::audit::LogReader;
@@ -255,7 +255,7 @@ pub(crate) struct World {
     pub(crate) stand_in: StandIn,
     pub(crate) store: Store,
     id: uuid::Uuid,
-    has_run: Cell<bool>,
+    has_run: AtomicBool,
 }
 
 impl World {
@@ -266,7 +266,7 @@ impl World {
         let session = store.create(&types()).unwrap();
         let id = session.id();
         session.close().unwrap();
-        World { stand_in, store, id, has_run: Cell::new(false) }
+        World { stand_in, store, id, has_run: AtomicBool::new(false) }
     }
 
     /// Returns the workspace, which is the program's working folder.
@@ -286,7 +286,7 @@ impl World {
 
     /// Runs a story, closes the session, and replays the story over the log. Only the first story of a world.
     pub(crate) fn run<T>(&self, story: impl Fn(&Host) -> T) -> T {
-        assert!(!self.has_run.get(), "the log holds another story already");
+        assert!(!self.has_run.load(Ordering::SeqCst), "the log holds another story already");
         let told = self.run_unreplayed(&story);
         self.replay(story);
         told
@@ -295,7 +295,7 @@ impl World {
     /// Runs a story and closes the session: one that ends in a way that its log cannot repeat, or one that goes on where
     /// another one ended.
     pub(crate) fn run_unreplayed<T>(&self, story: impl Fn(&Host) -> T) -> T {
-        self.has_run.set(true);
+        self.has_run.store(true, Ordering::SeqCst);
         let session = self.store.open_session(self.id, &types()).unwrap();
         let told = story(&self.host(session.clone(), &self.workspace()));
         session.close().unwrap();
