@@ -423,7 +423,7 @@ impl ClaudeAgentSDKAdapter {
         if let Some(error) = failed {
             return Err(error);
         }
-        if options.deadline.is_past() {
+        if is_late(session, options)? {
             return Err(Error::DeadlineExceeded { phase: Phase::Response });
         }
         let text = match (output, prompt.output_spec()) {
@@ -470,6 +470,18 @@ impl ClaudeAgentSDKAdapter {
             client.kill();
             ran
         })
+    }
+}
+
+/// Name of the observations that say whether a run that ended well did so behind its deadline.
+const LATE: &str = "claude.is_late";
+
+/// Returns whether a run ended behind its deadline. A replay, whose deadline is another one, is told the same.
+fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
+    let is_past = || options.deadline.is_past();
+    match options.deadline.instant() {
+        Some(_) if options.record => Ok(session.observe(LATE, is_past)?),
+        _ => Ok(is_past()),
     }
 }
 

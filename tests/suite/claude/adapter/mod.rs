@@ -3,6 +3,7 @@
 mod bridge;
 mod failing;
 mod flow;
+mod limits;
 mod options;
 mod output;
 
