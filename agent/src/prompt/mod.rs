@@ -252,6 +252,11 @@ impl<O> Prompt<O> {
         self.output.parse(text)
     }
 
+    /// Returns an output in JSON without the fields that its type does not have, and any other text as it is.
+    pub(crate) fn without_unknown_fields(&self, text: &str) -> String {
+        self.output.without_unknown(text)
+    }
+
     /// Registers the run-time state of all sections as resources, so that tools find it, and so that it is captured and
     /// rolled back like any other resource if its section says so.
     pub fn register_resources(&self, builder: ResourceRegistryBuilder) -> ResourceRegistryBuilder {

@@ -26,19 +26,24 @@ pub struct OutputError {
 /// Reads a text as a value.
 type Parse<O> = fn(&OutputSpec, &str) -> Result<O, OutputError>;
 
+/// Removes from a JSON value what its type does not have.
+type Prune = fn(&mut Value);
+
 /// Says which output a prompt has, and reads it.
 pub(super) enum Output<O> {
     /// The text itself. The function returns its argument.
     Text(fn(&str) -> O),
     /// JSON of a type.
-    Json { spec: OutputSpec, parse: Parse<O> },
+    Json { spec: OutputSpec, parse: Parse<O>, prune: Prune },
 }
 
 impl<O> Clone for Output<O> {
     fn clone(&self) -> Output<O> {
         match self {
             Output::Text(read) => Output::Text(*read),
-            Output::Json { spec, parse } => Output::Json { spec: spec.clone(), parse: *parse },
+            Output::Json { spec, parse, prune } => {
+                Output::Json { spec: spec.clone(), parse: *parse, prune: *prune }
+            }
         }
     }
 }
@@ -54,7 +59,7 @@ impl<O: DeserializeOwned + JsonSchema> Output<O> {
         let mut schema = schemars::schema_for!(O).to_value();
         schema::close(&mut schema);
         let spec = OutputSpec { name: O::schema_name().into_owned(), schema };
-        Output::Json { spec, parse: parse::<O> }
+        Output::Json { spec, parse: parse::<O>, prune: prune::<O> }
     }
 }
 
@@ -69,8 +74,51 @@ impl<O> Output<O> {
     pub(super) fn parse(&self, text: &str) -> Result<O, OutputError> {
         match self {
             Output::Text(read) => Ok(read(text)),
-            Output::Json { spec, parse } => parse(spec, text),
+            Output::Json { spec, parse, .. } => parse(spec, text),
         }
+    }
+
+    pub(super) fn without_unknown(&self, text: &str) -> String {
+        match (self, find_json(text)) {
+            (Output::Json { prune, .. }, Ok((_, mut value))) => {
+                prune(&mut value);
+                value.to_string()
+            }
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// Removes the fields that a type does not have.
+fn prune<O: DeserializeOwned>(value: &mut Value) {
+    let mut unknown = Vec::new();
+    // What is wrong with the fields that the type has is said when they are read.
+    let _ = serde_ignored::deserialize::<_, _, O>(&*value, |path| unknown.extend(pointer(&path)));
+    for (parent, field) in unknown {
+        if let Some(object) = value.pointer_mut(&parent).and_then(Value::as_object_mut) {
+            object.remove(&field);
+        }
+    }
+}
+
+/// Returns the JSON pointer of a field's object, and the field's name; `None` for what is no field.
+fn pointer(path: &serde_ignored::Path<'_>) -> Option<(String, String)> {
+    use serde_ignored::Path;
+    fn of(path: &Path<'_>) -> String {
+        match path {
+            Path::Root => String::new(),
+            Path::Seq { parent, index } => format!("{}/{index}", of(parent)),
+            Path::Map { parent, key } => {
+                format!("{}/{}", of(parent), key.replace('~', "~0").replace('/', "~1"))
+            }
+            Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+                of(parent)
+            }
+        }
+    }
+    match path {
+        Path::Map { parent, key } => Some((of(parent), key.clone())),
+        _ => None,
     }
 }
 

@@ -400,7 +400,8 @@ impl ClaudeAgentSDKAdapter {
             return text();
         }
         match self.options.output_by {
-            OutputBy::RespondTool => responded.map(str::to_owned),
+            // The program has checked no schema here, and what the model says beside the output is no reason to refuse it.
+            OutputBy::RespondTool => responded.map(|json| prompt.without_unknown_fields(json)),
             OutputBy::JsonSchema => {
                 result.and_then(|result| Some(result.structured_output.as_ref()?.to_string()))
             }
@@ -422,7 +423,7 @@ impl ClaudeAgentSDKAdapter {
         if let Some(error) = failed {
             return Err(error);
         }
-        if options.deadline.is_past() {
+        if is_late(session, options)? {
             return Err(Error::DeadlineExceeded { phase: Phase::Response });
         }
         let text = match (output, prompt.output_spec()) {
@@ -469,6 +470,18 @@ impl ClaudeAgentSDKAdapter {
             client.kill();
             ran
         })
+    }
+}
+
+/// Name of the observations that say whether a run that ended well did so behind its deadline.
+const LATE: &str = "claude.is_late";
+
+/// Returns whether a run ended behind its deadline. A replay, whose deadline is another one, is told the same.
+fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
+    let is_past = || options.deadline.is_past();
+    match options.deadline.instant() {
+        Some(_) if options.record => Ok(session.observe(LATE, is_past)?),
+        _ => Ok(is_past()),
     }
 }
 

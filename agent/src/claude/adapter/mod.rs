@@ -247,6 +247,7 @@ impl ClaudeAgentSDKAdapter {
         let own: Vec<String> = self.options.native_tools.iter().cloned().chain(structured).collect();
         let allowed = tools.iter().map(BridgedTool::full_name).chain(own.clone());
         let hook = |event: &str| HookMatcher::new(event, event);
+        let defaults = ClientOptions::new(&self.program, &folders.cwd);
         ClientOptions {
             leading_arguments: self.leading_arguments.clone(),
             model: Some(self.model.model.clone()),
@@ -274,7 +275,8 @@ impl ClaudeAgentSDKAdapter {
             home: folders.home.clone(),
             tmpdir: Some(folders.tmpdir.clone()),
             config_dir: folders.config.clone(),
-            ..ClientOptions::new(&self.program, &folders.cwd)
+            initialize_timeout: deadline.remaining().min(defaults.initialize_timeout),
+            ..defaults
         }
     }
 

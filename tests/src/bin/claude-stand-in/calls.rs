@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::host::{Host, emit};
-use crate::steps::{Played, Player, Stopped};
+use crate::steps::{Played, Player, Stopped, die};
 
 /// Tools of the program that need no permission.
 const READING: [&str; 3] = ["Read", "Glob", "Grep"];
@@ -26,30 +26,46 @@ impl Player {
         let id = id.unwrap_or_else(|| format!("toolu_{}", self.number("call")));
         let mut input = step.get("input").cloned().unwrap_or_else(|| json!({}));
         self.answer(&[json!({"type": "tool_use", "id": id, "name": name, "input": input})]);
-        self.open_call = Some(id.clone());
-        let verdict = match self.pre_hooks(&name, &mut input, &id)? {
-            Verdict::Open => self.permission(&name, &mut input, &id)?,
+        self.run_call(step, (&name, bridged), &mut input, &id)
+    }
+
+    /// Runs a call for which an answer asks, and gives its result.
+    pub fn run_call(
+        &mut self,
+        step: &Value,
+        (name, bridged): (&str, Option<(String, String)>),
+        input: &mut Value,
+        id: &str,
+    ) -> Played {
+        self.open_call = Some(id.to_owned());
+        let verdict = match self.pre_hooks(name, input, id)? {
+            Verdict::Open => self.permission(name, input, id)?,
             decided => decided,
         };
         if let Verdict::Denied(reason) = verdict {
             self.open_call = None;
             self.denials.push(json!({"tool_name": name, "tool_use_id": id, "tool_input": input}));
-            self.give_result(&id, &reason.into(), true);
+            self.give_result(id, &reason.into(), true);
             return Ok(());
         }
         let (content, is_error) = match &bridged {
-            Some((server, tool)) => self.call_bridged(server, tool, input.clone(), &id)?,
-            None => (self.run_native(step), false),
+            Some((server, tool)) => self.call_bridged(server, tool, input.clone(), id)?,
+            None => self.run_native(step, id)?,
         };
+        if step["untold"] == true {
+            self.open_call = None;
+            self.give_result(id, &content, is_error);
+            return Ok(());
+        }
         let (event, more) = if is_error {
             let text = content.as_str().or_else(|| content[0]["text"].as_str());
             ("PostToolUseFailure", json!({"error": text, "is_interrupt": false}))
         } else {
             ("PostToolUse", json!({"tool_response": content, "duration_ms": 3}))
         };
-        let replies = self.run_hooks(event, &name, &input, &id, &more)?;
+        let replies = self.run_hooks(event, name, input, id, &more)?;
         self.open_call = None;
-        self.give_result(&id, &content, is_error);
+        self.give_result(id, &content, is_error);
         if replies.iter().any(|reply| reply["continue"] == false) {
             return Err(Stopped::Hook);
         }
@@ -81,7 +97,7 @@ impl Player {
     }
 
     /// Returns the full name of a step's tool, and server and name of a bridged one.
-    fn named(&self, step: &Value) -> (String, Option<(String, String)>) {
+    pub fn named(&self, step: &Value) -> (String, Option<(String, String)>) {
         if let Some(native) = step["native"].as_str() {
             return (native.to_owned(), None);
         }
@@ -187,8 +203,28 @@ impl Player {
         }
     }
 
-    /// Does what a tool of the program's own does, and returns its output.
-    fn run_native(&self, step: &Value) -> Value {
+    /// Does what a tool of the program's own does. Returns its output, and whether it failed.
+    fn run_native(&mut self, step: &Value, id: &str) -> Played<(Value, bool)> {
+        self.change_files(step);
+        if let Some(steps) = step["steps"].as_array() {
+            let outer = self.sub_agent.replace(id.to_owned());
+            let played = steps.iter().try_for_each(|step| self.step(step));
+            self.sub_agent = outer;
+            played?;
+            self.open_call = Some(id.to_owned());
+        }
+        if let Some(name) = step["gate"].as_str() {
+            self.wait_at(name)?;
+        }
+        if let Some(signal) = step["die"].as_u64() {
+            die(signal);
+        }
+        let failure = step.get("fails").map(|text| (text.clone(), true));
+        Ok(failure.unwrap_or_else(|| (step.get("output").cloned().unwrap_or_else(|| "ok".into()), false)))
+    }
+
+    /// Writes and removes files in the working folder.
+    pub fn change_files(&self, step: &Value) {
         for (path, text) in step["write"].as_object().into_iter().flatten() {
             let path = self.started.cwd.join(path);
             fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder can be made");
@@ -198,7 +234,6 @@ impl Player {
             fs::remove_file(self.started.cwd.join(path.as_str().expect("a path")))
                 .expect("a file can be removed");
         }
-        step.get("output").cloned().unwrap_or_else(|| "ok".into())
     }
 
     /// Sends a control request, and returns its id.

@@ -9,9 +9,10 @@
 //! | `{"initialize":"never"}`, `"twice"`, `"refuse"`, `"skip"` | how `initialize` is answered: not at all, twice, with an error, or later by the script (`skip`). Only as the first step; without it, each bridged server is asked for `initialize` and then the host is answered |
 //! | `{"turn":true}` | waits for a prompt, and begins a turn: `init`; before the first one, the servers are told and asked for their tools |
 //! | `{"text":"..."}` | an answer of the model with a text |
-//! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out |
-//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder |
+//! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"untold":true`, nobody is told of its end but the model |
+//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder. It fails with `"fails":"text"`, waits with `"gate":"name"`, and dies within its work with `"die":9`. `"steps":[..]` are played by the sub-agent that it begins |
 //! | `{"together":[{"tool":..},..]}` | one answer that calls several bridged tools at once, without hooks |
+//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the answers that the session, or the prompt in words, does not hold yet, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
 //! | `{"result":"done",...}` | ends the turn; other fields are added to the message, or replace its own |
 //! | `{"emit":{...}}` | writes a line |
 //! | `{"raw":"text"}` | writes a text and a newline |
@@ -25,12 +26,14 @@
 //! | `{"cancel":"r1"}` | no longer waits for a request, and says so |
 //! | `{"unanswered":"r1"}` | dies with code 3 if the request was answered by now |
 //! | `{"gate":"name"}`, `{"touch":"name"}` | waits for a file beside the script, or makes one |
+//! | `{"write":{"a.txt":"..."},"remove":["b"]}` | writes and removes files in the working folder |
+//! | `{"mirror":true}` | mirrors what was added to the session's file. Else that is mirrored at the end of each turn |
 //! | `{"leave":["sleep","600"]}` | starts a program that holds the output |
 //! | `{"exit":1}`, `{"die":9}` | ends, by a code or a signal |
 //! | `{"hold":true}` | goes on for ever, whatever the host does |
 //!
-//! In texts, `$session` is the id of the session, `$cwd` the working folder, `$prompt` the last prompt, and `$history` all
-//! prompts of the session, joined by `|`. After the last step it waits for the end of its input, and exits with 0.
+//! In texts, `$session` is the id of the session, `$cwd` the working folder, `$prompt` the last prompt, `$history` all
+//! prompts of the session, joined by `|`, and `$results` the results of its calls, `id: text` each, joined alike. After the last step it waits for the end of its input, and exits with 0.
 //!
 //! `interrupt`, unless the script hears it, cancels what the host was asked for, ends the turn with an `aborted_` result,
 //! and goes on at the next `turn`. `set_model`, `set_permission_mode` and `mcp_status` are answered; others are refused.
@@ -39,10 +42,12 @@
 //! |---|---|
 //! | `SCRIPT.heard` | the host's lines, as they came |
 //! | `SCRIPT.starts` | for each start: `arguments`, `environment`, `cwd`, `pid` |
+//! | `SCRIPT.asked` | numbers of the answers that the step `model` gave |
 //! | `CONFIG/projects/CWD/SESSION.jsonl` | the session; `CONFIG` is `CLAUDE_CONFIG_DIR` or `HOME/.claude` |
 
 mod calls;
 mod host;
+mod model;
 mod session;
 mod started;
 mod steps;

@@ -1,5 +1,6 @@
 //! The file of a session, as the real program keeps it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,9 @@ use uuid::Uuid;
 
 use crate::host::emit;
 use crate::started::Started;
+
+/// Text that the program gives the model for a call without a result.
+const DANGLING: &str = "[Tool use interrupted]";
 
 /// Says why the stand-in does not start.
 pub struct Refusal {
@@ -86,19 +90,30 @@ impl Transcript {
         Ok(forked)
     }
 
-    /// Adds a message to the session's file.
-    pub fn add(&mut self, kind: &str, message: &Value) {
-        let parent = self.entries.last().map_or(Value::Null, |entry| entry["uuid"].clone());
+    /// Adds a message to the session's file. Returns its id.
+    pub fn add(&mut self, kind: &str, message: &Value) -> String {
+        let parent = self.entries.iter().rev().find_map(|entry| entry["uuid"].as_str()).map(str::to_owned);
         let uuid = Uuid::new_v4().to_string();
         self.add_entry(json!({"type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": self.id,
-            "message": message}));
+            "isSidechain": false, "message": message}));
+        uuid
+    }
+
+    /// Adds a message to the file of the sub-agent that a call began, and mirrors it at once. Returns its id.
+    pub fn add_aside(&mut self, call: &str, kind: &str, message: &Value) -> String {
+        let uuid = Uuid::new_v4().to_string();
+        let entry = json!({"type": kind, "uuid": uuid, "parentUuid": null, "sessionId": self.id,
+            "isSidechain": true, "message": message});
+        let path = self.path.with_extension("").join("subagents").join(format!("agent-{call}.jsonl"));
+        append(&path, &entry);
+        if self.is_mirrored {
+            emit(&json!({"type": "transcript_mirror", "filePath": path, "entries": [entry]}));
+        }
+        uuid
     }
 
     fn add_entry(&mut self, entry: Value) {
-        fs::create_dir_all(self.path.parent().expect("the file is in a folder"))
-            .expect("a folder can be made");
-        let mut file = OpenOptions::new().create(true).append(true).open(&self.path).expect("the file opens");
-        file.write_all(format!("{entry}\n").as_bytes()).expect("the file can be written");
+        append(&self.path, &entry);
         if self.is_mirrored {
             self.unmirrored.push(entry.clone());
         }
@@ -122,11 +137,43 @@ impl Transcript {
         self.mirror();
     }
 
+    /// Returns the results of all calls of the session, `id: text` each, in the order of the calls. One without a result
+    /// has the text that the program gives the model then.
+    pub fn results(&self) -> Vec<String> {
+        let blocks = |kind: &'static str| {
+            let contents = self.entries.iter().filter_map(|entry| entry["message"]["content"].as_array());
+            contents.flatten().filter(move |block| block["type"] == kind)
+        };
+        let text = |content: &Value| match content.as_str() {
+            Some(text) => text.to_owned(),
+            None => content[0]["text"].as_str().unwrap_or_default().to_owned(),
+        };
+        let of = |call: &Value| {
+            let id = call["id"].as_str().unwrap_or_default();
+            let result = blocks("tool_result").find(|result| result["tool_use_id"] == id);
+            format!("{id}: {}", result.map_or(DANGLING.to_owned(), |result| text(&result["content"])))
+        };
+        blocks("tool_use").map(of).collect()
+    }
+
+    /// Returns the number of answers of the model that the session holds.
+    pub fn answers(&self) -> usize {
+        let answers = self.entries.iter().filter(|entry| entry["type"] == "assistant");
+        answers.map(|entry| entry["message"]["id"].to_string()).collect::<BTreeSet<_>>().len()
+    }
+
     /// Returns the texts of all prompts of the session.
     pub fn prompts(&self) -> Vec<String> {
         let prompts = self.entries.iter().filter(|entry| entry["type"] == "user");
         prompts.filter_map(|entry| entry["message"]["content"].as_str().map(str::to_owned)).collect()
     }
+}
+
+/// Adds a line to a file.
+fn append(path: &Path, entry: &Value) {
+    fs::create_dir_all(path.parent().expect("the file is in a folder")).expect("a folder can be made");
+    let mut file = OpenOptions::new().create(true).append(true).open(path).expect("the file opens");
+    file.write_all(format!("{entry}\n").as_bytes()).expect("the file can be written");
 }
 
 /// Returns the folder below which the program keeps its files.

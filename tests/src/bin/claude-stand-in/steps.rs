@@ -49,6 +49,8 @@ pub struct Player {
     answers: u64,
     /// Call that has no result yet.
     pub open_call: Option<String>,
+    /// Call of the sub-agent that plays now.
+    pub sub_agent: Option<String>,
 }
 
 impl Player {
@@ -65,6 +67,7 @@ impl Player {
             prompt: String::new(),
             answers: 0,
             open_call: None,
+            sub_agent: None,
         }
     }
 
@@ -130,7 +133,7 @@ impl Player {
     }
 
     /// Plays one step.
-    fn step(&mut self, step: &Value) -> Played {
+    pub fn step(&mut self, step: &Value) -> Played {
         let text = |name: &str| step[name].as_str().map(str::to_owned);
         if step.get("turn").is_some() {
             return self.begin_turn();
@@ -142,6 +145,8 @@ impl Player {
             return self.call_together(calls);
         } else if let Some(length) = step["large"].as_u64() {
             self.answer(&[json!({"type": "text", "text": "x".repeat(length as usize)})]);
+        } else if let Some(answers) = step["model"].as_array() {
+            return self.play_model(answers);
         } else if step.get("result").is_some() {
             self.end_turn(step);
         } else if let Some(line) = step.get("emit") {
@@ -188,13 +193,13 @@ impl Player {
                 exit(3);
             }
         } else if let Some(name) = text("gate") {
-            let path = self.started.beside(&name);
-            while !path.exists() {
-                self.host.hear_briefly();
-                self.interrupted()?;
-            }
+            self.wait_at(&name)?;
         } else if let Some(name) = text("touch") {
             fs::write(self.started.beside(&name), "").expect("a file can be made");
+        } else if step.get("mirror").is_some() {
+            self.session.mirror();
+        } else if step.get("write").is_some() || step.get("remove").is_some() {
+            self.change_files(step);
         } else if let Some(words) = step["leave"].as_array() {
             let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
             let left = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).spawn();
@@ -210,6 +215,16 @@ impl Player {
             }
         } else {
             panic!("there is no such step: {step}");
+        }
+        Ok(())
+    }
+
+    /// Waits for a file beside the script.
+    pub fn wait_at(&mut self, name: &str) -> Played {
+        let path = self.started.beside(name);
+        while !path.exists() {
+            self.host.hear_briefly();
+            self.interrupted()?;
         }
         Ok(())
     }
@@ -255,7 +270,7 @@ impl Player {
         self.session.mirror();
         let mut result = json!({"type": "result", "subtype": "success", "is_error": false, "result": null,
             "terminal_reason": "completed", "num_turns": self.answers, "session_id": self.session.id, "duration_ms": 7,
-            "usage": {"input_tokens": 10, "output_tokens": 20}, "total_cost_usd": 0.01, "uuid": uuid(),
+            "usage": {"input_tokens": 10 * self.answers.max(1), "output_tokens": 20}, "total_cost_usd": 0.01, "uuid": uuid(),
             "permission_denials": std::mem::take(&mut self.denials)});
         for (name, value) in step.as_object().expect("a step is an object") {
             result[name] = value.clone();
@@ -293,12 +308,15 @@ impl Player {
     pub fn answer(&mut self, blocks: &[Value]) {
         self.answers += 1;
         let id = format!("msg_{}", self.number("message"));
+        self.answer_as(&id, blocks);
+    }
+
+    /// Gives an answer of the model under an id.
+    pub fn answer_as(&mut self, id: &str, blocks: &[Value]) {
         for block in blocks {
             let message = json!({"id": id, "type": "message", "role": "assistant", "model": self.model(),
                 "content": [block], "usage": {"input_tokens": 10, "output_tokens": 1}});
-            self.session.add("assistant", &message);
-            emit(&json!({"type": "assistant", "message": message, "parent_tool_use_id": null,
-                "session_id": self.session.id, "uuid": uuid()}));
+            self.say("assistant", &message);
         }
     }
 
@@ -306,10 +324,17 @@ impl Player {
     pub fn give_result(&mut self, id: &str, content: &Value, is_error: bool) {
         let block =
             json!({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error});
-        let message = json!({"role": "user", "content": [block]});
-        self.session.add("user", &message);
-        emit(&json!({"type": "user", "message": message, "parent_tool_use_id": null,
-            "session_id": self.session.id, "uuid": uuid()}));
+        self.say("user", &json!({"role": "user", "content": [block]}));
+    }
+
+    /// Adds a message to the session's file, and sends it under the same id.
+    fn say(&mut self, kind: &str, message: &Value) {
+        let uuid = match &self.sub_agent {
+            Some(call) => self.session.add_aside(call, kind, message),
+            None => self.session.add(kind, message),
+        };
+        emit(&json!({"type": kind, "message": message, "parent_tool_use_id": self.sub_agent,
+            "session_id": self.session.id, "uuid": uuid}));
     }
 
     /// Returns the next number of a kind, from 1.
@@ -321,6 +346,11 @@ impl Player {
 
     fn model(&self) -> &str {
         self.started.value("--model").unwrap_or("claude-stand-in")
+    }
+
+    /// Returns the last prompt.
+    pub fn prompt(&self) -> &str {
+        &self.prompt
     }
 
     /// Returns what is asked before a tool runs.
@@ -336,6 +366,7 @@ impl Player {
                 .replace("$cwd", &self.started.cwd.to_string_lossy())
                 .replace("$prompt", &self.prompt)
                 .replace("$history", &self.session.prompts().join("|"))
+                .replace("$results", &self.session.results().join("|"))
                 .into(),
             Value::Array(items) => items.iter().map(|item| self.filled(item)).collect(),
             Value::Object(fields) => {
@@ -352,7 +383,7 @@ fn uuid() -> String {
 }
 
 /// Dies by a signal.
-fn die(signal: u64) -> ! {
+pub fn die(signal: u64) -> ! {
     let signal = i32::try_from(signal).ok().and_then(rustix::process::Signal::from_named_raw);
     let own = rustix::process::getpid();
     rustix::process::kill_process(own, signal.expect("a signal")).expect("the signal is sent");

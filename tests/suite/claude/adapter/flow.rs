@@ -1,0 +1,250 @@
+//! The steps of an evaluation, from the prompt to the response, and what is recorded of them.
+
+use foldlog::audit;
+use foldlog::conversation::Role::{self, Assistant, Tool, User};
+use foldlog::{Outcome, ToolInvocations};
+use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::events::{PromptExecutions, PromptRenderings};
+use foldlog_agent::{MarkdownSection, Prompt, SectionVisibility};
+use foldlog_codec::Kind;
+use serde_json::json;
+
+use super::world::{EVALUATION, World, asking, prompt, tools};
+
+fn said(role: Role, text: &str) -> (Role, String) {
+    (role, text.to_owned())
+}
+
+#[test]
+fn a_text_comes_back_is_recorded_and_is_answered_from_the_log_from_then_on() {
+    let world = World::new(&json!([{"turn": true}, {"text": "It snows."}, {"result": "It snows."}]));
+    world.run(|host| {
+        let response = host.ask("Oslo?").unwrap();
+        assert_eq!((response.text.as_str(), response.evaluation_id.as_str()), ("It snows.", EVALUATION));
+        assert_eq!(
+            (response.prompt_name.as_str(), response.stop.as_deref()),
+            ("tests:page", Some("completed"))
+        );
+        assert_eq!(host.said(), [said(User, "Oslo?"), said(Assistant, "It snows.")]);
+        assert_eq!(host.ask("Oslo?").unwrap().text, "It snows.");
+    });
+    assert_eq!(world.starts().len(), 1);
+}
+
+/// The session of the program is in the log before the program starts, an answer before its call begins, and the state is
+/// recorded a last time behind the event that says that the prompt was executed.
+#[test]
+fn the_steps_of_an_evaluation_are_recorded_in_their_order() {
+    let world = World::new(&json!([
+        {"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"text": "done"}, {"result": "done"},
+    ]));
+    world.run(|host| host.ask("Write.").unwrap().text);
+    let mut steps = Vec::new();
+    audit::walk(&world.dir(), &mut |frame| {
+        let body = String::from_utf8_lossy(frame.record.body).into_owned();
+        let holds = |text: &str| body.contains(text);
+        let step = match frame.record.kind {
+            Kind::DISPATCH if holds("prompt_digest") => "rendered",
+            Kind::DISPATCH if holds("elapsed_us") && holds("is_resume") => "executed",
+            Kind::OBSERVED if holds("claude.session_id") => "id",
+            Kind::OBSERVED if holds("claude.started") => "started",
+            Kind::ADAPTER_STATE => "state",
+            Kind::ANSWER => "answer",
+            Kind::TOOL_BEGIN => "call begins",
+            Kind::TOOL_END => "call ends",
+            Kind::TURN => "turn",
+            _ => return Ok(()),
+        };
+        steps.push(step);
+        Ok(())
+    })
+    .unwrap();
+    steps.dedup();
+    assert_eq!(
+        steps,
+        [
+            "rendered",
+            "id",
+            "state",
+            "started",
+            "answer",
+            "call begins",
+            "call ends",
+            "turn",
+            "answer",
+            "turn",
+            "state",
+            "executed"
+        ]
+    );
+}
+
+/// Each evaluation has a session of the program of its own unless the adapter is stateful or the log resumes one.
+#[test]
+fn each_evaluation_begins_a_session_of_its_own() {
+    let world = World::new(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
+    world.run(|host| {
+        let adapter = host.adapter();
+        for text in ["first", "second"] {
+            let options = foldlog_agent::EvaluateOptions { evaluation_id: Some(text.into()), ..asking(text) };
+            assert_eq!(adapter.evaluate(&prompt(), &host.state, options).unwrap().text, text);
+        }
+        assert_eq!(adapter.session_id(), None, "an adapter that is not stateful keeps a session");
+    });
+    let ids: Vec<_> = world.starts().iter().map(|start| start["arguments"].to_string()).collect();
+    assert_eq!(ids.len(), 2);
+    assert!(
+        ids.iter().all(|arguments| arguments.contains("--session-id=") && !arguments.contains("--resume"))
+    );
+}
+
+/// What the rendered sections say is the system prompt, with the sections that the overrides show.
+#[test]
+fn the_rendered_prompt_is_the_system_prompt_and_overrides_change_it() {
+    let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    let prompt: Prompt = Prompt::text("tests", "sections")
+        .with_section(
+            MarkdownSection::new("task", "Write about ${what}.")
+                .with_parameter("what", "snow")
+                .with_title("Task"),
+        )
+        .with_section(
+            MarkdownSection::new("details", "All of them.")
+                .with_summary("There are details.")
+                .with_visibility(SectionVisibility::Summary),
+        );
+    world.run(|host| {
+        let mut options = asking("Go.");
+        options.visibility_overrides =
+            [("details".parse().unwrap(), SectionVisibility::Full)].into_iter().collect();
+        host.adapter().evaluate(&prompt, &host.state, options).unwrap();
+    });
+    let shown = world.argument("--system-prompt").unwrap();
+    assert!(shown.contains("Task") && shown.contains("Write about snow."), "{shown}");
+    assert!(shown.contains("All of them.") && !shown.contains("There are details."), "{shown}");
+}
+
+#[test]
+fn the_events_of_an_evaluation_are_records() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"tool": "add", "input": {"text": "one"}}, {"tool": "add", "input": {"text": "break"}},
+        {"text": "done"}, {"result": "done", "total_cost_usd": 0.0125},
+    ]));
+    world.run(|host| {
+        host.ask("Write.").unwrap();
+        let rendered = host.session().log::<PromptRenderings>().unwrap();
+        let rendered = rendered.iter().next().unwrap().unwrap();
+        assert_eq!((rendered.prompt_key.as_str(), rendered.adapter.as_str()), ("page", "claude_agent_sdk"));
+        assert_eq!(rendered.tools, ["add", "weather"]);
+        assert!(rendered.input.is_some());
+        let invoked = host.session().log::<ToolInvocations>().unwrap();
+        let invoked: Vec<_> = invoked
+            .iter()
+            .map(Result::unwrap)
+            .map(|one| (one.tool.to_string(), one.call_id.clone().unwrap().to_string(), one.outcome))
+            .collect();
+        let call = |id: &str, outcome| ("add".to_owned(), id.to_owned(), outcome);
+        assert_eq!(invoked, [call("toolu_1", Outcome::Committed), call("toolu_2", Outcome::Failed)]);
+        let executed = host.session().log::<PromptExecutions>().unwrap();
+        let executed = executed.iter().next().unwrap().unwrap();
+        assert_eq!((executed.input_tokens, executed.output_tokens), (30, 20));
+        assert_eq!((executed.tool_calls, executed.cost_micros), (2, Some(12_500)));
+        assert_eq!(executed.model.as_deref(), Some("claude-sonnet-4-20250514"));
+        assert!(executed.answer.is_some() && !executed.is_resume);
+    });
+}
+
+/// Texts, thinking, calls and results are told apart, and what nobody knows is kept.
+#[test]
+fn blocks_of_all_kinds_are_recorded_and_unknown_ones_kept() {
+    let block = |block: serde_json::Value| {
+        json!({"emit": {"type": "assistant", "parent_tool_use_id": null, "session_id": "$session",
+            "message": {"id": "msg_x", "model": "m", "content": [block], "usage": {"input_tokens": 10, "output_tokens": 1}}}})
+    };
+    let world = World::new(&json!([
+        {"turn": true},
+        {"emit": {"type": "rate_limit_event", "of": "whatever"}},
+        block(json!({"type": "thinking", "thinking": "hm", "signature": "s"})),
+        block(json!({"type": "novelty", "of": 1})),
+        block(json!({"type": "text", "text": "one "})),
+        block(json!({"type": "text", "text": "two"})),
+        {"result": "one two"},
+    ]));
+    world.run(|host| {
+        assert_eq!(host.ask("Go.").unwrap().text, "one two");
+        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let last = conversation.sent_messages().pop().unwrap();
+        assert_eq!(last.content.as_deref(), Some("one two"));
+        let blocks = last.blocks.unwrap();
+        let blocks: serde_json::Value = serde_json::from_str(&blocks.json).unwrap();
+        let kinds: Vec<_> = blocks.as_array().unwrap().iter().map(|block| block["type"].clone()).collect();
+        assert_eq!(kinds, ["thinking", "novelty", "text", "text"]);
+    });
+}
+
+/// An evaluation that is not recorded has no conversation, but its tools are transactions all the same.
+#[test]
+fn an_evaluation_that_is_not_recorded_leaves_the_records_of_its_tools_alone() {
+    let world = World::new(&json!([
+        {"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"tool": "add", "input": {"text": "break"}},
+        {"text": "done"}, {"result": "done"},
+    ]));
+    world.run_unreplayed(|host| {
+        let options = foldlog_agent::EvaluateOptions { record: false, ..asking("Write.") };
+        let response = host.adapter().evaluate(&prompt(), &host.state, options).unwrap();
+        assert_eq!(response.text, "done");
+        assert!(host.session().conversation(EVALUATION).unwrap().is_none());
+        assert_eq!(host.page(), ["one"]);
+    });
+    let outcomes: Vec<_> = world.ledger().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, ["committed", "failed"]);
+    assert_eq!(world.file("page").as_deref(), Some("one\n"));
+}
+
+/// A tool that shows more of the prompt: the model is told it as the result of its call, and the tools of it are there then.
+#[test]
+fn a_tool_that_shows_more_of_the_prompt_gives_the_model_the_prompt_anew() {
+    let world = World::new(&json!([
+        {"turn": true}, {"tool": "more", "input": {}}, {"text": "$results"}, {"result": "$results"},
+    ]));
+    let prompt = || -> Prompt {
+        Prompt::text("tests", "more")
+            .with_section(
+                MarkdownSection::new("details", "All of them.")
+                    .with_summary("There are details.")
+                    .with_visibility(SectionVisibility::Summary),
+            )
+            .with_tools(tools().with(More))
+    };
+    world.run(|host| {
+        let response = host.adapter().evaluate(&prompt(), &host.state, asking("Go.")).unwrap();
+        assert!(response.text.contains("The prompt shows more now:"), "{}", response.text);
+        assert!(response.text.contains("All of them."), "{}", response.text);
+        let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
+        assert_eq!(roles, [User, Assistant, Tool, Assistant]);
+    });
+    assert!(world.argument("--system-prompt").unwrap().contains("There are details."));
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Nothing {}
+
+struct More;
+
+impl foldlog::tools::Tool for More {
+    const NAME: &'static str = "more";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(
+        &self,
+        _: Nothing,
+        _: &foldlog::tools::ToolContext,
+    ) -> Result<foldlog::tools::ToolResult<()>, foldlog::tools::ToolError> {
+        Err(foldlog::tools::ToolError::VisibilityExpansion {
+            overrides: json!({"details": "full"}),
+            reason: "they are needed".to_owned(),
+        })
+    }
+}

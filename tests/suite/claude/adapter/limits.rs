@@ -1,0 +1,219 @@
+//! Deadlines, cancelling, budgets, and from which threads an evaluation may be called.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog::conversation::EntryContent;
+use foldlog::tools::resources::BudgetTracker;
+use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::claude::RunOptions;
+use foldlog_agent::provider::CancelToken;
+use foldlog_agent::{Budget, Deadline, Error, EvaluateOptions, Phase};
+use serde_json::json;
+
+use super::world::{EVALUATION, World, asking, native, prompt};
+
+/// A deadline that passes while the story runs, and not before the program has come to its gate.
+const SHORT: Duration = Duration::from_millis(900);
+
+fn within(duration: Duration) -> EvaluateOptions<'static> {
+    EvaluateOptions { deadline: Deadline::after(duration), ..asking("Go.") }
+}
+
+#[test]
+fn a_deadline_that_has_passed_starts_no_program() {
+    let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    world.run_unreplayed(|host| {
+        let error = host.adapter().evaluate(&prompt(), &host.state, within(Duration::ZERO)).unwrap_err();
+        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Deadline }), "{error:?}");
+        assert!(host.session().conversation(EVALUATION).unwrap().is_none());
+    });
+    assert!(world.starts().is_empty());
+}
+
+#[test]
+fn a_run_is_interrupted_at_its_deadline_its_usage_is_told_and_it_is_resumed() {
+    let world = World::new(&json!([
+        {"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"text": "half"}, {"gate": "never"}, {"result": "never"},
+    ]));
+    world.run(|host| {
+        let error = host.adapter().evaluate(&prompt(), &host.state, within(SHORT)).unwrap_err();
+        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Request }), "{error:?}");
+        assert!(error.to_string().contains("deadline"), "{error}");
+        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        assert_eq!((conversation.usage().input, conversation.usage().output), (20, 20));
+        assert_eq!(host.page(), ["one"]);
+    });
+    world.stand_in.play(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
+    world.run_unreplayed(|host| {
+        assert_eq!(host.ask("Go.").unwrap().text, "Go.|Your work was interrupted. Go on where you stopped.")
+    });
+    assert!(world.argument("--resume").is_some());
+}
+
+/// A program that does not heed the interrupt is not waited for longer than the options say.
+#[test]
+fn a_program_that_goes_on_behind_its_deadline_is_ended() {
+    let world = World::new(&json!([{"turn": true}, {"text": "half"}, {"hold": true}]));
+    world.run(|host| {
+        let began = Instant::now();
+        let adapter = host
+            .adapter()
+            .with_options(RunOptions { result_within: Duration::from_millis(200), ..native(&[]) });
+        let error = adapter.evaluate(&prompt(), &host.state, within(SHORT)).unwrap_err();
+        assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    });
+    let pid = world.starts()[0]["pid"].as_u64().unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the program outlived its evaluation");
+}
+
+/// The call is open when the deadline passes: what it did is rolled back.
+#[test]
+fn a_call_that_is_open_at_the_deadline_is_rolled_back() {
+    let world = World::new(&json!([
+        {"turn": true}, {"native": "Write", "input": {}, "write": {"page": "half"}, "gate": "never"}, {"result": "never"},
+    ]));
+    world.run(|host| {
+        let adapter = host.adapter().with_options(native(&["Write"]));
+        let error = adapter.evaluate(&prompt(), &host.state, within(SHORT)).unwrap_err();
+        assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+    });
+    assert_eq!(world.file("page"), None);
+    assert_eq!(world.ledger(), [("Write".to_owned(), "failed".to_owned())]);
+}
+
+/// The replay came to another end: whether the deadline had passed was not in the log.
+#[test]
+fn a_run_that_ends_well_behind_its_deadline_is_late_and_is_answered_from_the_log() {
+    let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}, {"gate": "late"}]));
+    let gate = world.stand_in.path("late");
+    world.run(|host| {
+        let options = within(SHORT);
+        let deadline = options.deadline;
+        let error = std::thread::scope(|scope| {
+            let gate = &gate;
+            scope.spawn(move || {
+                std::thread::sleep(deadline.remaining() + Duration::from_millis(1));
+                std::fs::write(gate, "").unwrap();
+            });
+            host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err()
+        });
+        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Response }), "{error:?}");
+        assert_eq!(host.ask("Go.").unwrap().text, "ok");
+    });
+    assert_eq!(world.starts().len(), 1);
+}
+
+#[test]
+fn a_cancelled_run_ends_soon_and_is_resumed() {
+    let world = World::new(
+        &json!([{"turn": true}, {"text": "half"}, {"touch": "begun"}, {"gate": "never"}, {"result": "never"}]),
+    );
+    let begun = world.stand_in.path("begun");
+    world.run(|host| {
+        let cancel = CancelToken::new();
+        let options = EvaluateOptions { cancel: cancel.clone(), ..asking("Go.") };
+        let error = std::thread::scope(|scope| {
+            let begun = &begun;
+            scope.spawn(move || {
+                while !begun.exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                cancel.cancel();
+            });
+            host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err()
+        });
+        assert!(matches!(error, Error::Cancelled), "{error:?}");
+    });
+    world.stand_in.play(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok"));
+}
+
+/// What the result tells, not what the answers tell in between, is what was used; a tracker is brought up to it.
+#[test]
+fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
+    let world = World::new(&json!([
+        {"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"text": "ok"},
+        {"result": "ok", "usage": {"input_tokens": 1000, "output_tokens": 200, "cache_read_input_tokens": 30,
+            "cache_creation_input_tokens": 4}},
+    ]));
+    world.run(|host| {
+        let tracker = Arc::new(BudgetTracker::default());
+        let options = EvaluateOptions { tracker: Some(Arc::clone(&tracker)), ..asking("Go.") };
+        let response = host.adapter().evaluate(&prompt(), &host.state, options).unwrap();
+        let usage = response.usage;
+        assert_eq!((usage.input, usage.output, usage.cache_read, usage.cache_write), (1000, 200, 30, 4));
+        assert_eq!(response.unmetered, 0);
+        let spent = tracker.total();
+        assert_eq!((spent.input_tokens, spent.output_tokens), (1034, 200));
+        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let answers: Vec<_> = conversation
+            .entries()
+            .iter()
+            .filter_map(|entry| match &entry.content {
+                EntryContent::Answer { usage, .. } => Some(*usage),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(answers.len(), 2);
+    });
+}
+
+#[test]
+fn a_budget_that_is_used_up_asks_nobody_any_more() {
+    let world = World::new(
+        &json!([{"turn": true}, {"text": "ok"}, {"result": "ok", "usage": {"input_tokens": 1000, "output_tokens": 200}}]),
+    );
+    world.run(|host| {
+        host.ask("Go.").unwrap();
+        let options = EvaluateOptions { budget: Some(Budget::total(500)), ..asking("More.") };
+        let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
+        assert!(matches!(error, Error::BudgetExceeded { max: 500, .. }), "{error:?}");
+        assert_eq!(error.phase(), Some(Phase::Budget));
+    });
+    assert_eq!(world.starts().len(), 1);
+}
+
+/// The adapter needs no runtime: it is called from a thread of a pool, and while other evaluations run beside it.
+#[test]
+fn evaluations_are_called_from_any_thread_and_side_by_side() {
+    let script =
+        json!([{"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"text": "ok"}, {"result": "ok"}]);
+    let worlds: Vec<_> = (0..3).map(|_| World::new(&script)).collect();
+    std::thread::scope(|scope| {
+        for world in &worlds {
+            // A thread in a thread, as a pool's worker is.
+            scope.spawn(move || {
+                std::thread::scope(|inner| {
+                    inner.spawn(move || world.run(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok")));
+                });
+            });
+        }
+    });
+    for world in worlds {
+        assert_eq!(world.ledger(), [("add".to_owned(), "committed".to_owned())]);
+    }
+}
+
+/// One adapter serves the evaluations of several sessions at once.
+#[test]
+fn one_adapter_evaluates_for_several_sessions_at_once() {
+    let world = World::new(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
+    let other = World::new(&json!([]));
+    world.run_unreplayed(|host| {
+        other.run_unreplayed(|beside| {
+            let adapter = host.adapter();
+            std::thread::scope(|scope| {
+                let first =
+                    scope.spawn(|| adapter.evaluate(&prompt(), &host.state, asking("first")).unwrap().text);
+                let second = scope
+                    .spawn(|| adapter.evaluate(&prompt(), &beside.state, asking("second")).unwrap().text);
+                assert_eq!(
+                    (first.join().unwrap(), second.join().unwrap()),
+                    ("first".to_owned(), "second".to_owned())
+                );
+            });
+        });
+    });
+}

@@ -1,0 +1,10 @@
+//! The adapter of the Claude Code program, over the stand-in. Each story runs, and is then replayed over its log.
+
+mod bridge;
+mod failing;
+mod flow;
+mod limits;
+mod options;
+mod output;
+
+pub(crate) mod world;

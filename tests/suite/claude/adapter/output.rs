@@ -1,0 +1,125 @@
+//! Structured outputs: by the program's schema, and by the tool `respond`.
+
+use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, OutputBy, RunOptions};
+use foldlog_agent::{Error, Phase};
+use serde_json::{Value, json};
+
+use super::world::{Forecast, Host, World, asking, forecast, native};
+
+fn by_respond(host: &Host) -> ClaudeAgentSDKAdapter {
+    host.adapter().with_options(RunOptions { output_by: OutputBy::RespondTool, ..native(&[]) })
+}
+
+/// The model calls the tool by the name of the bridge. A field that the output does not have was a reason to refuse it as a
+/// whole: the program checks no schema of this tool, and nobody told the model.
+#[test]
+fn the_output_is_what_the_tool_respond_was_given_last() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"tool": "respond", "input": {"snow": false}},
+        {"tool": "respond", "input": {"snow": true, "why": {"it": ["is", "cold"]}, "a/b~c": 1}},
+        {"text": "that is it"}, {"result": "that is it"},
+    ]));
+    world.run(|host| {
+        assert_eq!(host.forecast_with(&by_respond(host)).unwrap().output, Some(Forecast { snow: true }));
+        // From the log.
+        assert_eq!(host.forecast_with(&by_respond(host)).unwrap().output, Some(Forecast { snow: true }));
+    });
+    assert_eq!(world.starts().len(), 1);
+    let allowed = world.argument("--allowedTools").unwrap();
+    assert!(allowed.split(',').any(|name| name == "mcp__wink__respond"), "{allowed}");
+    assert_eq!(world.replies()[0], ("The answer is taken.".to_owned(), false));
+    assert_eq!(world.argument("--json-schema"), None);
+    assert!(world.ledger().is_empty(), "an output is no call of a tool that may be rolled back");
+}
+
+#[test]
+fn the_tool_respond_is_there_for_a_structured_output_alone_and_describes_itself() {
+    let world =
+        World::new(&json!([{"turn": true}, {"tool": "respond", "input": {"snow": true}}, {"result": ""}]));
+    world.run(|host| host.forecast_with(&by_respond(host)).unwrap().output);
+    let heard = world.stand_in.heard();
+    let lists = heard.iter().map(|line| &line["response"]["response"]["mcp_response"]["result"]["tools"]);
+    let listed = lists.filter_map(Value::as_array).next().unwrap();
+    let respond = listed.iter().find(|tool| tool["name"] == "respond").unwrap();
+    assert_eq!(
+        respond["description"],
+        "Provide your final structured response. You MUST use this tool to answer."
+    );
+    assert_eq!(respond["inputSchema"]["properties"]["snow"]["type"], "boolean");
+
+    let text = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    text.run(|host| host.ask_with(&by_respond(host), "Go.").unwrap().text);
+    assert!(!text.argument("--allowedTools").unwrap().contains("respond"));
+    assert!(!text.argument("--system-prompt").unwrap().contains("Response Format"));
+}
+
+#[test]
+fn the_system_prompt_says_how_to_respond_and_embeds_the_schema() {
+    let world =
+        World::new(&json!([{"turn": true}, {"tool": "respond", "input": {"snow": true}}, {"result": ""}]));
+    world.run(|host| host.forecast_with(&by_respond(host)).unwrap().output);
+    let system = world.argument("--system-prompt").unwrap();
+    let expected = "\n## Response Format\n\nYou MUST provide your final answer by calling the `respond` tool with a JSON\nobject \
+                    matching the required schema. Do not provide your answer as plain text.\n\nRequired output schema:\n```json\n";
+    let (_, embedded) = system.split_once(expected).unwrap();
+    let schema: Value = serde_json::from_str(embedded.trim_end().trim_end_matches("```")).unwrap();
+    assert_eq!(schema["properties"]["snow"]["type"], "boolean");
+}
+
+#[test]
+fn the_output_is_what_the_program_checked_against_the_schema() {
+    let world = World::new(&json!([
+        {"turn": true}, {"native": "StructuredOutput", "input": {"snow": true}, "output": "Structured output provided successfully"},
+        {"result": "", "structured_output": {"snow": true}},
+    ]));
+    world.run(|host| {
+        assert_eq!(host.forecast_with(&host.adapter()).unwrap().output, Some(Forecast { snow: true }));
+        assert_eq!(host.forecast_with(&host.adapter()).unwrap().output, Some(Forecast { snow: true }));
+    });
+    assert_eq!(world.starts().len(), 1);
+    let schema: Value = serde_json::from_str(&world.argument("--json-schema").unwrap()).unwrap();
+    assert_eq!(schema["properties"]["snow"]["type"], "boolean");
+    // Where the program does not know the dialect, it drops its check without a word.
+    assert_eq!(schema.get("$schema"), None);
+    assert_eq!(world.argument("--tools").as_deref(), Some("StructuredOutput"));
+    assert!(!world.argument("--system-prompt").unwrap().contains("Response Format"));
+    assert!(world.ledger().is_empty());
+}
+
+/// The host says that it is missing, and the model goes on.
+#[test]
+fn a_run_that_ends_well_without_its_output_is_an_error_of_its_own_and_is_resumed() {
+    let refuses = json!([{"turn": true}, {"text": "I will not."}, {"result": "I will not."}]);
+    let responds = json!([{"turn": true}, {"tool": "respond", "input": {"snow": true}}, {"result": ""}]);
+    let world = World::new(&refuses);
+    world.run(|host| {
+        world.stand_in.play(&refuses);
+        let error = host.forecast_with(&by_respond(host)).unwrap_err();
+        assert!(matches!(&error, Error::OutputMissing { output } if output == "Forecast"), "{error:?}");
+        assert_eq!(error.phase(), Some(Phase::Response));
+        world.stand_in.play(&responds);
+        let response = by_respond(host).evaluate(&forecast(), &host.state, asking("It is missing.")).unwrap();
+        assert_eq!(response.output, Some(Forecast { snow: true }));
+    });
+}
+
+#[test]
+fn a_schema_that_the_model_never_follows_gives_no_output() {
+    let world = World::new(&json!([{"turn": true}, {"text": "I will not."}, {"result": "I will not."}]));
+    world.run(|host| {
+        let error = host.forecast_with(&host.adapter()).unwrap_err();
+        assert!(matches!(error, Error::OutputMissing { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn an_output_of_another_form_is_refused() {
+    let world =
+        World::new(&json!([{"turn": true}, {"tool": "respond", "input": {"snow": "much"}}, {"result": ""}]));
+    world.run(|host| {
+        let error = host.forecast_with(&by_respond(host)).unwrap_err();
+        assert!(matches!(error, Error::OutputInvalid { .. }), "{error:?}");
+    });
+}

@@ -1,0 +1,358 @@
+//! A session with a workspace, a prompt with tools, and the adapter over the stand-in.
+//!
+//! A test tells its story in a closure that is given a [`Host`]: [`World::run`] runs it, and then replays it over the log
+//! that it left. In the replay no program is started, so what it asserts holds twice, the second time from the log alone.
+
+#![allow(dead_code, reason = "the tests that follow use all of it")]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use foldlog::audit::LogReader;
+use foldlog::conversation::{Role, ToolCallRecord};
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{Event, ExecutionState, ResourceRegistry, Session, SessionTypes, Slice, Store};
+use foldlog_agent::adapter_state::{AdapterStateSnapshot, StatefulAdapter};
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, PermissionMode, RunOptions};
+use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::claude::stand_in::StandIn;
+
+/// Id of the evaluation, unless a test names another one.
+pub(crate) const EVALUATION: &str = "run";
+
+/// What the tool `add` has added: STATE.
+pub(crate) struct Page;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Line {
+    pub(crate) text: String,
+}
+
+impl Event for Line {
+    const NAME: &'static str = "line";
+}
+
+impl Slice for Page {
+    const NAME: &'static str = "page";
+    type Item = Line;
+}
+
+/// The session's types: the page, and the events of evaluations.
+pub(crate) fn types() -> SessionTypes {
+    let builder = SessionTypes::builder().slice::<Page>().append_all::<Page>();
+    foldlog_agent::events::declare(builder).build().unwrap()
+}
+
+/// Adds a line to STATE and to the file `page` of the workspace. It fails behind that for the text `break`, and panics
+/// for `panic`.
+pub(crate) struct Add;
+
+impl Tool for Add {
+    const NAME: &'static str = "add";
+    const DESCRIPTION: &'static str = "Adds a line to the page.";
+    type Parameters = Line;
+    type Output = ();
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<dyn Filesystem>().ok_or(ToolError::failed("no workspace"))?;
+        let before = match files.exists("page")? {
+            true => files.read("page")?,
+            false => Vec::new(),
+        };
+        files.write("page", &[&before, line.text.as_bytes(), b"\n"].concat())?;
+        let text = line.text.clone();
+        context.session().dispatch(line)?;
+        match text.as_str() {
+            "break" => Err(ToolError::failed("it broke")),
+            "panic" => panic!("planned"),
+            _ => Ok(ToolResult::ok(format!("added {text}"), ())),
+        }
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct City {
+    city: String,
+}
+
+/// Says how the weather is, which changes nothing.
+pub(crate) struct Weather;
+
+impl Tool for Weather {
+    const NAME: &'static str = "weather";
+    const DESCRIPTION: &'static str = "Says how the weather is.";
+    type Parameters = City;
+    type Output = String;
+
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn call(&self, at: City, _: &ToolContext) -> Result<ToolResult<String>, ToolError> {
+        match at.city.as_str() {
+            "Oslo" => Ok(ToolResult::ok("snow", at.city)),
+            _ => Err(ToolError::failed("no such city")),
+        }
+    }
+}
+
+/// The tools of all prompts here.
+pub(crate) fn tools() -> ToolRegistry {
+    ToolRegistry::new().with(Add).with(Weather)
+}
+
+/// A prompt for a text.
+pub(crate) fn prompt() -> Prompt {
+    Prompt::text("tests", "page")
+        .with_section(MarkdownSection::new("task", "Write the page."))
+        .with_tools(tools())
+}
+
+/// What the structured prompt asks for.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+pub(crate) struct Forecast {
+    pub(crate) snow: bool,
+}
+
+/// A prompt for a structured output.
+pub(crate) fn forecast() -> Prompt<Forecast> {
+    Prompt::structured("tests", "forecast")
+        .with_section(MarkdownSection::new("task", "Say whether it snows."))
+        .with_tools(tools())
+}
+
+/// Options of an evaluation in which the user says something.
+pub(crate) fn asking(text: &str) -> EvaluateOptions<'static> {
+    let messages = vec![UserMessage { id: text.to_owned(), text: text.to_owned() }];
+    EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), messages, ..EvaluateOptions::default() }
+}
+
+/// Run options under which these tools of the program's own may run, and nothing is waited for long.
+pub(crate) fn native(tools: &[&str]) -> RunOptions {
+    RunOptions {
+        native_tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+        interrupt_before: Duration::ZERO,
+        ..RunOptions::default()
+    }
+}
+
+/// Opens a run over a session whose workspace is a folder.
+pub(crate) fn state_of(session: Session, workspace: &Path) -> ExecutionState {
+    fs::create_dir_all(workspace).unwrap();
+    let captures = session.dir().join("files");
+    let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    ExecutionState::new(session, resources)
+}
+
+/// Makes an adapter of the stand-in that plays a script, in a working folder.
+pub(crate) fn adapter_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKAdapter {
+    ClaudeAgentSDKAdapter::new()
+        .with_program(env!("CARGO_BIN_EXE_claude-stand-in"), [])
+        .with_client_config(config_of(script, cwd))
+        .with_options(native(&[]))
+}
+
+/// The configuration of the program that plays a script, in a working folder.
+pub(crate) fn config_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKClientConfig {
+    ClaudeAgentSDKClientConfig {
+        permission_mode: PermissionMode::DontAsk,
+        cwd: Some(cwd.to_owned()),
+        env: [(OsString::from("STAND_IN_SCRIPT"), script.as_os_str().to_owned())].into(),
+        ..ClaudeAgentSDKClientConfig::default()
+    }
+}
+
+/// One process's view of a session: in the replay another folder is its workspace.
+pub(crate) struct Host {
+    pub(crate) state: ExecutionState,
+    script: PathBuf,
+    /// Working folder of the program: the live workspace, also in a replay, since records name it.
+    cwd: PathBuf,
+}
+
+impl Host {
+    pub(crate) fn session(&self) -> &Session {
+        self.state.session()
+    }
+
+    /// Returns an adapter in which no tool of the program's own may run.
+    pub(crate) fn adapter(&self) -> ClaudeAgentSDKAdapter {
+        adapter_of(&self.script, &self.cwd)
+    }
+
+    /// Returns the configuration of that adapter's program.
+    pub(crate) fn config(&self) -> ClaudeAgentSDKClientConfig {
+        config_of(&self.script, &self.cwd)
+    }
+
+    /// Evaluates the prompt for a text, with no tool of the program's own.
+    pub(crate) fn ask(&self, text: &str) -> Result<PromptResponse<String>, Error> {
+        self.ask_with(&self.adapter(), text)
+    }
+
+    /// Evaluates the prompt for a text.
+    pub(crate) fn ask_with(
+        &self,
+        adapter: &ClaudeAgentSDKAdapter,
+        text: &str,
+    ) -> Result<PromptResponse<String>, Error> {
+        adapter.evaluate(&prompt(), &self.state, asking(text))
+    }
+
+    /// Evaluates the prompt for a structured output.
+    pub(crate) fn forecast_with(
+        &self,
+        adapter: &ClaudeAgentSDKAdapter,
+    ) -> Result<PromptResponse<Forecast>, Error> {
+        adapter.evaluate(&forecast(), &self.state, asking("Oslo?"))
+    }
+
+    /// Recovers what an earlier process left.
+    pub(crate) fn recover(&self) -> foldlog::Result<()> {
+        ToolRunner::new(self.state.clone(), tools()).recover(&ExecuteOptions::default()).map(drop)
+    }
+
+    /// Returns the lines of the page in STATE.
+    pub(crate) fn page(&self) -> Vec<String> {
+        self.session().view::<Page>().unwrap().iter().map(|line| line.text.clone()).collect()
+    }
+
+    /// Returns who said what in the conversation of the evaluation, but for the prompt.
+    pub(crate) fn said(&self) -> Vec<(Role, String)> {
+        let conversation = self.session().conversation(EVALUATION).unwrap().unwrap();
+        let of = |one: foldlog::conversation::ConversationMessage| {
+            (one.role != Role::System).then(|| (one.role, one.content.unwrap_or_default()))
+        };
+        conversation.sent_messages().into_iter().filter_map(of).collect()
+    }
+
+    /// Returns the calls for which the conversation of the evaluation asks.
+    pub(crate) fn calls(&self) -> Vec<ToolCallRecord> {
+        let conversation = self.session().conversation(EVALUATION).unwrap().unwrap();
+        conversation.sent_messages().into_iter().flat_map(|one| one.tool_calls).collect()
+    }
+
+    /// Returns the adapter's states that the session holds.
+    pub(crate) fn states(&self) -> Vec<AdapterStateSnapshot> {
+        self.session().adapter_states().unwrap().into_iter().map(AdapterStateSnapshot::from).collect()
+    }
+}
+
+/// A session in a store, a workspace, and the script of the stand-in.
+pub(crate) struct World {
+    pub(crate) stand_in: StandIn,
+    pub(crate) store: Store,
+    id: uuid::Uuid,
+    has_run: AtomicBool,
+}
+
+impl World {
+    /// Makes a session without records, for a program that plays these steps.
+    pub(crate) fn new(steps: &Value) -> World {
+        let stand_in = StandIn::new(steps);
+        let store = Store::open(stand_in.path("store")).unwrap();
+        let session = store.create(&types()).unwrap();
+        let id = session.id();
+        session.close().unwrap();
+        World { stand_in, store, id, has_run: AtomicBool::new(false) }
+    }
+
+    /// Returns the workspace, which is the program's working folder.
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.stand_in.path("work")
+    }
+
+    /// Returns the session's folder.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.store.session_dir(self.id)
+    }
+
+    fn host(&self, session: Session, workspace: &Path) -> Host {
+        let state = state_of(session, workspace);
+        Host { state, script: self.stand_in.path("script"), cwd: self.workspace() }
+    }
+
+    /// Runs a story, closes the session, and replays the story over the log. Only the first story of a world.
+    pub(crate) fn run<T>(&self, story: impl Fn(&Host) -> T) -> T {
+        assert!(!self.has_run.load(Ordering::SeqCst), "the log holds another story already");
+        let told = self.run_unreplayed(&story);
+        self.replay(story);
+        told
+    }
+
+    /// Runs a story and closes the session: one that ends in a way that its log cannot repeat, or one that goes on where
+    /// another one ended.
+    pub(crate) fn run_unreplayed<T>(&self, story: impl Fn(&Host) -> T) -> T {
+        self.has_run.store(true, Ordering::SeqCst);
+        let session = self.store.open_session(self.id, &types()).unwrap();
+        let told = story(&self.host(session.clone(), &self.workspace()));
+        session.close().unwrap();
+        told
+    }
+
+    /// Replays a story over the log: each record has to come again, and no program may start.
+    pub(crate) fn replay<T>(&self, story: impl Fn(&Host) -> T) {
+        let (elsewhere, starts) = (tempfile::tempdir().unwrap(), self.starts().len());
+        let workspace = elsewhere.path().join("work");
+        foldlog::testkit::assert_host_replays(self.dir(), &types(), |session| {
+            drop(story(&self.host(session, &workspace)));
+        });
+        assert_eq!(self.starts().len(), starts, "a replay started a program");
+    }
+
+    /// Returns how each program was started, and none if none was.
+    pub(crate) fn starts(&self) -> Vec<Value> {
+        match self.stand_in.path("script.starts").exists() {
+            true => self.stand_in.starts(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns the arguments of the program that was started last.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let starts = self.starts();
+        let arguments = starts.last().unwrap()["arguments"].as_array().unwrap().clone();
+        arguments.iter().map(|argument| argument.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Returns the value of a flag of the program that was started last; `None` if it was not given.
+    pub(crate) fn argument(&self, flag: &str) -> Option<String> {
+        let is_it = |argument: &String| argument.strip_prefix(flag)?.strip_prefix('=').map(str::to_owned);
+        self.arguments().iter().find_map(is_it)
+    }
+
+    /// Returns each call of the session with what became of it.
+    pub(crate) fn ledger(&self) -> Vec<(String, String)> {
+        let log = LogReader::open(self.dir()).unwrap();
+        let ended = |entry: foldlog::audit::LedgerEntry| (entry.tool, entry.outcome.name().to_owned());
+        log.ledger().unwrap().into_iter().map(ended).collect()
+    }
+
+    /// Returns the text of a file of the workspace; `None` if it is not there.
+    pub(crate) fn file(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.workspace().join(path)).ok()
+    }
+
+    /// Returns what the program was told of calls by the host: the text, and whether the call failed.
+    pub(crate) fn replies(&self) -> Vec<(String, bool)> {
+        let heard = self.stand_in.heard();
+        let result = |line: &Value| {
+            let result = line["response"]["response"]["mcp_response"]["result"].clone();
+            let text = result["content"][0]["text"].as_str()?.to_owned();
+            Some((text, result["isError"] == true))
+        };
+        heard.iter().filter_map(result).collect()
+    }
+}
