@@ -55,7 +55,7 @@ impl Provided {
     }
 }
 
-/// Closes the calls that no process began, of an answer whose process is gone, and records its turn.
+/// Closes the calls that no process began and that wait for nobody, of an answer whose process is gone, and records its turn.
 pub(super) fn close_open(journal: &mut Journal, open: &OpenTurn, runner: &ToolRunner) -> Result<()> {
     for (ordinal, call) in (0..).zip(&open.calls) {
         if let Some(answer) = open.answer.filter(|_| !open.closed.contains(&ordinal)) {

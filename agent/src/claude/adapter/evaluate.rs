@@ -1,23 +1,25 @@
 //! The steps of an evaluation, from the rendered prompt to its response.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::DateTime;
 use foldlog::conversation::{ConversationMessage, PromptIdentity};
-use foldlog::process::ProcessIdentity;
 use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{Clock, FixedClock, Session};
 use serde_json::json;
 
-use super::arrival::{Arrival, Arrivals, Arrived, Failure, Forward, STARTED, pump};
+use super::approvals::{self, Approved};
+use super::arrival::{Arrival, Arrivals, Arrived, Failure, Forward, pump};
 use super::begin::{self, Provided, close_open};
-use super::calls::{self, Calls};
+use super::calls::Calls;
 use super::config::{OutputBy, ProgramHome};
 use super::conversation::{Recorder, Recorders};
 use super::failure;
 use super::home::Folders;
+use super::native;
 use super::run::Run;
 use super::transcript::{self, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
@@ -47,6 +49,7 @@ struct Ready<'a> {
     /// Transcripts that the log holds; `None` if nobody has asked for them yet.
     transcripts: Option<Transcripts>,
     messages: Vec<ConversationMessage>,
+    approved: Approved,
     began_us: i64,
 }
 
@@ -63,8 +66,8 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
         self.workspace.as_deref()
     }
 
-    /// Evaluates a prompt with the program. The session must be [recovered](foldlog::tools::ToolRunner::recover) first if a
-    /// process ended while a tool ran.
+    /// Evaluates a prompt with the program. The session must be [recovered](ClaudeAgentSDKAdapter::recover) first if a process
+    /// ended while a tool ran.
     ///
     /// # Errors
     ///
@@ -83,6 +86,7 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let (session, began) = (state.session(), Instant::now());
         self.model.check(&prompt.name())?;
+        self.options.check(&prompt.name(), &prompt.tools().names())?;
         if options.deadline.is_past() {
             return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
         }
@@ -94,19 +98,26 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
                 None
             }
         };
-        let Opened { mut journal, start, identity, is_resume } = open(prompt, session, &mut options)?;
+        let Opened { mut journal, mut start, identity, is_resume } = open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
             return Ok((response(prompt, &journal, last, start.refused)?, None));
         }
-        let runner = calls::runner(state, prompt.tools());
-        if let Some(open) = &start.open {
+        let runner = native::runner(state, prompt.tools(), &self.options);
+        if let Some(open) = &mut start.open {
             // The last answer of a process that ended before it recorded the turn.
             let last = FinalText { text: open.content.clone().unwrap_or_default(), stop: open.stop.clone() };
             if open.calls.is_empty() && read_output(prompt, &last).is_ok() {
                 journal.turn(true)?;
                 return Ok((response(prompt, &journal, last, start.refused)?, None));
             }
+            let mut expansion = approvals::go_on(open, &runner, options.deadline)?;
             close_open(&mut journal, open, &runner)?;
+            expansion.extend(open.expansion.take().unwrap_or_default());
+            if !expansion.is_empty() {
+                start.overrides.extend(expansion);
+                start.expansions += 1;
+                start.is_rendered = false;
+            }
         }
         if let Some(budget) = options.budget {
             budget.check(&journal.estimated()?)?;
@@ -131,6 +142,10 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
             resumed,
             transcripts,
             messages: journal.messages()?,
+            approved: match journal.conversation()? {
+                Some(conversation) => Approved::of(conversation, &self.options),
+                None => Approved::default(),
+            },
             began_us: self.now_us(state, is_recorded)?,
         };
         let ended = self.run((prompt, &rendered), state, (journal, start), ready, &options)?;
@@ -150,27 +165,6 @@ struct Found {
 impl Found {
     fn of(provided: Provided) -> Found {
         Found { provided, resumed: None, transcripts: None }
-    }
-}
-
-/// Time that a program has to end that outlived its host.
-const ORPHAN_ENDS_WITHIN: Duration = Duration::from_secs(2);
-
-/// Ends the program of an earlier process of this session, should it have outlived its host: it would go on to call the
-/// model, and to change the workspace.
-fn end_orphan(session: &Session) -> Result<()> {
-    let mut last: Option<ProcessIdentity> = None;
-    session.observations(STARTED, &mut |_, identity| {
-        last = identity;
-        Ok(())
-    })?;
-    match last.filter(|last| last.is_alive() && !last.end(ORPHAN_ENDS_WITHIN)) {
-        Some(last) => {
-            let reason =
-                format!("the program of an earlier process does not end: {last:?}: end it, and resume");
-            Err(Error::evaluation(Phase::Request, "", reason))
-        }
-        None => Ok(()),
     }
 }
 
@@ -273,7 +267,7 @@ impl ClaudeAgentSDKAdapter {
             ..ClaudeAgentSDKState::new(ready.provided.id(), prompt.name(), began)
         };
         let tools = self.bridged_tools(prompt, &ready.runner);
-        let shown = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
+        let shown: Vec<String> = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
         let is_structured = prompt.output_spec().is_some();
         let mut recorder = Recorder::new(journal, ready.identity.clone(), &self.model.model);
         recorder.ask(start.attempts + 1, parameters(&ready.provided))?;
@@ -289,7 +283,13 @@ impl ClaudeAgentSDKAdapter {
                 told: &clock,
             },
             client: None,
-            calls: Calls::new(ready.runner.clone(), &self.options, shown, options.deadline, is_structured),
+            calls: Calls::new(
+                ready.runner.clone(),
+                &self.options,
+                (shown, std::mem::take(&mut ready.approved)),
+                options.deadline,
+                is_structured,
+            ),
             heard: Recorders::new(session, recorder),
             capture,
             state: provider_state,
@@ -299,6 +299,9 @@ impl ClaudeAgentSDKAdapter {
             options: &self.options,
             entry: None,
             failing: None,
+            interrupted: None,
+            mirrored: BTreeSet::new(),
+            unmirrored: None,
             result: None,
             ended: None,
         };
@@ -310,7 +313,7 @@ impl ClaudeAgentSDKAdapter {
                 run.run()
             }
             false => {
-                end_orphan(session)?;
+                self.searched.end_orphan(session)?;
                 let folders = Folders::make(&self.home, self.client.cwd.as_deref(), &prompt.name())?;
                 self.write_transcript(&mut ready, &folders, prompt)?;
                 let _lock = folders.lock(&ready.provided, &prompt.name())?;
@@ -465,9 +468,9 @@ impl ClaudeAgentSDKAdapter {
             run.arrivals.from = Some(from);
             let ran = run.run();
             run.client = None;
-            // Whoever waits for a reply is told that the run is over.
-            drop(run.arrivals.from.take());
+            // Nobody is told a reply that the log does not hold.
             client.kill();
+            drop(run.arrivals.from.take());
             ran
         })
     }

@@ -58,6 +58,17 @@ impl Entry {
         Entry { line, json }
     }
 
+    /// Returns what the blocks of a kind say under `name`.
+    fn ids(&self, kind: &str, name: &str) -> Vec<String> {
+        let content = self.json.get("message").and_then(|message| message.get("content"));
+        let blocks = content.and_then(Value::as_array).into_iter().flatten();
+        let id = |block: &Value| {
+            let is_one = block.get("type")?.as_str()? == kind;
+            is_one.then(|| block.get(name)?.as_str().map(str::to_owned)).flatten()
+        };
+        blocks.filter_map(id).collect()
+    }
+
     /// Returns the entry's own id; `None` if it has none.
     fn uuid(&self) -> Option<&str> {
         uuid_of(&self.json)
@@ -100,6 +111,12 @@ pub(super) fn last_entry(mirror: &TranscriptMirror) -> Option<String> {
     mirror.entries.iter().rev().find_map(|entry| Some(Entry::new(entry.get().to_owned()).uuid()?.to_owned()))
 }
 
+/// Returns the ids of the calls for which the entries ask that a mirrored line holds.
+pub(super) fn calls_in(mirror: &TranscriptMirror) -> Vec<String> {
+    let entries = mirror.entries.iter().map(|entry| Entry::new(entry.get().to_owned()));
+    entries.flat_map(|entry| entry.ids("tool_use", "id")).collect()
+}
+
 fn uuid_of(entry: &Value) -> Option<&str> {
     entry.get("uuid")?.as_str()
 }
@@ -115,15 +132,9 @@ pub(super) struct CallResult {
 impl Transcript {
     /// Adds the results that are missing, each behind the last line.
     fn complete(&mut self, results: &[CallResult]) {
-        let blocks = |kind: &'static str, id: &'static str| {
-            let contents = self.entries.iter().filter_map(|entry| entry.json.get("message")?.get("content"));
-            contents.filter_map(Value::as_array).flatten().filter_map(move |block| {
-                let is_one = block.get("type")?.as_str()? == kind;
-                is_one.then(|| block.get(id)?.as_str().map(str::to_owned)).flatten()
-            })
-        };
-        let asked: BTreeSet<String> = blocks("tool_use", "id").collect();
-        let told: BTreeSet<String> = blocks("tool_result", "tool_use_id").collect();
+        let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
+        let (asked, told): (BTreeSet<String>, BTreeSet<String>) =
+            (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
         let last = self.entries.iter().rev().find(|entry| entry.json.get("uuid").is_some());
         let Some(last) = last.map(|entry| entry.json.clone()) else { return };
         let mut parent = uuid_of(&last).map(str::to_owned);

@@ -1,6 +1,8 @@
 //! The adapter of the Claude Code program, over the stand-in. Each story runs, and is then replayed over its log.
 
+mod approvals;
 mod bridge;
+mod calls;
 mod failing;
 mod flow;
 mod limits;
