@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod api;
+mod recovery;
 mod world;
 
 use std::fs;

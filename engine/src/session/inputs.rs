@@ -109,7 +109,22 @@ impl Session {
         name: &str,
         visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
     ) -> Result<()> {
-        self.visit_observed(name, (SequenceNumber::from(0), SequenceNumber::MAX), visit)
+        self.observations_from(name, SequenceNumber::from(0), visit)
+    }
+
+    /// Reads what was observed under `name` as [`observations`](Session::observations) does, from record `from` on. Only the
+    /// part of the log from there on is read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`observations`](Session::observations).
+    pub fn observations_from<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        from: SequenceNumber,
+        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
+    ) -> Result<()> {
+        self.visit_observed(name, (from, SequenceNumber::MAX), visit)
     }
 
     /// Passes what was observed under `name`, from one record through another, to `visit`.

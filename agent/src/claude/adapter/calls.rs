@@ -58,6 +58,9 @@ pub(super) fn bridged(name: &str) -> String {
     format!("mcp__{SERVER}__{name}")
 }
 
+/// Text that the model reads of an interrupted call of a tool that only reads.
+const READING_INTERRUPTED: &str = "The call was interrupted, and gave no result. Call the tool again.";
+
 /// Declares tools of the program that only read, so that their calls neither wait nor capture anything.
 macro_rules! reading_tools {
     ($($name:ident),* $(,)?) => {
@@ -79,7 +82,8 @@ macro_rules! reading_tools {
                 }
 
                 fn call(&self, _: Value, _: &ToolContext) -> Result<ToolResult<Value>, ToolError> {
-                    Err(ToolError::failed("the program alone runs this tool"))
+                    // A recovery runs again what may run twice, and only the program can.
+                    Err(ToolError::failed(READING_INTERRUPTED))
                 }
             }
         )*

@@ -180,3 +180,17 @@ impl Default for RunOptions {
         }
     }
 }
+
+impl RunOptions {
+    /// Refuses a tool of the host that has the name of one of the program's own: in the log, nobody could tell their calls
+    /// apart.
+    pub(super) fn check(&self, prompt: &str, hosts: &[&str]) -> Result<()> {
+        let Some(name) = self.native_tools.iter().find(|native| hosts.contains(&native.as_str())) else {
+            return Ok(());
+        };
+        let name = foldlog::escape::text(name);
+        let reason =
+            format!("the host's tool `{name}` has the name of a tool of the program that may run: rename it");
+        Err(Error::evaluation(Phase::Request, prompt, reason))
+    }
+}

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::DateTime;
 use foldlog::conversation::{ConversationMessage, PromptIdentity};
-use foldlog::process::ProcessIdentity;
 use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{Clock, FixedClock, Session};
 use serde_json::json;
 
-use super::arrival::{Arrival, Arrivals, Arrived, Failure, Forward, STARTED, pump};
+use super::arrival::{Arrival, Arrivals, Arrived, Failure, Forward, pump};
 use super::begin::{self, Provided, close_open};
 use super::calls::{self, Calls};
 use super::config::{OutputBy, ProgramHome};
@@ -63,8 +62,8 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
         self.workspace.as_deref()
     }
 
-    /// Evaluates a prompt with the program. The session must be [recovered](foldlog::tools::ToolRunner::recover) first if a
-    /// process ended while a tool ran.
+    /// Evaluates a prompt with the program. The session must be [recovered](ClaudeAgentSDKAdapter::recover) first if a process
+    /// ended while a tool ran.
     ///
     /// # Errors
     ///
@@ -83,6 +82,7 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let (session, began) = (state.session(), Instant::now());
         self.model.check(&prompt.name())?;
+        self.options.check(&prompt.name(), &prompt.tools().names())?;
         if options.deadline.is_past() {
             return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
         }
@@ -150,27 +150,6 @@ struct Found {
 impl Found {
     fn of(provided: Provided) -> Found {
         Found { provided, resumed: None, transcripts: None }
-    }
-}
-
-/// Time that a program has to end that outlived its host.
-const ORPHAN_ENDS_WITHIN: Duration = Duration::from_secs(2);
-
-/// Ends the program of an earlier process of this session, should it have outlived its host: it would go on to call the
-/// model, and to change the workspace.
-fn end_orphan(session: &Session) -> Result<()> {
-    let mut last: Option<ProcessIdentity> = None;
-    session.observations(STARTED, &mut |_, identity| {
-        last = identity;
-        Ok(())
-    })?;
-    match last.filter(|last| last.is_alive() && !last.end(ORPHAN_ENDS_WITHIN)) {
-        Some(last) => {
-            let reason =
-                format!("the program of an earlier process does not end: {last:?}: end it, and resume");
-            Err(Error::evaluation(Phase::Request, "", reason))
-        }
-        None => Ok(()),
     }
 }
 
@@ -310,7 +289,7 @@ impl ClaudeAgentSDKAdapter {
                 run.run()
             }
             false => {
-                end_orphan(session)?;
+                self.searched.end_orphan(session)?;
                 let folders = Folders::make(&self.home, self.client.cwd.as_deref(), &prompt.name())?;
                 self.write_transcript(&mut ready, &folders, prompt)?;
                 let _lock = folders.lock(&ready.provided, &prompt.name())?;

@@ -10,6 +10,7 @@
 //! | `evaluate` | the nine steps of an evaluation |
 //! | `begin` | where an evaluation begins: in a fresh session of the program, or in one that goes on |
 //! | `transcript` | writes the program's transcript back from the log |
+//! | `recovery` | recovers what an earlier process left behind: its program, and the calls that were open |
 //! | `home` | folders of a run |
 //! | `failure` | turns what goes wrong into the errors of an evaluation |
 //!
@@ -35,6 +36,8 @@
 //! | a conversation, and no session that can be resumed | a fresh session is told the conversation |
 //! | nothing | a fresh session begins |
 //!
+//! A process that ended within a call of a tool is [recovered](ClaudeAgentSDKAdapter::recover) before all this.
+//!
 //! # Invariants
 //!
 //! 1. The session of the program is in the log before the program starts.
@@ -49,6 +52,7 @@ mod conversation;
 mod evaluate;
 mod failure;
 mod home;
+mod recovery;
 mod run;
 mod transcript;
 
@@ -65,10 +69,13 @@ pub use self::config::{
     SandboxSettings,
 };
 
+pub use self::recovery::ProgramRecovery;
+
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
 use self::begin::Provided;
 use self::calls::{RESPOND, SERVER, STRUCTURED_OUTPUT};
 use self::home::Folders;
+use self::recovery::Searched;
 use crate::adapter_state::AdapterStateOptions;
 use crate::claude::{BridgedTool, ClientOptions, HookMatcher, PermissionMode, SystemPrompt, Variables};
 use crate::deadline::Deadline;
@@ -112,6 +119,7 @@ pub struct ClaudeAgentSDKAdapter {
     is_stateful: bool,
     /// What a stateful adapter goes on with, by the session that it belongs to.
     kept: Mutex<Option<Kept>>,
+    searched: Searched,
     workspace: Option<String>,
 }
 
@@ -144,6 +152,7 @@ impl ClaudeAgentSDKAdapter {
             states: AdapterStateOptions::default(),
             is_stateful: false,
             kept: Mutex::new(None),
+            searched: Searched::default(),
             workspace: None,
         }
     }

@@ -1,0 +1,105 @@
+//! What becomes of a run whose process ends within a call of the program's own tools.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes};
+use foldlog_agent::adapter_state::StatefulAdapter;
+use serde_json::json;
+
+use crate::api::{Answers, Api, call, text};
+use crate::world::{Store, World, cli};
+use crate::{copy, ledger, native, results};
+
+/// Waits until a file is there.
+fn wait_for(file: &Path) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !file.exists() {
+        assert!(Instant::now() < until, "{} does not come to be", file.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Makes a run whose workspace is a copy of the one that the log tells of.
+fn moved(folder: tempfile::TempDir, session: Session) -> World {
+    let options = HostFilesystemOptions::default();
+    let files =
+        HostFilesystem::open(folder.path().join("workspace"), session.dir().join("files"), options).unwrap();
+    files.rebind(Rebind::Overwrite).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    let state = ExecutionState::new(session.clone(), resources);
+    World { folder, session, state }
+}
+
+/// The folders of a run are copied while a command of the program runs: that is what a killed process leaves behind, and its
+/// program, which runs on.
+#[test]
+fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
+    let Some(cli) = cli() else { return };
+    let first = World::new();
+    let page = first.workspace().join("page");
+    let command = "echo half > page; echo > ../started; sleep 100";
+    let api = Api::answering(vec![
+        Answers::With(vec![call("toolu_1", "Write", &json!({"file_path": page, "content": "whole"}))]),
+        Answers::With(vec![call("toolu_2", "Bash", &json!({"command": command, "description": "d"}))]),
+    ]);
+    let types = SessionTypes::builder().build().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let store = Store::open(elsewhere.path().join("store")).unwrap();
+    let (ended, is_ended) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let adapter = first.adapter(&cli, &api, native(&["Write", "Bash"]));
+            let ran = adapter.evaluate(&first.prompt(), &first.state, first.asking("Write."));
+            ended.send(ran.map(|response| response.text)).unwrap();
+        });
+        wait_for(&first.folder.path().join("started"));
+        copy(&first.workspace(), &elsewhere.path().join("workspace"));
+        copy(
+            first.session.dir(),
+            &elsewhere.path().join("store/sessions").join(first.session.id().to_string()),
+        );
+
+        let session = store.open_session(first.session.id(), &types).unwrap();
+        assert!(session.is_interrupted());
+        let second = moved(elsewhere, session);
+        assert_eq!(fs::read_to_string(second.workspace().join("page")).unwrap(), "half\n");
+        let api = Api::answering(vec![Answers::With(vec![text("done")])]);
+        let adapter = second.adapter(&cli, &api, native(&["Write", "Bash"]));
+        let recovered = adapter.recover(&second.prompt(), &second.state).unwrap();
+        let tools: Vec<&str> = recovered.undone.iter().map(|one| one.tool.as_str()).collect();
+        assert_eq!((tools, recovered.recovered.len()), (vec!["Bash"], 0));
+        let gone = is_ended.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(gone.is_err(), "the program of the first process outlived the recovery: {gone:?}");
+        assert_eq!(fs::read_to_string(second.workspace().join("page")).unwrap(), "whole");
+
+        let response = adapter.evaluate(&second.prompt(), &second.state, second.asking("Write.")).unwrap();
+        assert_eq!(response.text, "done");
+        let told = results(&api.seen()[0]);
+        let bash = told.iter().find(|(id, ..)| id == "toolu_2").unwrap();
+        assert!(bash.1.contains("interrupted; its effects were undone") && bash.2, "{told:?}");
+        let outcomes: Vec<_> = ledger(&second.session);
+        assert_eq!(outcomes.len(), 2, "{outcomes:?}");
+        assert_eq!(adapter.recover(&second.prompt(), &second.state).unwrap().undone.len(), 0);
+
+        let (again, mut texts) = (tempfile::tempdir().unwrap(), Vec::new());
+        foldlog::testkit::assert_host_replays(second.session.dir(), &types, |session| {
+            let (state, prompt) = World::at(again.path(), session);
+            // The first process worked in another folder.
+            let adapter = if texts.is_empty() {
+                first.adapter(&cli, &api, native(&["Write", "Bash"]))
+            } else {
+                second.adapter(&cli, &api, native(&["Write", "Bash"]))
+            };
+            adapter.recover(&prompt, &state).unwrap();
+            texts.push(
+                adapter.evaluate(&prompt, &state, second.asking("Write.")).map(|response| response.text),
+            );
+        });
+        assert_eq!(texts.len(), 2);
+        assert_eq!(texts[1].as_deref().unwrap(), "done");
+    });
+}
