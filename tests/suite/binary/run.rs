@@ -234,15 +234,17 @@ fn a_tool_that_fails_leaves_no_trace_and_one_that_is_not_named_does_not_run() {
 
 #[test]
 fn a_run_that_is_killed_within_a_call_is_recovered_and_goes_on() {
-    let place = Place::new(&within("Write"));
-    let binary = place.start(&[]);
+    let place = Place::new(&within("Bash"));
+    let tools = ["--tool", "Write,Bash"];
+    let binary = place.start(&tools);
     place.wait_for("began");
     binary.signal(Signal::SIGKILL);
     binary.ended();
     assert!(place.path("work/half").exists());
-    place.play(&json!([{"turn": true}, {"text": "$history"}, {"result": "done"}]));
-    let ran = place.run(&["--resume"]);
+    place.play(&answering("done"));
+    let ran = place.run(&[&tools[..], &["--resume"]].concat());
     assert_eq!(ok(&ran), "done\n");
+    assert!(ran.stderr.contains("`Bash` was interrupted: it is rolled back"), "{}", ran.stderr);
     assert!(!place.path("work/half").exists());
     assert_eq!(place.work("greeting"), "good morning");
     let ledger = place.ledger();

@@ -1,10 +1,9 @@
 //! The session of a run: a new one, or one that goes on.
 
-use std::time::Duration;
-
 use foldlog::conversation::{ResumePoint, Role};
-use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
-use foldlog::{Error, ExecutionState, NotUndone, Session, SessionOptions, SessionTypes, Settlement, Store};
+use foldlog::tools::Recovered;
+use foldlog::{Error, NotUndone, Session, SessionOptions, SessionTypes, Store};
+use foldlog_agent::claude::ProgramRecovery;
 use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
 use foldlog_codec::escape;
 
@@ -18,13 +17,6 @@ const TAG: &str = "foldlog.run";
 
 /// Most bytes of memory that a session may take which is looked at to find the latest.
 const MEMORY_BYTES: u64 = 64 << 20;
-
-/// Longest time that a recovery waits for what else uses the workspace.
-const WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// Tools of the program that do nothing outside of the workspace which their call captured.
-const WITHIN_WORKSPACE: [&str; 9] =
-    ["Read", "Glob", "Grep", "LS", "Edit", "MultiEdit", "Write", "NotebookRead", "NotebookEdit"];
 
 /// Holds the session of a run.
 pub(super) struct Found {
@@ -120,26 +112,13 @@ pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
     all.iter().map(|item| Ok(item.map(|item| PromptExecuted::clone(&item))?)).collect()
 }
 
-/// Recovers a session that a process left within a call: the workspace is restored. Calls that did nothing outside of it are
-/// settled as failed; others wait for a person.
-pub(super) fn recover(state: &ExecutionState, output: &mut Output<'_>) -> Result<()> {
-    let session = state.session();
-    let recovered = ToolRunner::new(state.clone(), ToolRegistry::new())
-        .recover(&ExecuteOptions { deadline: Some(WAIT_MAX) })?;
-    for NotUndone { path, reason, .. } in recovered.iter().flat_map(|Recovered { not_undone, .. }| not_undone)
-    {
+/// Notes what a recovery rolled back, and what it could not.
+pub(super) fn note_recovery(report: &ProgramRecovery, output: &mut Output<'_>) {
+    for Recovered { tool, .. } in &report.undone {
+        output.note(format_args!("note: `{}` was interrupted: it is rolled back", escape::text(tool)));
+    }
+    let all = report.undone.iter().chain(&report.recovered);
+    for NotUndone { path, reason, .. } in all.flat_map(|Recovered { not_undone, .. }| not_undone) {
         output.note(format_args!("note: not undone: {path}: {reason}"));
     }
-    for waiting in session.unsettled_operations() {
-        if WITHIN_WORKSPACE.contains(&waiting.tool.as_str()) {
-            let reason =
-                "its process ended within the call: what it changed in the workspace was rolled back";
-            session.settle(waiting.operation, &Settlement::failed(), "foldlog run", reason)?;
-            output.note(format_args!(
-                "note: `{}` was interrupted and rolled back",
-                escape::text(&waiting.tool)
-            ));
-        }
-    }
-    Ok(())
 }

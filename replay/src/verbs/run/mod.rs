@@ -103,8 +103,15 @@ fn evaluate(asked: &Asked, said: Option<String>, found: Found, output: &mut Outp
     let (files, resources) = resources(asked, &session)?;
     let state = ExecutionState::new(session.clone(), resources);
     let adapter = asked.claude();
+    let failed = |error: foldlog_agent::Error| Failure::Run {
+        error: Box::new(error),
+        dir: session.dir().to_owned(),
+        again: asked.again(session.id()),
+    };
     if found.goes_on {
-        found::recover(&state, output)?;
+        // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
+        let report = adapter.recover(&prompt(""), &state).map_err(failed)?;
+        found::note_recovery(&report, output);
     }
     let held = found::held(&session)?;
     let prompt = prompt(asked.system(held.system.as_deref())?.as_str());
@@ -128,13 +135,7 @@ fn evaluate(asked: &Asked, said: Option<String>, found: Found, output: &mut Outp
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
     note_workspace(&files, output);
-    match evaluated {
-        Ok(response) => Document::of(&session, response, recorded),
-        Err(error) => {
-            let again = asked.again(session.id());
-            Err(Failure::Run { error: Box::new(error), dir: session.dir().to_owned(), again })
-        }
-    }
+    Document::of(&session, evaluated.map_err(failed)?, recorded)
 }
 
 /// Notes what the captures of a workspace met that fails no call.
