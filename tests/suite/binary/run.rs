@@ -61,9 +61,12 @@ impl Place {
 
     /// Starts a run in a process of its own.
     fn start(&self, others: &[&str]) -> Binary {
-        let mut command =
-            child::command("binary::run::part_that_is_the_binary", &self.words(others).join("\n"));
-        Binary(Some(start(command.stdin(Stdio::null()))))
+        self.start_with(&self.words(others))
+    }
+
+    fn start_with(&self, words: &[String]) -> Binary {
+        let mut command = child::command("binary::run::part_that_is_the_binary", &words.join("\n"));
+        Binary(Some(start(command.stdin(Stdio::null()).current_dir(self.0.path()))))
     }
 
     /// Returns the folder of the only session.
@@ -329,6 +332,23 @@ fn what_goes_wrong_is_named_with_what_to_do() {
         "{}",
         ran.stderr
     );
+}
+
+/// The program runs in the workspace, from where its path would lead elsewhere.
+#[test]
+fn paths_are_those_of_the_folder_in_which_the_command_is_run() {
+    let place = Place::new(&writing());
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_claude-stand-in"), place.path("program")).unwrap();
+    let mut words = place.words(&[]);
+    for (name, value) in
+        [("--program", "./program"), ("--workspace", "work"), ("--store", "store"), ("--prompt", "task.md")]
+    {
+        let at = words.iter().position(|word| word == name).unwrap();
+        value.clone_into(&mut words[at + 1]);
+    }
+    let (code, stderr) = place.start_with(&words).ended();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(place.work("greeting"), "good morning");
 }
 
 #[test]

@@ -128,9 +128,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| "the time is too long".to_owned())
 }
 
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// Returns the real path of a folder that may not be there yet.
 fn real(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let absolute = absolute(path);
     let mut there = absolute.ancestors();
     let found = there.find_map(|above| Some((above, above.canonicalize().ok()?)));
     found.map_or(absolute.clone(), |(above, real)| match absolute.strip_prefix(above) {
@@ -205,9 +209,12 @@ impl Asked {
     /// Makes the adapter.
     pub(super) fn claude(&self) -> ClaudeAgentSDKAdapter {
         let is_script = self.program.extension().is_some_and(|extension| extension == "js");
+        // The program runs in the workspace, and a path is one of this process's folder. A bare name is looked up in `PATH`.
+        let is_path = is_script || self.program.components().count() > 1;
+        let program = if is_path { absolute(&self.program) } else { self.program.clone() };
         let (program, leading) = match is_script {
-            true => (PathBuf::from("node"), vec![self.program.clone().into_os_string()]),
-            false => (self.program.clone(), Vec::new()),
+            true => (PathBuf::from("node"), vec![program.into_os_string()]),
+            false => (program, Vec::new()),
         };
         let model = ClaudeAgentSDKModelConfig::default();
         let options = RunOptions {
@@ -218,7 +225,7 @@ impl Asked {
         };
         let config = ClaudeAgentSDKClientConfig {
             permission_mode: self.permission_mode,
-            cwd: Some(self.workspace.clone()),
+            cwd: Some(absolute(&self.workspace)),
             env: self.variables().into_iter().collect(),
             ..ClaudeAgentSDKClientConfig::default()
         };
