@@ -19,13 +19,13 @@ use crate::verbs::settle::Settled;
 use crate::verbs::tail::Start;
 use crate::verbs::transcript;
 
-/// Reads, checks and repairs the logs of agents' sessions, without the code that wrote them.
+/// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
 ///
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
-/// the number of the last record at some moment. Only `recover` and `settle` write into a session.
+/// the number of the last record at some moment. Only `run`, `recover` and `settle` write into a session.
 ///
-/// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, or something cannot be
-/// read.
+/// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
+/// or a run gave no answer.
 #[derive(Debug, Parser)]
 #[command(name = "foldlog", version, max_term_width = 100)]
 struct Arguments {
@@ -68,6 +68,20 @@ With --json one object. `bytes` and fields that end in `_bytes` are bytes, other
   slices    slice, policy, live_items, live_bytes, ever_items, ever_bytes
   objects   count, bytes (in the folder), named_count, named_bytes (by records)
   images    name, bytes";
+
+/// Says what a run passes on, and describes the fields of `run --json`.
+const RUN_JSON: &str = "\
+The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
+  ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
+  CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
+It sees no login of this user, reads no settings, and keeps no files: the session's folder alone resumes it.
+
+With --json one object:
+  session, dir    the session's id and folder
+  recorded        whether the log answered, and no program ran
+  text, stop      the answer, and why it ended
+  requests, tool_calls, input_tokens, output_tokens, cache_read_tokens
+  cost_usd        what the session's runs cost, as far as the program said; else null";
 
 /// Describes the fields of `ledger --json`.
 const LEDGER_JSON: &str = "\
@@ -166,6 +180,12 @@ enum Verb {
     /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
     Import(ImportVerb),
+    /// Run an agent's program over a workspace, as a session of a store, and print its answer.
+    ///
+    /// What is said and done is recorded before anything follows from it, and each call of a tool is a transaction over the
+    /// workspace. A run that was cut short, in whatever way, is resumed by the same command with --resume.
+    #[command(after_help = RUN_JSON)]
+    Run(Box<verbs::run::Asked>),
     /// List the sessions of a store.
     Sessions {
         /// The store's folder.
@@ -489,6 +509,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             verbs::import::claude_code(&files, &store, output)
         }
         Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
+        Verb::Run(asked) => verbs::run::run(&asked, output),
         Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
         Verb::Show { session, from, to, kind } => {
             verbs::show::run(&session, from, to, kind.as_deref(), output)

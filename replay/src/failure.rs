@@ -1,7 +1,7 @@
 //! Reasons for which a verb ends early, each with its exit code and what to do next.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use foldlog::{Error, filesystem};
 use foldlog_codec::escape;
@@ -64,6 +64,16 @@ pub enum Failure {
         /// What is wrong.
         reason: String,
     },
+    /// A run of an agent gave no answer. It can be resumed.
+    #[error("{}{error}", phase_text(error))]
+    Run {
+        /// What the run met.
+        error: Box<foldlog_agent::Error>,
+        /// Folder of the session.
+        dir: PathBuf,
+        /// Command that resumes it.
+        again: String,
+    },
     /// The demo's child process could not be run.
     #[error("the demo's child process cannot be run: {0}")]
     Child(io::Error),
@@ -98,6 +108,9 @@ impl Failure {
         match self {
             Failure::DoesNotHold(_) => DOES_NOT_HOLD,
             Failure::Engine(error) if error.is_damage() => DOES_NOT_HOLD,
+            Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
+                DOES_NOT_HOLD
+            }
             failure if failure.is_closed_pipe() => HOLDS,
             _ => UNUSABLE,
         }
@@ -108,6 +121,7 @@ impl Failure {
         let next = match self {
             Failure::Engine(error) => return next_after(error),
             Failure::Usage { next, .. } => return Some(next.clone()),
+            Failure::Run { error, dir, again } => return Some(after_run(error, dir, again)),
             Failure::Output(_) | Failure::Wait(_) => return None,
             Failure::Deleted { .. } => "`foldlog sessions STORE` lists the sessions that are there",
             Failure::DoesNotHold(_) => {
@@ -119,6 +133,27 @@ impl Failure {
             Failure::Child(_) => "run the demo where processes can be started",
         };
         Some(next.to_owned())
+    }
+}
+
+/// Names the part of a run that failed, where the error itself does not.
+fn phase_text(error: &foldlog_agent::Error) -> String {
+    use foldlog_agent::Error::{DeadlineExceeded, PromptEvaluation};
+    match error.phase().filter(|_| !matches!(error, PromptEvaluation { .. } | DeadlineExceeded { .. })) {
+        Some(phase) => format!("{phase} failed: "),
+        None => String::new(),
+    }
+}
+
+fn after_run(error: &foldlog_agent::Error, dir: &Path, again: &str) -> String {
+    use foldlog_agent::Error::{Engine, Suspended, ToolIdempotency};
+    match error {
+        Engine(error) => next_after(error).unwrap_or_else(|| format!("resume: `{again}`")),
+        ToolIdempotency { .. } | Suspended { .. } => format!(
+            "decide: `foldlog settle {} OPERATION failed --by WHO --reason WHY`, and resume: `{again}`",
+            escape::path(dir)
+        ),
+        _ => format!("resume: `{again}`"),
     }
 }
 

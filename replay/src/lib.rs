@@ -1,4 +1,5 @@
-//! The binary `foldlog`: reads, checks and repairs logs without the code of the host that wrote them.
+//! The binary `foldlog`: runs agents as sessions, and reads, checks and repairs logs without the code of the host that wrote
+//! them.
 //!
 //! [`run`] takes arguments and an [`Output`] and returns the exit code, so that a test runs a verb in its own process.
 //!
@@ -10,14 +11,16 @@
 //! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
 //! | [`reading`] | opening a session or a store at a path, walking its records, naming them |
 //! | [`output`] | the streams for results, notes and errors |
-//! | [`progress`] | a progress bar for long work |
+//! | [`progress`] | a progress bar, or a line of status, for long work |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. Only `recover` and `settle` write into a session that exists; `import`, `salvage` and `demo` write new sessions.
-//! 3. The exit code is 0 if what was asked holds, 1 if a log does not hold, 2 for wrong usage and for what cannot be read.
+//! 2. Only `run`, `recover` and `settle` write into a session that exists; `run`, `import`, `salvage` and `demo` write new
+//!    ones.
+//! 3. The exit code is 0 if what was asked holds, 1 if a log does not hold, 2 for wrong usage, for what cannot be read and for
+//!    a run without an answer.
 //! 4. A reader that closes the pipe early is no error.
 //! 5. Nothing from a log, a file name or the system reaches a terminal or JSON unescaped.
 

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::interrupts::Interrupts;
-use crate::progress::Progress;
+use crate::progress::{Progress, Status};
 
 /// Makes the command that runs the demo's child process, which is killed while it writes. That process calls
 /// [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the session that are given here.
@@ -94,6 +94,11 @@ impl<'a> Output<'a> {
     /// Starts to show the progress of work of `total` steps, named `what`.
     pub(crate) fn progress(&self, what: &'static str, total: u64) -> Progress {
         Progress::new(self.progress, what, total)
+    }
+
+    /// Starts to show the status of work whose length nobody knows.
+    pub(crate) fn status(&self) -> Status {
+        Status::new(self.progress)
     }
 }
 

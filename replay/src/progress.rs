@@ -1,4 +1,4 @@
-//! A progress bar for long work, for a person who waits.
+//! A progress bar or a line of status for long work, for a person who waits.
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,49 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows a line that says how far a piece of work is whose length nobody knows, on standard error, if that is a terminal.
+#[derive(Debug)]
+pub struct Status {
+    since: Instant,
+    wanted: bool,
+    line: Option<ProgressBar>,
+}
+
+impl Status {
+    /// Starts to show a status, if one is `wanted`.
+    pub fn new(wanted: bool) -> Status {
+        Status { since: Instant::now(), wanted, line: None }
+    }
+
+    /// Returns whether a status is shown at all.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// Shows what `text` returns, and for how long the work goes on.
+    pub fn show(&mut self, text: impl FnOnce() -> String) {
+        if !self.wanted || (self.line.is_none() && self.since.elapsed() < PATIENCE) {
+            return;
+        }
+        let line = self.line.get_or_insert_with(|| {
+            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}");
+            line.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+                .with_elapsed(self.since.elapsed())
+        });
+        line.set_message(text());
+        line.tick();
+    }
+}
+
+impl Drop for Status {
+    fn drop(&mut self) {
+        if let Some(line) = &self.line {
+            line.finish_and_clear();
         }
     }
 }

@@ -34,18 +34,31 @@ pub fn start(name: &str, argument: &str) -> Started {
 ///
 /// If the system starts no process.
 pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
-    let this = std::env::current_exe().expect("a test knows its binary");
-    let mut words = program.iter().map(OsString::from).chain([this.into_os_string()]);
-    let mut process = Command::new(words.next().expect("the binary at least"))
-        .args(words)
-        .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
-        .env(PART, argument)
+    let mut process = command_under(program, name, argument)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("a process starts");
     let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
     Started { process, output: Some(output) }
+}
+
+/// Makes the command that runs the test `name` in a process of its own, with an argument.
+///
+/// # Panics
+///
+/// If the test does not know its binary.
+pub fn command(name: &str, argument: &str) -> Command {
+    command_under(&[], name, argument)
+}
+
+fn command_under(program: &[String], name: &str, argument: &str) -> Command {
+    let this = std::env::current_exe().expect("a test knows its binary");
+    let mut words = program.iter().map(OsString::from).chain([this.into_os_string()]);
+    let mut command = Command::new(words.next().expect("the binary at least"));
+    command.args(words).args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env(PART, argument);
+    command
 }
 
 /// Returns whether `strace` can trace a process here. If not, the test is reported as skipped.

@@ -10,6 +10,7 @@ mod irregular;
 mod operations;
 mod pending;
 mod recover;
+mod run;
 mod salvage;
 mod stats;
 mod tail;

@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod pending;
 pub mod recover;
 pub mod replay;
+pub mod run;
 pub mod salvage;
 pub mod sessions;
 pub mod settle;

@@ -1,0 +1,77 @@
+//! Waits for a run, beside signals that ask it to end, and shows how far it is.
+
+use std::time::Duration;
+
+use foldlog::Session;
+use foldlog::conversation::EntryContent;
+use foldlog_agent::provider::CancelToken;
+use foldlog_codec::escape;
+
+use super::EVALUATION;
+use super::found::executions;
+use crate::failure::Result;
+use crate::output::Output;
+use crate::reading::counted;
+
+/// Time between two looks at the run.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Number of looks after which the status is read again.
+const LOOKS_A_STATUS: u32 = 4;
+
+/// Runs `run` on a thread of its own, and waits for it. The first signal that asks the process to end cancels the run, which
+/// then ends within seconds; a second one ends the process.
+pub(super) fn watch<T: Send>(
+    session: &Session,
+    output: &Output<'_>,
+    run: impl FnOnce(CancelToken) -> T + Send,
+) -> Result<T> {
+    let cancel = CancelToken::new();
+    std::thread::scope(|scope| {
+        let of_run = cancel.clone();
+        let running = scope.spawn(move || run(of_run));
+        let mut status = output.status();
+        let mut looks = 0_u32;
+        let mut waited = Ok(true);
+        while !running.is_finished() {
+            if status.is_wanted() && looks.is_multiple_of(LOOKS_A_STATUS) {
+                // What cannot be read is not shown.
+                status.show(|| text(session).unwrap_or_default());
+            }
+            looks = looks.wrapping_add(1);
+            match waited {
+                Ok(true) => waited = (output.pause)(LOOK),
+                _ => {
+                    cancel.cancel();
+                    std::thread::sleep(LOOK);
+                }
+            }
+        }
+        drop(status);
+        match running.join() {
+            Ok(done) => {
+                waited?;
+                Ok(done)
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Returns how far a run is.
+fn text(session: &Session) -> Result<String> {
+    let (mut calls, mut tokens) = (0_u64, 0_u64);
+    let conversation = session.conversation(EVALUATION)?;
+    for entry in conversation.iter().flat_map(|conversation| conversation.entries()) {
+        if let EntryContent::Answer { message, usage, .. } = &entry.content {
+            calls += message.tool_calls.len() as u64;
+            tokens = usage.iter().map(|usage| usage.input + usage.output).fold(tokens, u64::saturating_add);
+        }
+    }
+    let running: Vec<String> =
+        session.open_operations().iter().map(|open| escape::text(&open.tool).into_owned()).collect();
+    let running = if running.is_empty() { String::new() } else { format!(" ({})", running.join(", ")) };
+    let cost: u64 = executions(session)?.iter().filter_map(|run| run.cost_micros).sum();
+    let cost = if cost == 0 { String::new() } else { format!(", ${:.4} before", cost as f64 / 1e6) };
+    Ok(format!("{}{running}, {tokens} tokens{cost}", counted(calls, "tool call")))
+}

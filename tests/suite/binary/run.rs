@@ -1,0 +1,389 @@
+//! `foldlog run`: a program of an agent over a workspace, killed, interrupted and resumed. A stand-in plays the program.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use foldlog_tests::child;
+use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// Longest wait for what another process does.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A folder with a workspace, a prompt and a script of the stand-in.
+struct Place(TempDir);
+
+impl Place {
+    fn new(script: &Value) -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        fs::create_dir(place.path("work")).unwrap();
+        fs::write(place.path("work/notes"), "before").unwrap();
+        fs::write(place.path("task.md"), "Add a greeting.\n").unwrap();
+        place.play(script);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Replaces the script, for programs that start later.
+    fn play(&self, steps: &Value) {
+        let lines: String = steps.as_array().unwrap().iter().map(|step| format!("{step}\n")).collect();
+        fs::write(self.path("script"), lines).unwrap();
+    }
+
+    /// The words of a run, and others.
+    fn words(&self, others: &[&str]) -> Vec<String> {
+        let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
+        let mut words = ["run", "--adapter", "claude", "--program", env!("CARGO_BIN_EXE_claude-stand-in")]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend(["--env".into(), format!("STAND_IN_SCRIPT={}", path("script"))]);
+        words.extend(["--prompt".into(), path("task.md"), "--workspace".into(), path("work")]);
+        words.extend(["--store".into(), path("store")]);
+        words.extend(others.iter().map(|&word| word.to_owned()));
+        words
+    }
+
+    fn run(&self, others: &[&str]) -> Ran {
+        foldlog_following(self.words(others), || {
+            std::thread::sleep(Duration::from_millis(1));
+            true
+        })
+    }
+
+    /// Starts a run in a process of its own.
+    fn start(&self, others: &[&str]) -> Binary {
+        self.start_with(&self.words(others))
+    }
+
+    fn start_with(&self, words: &[String]) -> Binary {
+        let mut command = child::command("binary::run::part_that_is_the_binary", &words.join("\n"));
+        Binary(Some(start(command.stdin(Stdio::null()).current_dir(self.0.path()))))
+    }
+
+    /// Returns the folder of the only session.
+    fn session(&self) -> PathBuf {
+        let mut sessions = fs::read_dir(self.path("store/sessions")).unwrap();
+        let session = sessions.next().unwrap().unwrap().path();
+        assert!(sessions.next().is_none(), "there is more than one session");
+        session
+    }
+
+    fn work(&self, name: &str) -> String {
+        fs::read_to_string(self.path("work").join(name)).unwrap_or_else(|_| "none".to_owned())
+    }
+
+    /// Returns tool and outcome of each call of the only session.
+    fn ledger(&self) -> Vec<(String, String)> {
+        let ran = foldlog(["ledger".as_ref(), "--json".as_ref(), self.session().as_os_str()]);
+        let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+        let rows = ran.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.map(|row| (text(&row, "tool"), text(&row, "outcome"))).collect()
+    }
+
+    /// Returns how each stand-in was started.
+    fn starts(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("script.starts")).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn wait_for(&self, name: &str) {
+        let began = Instant::now();
+        while !self.path(name).exists() {
+            assert!(began.elapsed() < LONG, "nobody made {name}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A process that is killed if it is left.
+struct Binary(Option<Child>);
+
+impl Binary {
+    fn signal(&self, signal: Signal) {
+        let id = self.0.as_ref().unwrap().id();
+        kill(Pid::from_raw(id.try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Waits for the end, and returns the exit code, if there is one, and what was written to standard error.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+impl Drop for Binary {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.0.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+#[test]
+#[ignore = "a part of other tests, which run it in a process of its own"]
+fn part_that_is_the_binary() {
+    let Some(argument) = child::argument() else { return };
+    let words = std::iter::once("foldlog").chain(argument.lines()).map(Into::into);
+    let code = foldlog_replay::output::with_process(|output| foldlog_replay::run(words, output));
+    std::process::exit(code.into());
+}
+
+fn ok(ran: &Ran) -> &str {
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    &ran.stdout
+}
+
+/// A script whose program writes a file by a tool, and answers.
+fn writing() -> Value {
+    json!([
+        {"turn": true},
+        {"native": "Write", "input": {"file_path": "greeting"}, "write": {"greeting": "good morning"}},
+        {"text": "I wrote it."},
+        {"result": "I wrote it.\nIt says: good morning.", "total_cost_usd": 0.25},
+    ])
+}
+
+/// A script whose program is within a call of a tool that has changed the workspace, and says so by the file `began`.
+fn within(tool: &str) -> Value {
+    let call = json!({"type": "tool_use", "id": "t1", "name": tool, "input": {"file_path": "notes"}});
+    let hook = json!({"subtype": "hook_callback", "callback_id": "PreToolUse", "tool_use_id": "t1", "input":
+        {"hook_event_name": "PreToolUse", "tool_name": tool, "tool_input": {"file_path": "notes"}, "tool_use_id": "t1"}});
+    json!([
+        {"turn": true},
+        {"native": "Write", "input": {"file_path": "greeting"}, "write": {"greeting": "good morning"}, "id": "t0"},
+        {"emit": {"type": "assistant", "session_id": "$session", "parent_tool_use_id": null, "message":
+            {"id": "m9", "role": "assistant", "model": "m", "content": [call], "usage": {"input_tokens": 1, "output_tokens": 1}}}},
+        {"ask": hook},
+        {"touch": "work/half"},
+        {"touch": "began"},
+        {"gate": "never"},
+    ])
+}
+
+fn answering(text: &str) -> Value {
+    json!([{"turn": true}, {"text": text}, {"result": text}])
+}
+
+#[test]
+fn a_run_works_in_its_folder_and_prints_the_answer() {
+    let place = Place::new(&writing());
+    let ran = place.run(&[]);
+    assert_eq!(ok(&ran), "I wrote it.\nIt says: good morning.\n");
+    assert_eq!(place.work("greeting"), "good morning");
+    assert_eq!(place.ledger(), [("Write".to_owned(), "committed".to_owned())]);
+    assert!(ran.stderr.contains("1 tool call, ") && ran.stderr.contains("$0.2500"), "{}", ran.stderr);
+    let transcript = foldlog(["transcript".as_ref(), place.session().as_os_str()]);
+    assert!(ok(&transcript).contains("Add a greeting."), "{}", transcript.stdout);
+    // The captures lie in the session's folder, and what is left out of the environment did not reach the program.
+    assert!(place.session().join("files").is_dir());
+    let starts = place.starts();
+    let environment = starts[0]["environment"].as_object().unwrap();
+    assert!(!environment.keys().any(|name| name.starts_with("CARGO")), "{environment:?}");
+    let arguments = starts[0]["arguments"].to_string();
+    assert!(arguments.contains("--tools") && !arguments.contains("Bash"), "{arguments}");
+}
+
+#[test]
+fn a_complete_run_is_answered_by_its_session_without_a_program() {
+    let place = Place::new(&writing());
+    ok(&place.run(&[]));
+    let id = place.session().file_name().unwrap().to_str().unwrap().to_owned();
+    for resume in [vec!["--resume"], vec!["--resume", &id]] {
+        let ran = place.run(&resume);
+        assert_eq!(ok(&ran), "I wrote it.\nIt says: good morning.\n");
+        assert!(ran.stderr.contains("no program ran"), "{}", ran.stderr);
+    }
+    let json: Value = serde_json::from_str(ok(&place.run(&["--resume", "--json"]))).unwrap();
+    assert_eq!((&json["recorded"], &json["cost_usd"]), (&json!(true), &json!(0.25)), "{json}");
+    assert_eq!((&json["session"], &json["tool_calls"]), (&json!(id), &json!(1)), "{json}");
+    assert_eq!(place.starts().len(), 1);
+    // Another text goes on with the same conversation.
+    fs::write(place.path("task.md"), "And now?").unwrap();
+    place.play(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
+    assert_eq!(ok(&place.run(&["--resume"])), "Add a greeting.|And now?\n");
+    // Without `--resume`, a session of its own begins.
+    let other = Uuid::new_v4().to_string();
+    assert_eq!(ok(&place.run(&["--session", &other])), "And now?\n");
+    assert!(place.path("store/sessions").join(other).is_dir());
+}
+
+#[test]
+fn a_tool_that_fails_leaves_no_trace_and_one_that_is_not_named_does_not_run() {
+    let fails = json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "half", "new": "half"},
+        "output": {"stdout": "no", "stderr": "", "exitCode": 3}});
+    let place = Place::new(&json!([{"turn": true}, fails, {"text": "done"}, {"result": "done"}]));
+    assert_eq!(ok(&place.run(&["--tool", "Read,Bash"])), "done\n");
+    assert_eq!((place.work("notes"), place.work("new")), ("before".to_owned(), "none".to_owned()));
+    assert_eq!(place.ledger(), [("Bash".to_owned(), "failed".to_owned())]);
+    let place = Place::new(&json!([{"turn": true}, fails, {"text": "done"}, {"result": "done"}]));
+    assert_eq!(ok(&place.run(&[])), "done\n");
+    assert_eq!(place.work("new"), "none");
+    assert!(place.ledger().iter().all(|(_, outcome)| outcome != "committed"), "{:?}", place.ledger());
+}
+
+#[test]
+fn a_run_that_is_killed_within_a_call_is_recovered_and_goes_on() {
+    let place = Place::new(&within("Bash"));
+    let tools = ["--tool", "Write,Bash"];
+    let binary = place.start(&tools);
+    place.wait_for("began");
+    binary.signal(Signal::SIGKILL);
+    binary.ended();
+    assert!(place.path("work/half").exists());
+    place.play(&answering("done"));
+    let ran = place.run(&[&tools[..], &["--resume"]].concat());
+    assert_eq!(ok(&ran), "done\n");
+    assert!(ran.stderr.contains("`Bash` was interrupted: it is rolled back"), "{}", ran.stderr);
+    assert!(!place.path("work/half").exists());
+    assert_eq!(place.work("greeting"), "good morning");
+    let ledger = place.ledger();
+    assert_eq!(ledger[0], ("Write".to_owned(), "committed".to_owned()));
+    assert_ne!(ledger[1].1, "committed");
+    assert_eq!(place.starts().len(), 2);
+}
+
+#[test]
+fn an_interrupted_run_ends_by_itself_and_says_how_it_goes_on() {
+    let place = Place::new(&within("Write"));
+    let binary = place.start(&["--model", "a model"]);
+    place.wait_for("began");
+    binary.signal(Signal::SIGINT);
+    let (code, stderr) = binary.ended();
+    assert_eq!(code, Some(2), "{stderr}");
+    let id = place.session().file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(stderr.contains("--model 'a model'") && stderr.contains(&format!("--resume {id}`")), "{stderr}");
+    assert!(!stderr.contains("STAND_IN_SCRIPT="), "a variable's value is printed: {stderr}");
+    // Nothing is left to be recovered.
+    assert!(!place.path("work/half").exists());
+    place.play(&answering("done"));
+    assert_eq!(ok(&place.run(&["--resume", &id])), "done\n");
+}
+
+#[test]
+fn while_a_run_goes_on_another_process_is_refused() {
+    let place = Place::new(&within("Write"));
+    let binary = place.start(&[]);
+    place.wait_for("began");
+    let id = place.session().file_name().unwrap().to_str().unwrap().to_owned();
+    let ran = place.run(&["--resume", &id]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("next: wait for the other process"), "{}", ran.stderr);
+    let ran = place.run(&["--resume"]);
+    assert!(ran.stderr.contains("passed over session"), "{}", ran.stderr);
+    drop(binary);
+}
+
+#[test]
+fn what_goes_wrong_is_named_with_what_to_do() {
+    let place = Place::new(&answering("done"));
+    let nowhere = place.path("nowhere").to_str().unwrap().to_owned();
+    let within = place.path("work/store").to_str().unwrap().to_owned();
+    for (others, told) in [
+        (vec!["--resume"], vec!["is not a store"]),
+        (vec!["--max-budget-usd", "0"], vec!["give an amount above 0"]),
+        (vec!["--deadline", "3d"], vec!["as 90s, 10m or 2h"]),
+        (vec!["--permission-mode", "some"], vec!["dontAsk"]),
+        (vec!["--env", "NO_SUCH_VARIABLE"], vec!["NO_SUCH_VARIABLE is not set", "--env NAME=VALUE"]),
+    ] {
+        let ran = place.run(&others);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{others:?}");
+        assert!(told.iter().all(|told| ran.stderr.contains(told)), "{others:?}: {}", ran.stderr);
+    }
+    // Options that are given above already.
+    let given = |name: &str, value: &str| {
+        let mut words = place.words(&[]);
+        let at = words.iter().position(|word| word == name).unwrap();
+        value.clone_into(&mut words[at + 1]);
+        foldlog_following(words, || true)
+    };
+    for (name, value, told) in [
+        ("--workspace", &nowhere, "there is no folder"),
+        ("--prompt", &nowhere, "check the path"),
+        ("--program", &nowhere, "npm install -g @anthropic-ai/claude-code"),
+        ("--program", &nowhere, "request failed"),
+        ("--program", &nowhere, "--resume"),
+        ("--store", &within, "is within the workspace"),
+    ] {
+        let ran = given(name, value);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{name}");
+        assert!(ran.stderr.contains(told), "{name}: {}", ran.stderr);
+    }
+    place.play(
+        &json!([{"turn": true}, {"result": "API Error: 529", "is_error": true, "api_error_status": 529}]),
+    );
+    let ran = place.run(&[]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.stderr.contains("request failed: ") && ran.stderr.contains("next: resume: `foldlog run"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// The program runs in the workspace, from where its path would lead elsewhere.
+#[test]
+fn paths_are_those_of_the_folder_in_which_the_command_is_run() {
+    let place = Place::new(&writing());
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_claude-stand-in"), place.path("program")).unwrap();
+    let mut words = place.words(&[]);
+    for (name, value) in
+        [("--program", "./program"), ("--workspace", "work"), ("--store", "store"), ("--prompt", "task.md")]
+    {
+        let at = words.iter().position(|word| word == name).unwrap();
+        value.clone_into(&mut words[at + 1]);
+    }
+    let (code, stderr) = place.start_with(&words).ended();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(place.work("greeting"), "good morning");
+}
+
+#[test]
+fn a_system_prompt_is_sent_as_it_is_and_stays_the_sessions() {
+    let place = Place::new(&answering("done"));
+    ok(&place.run(&["--system", "Say ${nothing} in $HOME."]));
+    assert!(place.starts()[0]["arguments"].to_string().contains("Say ${nothing} in $HOME."));
+    fs::write(place.path("task.md"), "More.").unwrap();
+    let ran = place.run(&["--resume", "--system", "Say all."]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("another system prompt"), "{}", ran.stderr);
+    ok(&place.run(&["--resume"]));
+    assert!(place.starts()[1]["arguments"].to_string().contains("Say ${nothing} in $HOME."));
+}
+
+#[test]
+fn no_control_character_of_the_program_reaches_the_terminal() {
+    let place = Place::new(&answering("one\u{1b}[2Jtwo\nthree\u{202e}"));
+    assert_eq!(ok(&place.run(&[])), "one\\u{1b}[2Jtwo\nthree\\u{202e}\n");
+    let place = Place::new(&json!([{"turn": true}, {"stderr": "bad\u{1b}[2J"}, {"exit": 3}]));
+    let ran = place.run(&[]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("bad\\u{1b}[2J") && !ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
+}
+
+#[test]
+fn a_session_of_another_host_is_not_resumed() {
+    let place = Place::new(&answering("done"));
+    let store = foldlog::Store::open(place.path("store")).unwrap();
+    let session = store.create(&foldlog_tests::host::types()).unwrap();
+    let id = session.id().to_string();
+    session.close().unwrap();
+    let ran = place.run(&["--resume", &id]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("was not begun by `foldlog run`"), "{}", ran.stderr);
+    let ran = place.run(&["--resume"]);
+    assert!(ran.stderr.contains("holds no run that can go on"), "{}", ran.stderr);
+}
