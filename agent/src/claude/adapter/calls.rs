@@ -9,13 +9,14 @@
 //! | tells the result of a call that has not ended | the call ends as that says |
 //! | runs `Task` | nothing: the calls of the sub-agent are calls of their own |
 //!
-//! A call that has to wait is held in its reply: calls run one after the other. A tool of the program that only reads, such
-//! as `Read`, does not wait for another one and captures nothing.
+//! A call that has to wait is held in its reply: calls run one after the other, but for those that only read, such as `Read`,
+//! which capture nothing and run together.
 //!
 //! # Invariants
 //!
 //! 1. No tool runs that is not on the list, in any permission mode.
-//! 2. At most one call that may change something is open.
+//! 2. While a call is open that may change something, no other one is.
+//! 3. The run itself never waits for a call to end.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,7 +62,7 @@ pub(super) fn bridged(name: &str) -> String {
 /// Text that the model reads of an interrupted call of a tool that only reads.
 const READING_INTERRUPTED: &str = "The call was interrupted, and gave no result. Call the tool again.";
 
-/// Declares tools of the program that only read, so that their calls neither wait nor capture anything.
+/// Declares tools of the program that only read, so that their calls capture nothing and run together.
 macro_rules! reading_tools {
     ($($name:ident),* $(,)?) => {
         $(
@@ -189,7 +190,7 @@ impl<'a> Calls<'a> {
     pub(super) fn take(&mut self, arrived: Waiting, heard: &mut Recorders<'_>) -> Result<Then> {
         let (arrival, reply_to) = arrived;
         match arrival {
-            Arrival::Call { .. } if self.must_wait() => {
+            arrival if self.must_wait(&arrival, heard) => {
                 self.waiting.push_back((arrival, reply_to));
                 Ok(Then::GoOn)
             }
@@ -200,7 +201,7 @@ impl<'a> Calls<'a> {
                 let hook =
                     Hook { tool, input: serde_json::from_str(&input).unwrap_or_default(), tool_use_id };
                 match event.as_str() {
-                    PRE_TOOL_USE => self.before((hook, input), reply_to, heard),
+                    PRE_TOOL_USE => self.before(&hook, reply_to, heard),
                     POST_TOOL_USE | POST_TOOL_USE_FAILURE => {
                         let has_failed = event == POST_TOOL_USE_FAILURE;
                         self.after(&hook, has_failed, reply_to, heard)
@@ -215,9 +216,22 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Returns whether a call that may change something has to wait.
-    fn must_wait(&self) -> bool {
-        self.open.values().any(|(_, reads_only)| !reads_only)
+    /// Returns whether a call has to wait: for one that is open, unless both only read, and for those of the answer before
+    /// it, since their turn is recorded first. The engine would have the run itself wait, which could then take no end.
+    fn must_wait(&self, arrival: &Arrival, heard: &Recorders<'_>) -> bool {
+        let (tool, call_id) = match arrival {
+            Arrival::Call { name, tool_use_id, .. } => (name, tool_use_id),
+            Arrival::Hook { event, tool, tool_use_id, .. }
+                if event == PRE_TOOL_USE && !is_no_call_of_its_own(tool) =>
+            {
+                (tool, tool_use_id)
+            }
+            _ => return false,
+        };
+        let reads_only = self.runner.reads_only(tool);
+        let runs = |call_id: &str| self.open.contains_key(call_id);
+        self.open.values().any(|(_, other_reads_only)| !(reads_only && *other_reads_only))
+            || call_id.as_deref().is_some_and(|call_id| heard.is_behind(call_id, runs))
     }
 
     /// Runs a tool of the host.
@@ -278,13 +292,8 @@ impl<'a> Calls<'a> {
     }
 
     /// Begins a call of a tool of the program's own, before that runs it.
-    fn before(
-        &mut self,
-        (hook, input): (Hook, String),
-        reply_to: ReplyTo,
-        heard: &mut Recorders<'_>,
-    ) -> Result<Then> {
-        let Hook { tool, input: told, tool_use_id } = &hook;
+    fn before(&mut self, hook: &Hook, reply_to: ReplyTo, heard: &mut Recorders<'_>) -> Result<Then> {
+        let Hook { tool, input: told, tool_use_id } = hook;
         if let Some(reason) = self.refusal(tool, told.get("tool_input").unwrap_or(&Value::Null)) {
             reply_to.hook(HookReply::deny(reason));
             return Ok(Then::GoOn);
@@ -297,13 +306,6 @@ impl<'a> Calls<'a> {
             reply_to.hook(HookReply::deny("The program gave the call no id."));
             return Ok(Then::GoOn);
         };
-        if self.must_wait() && !self.runner.reads_only(tool) {
-            let tool_use_id = Some(call_id);
-            let again =
-                Arrival::Hook { event: PRE_TOOL_USE.to_owned(), tool: tool.clone(), input, tool_use_id };
-            self.waiting.push_back((again, reply_to));
-            return Ok(Then::GoOn);
-        }
         let arguments = told.get("tool_input").map(Value::to_string).unwrap_or_else(|| "{}".to_owned());
         let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
         let origin = heard.asking(&call_id).origin(&recorded, &self.runner)?;
@@ -415,8 +417,9 @@ impl<'a> Calls<'a> {
     }
 
     /// Returns the next call that waited and need not wait any more.
-    pub(super) fn next_waiting(&mut self) -> Option<Waiting> {
-        if self.must_wait() { None } else { self.waiting.pop_front() }
+    pub(super) fn next_waiting(&mut self, heard: &Recorders<'_>) -> Option<Waiting> {
+        let place = self.waiting.iter().position(|(arrival, _)| !self.must_wait(arrival, heard))?;
+        self.waiting.remove(place)
     }
 
     /// Ends all calls that are open, since the program is gone: what they changed is rolled back.

@@ -50,7 +50,7 @@ impl<O> Run<'_, O> {
         // Until when the result of a run that was interrupted is waited for.
         let mut interrupted: Option<Instant> = None;
         loop {
-            let arrived = match self.calls.next_waiting() {
+            let arrived = match self.calls.next_waiting(&self.heard) {
                 Some(waiting) => waiting,
                 None => {
                     let watch = interrupted.is_none() && self.result.is_none();

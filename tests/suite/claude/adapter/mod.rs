@@ -4,6 +4,7 @@ mod bridge;
 mod failing;
 mod flow;
 mod limits;
+mod native;
 mod options;
 mod output;
 
