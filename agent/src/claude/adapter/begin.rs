@@ -120,9 +120,9 @@ pub(super) fn results(messages: &[ConversationMessage]) -> Vec<CallResult> {
 /// Name of the observations of ids that are chosen for the program's sessions.
 const CHOSEN: &str = "claude.session_id";
 
-/// Chooses an id for a session of the program. A replay chooses the same.
-pub(super) fn choose_id(session: &Session, is_recorded: bool) -> Result<String> {
-    let choose = || Uuid::new_v4().to_string();
+/// Chooses an id for a session of the program: `chosen`, if the host has chosen one. A replay chooses the same.
+pub(super) fn choose_id(session: &Session, is_recorded: bool, chosen: Option<String>) -> Result<String> {
+    let choose = || chosen.unwrap_or_else(|| Uuid::new_v4().to_string());
     if is_recorded { Ok(session.observe(CHOSEN, choose)?) } else { Ok(choose()) }
 }
 

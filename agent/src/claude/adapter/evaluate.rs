@@ -181,11 +181,12 @@ impl ClaudeAgentSDKAdapter {
         evaluation: &str,
         (session, is_recorded): (&Session, bool),
     ) -> Result<Found> {
-        let id = begin::choose_id(session, is_recorded)?;
-        if let Some(kept) =
-            self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none())
-        {
-            return Ok(Found::of(Provided { begins: kept.fork, resumes: Some(kept.id), at_entry: None }));
+        let kept = self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none());
+        let fork = kept.as_ref().and_then(|kept| kept.fork.clone());
+        let id = begin::choose_id(session, is_recorded, fork)?;
+        if let Some(kept) = kept {
+            let begins = kept.fork.map(|_| id);
+            return Ok(Found::of(Provided { begins, resumes: Some(kept.id), at_entry: None }));
         }
         let latest = match given {
             Some(given) => Some((given, true)),

@@ -7,5 +7,5 @@ mod limits;
 mod native;
 mod options;
 mod output;
-
+mod stateful;
 pub(crate) mod world;
