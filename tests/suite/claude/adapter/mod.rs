@@ -8,5 +8,6 @@ mod flow;
 mod limits;
 mod options;
 mod output;
+mod recovery;
 
 pub(crate) mod world;
