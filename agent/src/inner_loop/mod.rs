@@ -41,6 +41,8 @@ mod machine;
 mod start;
 mod steps;
 
+#[cfg(feature = "claude")]
+pub(crate) use calls::shortened;
 pub(crate) use driver::{Driver, Outcome, read_output, runnable};
 #[cfg(feature = "claude")]
 pub(crate) use driver::{asked_call, not_undone};

@@ -51,7 +51,12 @@ pub(super) enum Arrival {
     /// The program tells of a tool of its own, and waits.
     Hook { event: String, tool: String, input: String, tool_use_id: Option<String> },
     /// The program asks whether a tool may run.
-    Permission { tool: String, input: String },
+    Permission {
+        tool: String,
+        input: String,
+        #[serde(default)]
+        tool_use_id: Option<String>,
+    },
     /// The program ended. `None` if it ended well.
     Ended(Option<Failure>),
     /// The deadline is near.
@@ -90,6 +95,18 @@ pub(super) enum FailureOf {
 }
 
 impl Failure {
+    /// Makes the failure of a run whose program was not started.
+    pub(super) fn before_start(reason: String) -> Failure {
+        Failure {
+            kind: FailureOf::Other,
+            is_response: false,
+            is_retryable: false,
+            text: reason,
+            exit_code: None,
+            stderr: String::new(),
+        }
+    }
+
     pub(super) fn of(error: &ClientError) -> Failure {
         use crate::claude::ErrorKind as Kind;
         let kind = match error.kind() {
@@ -187,8 +204,8 @@ impl Callbacks for Forward {
     }
 
     fn can_use_tool(&self, request: PermissionRequest) -> PermissionReply {
-        let PermissionRequest { tool_name, input, .. } = request;
-        let arrival = Arrival::Permission { tool: tool_name, input: input.to_string() };
+        let PermissionRequest { tool_name, input, tool_use_id, .. } = request;
+        let arrival = Arrival::Permission { tool: tool_name, input: input.to_string(), tool_use_id };
         let over = || PermissionReply::Deny { message: OVER.to_owned(), interrupt: false };
         self.ask(arrival, ReplyTo::Permission).unwrap_or_else(over)
     }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use foldlog::tools::Question;
 use serde_json::{Map, Value, json};
 
 use crate::claude::{PermissionMode, SettingSource};
@@ -153,6 +154,9 @@ pub enum OutputBy {
 pub struct RunOptions {
     /// Names of the program's own tools that may run, such as `Read`, `Write` and `Bash`. By default none.
     pub native_tools: Vec<String>,
+    /// Those of them that run only once a person has approved the call, by name, each with the question that is put. The
+    /// [pending](foldlog::Session::pending) question holds the arguments beside it. By default none.
+    pub asks: BTreeMap<String, Question>,
     /// Whether a command of `Bash` that exits with another code than 0 is a failed call, whose changes are rolled back.
     pub exit_code_fails: bool,
     /// Number of the model's answers after which the program ends the run; `None` for no limit.
@@ -171,6 +175,7 @@ impl Default for RunOptions {
     fn default() -> RunOptions {
         RunOptions {
             native_tools: Vec::new(),
+            asks: BTreeMap::new(),
             exit_code_fails: true,
             max_turns: None,
             max_budget_usd: None,

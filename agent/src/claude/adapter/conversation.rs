@@ -180,6 +180,13 @@ impl Recorder {
         Some(open.answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
     }
 
+    /// Returns the name of the tool of a call that the open answer or the gathered blocks ask for.
+    pub(super) fn name_of(&self, call_id: &str) -> Option<String> {
+        let open = self.open.iter().flat_map(|open| &open.calls).map(|(call, _)| call);
+        let gathered = self.gathered.iter().flat_map(|gathered| &gathered.calls);
+        open.chain(gathered).find(|call| call.call_id == call_id).map(|call| call.name.clone())
+    }
+
     /// Notes that a call is closed by its own end.
     pub(super) fn closed(&mut self, call_id: &str) {
         let open = self.open.iter_mut().flat_map(|open| &mut open.calls);

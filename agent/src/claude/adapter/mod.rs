@@ -6,6 +6,8 @@
 //! | `arrival` | what a run takes from the program, one after the other, each recorded |
 //! | `conversation` | records what is said as a conversation |
 //! | `calls` | runs the calls of tools as the engine's transactions |
+//! | `native` | runs the calls of the program's own tools |
+//! | `approvals` | calls that a person has to approve before they run |
 //! | `run` | one run, from the prompt to its result |
 //! | `evaluate` | the nine steps of an evaluation |
 //! | `begin` | where an evaluation begins: in a fresh session of the program, or in one that goes on |
@@ -44,6 +46,7 @@
 //! 2. No call that committed runs again: a transcript that is written back holds its result.
 //! 3. In a replay no program starts: all that it did is in the log.
 
+mod approvals;
 mod arrival;
 mod begin;
 mod calls;
@@ -52,12 +55,14 @@ mod conversation;
 mod evaluate;
 mod failure;
 mod home;
+mod native;
 mod recovery;
 mod run;
 mod transcript;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use foldlog::tools::ToolRunner;
 use parking_lot::Mutex;
@@ -255,7 +260,8 @@ impl ClaudeAgentSDKAdapter {
         let structured = output.filter(|_| !by_respond).map(|_| STRUCTURED_OUTPUT.to_owned());
         let own: Vec<String> = self.options.native_tools.iter().cloned().chain(structured).collect();
         let allowed = tools.iter().map(BridgedTool::full_name).chain(own.clone());
-        let hook = |event: &str| HookMatcher::new(event, event);
+        let hook =
+            |event: &str| HookMatcher { timeout: Some(WAITS_FOR_HOST), ..HookMatcher::new(event, event) };
         let defaults = ClientOptions::new(&self.program, &folders.cwd);
         ClientOptions {
             leading_arguments: self.leading_arguments.clone(),
@@ -296,7 +302,7 @@ impl ClaudeAgentSDKAdapter {
             ("DISABLE_AUTOUPDATER", "1".to_owned()),
             ("DISABLE_TELEMETRY", "1".to_owned()),
             ("DISABLE_ERROR_REPORTING", "1".to_owned()),
-            ("MCP_TOOL_TIMEOUT", MCP_TOOL_TIMEOUT_MS.to_string()),
+            ("MCP_TOOL_TIMEOUT", WAITS_FOR_HOST.as_millis().to_string()),
         ];
         let tokens = self.model.max_tokens.map(|max| ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", max.to_string()));
         // By itself the program tries ten times, and waits longer each time.
@@ -314,5 +320,6 @@ impl ClaudeAgentSDKAdapter {
 /// Number of times that the program asks its provider again where there is a deadline.
 const RETRIES_BEFORE_A_DEADLINE: u32 = 2;
 
-/// Time that the program waits for a tool of the host, in milliseconds: longer than any tool is let run.
-const MCP_TOOL_TIMEOUT_MS: u32 = 24 * 60 * 60 * 1000;
+/// Time that the program waits for a tool or a hook of the host: longer than any run lasts, since behind a hook that timed out
+/// it runs the tool. Its timers hold no more than 2^31 ms.
+const WAITS_FOR_HOST: Duration = Duration::from_secs(20 * 24 * 60 * 60);

@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
 use super::arrival::STARTED;
-use super::calls;
+use super::native;
 use crate::error::{Error, Phase, Result};
 use crate::prompt::Prompt;
 
@@ -106,7 +106,7 @@ impl ClaudeAgentSDKAdapter {
     pub fn recover<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> Result<ProgramRecovery> {
         let session = state.session();
         self.searched.end_orphan(session)?;
-        let runner = calls::runner(state, prompt.tools());
+        let runner = native::runner(state, prompt.tools(), &self.options);
         let mut report = ProgramRecovery::default();
         for one in runner.recover(&ExecuteOptions::default())? {
             let waits = matches!(one.recovery, Recovery::NeedsSettling(_));

@@ -3,6 +3,7 @@
 //! The run takes one [arrival](super::arrival) after the other, and does to each what it asks for, on one thread. So what a
 //! run records follows from its arrivals alone.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use super::calls::{Calls, Then};
 use super::config::RunOptions;
 use super::conversation::{Recorders, token_usage};
 use super::failure;
-use super::transcript::last_entry;
+use super::transcript::{calls_in, last_entry};
 use crate::adapter_state::{CaptureOccasion, ClaudeAgentSDKState, StateCapture};
 use crate::claude::{Block, Body, Client, ToolReply, TurnResult};
 use crate::deadline::Deadline;
@@ -40,6 +41,12 @@ pub(super) struct Run<'a, O> {
     /// Last entry of the program's transcript.
     pub(super) entry: Option<String>,
     pub(super) failing: Option<Error>,
+    /// Until when a run that is to end is waited for.
+    pub(super) interrupted: Option<Instant>,
+    /// Ids of the calls that the program's transcript holds as far as it was mirrored.
+    pub(super) mirrored: BTreeSet<String>,
+    /// Call that waits for a person, and that the transcript does not hold yet.
+    pub(super) unmirrored: Option<String>,
     pub(super) result: Option<Box<TurnResult>>,
     pub(super) ended: Option<Failure>,
 }
@@ -47,50 +54,42 @@ pub(super) struct Run<'a, O> {
 impl<O> Run<'_, O> {
     /// Takes arrivals until the run is over.
     pub(super) fn run(&mut self) -> Result<()> {
-        // Until when the result of a run that was interrupted is waited for.
-        let mut interrupted: Option<Instant> = None;
         loop {
-            let arrived = match self.calls.next_waiting(&self.heard) {
-                Some(waiting) => waiting,
-                None => {
-                    let watch = interrupted.is_none() && self.result.is_none();
-                    self.arrivals.next(self.until(interrupted), watch)?
-                }
-            };
-            match arrived {
+            while let Some(then) = self.calls.take_waiting(&mut self.heard)? {
+                self.then(then)?;
+            }
+            if self.failing.is_some() && self.interrupted.is_none() {
+                return Ok(());
+            }
+            let watch = self.interrupted.is_none() && self.result.is_none();
+            match self.arrivals.next(self.until(), watch)? {
                 (Arrival::Message(line), _) => self.message(&line)?,
-                (Arrival::Permission { tool, input }, reply_to) => {
-                    reply_to.permission(self.calls.permit(&tool, &input));
-                }
                 (Arrival::Ended(failure), _) => {
                     self.ended = failure;
                     return Ok(());
                 }
-                (Arrival::Deadline | Arrival::Cancelled, _) if interrupted.is_some() => return Ok(()),
+                (Arrival::Deadline | Arrival::Cancelled, _) if self.interrupted.is_some() => return Ok(()),
                 (arrival @ (Arrival::Deadline | Arrival::Cancelled), _) => {
                     self.failing = Some(match arrival {
                         Arrival::Deadline => Error::DeadlineExceeded { phase: Phase::Request },
                         _ => Error::Cancelled,
                     });
-                    interrupted = Some(self.interrupt());
+                    self.interrupt();
                 }
                 (arrival, reply_to) => {
                     let then = self.calls.take((arrival, reply_to), &mut self.heard)?;
                     self.then(then)?;
                 }
             }
-            if self.failing.is_some() && interrupted.is_none() {
-                return Ok(());
-            }
         }
     }
 
     /// Returns until when the next arrival is waited for.
-    fn until(&self, interrupted: Option<Instant>) -> Option<Instant> {
-        match interrupted {
+    fn until(&self) -> Option<Instant> {
+        match self.interrupted {
             // The program ends by itself, or is ended.
             _ if self.result.is_some() => None,
-            Some(_) => interrupted,
+            Some(until) => Some(until),
             None => {
                 let at = self.deadline.instant()?;
                 Some(at.checked_sub(self.options.interrupt_before).unwrap_or(at))
@@ -98,13 +97,14 @@ impl<O> Run<'_, O> {
         }
     }
 
-    /// Asks the program to end the run and tell its result. Returns until when that is waited for.
-    fn interrupt(&self) -> Instant {
+    /// Asks the program to end the run and tell its result.
+    fn interrupt(&mut self) {
+        self.calls.is_over = true;
         if let Some(client) = &self.client {
             // A program that does not answer is stopped behind the time for its result.
             let _ = client.interrupt();
         }
-        Instant::now() + self.options.result_within
+        self.interrupted = Some(Instant::now() + self.options.result_within);
     }
 
     /// Lets the program end by itself. What it still tells, such as the last lines of its transcript, arrives meanwhile.
@@ -138,6 +138,10 @@ impl<O> Run<'_, O> {
             }
             Body::TranscriptMirror(mirror) => {
                 self.entry = last_entry(&mirror).or(self.entry.take());
+                self.mirrored.extend(calls_in(&mirror));
+                if self.unmirrored.as_ref().is_some_and(|call_id| self.mirrored.contains(call_id)) {
+                    self.interrupted = None;
+                }
                 self.captured(CaptureOccasion::Message)?;
             }
             Body::Result(result) => {
@@ -154,6 +158,15 @@ impl<O> Run<'_, O> {
             Then::GoOn => Ok(()),
             Then::Fail(error) => {
                 self.failing.get_or_insert(error);
+                Ok(())
+            }
+            Then::Ask { error, call_id, reply_to } => {
+                self.failing.get_or_insert(error);
+                self.calls.hold(reply_to);
+                if !self.mirrored.contains(&call_id) {
+                    self.interrupted = Some(Instant::now() + self.options.result_within);
+                    self.unmirrored = Some(call_id);
+                }
                 Ok(())
             }
             Then::Show(overrides, reply_to) => self.show(overrides, reply_to),

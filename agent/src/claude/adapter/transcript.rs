@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A file that is there is not written over.
+//! 1. A file that is there is not written over. The results that it lacks are added to it.
 //! 2. No call that the log says committed is missing in what is written.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +56,17 @@ impl Entry {
     fn new(line: String) -> Entry {
         let json = serde_json::from_str(&line).unwrap_or_default();
         Entry { line, json }
+    }
+
+    /// Returns what the blocks of a kind say under `name`.
+    fn ids(&self, kind: &str, name: &str) -> Vec<String> {
+        let content = self.json.get("message").and_then(|message| message.get("content"));
+        let blocks = content.and_then(Value::as_array).into_iter().flatten();
+        let id = |block: &Value| {
+            let is_one = block.get("type")?.as_str()? == kind;
+            is_one.then(|| block.get(name)?.as_str().map(str::to_owned)).flatten()
+        };
+        blocks.filter_map(id).collect()
     }
 
     /// Returns the entry's own id; `None` if it has none.
@@ -100,6 +111,12 @@ pub(super) fn last_entry(mirror: &TranscriptMirror) -> Option<String> {
     mirror.entries.iter().rev().find_map(|entry| Some(Entry::new(entry.get().to_owned()).uuid()?.to_owned()))
 }
 
+/// Returns the ids of the calls for which the entries ask that a mirrored line holds.
+pub(super) fn calls_in(mirror: &TranscriptMirror) -> Vec<String> {
+    let entries = mirror.entries.iter().map(|entry| Entry::new(entry.get().to_owned()));
+    entries.flat_map(|entry| entry.ids("tool_use", "id")).collect()
+}
+
 fn uuid_of(entry: &Value) -> Option<&str> {
     entry.get("uuid")?.as_str()
 }
@@ -115,15 +132,9 @@ pub(super) struct CallResult {
 impl Transcript {
     /// Adds the results that are missing, each behind the last line.
     fn complete(&mut self, results: &[CallResult]) {
-        let blocks = |kind: &'static str, id: &'static str| {
-            let contents = self.entries.iter().filter_map(|entry| entry.json.get("message")?.get("content"));
-            contents.filter_map(Value::as_array).flatten().filter_map(move |block| {
-                let is_one = block.get("type")?.as_str()? == kind;
-                is_one.then(|| block.get(id)?.as_str().map(str::to_owned)).flatten()
-            })
-        };
-        let asked: BTreeSet<String> = blocks("tool_use", "id").collect();
-        let told: BTreeSet<String> = blocks("tool_result", "tool_use_id").collect();
+        let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
+        let (asked, told): (BTreeSet<String>, BTreeSet<String>) =
+            (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
         let last = self.entries.iter().rev().find(|entry| entry.json.get("uuid").is_some());
         let Some(last) = last.map(|entry| entry.json.clone()) else { return };
         let mut parent = uuid_of(&last).map(str::to_owned);
@@ -202,16 +213,40 @@ pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     config.join("projects").join(cut).join(format!("{id}.jsonl"))
 }
 
-/// Writes a transcript to its file, unless it is there.
-pub(super) fn write(file: &Path, lines: &[String], prompt: &str) -> Result<()> {
+/// Adds the results to the file of a transcript that it lacks: the program was killed before it wrote them.
+fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
+    let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
+    let mut held = Transcript { entries: text.lines().map(|line| Entry::new(line.to_owned())).collect() };
+    let before = held.entries.len();
+    held.complete(results);
+    // The last line may be torn.
+    let mut added = if text.is_empty() || text.ends_with('\n') { String::new() } else { "\n".to_owned() };
+    for entry in held.entries.iter().skip(before) {
+        added += &entry.line;
+        added.push('\n');
+    }
+    if held.entries.len() == before {
+        return Ok(());
+    }
+    fs::File::options().append(true).open(file)?.write_all(added.as_bytes())
+}
+
+/// Writes a transcript to its file, or the results that it lacks, if it is there. `lines` is `None` if the log holds no
+/// transcript.
+pub(super) fn write(
+    file: &Path,
+    lines: Option<&[String]>,
+    results: &[CallResult],
+    prompt: &str,
+) -> Result<()> {
     let written = || -> io::Result<()> {
+        let Some(lines) = lines.filter(|_| !file.exists()) else {
+            return if file.exists() { add_results(file, results) } else { Ok(()) };
+        };
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let mut file = match fs::File::create_new(file) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            file => io::BufWriter::new(file?),
-        };
+        let mut file = io::BufWriter::new(fs::File::create_new(file)?);
         for line in lines {
             file.write_all(line.as_bytes())?;
             file.write_all(b"\n")?;

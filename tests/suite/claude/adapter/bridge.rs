@@ -94,7 +94,7 @@ fn a_tool_that_the_prompt_does_not_show_is_refused_and_does_not_run() {
         assert!(host.page().is_empty());
     });
     assert_eq!(world.replies(), [("There is no tool `add`.".to_owned(), true)]);
-    assert!(world.ledger().is_empty());
+    assert_eq!(world.ledger(), [("add".to_owned(), "failed".to_owned())]);
 }
 
 /// The program knows the host's tools by their full names, and asks for none of them.

@@ -1,15 +1,13 @@
 //! Calls of the program's own tools: each is a transaction of the engine's, though the program runs it.
 
 use std::fs;
-use std::time::Duration;
 
 use foldlog::conversation::Role::{Assistant, Tool, User};
-use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::claude::RunOptions;
-use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
+use foldlog_agent::{Error, Phase};
 use serde_json::{Value, json};
 
-use super::world::{EVALUATION, Host, World, asking, native, prompt};
+use super::world::{EVALUATION, Host, World, native};
 
 /// Evaluates with some of the program's own tools.
 fn ask(host: &Host, tools: &[&str]) -> Result<String, Error> {
@@ -173,40 +171,6 @@ fn asks(tool: &str, ids: &[&str]) -> Value {
     let calls: Vec<_> = ids.iter().map(call).collect();
     json!({"emit": {"type": "assistant", "parent_tool_use_id": null, "session_id": "$session",
         "message": {"id": "m", "model": "m", "content": calls}}})
-}
-
-/// The second one begins once the first has ended: the program waits for the reply to its hook meanwhile. One that only reads
-/// waited for a call that changes something, and the other way round, in the run itself, which never heard of the end then.
-#[test]
-fn calls_that_come_at_once_take_turns_unless_both_only_read() {
-    for (first, second, take_turns) in
-        [("Write", "Bash", true), ("Write", "Read", true), ("Read", "Write", true), ("Read", "Grep", false)]
-    {
-        let call = |id: &str, tool: &str| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
-        let begin =
-            |id: &str, tool: &str| json!({"ask": hook_of("PreToolUse", id, tool), "id": id, "wait": false});
-        let permission = json!({"ask": {"subtype": "can_use_tool", "tool_name": second, "input": {}, "tool_use_id": "t2"}});
-        let meanwhile = if take_turns { json!({"unanswered": "t2"}) } else { json!({"answer": "t2"}) };
-        let world = World::new(&json!([
-            {"turn": true},
-            {"emit": {"type": "assistant", "parent_tool_use_id": null, "session_id": "$session",
-                "message": {"id": "m", "model": "m", "content": [call("t1", first), call("t2", second)]}}},
-            begin("t1", first), {"answer": "t1"}, begin("t2", second), permission, permission, meanwhile,
-            {"write": {"page": "one"}}, {"ask": hook_of("PostToolUse", "t1", first)}, {"answer": "t2"},
-            {"ask": hook_of("PostToolUse", "t2", second)},
-            {"text": "ok"}, {"result": "ok"},
-        ]));
-        world.run(|host| {
-            let options =
-                EvaluateOptions { deadline: Deadline::after(Duration::from_secs(20)), ..asking("Go.") };
-            let adapter = host.adapter().with_options(native(&["Write", "Bash", "Read", "Grep"]));
-            assert_eq!(adapter.evaluate(&prompt(), &host.state, options).unwrap().text, "ok");
-            let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
-            assert_eq!(roles, [User, Assistant, Tool, Tool, Assistant]);
-        });
-        assert_eq!(world.ledger(), ended(&[(first, "committed"), (second, "committed")]));
-        assert_eq!(world.file("page").as_deref(), Some("one"));
-    }
 }
 
 /// The program may begin a tool before the answer is whole. What comes of the answer behind that is an answer of its own, and

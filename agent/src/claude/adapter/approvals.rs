@@ -1,0 +1,123 @@
+//! Calls that a person has to approve before they run.
+//!
+//! A tool of the host asks as everywhere else ([`ToolError::Ask`]); a tool of the program's own asks if
+//! [`RunOptions::asks`] names it. Either way the call is suspended, its question is [pending](foldlog::Session::pending), and the
+//! run ends: the program is ended without a reply to the call, once it has mirrored the answer that asks for it, so that the
+//! transcript which the next run resumes holds the call and not yet its result. The evaluation fails with
+//! [`Error::Suspended`](crate::Error::Suspended), and so does each further one until the call is
+//! [settled](foldlog::Session::settle). What was decided is the call's result in that transcript:
+//!
+//! | decided | a tool of the host | a tool of the program's own |
+//! |---|---|---|
+//! | approved | runs, before the program does, and its result is the call's | is told to the model, which has to call the tool again: only the program can run it, and it runs no call of an earlier run. The next call of that tool with the same arguments passes without a question, once |
+//! | refused, or nobody answered in time | counts as failed, with the text of the settlement | the same |
+//!
+//! The other calls of the answer that asked do not run; the model is told so.
+//!
+//! # Invariants
+//!
+//! 1. A call of a tool that asks begins only if a person approved it: its arguments, and one approval for each time.
+//! 2. Which approvals are left follows from the log alone.
+//!
+//! # What it does not do
+//!
+//! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs. So it is
+//! with one that a sub-agent calls: the program ends sub-agents with the run, and the model begins others.
+
+use foldlog::conversation::{Conversation, EntryContent};
+use foldlog::tools::{ToolError, ToolRunner};
+use foldlog::{CallOrigin, Cause, Outcome};
+use serde_json::Value;
+
+use super::calls::hosts_tool;
+use super::config::RunOptions;
+use crate::deadline::Deadline;
+use crate::error::Result;
+use crate::inner_loop::{OpenTurn, asked_call};
+use crate::prompt::{VisibilityOverrides, overrides_from_json};
+
+/// Text that the model reads of a call of a tool of the program's own that was approved.
+const APPROVED: &str = "The call was approved. It has not run yet: call the tool again with exactly the same arguments, and it will.";
+
+/// Text that the model reads of an approved call of a tool that the host has no longer.
+const GONE: &str = "The call was approved, but there is no such tool any more. It did not run.";
+
+/// Goes on with the calls of an open answer that waited for a person and wait no more, and closes them. Returns what they ask
+/// to be shown of the prompt.
+pub(super) fn go_on(
+    open: &mut OpenTurn,
+    runner: &ToolRunner,
+    deadline: Deadline,
+) -> Result<VisibilityOverrides> {
+    let mut shown = VisibilityOverrides::new();
+    for (ordinal, call) in (0..).zip(&open.calls) {
+        let Some(answer) = open.answer.filter(|_| open.asked.contains(&ordinal)) else { continue };
+        let asked = asked_call(call, Some(CallOrigin { answer, ordinal }));
+        match runner.execute(&asked, &deadline.for_tools()) {
+            // It ran, or what became of it is recorded.
+            Ok(_) | Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => {}
+            Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
+                shown.extend(overrides_from_json(&overrides)?);
+            }
+            Err(foldlog::Error::NoSuchTool(_)) => {
+                let text = if hosts_tool(&call.name).is_some() { GONE } else { APPROVED };
+                let operation = runner.begin_told(&asked, &deadline.for_tools())?;
+                operation.fail(ToolError::failed(text))?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        open.closed.insert(ordinal);
+    }
+    Ok(shown)
+}
+
+/// Holds the calls of the program's own tools that a person approved, and that the model has to repeat.
+#[derive(Debug, Default)]
+pub(super) struct Approved(Vec<(String, Value)>);
+
+impl Approved {
+    /// Reads from a conversation which approved calls were not repeated yet.
+    pub(super) fn of(conversation: &Conversation, options: &RunOptions) -> Approved {
+        let mut approved = Approved::default();
+        let mut calls = Vec::new();
+        let mut asked = Vec::new();
+        for entry in conversation.entries() {
+            match &entry.content {
+                EntryContent::Answer { message, .. } => {
+                    for (ordinal, call) in (0..).zip(&message.tool_calls) {
+                        if options.asks.contains_key(&call.name) {
+                            let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
+                            let origin = CallOrigin { answer: entry.sequence, ordinal };
+                            calls.push((origin, call.name.clone(), arguments));
+                        }
+                    }
+                }
+                EntryContent::CallEnded { origin, outcome: Outcome::Suspended, .. } => asked.push(*origin),
+                EntryContent::CallEnded { origin, cause, .. } => {
+                    // The end of the call that asked is what tells the model of the approval.
+                    let has_run = !asked.contains(origin) && *cause != Some(Cause::Denied);
+                    if let Some((_, tool, arguments)) = find(&calls, *origin).filter(|_| has_run) {
+                        approved.take(tool, arguments);
+                    }
+                }
+                EntryContent::CallSettled { origin, committed: None, .. } if asked.contains(origin) => {
+                    if let Some((_, tool, arguments)) = find(&calls, *origin) {
+                        approved.0.push((tool.clone(), arguments.clone()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        approved
+    }
+
+    /// Takes the approval of a call with these arguments. Returns `false` if there is none.
+    pub(super) fn take(&mut self, tool: &str, arguments: &Value) -> bool {
+        let place = self.0.iter().position(|(name, approved)| name == tool && approved == arguments);
+        place.map(|place| self.0.swap_remove(place)).is_some()
+    }
+}
+
+fn find(calls: &[(CallOrigin, String, Value)], origin: CallOrigin) -> Option<&(CallOrigin, String, Value)> {
+    calls.iter().find(|(of, ..)| *of == origin)
+}

@@ -1,0 +1,256 @@
+//! Runs the calls of the program's own tools: they begin before the program runs them, and end by what it tells.
+//!
+//! # Invariants
+//!
+//! 1. A call that ran without a begin ends the run: what it changed is in no transaction. That is so where a hook timed out,
+//!    so the program waits for hooks longer than any run lasts.
+
+use foldlog::Idempotency;
+use foldlog::conversation::ToolCallRecord;
+use foldlog::tools::{
+    ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
+};
+use serde_json::Value;
+
+use super::arrival::ReplyTo;
+use super::calls::{Calls, Hook, Then, is_no_call_of_its_own};
+use super::config::RunOptions;
+use super::conversation::Recorders;
+use crate::claude::HookReply;
+use crate::error::{Error, Phase, Result};
+use crate::inner_loop::{asked_call, not_undone};
+
+/// Text that the model reads of an interrupted call of a tool that only reads.
+const READING_INTERRUPTED: &str = "The call was interrupted, and gave no result. Call the tool again.";
+
+/// Declares tools of the program that only read, so that their calls neither wait nor capture anything.
+macro_rules! reading_tools {
+    ($($name:ident),* $(,)?) => {
+        $(
+            struct $name;
+
+            impl Tool for $name {
+                const NAME: &'static str = stringify!($name);
+                const DESCRIPTION: &'static str = "A tool of the program, which the program runs.";
+                type Parameters = Value;
+                type Output = Value;
+
+                fn reads_only(&self) -> bool {
+                    true
+                }
+
+                fn idempotency(&self) -> Idempotency {
+                    Idempotency::Natural
+                }
+
+                fn call(&self, _: Value, _: &ToolContext) -> Result<ToolResult<Value>, ToolError> {
+                    // A recovery runs again what may run twice, and only the program can.
+                    Err(ToolError::failed(READING_INTERRUPTED))
+                }
+            }
+        )*
+
+        /// Adds the tools of the program that only read to a registry that lacks them, but for those that ask a person.
+        fn with_reading_tools(registry: ToolRegistry, options: &RunOptions) -> ToolRegistry {
+            let names = registry.names();
+            let is_left_out = |name: &str| names.contains(&name) || options.asks.contains_key(name);
+            $(let registry = if is_left_out($name::NAME) { registry } else { registry.with($name) };)*
+            registry
+        }
+    };
+}
+
+reading_tools!(Read, Glob, Grep, LS, NotebookRead, WebFetch, WebSearch, TodoRead, TodoWrite);
+
+/// Makes the runner of a run: of the host's tools, and of those of the program that only read and ask nobody.
+pub(super) fn runner(state: &ExecutionState, tools: &ToolRegistry, options: &RunOptions) -> ToolRunner {
+    ToolRunner::new(state.clone(), with_reading_tools(tools.clone(), options))
+}
+
+/// Text that tells the model that a failed call left nothing behind.
+const ROLLED_BACK: &str = "The call failed. What it changed in the workspace was rolled back.";
+
+/// Returns the error of a call that ran although it had not begun.
+fn unbegun(tool: &str) -> Error {
+    let reason = format!(
+        "the program ran `{}` without waiting for the begin of the call: what it changed is not captured: look at the \
+         workspace before you resume",
+        foldlog::escape::text(tool)
+    );
+    Error::evaluation(Phase::Tool, "", reason)
+}
+
+impl Calls<'_> {
+    /// Begins a call of a tool of the program's own, before that runs it. A call that a person has to approve is suspended
+    /// instead, and does not run.
+    pub(super) fn before(
+        &mut self,
+        hook: &Hook,
+        reply_to: ReplyTo,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        let Hook { tool, input: told, tool_use_id } = hook;
+        let Some(call_id) = tool_use_id.clone() else {
+            reply_to.hook(HookReply::deny("The program gave the call no id."));
+            return Ok(Then::GoOn);
+        };
+        let input = told.get("tool_input").unwrap_or(&Value::Null);
+        let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
+        let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
+        let origin = heard.asking(&call_id).origin(&recorded, &self.runner)?;
+        let operation =
+            match self.runner.begin_told(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
+                Ok(operation) => operation,
+                Err(error) => {
+                    reply_to.hook(HookReply::deny("The call cannot begin, and the run ends here."));
+                    return Ok(Then::Fail(error.into()));
+                }
+            };
+        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, input));
+        if let Some(question) = question {
+            return match operation.fail(ToolError::Ask(question.clone())) {
+                Err(error @ foldlog::Error::Suspended { .. }) => {
+                    Ok(Then::Ask { error: error.into(), call_id, reply_to })
+                }
+                Err(error) => Err(error.into()),
+                // A call whose deadline passed meanwhile has failed, and asks nobody.
+                Ok(report) => {
+                    heard.asking(&call_id).closed(&call_id);
+                    self.denied.insert(call_id);
+                    reply_to.hook(HookReply::deny(report.message));
+                    Ok(Then::GoOn)
+                }
+            };
+        }
+        self.begun.insert(call_id.clone());
+        self.open.insert(call_id, (operation, self.runner.reads_only(tool)));
+        reply_to.hook(HookReply::proceed());
+        Ok(Then::GoOn)
+    }
+
+    /// Ends a call of a tool of the program's own.
+    pub(super) fn after(
+        &mut self,
+        hook: &Hook,
+        has_failed: bool,
+        reply_to: ReplyTo,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        let Some(call_id) = &hook.tool_use_id else {
+            reply_to.hook(HookReply::proceed());
+            return Ok(Then::GoOn);
+        };
+        if !self.open.contains_key(call_id) {
+            let is_denied = has_failed && self.denied.contains(call_id);
+            if is_no_call_of_its_own(&hook.tool) || self.begun.contains(call_id) || is_denied {
+                reply_to.hook(HookReply::proceed());
+                return Ok(Then::GoOn);
+            }
+            reply_to.hook(HookReply::stop("a call ran that had not begun"));
+            return Ok(Then::Fail(unbegun(&hook.tool)));
+        }
+        let response = hook.input.get("tool_response").unwrap_or(&Value::Null);
+        let failure = if has_failed {
+            Some(text_of(hook.input.get("error").unwrap_or(response)))
+        } else {
+            self.failure_in(response)
+        };
+        let shown = failure.clone().unwrap_or_else(|| text_of(response));
+        let report = self.end(call_id, failure.is_some(), (&shown, response), heard)?;
+        match report {
+            Some(report) if !report.success => {
+                let mut reply = HookReply::proceed();
+                reply.additional_context = Some(ROLLED_BACK.to_owned());
+                reply_to.hook(reply);
+                Ok(not_undone(&report).map_or(Then::GoOn, Then::Fail))
+            }
+            _ => {
+                reply_to.hook(HookReply::proceed());
+                Ok(Then::GoOn)
+            }
+        }
+    }
+
+    /// Returns how a tool failed that says so in its answer.
+    fn failure_in(&self, response: &Value) -> Option<String> {
+        let code = ["exitCode", "exit_code", "code"]
+            .into_iter()
+            .find_map(|name| response.get(name)?.as_i64())
+            .filter(|code| *code != 0 && self.options.exit_code_fails);
+        let is_error = ["is_error", "isError", "interrupted"]
+            .into_iter()
+            .any(|name| response.get(name).and_then(Value::as_bool).unwrap_or_default());
+        (code.is_some() || is_error).then(|| text_of(response))
+    }
+
+    /// Ends an open call. Returns its report; `None` if no such call is open.
+    fn end(
+        &mut self,
+        call_id: &str,
+        has_failed: bool,
+        (shown, response): (&str, &Value),
+        heard: &mut Recorders<'_>,
+    ) -> Result<Option<ToolReport>> {
+        let Some((operation, _)) = self.open.remove(call_id) else { return Ok(None) };
+        let report = match has_failed {
+            true => operation.fail(ToolError::failed(shown)),
+            false => operation.end(ToolResult::ok(shown, response)),
+        };
+        let report = match report {
+            Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => None,
+            report => Some(report?),
+        };
+        heard.asking(call_id).closed(call_id);
+        Ok(report)
+    }
+
+    /// Takes the result that the program told the model of a call. A call that is open ends with it.
+    pub(super) fn told(
+        &mut self,
+        call_id: &str,
+        (content, is_error): (&Value, bool),
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        let text = text_of(content);
+        let report = self.end(call_id, is_error, (&text, content), heard)?;
+        heard.child_ended(call_id, &self.runner)?;
+        let recorder = heard.asking(call_id);
+        let ran = recorder.name_of(call_id).filter(|name| !is_error && !is_no_call_of_its_own(name));
+        let unbegun = ran.filter(|_| !self.begun.contains(call_id)).map(|name| unbegun(&name));
+        recorder.told(call_id, &text, is_error, &self.runner)?;
+        Ok(report.as_ref().and_then(not_undone).or(unbegun).map_or(Then::GoOn, Then::Fail))
+    }
+
+    /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
+    pub(super) fn abort(&mut self, reason: &str, heard: &mut Recorders<'_>) -> Result<()> {
+        self.forget_waiting();
+        while let Some((call_id, (operation, _))) = self.open.pop_last() {
+            operation.abort(reason)?;
+            heard.asking(&call_id).closed(&call_id);
+        }
+        Ok(())
+    }
+}
+
+/// Returns what a tool answered as a text: a text itself, the texts of blocks, the output of a command, or JSON.
+pub(super) fn text_of(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(blocks)
+            if !blocks.is_empty() && blocks.iter().all(|block| block.get("text").is_some()) =>
+        {
+            let texts: Vec<&str> = blocks.iter().filter_map(|block| block.get("text")?.as_str()).collect();
+            texts.join("\n")
+        }
+        Value::Object(object) if object.contains_key("stdout") => {
+            let part = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
+            [part("stdout"), part("stderr")]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join("\n")
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,161 @@
+//! Calls that a person has to approve: the run ends with the question, and goes on once it is answered.
+
+use foldlog::conversation::Role;
+use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
+use foldlog::{PendingQuestion, Settlement};
+use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
+use foldlog_agent::{Error, MarkdownSection, Prompt};
+use serde_json::{Value, json};
+
+use super::world::{Add, Host, Line, World, asking, native};
+
+/// An adapter in which `Write` asks.
+fn asks(host: &Host) -> ClaudeAgentSDKAdapter {
+    let asks = [("Write".to_owned(), Question::new("Write the page?"))].into();
+    host.adapter().with_options(RunOptions { asks, ..native(&["Write"]) })
+}
+
+/// Evaluates, and returns the one question for which it is suspended.
+fn question<O>(host: &Host, evaluated: Result<O, Error>) -> PendingQuestion {
+    match evaluated {
+        Err(Error::Suspended { operations, calls }) => {
+            let pending = host.session().pending().unwrap();
+            assert_eq!((operations, calls.len()), (vec![pending[0].operation], 1));
+            pending.into_iter().next().unwrap()
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("nothing asked"),
+    }
+}
+
+fn writing(text: &str) -> Value {
+    json!({"native": "Write", "input": {"text": text}, "write": {"page": text}, "mirror": true})
+}
+
+fn approve(host: &Host, asked: &PendingQuestion) {
+    host.session().settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
+}
+
+/// The program runs no call of an earlier run, so the approval is told to the model, which calls again: that call passes, and
+/// no other one.
+#[test]
+fn a_tool_of_the_programs_own_runs_once_for_each_approval() {
+    let world = World::new(&json!([{"turn": true}, {"model": [
+        {"text": "first", "calls": [writing("one")], "mirror": true},
+        {"text": "$results", "calls": [writing("one")], "mirror": true},
+        {"text": "third", "calls": [writing("one")], "mirror": true},
+        {"text": "last: $results"},
+    ]}]));
+    world.run(|host| {
+        let adapter = asks(host);
+        let asked = question(host, host.ask_with(&adapter, "Go."));
+        assert_eq!((asked.tool.as_str(), asked.question.as_str()), ("Write", "Write the page?"));
+        assert_eq!(asked.arguments, r#"{"text":"one"}"#);
+        let again = question(host, host.ask_with(&adapter, "Go."));
+        assert_eq!(again, asked, "the question stays until somebody answers");
+        approve(host, &asked);
+        let more = question(host, host.ask_with(&adapter, "Go."));
+        assert_ne!(more.operation, asked.operation, "an approval holds for one call");
+        host.session().settle(more.operation, &Settlement::failed().showing("No more."), "Ada", "").unwrap();
+        let last = host.ask_with(&adapter, "Go.").unwrap().text;
+        assert!(last.starts_with("last: ") && last.contains("No more."), "{last}");
+        let said = host.said();
+        let told = |text: &str| said.iter().any(|(role, said)| *role == Role::Tool && said.contains(text));
+        assert!(told("was approved") && told("No more."), "{said:?}");
+        assert!(said.iter().any(|(role, said)| *role == Role::Assistant && said.contains("was approved")));
+    });
+    assert_eq!(world.file("page").as_deref(), Some("one"));
+    let outcomes: Vec<String> = world.ledger().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, ["failed", "committed", "settled"]);
+    assert_eq!(world.starts().len(), 3, "a program was started while a person was to answer");
+}
+
+#[test]
+fn a_call_that_is_refused_does_not_run_and_the_model_is_told_so() {
+    let world = World::new(&json!([{"turn": true}, {"model": [
+        {"text": "first", "calls": [writing("one")], "mirror": true}, {"text": "$results"},
+    ]}]));
+    world.run(|host| {
+        let adapter = asks(host);
+        let asked = question(host, host.ask_with(&adapter, "Go."));
+        host.session()
+            .settle(asked.operation, &Settlement::failed().showing("Not that."), "Ada", "")
+            .unwrap();
+        let text = host.ask_with(&adapter, "Go.").unwrap().text;
+        assert!(text.ends_with("Not that."), "{text}");
+    });
+    assert_eq!(world.file("page"), None);
+}
+
+/// Adds a line once somebody approved.
+struct Ask;
+
+impl Tool for Ask {
+    const NAME: &'static str = "ask";
+    const DESCRIPTION: &'static str = "Adds a line, if somebody agrees.";
+    type Parameters = Line;
+    type Output = ();
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        match context.approval() {
+            None => Err(ToolError::Ask(Question::new(format!("Add {}?", line.text)))),
+            Some(approval) => {
+                Add.call(line, context)?;
+                Ok(ToolResult::ok(format!("added, as {} agreed", approval.by), ()))
+            }
+        }
+    }
+}
+
+/// The approved call runs before the program does, by a recovery or by the evaluation itself, and the program is told its
+/// result: in a transcript that is written back, or in the file that a folder of the host holds.
+#[test]
+fn a_tool_of_the_host_that_asks_runs_once_it_is_approved() {
+    for (recovers, is_kept) in [(true, false), (false, true)] {
+        let world = World::new(&json!([{"turn": true}, {"model": [
+            {"text": "first", "calls": [{"tool": "ask", "input": {"text": "one"}}], "mirror": true},
+            {"text": "$results"},
+        ]}]));
+        world.run(|host| {
+            let prompt = Prompt::text("tests", "asking")
+                .with_section(MarkdownSection::new("task", "Write the page."))
+                .with_tools(ToolRegistry::new().with(Ask));
+            let adapter = match is_kept {
+                true => host.adapter().with_home(ProgramHome::Kept(world.stand_in.path("kept"))),
+                false => host.adapter(),
+            };
+            let evaluate = || adapter.evaluate(&prompt, &host.state, asking("Go."));
+            let asked = question(host, evaluate());
+            assert_eq!(asked.question, "Add one?");
+            approve(host, &asked);
+            if recovers {
+                assert_eq!(adapter.recover(&prompt, &host.state).unwrap().recovered.len(), 1);
+                assert_eq!(host.page(), ["one"]);
+            }
+            let text = evaluate().unwrap().text;
+            assert!(text.ends_with("added, as Ada agreed"), "{text}");
+            assert_eq!(host.page(), ["one"]);
+        });
+        assert_eq!(world.ledger(), [("ask".to_owned(), "committed".to_owned())]);
+        assert!(
+            world.replies().is_empty(),
+            "a call that waits for a person was answered: {:?}",
+            world.replies()
+        );
+    }
+}
+
+/// A program that mirrors nothing is not waited for endlessly; the model then calls again what it does not know.
+#[test]
+fn a_question_is_put_although_the_program_mirrors_nothing() {
+    let world = World::new(&json!([{"turn": true}, {"native": "Write", "input": {"text": "one"}}]));
+    world.run(|host| {
+        let options = RunOptions {
+            result_within: std::time::Duration::from_millis(100),
+            asks: [("Write".to_owned(), Question::new("?"))].into(),
+            ..native(&["Write"])
+        };
+        question(host, host.ask_with(&host.adapter().with_options(options), "Go."));
+    });
+}

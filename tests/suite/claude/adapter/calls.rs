@@ -1,0 +1,141 @@
+//! Which calls run, in which order, and what is recorded of those that do not.
+
+use std::time::Duration;
+
+use foldlog::audit::LogReader;
+use foldlog::conversation::{Dialect, Role, validate};
+use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
+use serde_json::{Value, json};
+
+use super::world::{EVALUATION, World, asking, native, prompt};
+
+/// A hook that the program tells of, under the id of its call, with or without waiting for the reply.
+fn hook(event: &str, tool: &str, id: &str, waits: bool) -> Value {
+    let input = json!({"hook_event_name": event, "tool_name": tool, "tool_input": {}, "tool_use_id": id,
+        "tool_response": "ok"});
+    let request =
+        json!({"subtype": "hook_callback", "callback_id": event, "input": input, "tool_use_id": id});
+    json!({"ask": request, "id": format!("{event} {id}"), "wait": waits})
+}
+
+/// An answer that asks for calls, as a line.
+fn answer(calls: &[(&str, &str)]) -> Value {
+    let block = |(id, tool): &(&str, &str)| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
+    let content: Vec<Value> = calls.iter().map(block).collect();
+    json!({"emit": {"type": "assistant", "session_id": "$session", "parent_tool_use_id": null,
+        "message": {"id": "msg_1", "role": "assistant", "model": "m", "content": content}}})
+}
+
+/// What the model is told of a call, as a line.
+fn told(id: &str, is_error: bool) -> Value {
+    let block = json!({"type": "tool_result", "tool_use_id": id, "content": "ok", "is_error": is_error});
+    json!({"emit": {"type": "user", "session_id": "$session", "parent_tool_use_id": null,
+        "message": {"role": "user", "content": [block]}}})
+}
+
+#[test]
+fn a_call_that_is_denied_is_recorded_so_and_the_conversation_stays_whole() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Bash", "input": {"command": "ls"}, "id": "b1", "write": {"page": "ran"}},
+        {"native": "Write", "input": {"run_in_background": true}, "id": "w1", "write": {"page": "ran"}},
+        {"tool": "hidden", "input": {}, "id": "h1"},
+        {"text": "done"}, {"result": "done"},
+    ]));
+    world.run(|host| {
+        host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap();
+        let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
+        validate(Dialect::Anthropic, &messages).unwrap();
+        let results = messages.iter().filter(|one| one.role == Role::Tool);
+        let texts: Vec<&str> = results.map(|one| one.content.as_deref().unwrap_or_default()).collect();
+        assert!(texts[0].contains("`Bash` is not allowed") && texts[1].contains("foreground"), "{texts:?}");
+        assert_eq!(texts[2], "There is no tool `hidden`.");
+    });
+    assert_eq!(world.file("page"), None);
+    let log = LogReader::open(world.dir()).unwrap();
+    let cause = |entry: foldlog::audit::LedgerEntry| {
+        (entry.tool, entry.cause.map(|cause| cause.name().to_owned()).unwrap_or_default())
+    };
+    let causes: Vec<(String, String)> = log.ledger().unwrap().into_iter().map(cause).collect();
+    let expected = [("Bash", "denied"), ("Write", "denied"), ("hidden", "unknown_tool")];
+    assert_eq!(causes, expected.map(|(tool, cause)| (tool.to_owned(), cause.to_owned())));
+}
+
+/// The begin of the writing call waited for the reading one on the only thread that could take the end of that.
+#[test]
+fn a_call_that_writes_waits_for_one_that_reads_and_the_other_way_round() {
+    let world = World::new(&json!([
+        {"turn": true}, answer(&[("r1", "Read"), ("r2", "Read"), ("w1", "Write"), ("r3", "Read")]),
+        hook("PreToolUse", "Read", "r1", true), hook("PreToolUse", "Read", "r2", true),
+        hook("PreToolUse", "Write", "w1", false), {"unanswered": "PreToolUse w1"},
+        hook("PostToolUse", "Read", "r1", true), {"unanswered": "PreToolUse w1"},
+        hook("PostToolUse", "Read", "r2", true), {"answer": "PreToolUse w1"},
+        hook("PreToolUse", "Read", "r3", false), {"unanswered": "PreToolUse r3"},
+        hook("PostToolUse", "Write", "w1", true), {"answer": "PreToolUse r3"},
+        hook("PostToolUse", "Read", "r3", true),
+        told("r1", false), told("r2", false), told("w1", false), told("r3", false), {"text": "done"}, {"result": "done"},
+    ]));
+    world.run(|host| {
+        let adapter = host.adapter().with_options(native(&["Read", "Write"]));
+        // A run that hangs fails.
+        let options = EvaluateOptions { deadline: Deadline::after(Duration::from_secs(30)), ..asking("Go.") };
+        adapter.evaluate(&prompt(), &host.state, options).unwrap();
+    });
+    assert!(world.ledger().iter().all(|(_, outcome)| outcome == "committed"), "{:?}", world.ledger());
+    assert_eq!(world.ledger().len(), 4);
+}
+
+/// A call that waits for another one when the deadline passes does not begin any more.
+#[test]
+fn a_call_that_waits_at_the_deadline_does_not_begin() {
+    let world = World::new(&json!([
+        {"turn": true}, answer(&[("w1", "Write"), ("w2", "Write")]),
+        hook("PreToolUse", "Write", "w1", true), {"write": {"page": "half"}}, hook("PreToolUse", "Write", "w2", false),
+        {"gate": "never"},
+    ]));
+    world.run(|host| {
+        let deadline = Deadline::after(Duration::from_millis(900));
+        let options = EvaluateOptions { deadline, ..asking("Go.") };
+        let adapter = host.adapter().with_options(native(&["Write"]));
+        let error = adapter.evaluate(&prompt(), &host.state, options).unwrap_err();
+        assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+    });
+    assert_eq!(world.file("page"), None);
+    assert_eq!(world.ledger(), [("Write".to_owned(), "failed".to_owned())]);
+}
+
+/// A hook that timed out let the call pass: what it changed is in no transaction.
+#[test]
+fn a_call_that_ran_without_its_begin_ends_the_run() {
+    let ran = [hook("PostToolUse", "Write", "w1", true), told("w1", false)];
+    for ran in ran {
+        let world = World::new(&json!([
+            {"turn": true}, answer(&[("w1", "Write")]), ran, {"text": "done"}, {"result": "done"},
+        ]));
+        world.run(|host| {
+            let error = host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap_err();
+            assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Tool, .. }), "{error:?}");
+            assert!(error.to_string().contains("ran `Write` without waiting"), "{error}");
+        });
+    }
+    // One that never ran is told as an error, and the run goes on.
+    let world = World::new(&json!([
+        {"turn": true}, answer(&[("w1", "Write")]), told("w1", true), {"text": "done"}, {"result": "done"},
+    ]));
+    world.run(|host| host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap());
+}
+
+/// The program waits for a hook longer than any run lasts.
+#[test]
+fn the_program_is_told_to_wait_for_hooks_for_days() {
+    let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    world.run(|host| host.ask("Go.").unwrap());
+    let heard = world.stand_in.heard();
+    let initialize = heard.iter().find(|line| line["request"]["subtype"] == "initialize").unwrap();
+    for event in ["PreToolUse", "PostToolUse", "PostToolUseFailure"] {
+        let timeout = initialize["request"]["hooks"][event][0]["timeout"].as_u64().unwrap();
+        // Its timers hold 2^31 ms.
+        assert!(timeout > 7 * 24 * 60 * 60 && timeout * 1000 < 1 << 31, "{event}: {timeout}");
+    }
+}
