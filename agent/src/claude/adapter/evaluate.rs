@@ -20,6 +20,7 @@ use super::config::OutputBy;
 use super::conversation::{Recorder, Recorders};
 use super::failure;
 use super::home::Folders;
+use super::logs;
 use super::native;
 use super::run::Run;
 use super::transcript::{self, Transcripts};
@@ -107,6 +108,8 @@ struct Ended {
     output: Option<String>,
     failed: Option<Error>,
     captured: CapturedState,
+    /// Id of the program's session.
+    session_id: String,
     is_resume: bool,
 }
 
@@ -187,7 +190,14 @@ impl ClaudeAgentSDKAdapter {
         if let Some(Error::SessionExpired { .. }) = ended.failed.as_ref().filter(|_| !is_given) {
             self.let_go(session, ended.journal.evaluation())?;
         }
-        self.finish((prompt, session), ended, &options, began)
+        let (id, result) = (ended.session_id.clone(), ended.result.clone());
+        let finished = self.finish((prompt, session), ended, &options, began);
+        match &finished {
+            _ if session.replays() => {}
+            Ok(_) => logs::complete(&prompt.name(), &id, result.as_deref()),
+            Err(error) => logs::failed(&prompt.name(), &id, error),
+        }
+        finished
     }
 
     fn now_us(&self, state: &ExecutionState, is_recorded: bool) -> Result<i64> {
@@ -278,6 +288,8 @@ impl ClaudeAgentSDKAdapter {
                         &folders,
                         (&tools, options.deadline),
                     );
+                    ready.provided.resumes.iter().for_each(|id| logs::resuming(id));
+                    logs::start(&prompt.name(), (&self.model.model, self.is_stateful), tools.len());
                     self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
                 }
                 Err(Error::PromptEvaluation { reason, .. }) => {
@@ -348,7 +360,8 @@ impl ClaudeAgentSDKAdapter {
         self.keep(ready, &run.state.session_id);
         let (journal, outcome) = run.heard.own.into_parts();
         let (result, is_resume) = (run.result, ready.is_resume);
-        Ok(Ended { journal, outcome, result, output, failed, captured, is_resume })
+        let session_id = run.state.session_id;
+        Ok(Ended { journal, outcome, result, output, failed, captured, session_id, is_resume })
     }
 
     /// Remembers the program's session, if the adapter is stateful.
@@ -387,7 +400,7 @@ impl ClaudeAgentSDKAdapter {
         options: &EvaluateOptions<'_>,
         began: Instant,
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
-        let Ended { mut journal, outcome, result, output, failed, captured, is_resume } = ended;
+        let Ended { mut journal, outcome, result, output, failed, captured, is_resume, .. } = ended;
         if let Some(tracker) = &options.tracker {
             track(tracker, journal.evaluation(), journal.spent());
         }

@@ -14,6 +14,7 @@
 //! | `transcript` | writes the program's transcript back from the log |
 //! | `recovery` | recovers what an earlier process left behind: its program, and the calls that were open |
 //! | `home` | folders of a run |
+//! | `logs` | what a host's logger is told |
 //! | `failure` | turns what goes wrong into the errors of an evaluation |
 //!
 //! # The order of an evaluation
@@ -55,6 +56,7 @@ mod conversation;
 mod evaluate;
 mod failure;
 mod home;
+mod logs;
 mod native;
 mod recovery;
 mod run;

@@ -6,6 +6,7 @@ mod calls;
 mod failing;
 mod flow;
 mod limits;
+mod logs;
 mod native;
 mod options;
 mod output;
