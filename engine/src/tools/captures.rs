@@ -283,6 +283,19 @@ impl Captures {
         Ok(differing)
     }
 
+    /// Checks that these copies of the captures are apart from what they stand for.
+    pub(super) fn check_apart(&self, copies: &ResourceRegistry) -> Result<()> {
+        for captured in self.of_each.iter() {
+            let Some(copy) = copies.captured().get(&captured.name).filter(|copy| copy.rolls_back()) else {
+                continue;
+            };
+            if let Some(snapshot) = &captured.snapshot {
+                caught(&captured.name, || copy.check_apart(snapshot))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns whether both hold the same state of each resource that is rolled back with a failed tool.
     fn is_same(&self, other: &Captures, resources: &ResourceRegistry) -> bool {
         resources.captured().iter().filter(|(_, resource)| resource.rolls_back()).all(|(name, resource)| {

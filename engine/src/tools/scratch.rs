@@ -14,7 +14,9 @@
 //!
 //! 1. Nobody finds in a replay what a copy stands for, under whatever type it was registered.
 //! 2. A tool runs again only if a copy stands for each resource that is rolled back with a failed tool.
-//! 3. A copy is brought to another capture only while no tool runs again.
+//! 3. No tool runs again on a copy in which something, such as a link, leads to what the copy stands for: the replay ends with an
+//!    error that names it.
+//! 4. A copy is brought to another capture only while no tool runs again.
 
 use std::collections::BTreeMap;
 
@@ -135,6 +137,7 @@ impl ExecutionState {
         // Before the first capture they are as that says.
         let captures =
             if begun.is_empty() { Captures::default() } else { scratch.bring(&mut stand, begun)? };
+        captures.check_apart(&scratch.copies.resources)?;
         stand.running += 1;
         Ok(if only_reads { Captures::default() } else { captures })
     }

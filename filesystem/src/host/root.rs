@@ -169,7 +169,7 @@ pub(super) fn replaced(
 }
 
 /// Who an open folder is.
-fn look(folder: &OwnedFd, path: &Path) -> Result<FolderIdentity> {
+pub(super) fn look(folder: &OwnedFd, path: &Path) -> Result<FolderIdentity> {
     let flags = StatxFlags::INO | StatxFlags::BTIME;
     let found = statx(folder, c"", rustix::fs::AtFlags::EMPTY_PATH, flags);
     let (inode, born_ns) = match found {

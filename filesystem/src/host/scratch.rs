@@ -1,9 +1,13 @@
 //! Copies of snapshots in folders of their own: somebody may work there, and neither the workspace nor its store changes.
 
+use std::collections::HashMap;
 use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use super::objects::Objects;
-use super::{FilesystemSnapshot, HostFilesystem, Rebind};
+use super::{FilesystemSnapshot, HostFilesystem, Rebind, root, whole};
+use crate::FolderIdentity;
 use crate::error::{Error, Result};
 
 impl HostFilesystem {
@@ -28,4 +32,50 @@ impl HostFilesystem {
         copy.restore(snapshot)?;
         Ok(copy)
     }
+
+    /// Checks that nobody who works in this copy of `snapshot` gets by a link into the folder that the snapshot is of.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Path`] names the first link that leads there, also if nothing stands there yet; [`Error::Io`] if the copy cannot
+    /// be read.
+    pub fn check_apart(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+        let Some(original) = &snapshot.folder else { return Ok(()) };
+        let mut known = HashMap::new();
+        let mut folders = vec![self.root().to_owned()];
+        while let Some(folder) = folders.pop() {
+            let failed = |error| Error::io("read", &folder, error);
+            for entry in fs::read_dir(&folder).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let kind = entry.file_type().map_err(failed)?;
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                }
+                if kind.is_symlink() {
+                    let target = fs::read_link(entry.path()).map_err(failed)?;
+                    if leads_into(&whole(&folder.join(target))?, original, &mut known) {
+                        let path = entry.path();
+                        let path =
+                            path.strip_prefix(self.root()).unwrap_or(&path).to_string_lossy().into_owned();
+                        return Err(Error::path(&path, "a link into the folder of which this is a copy"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a path leads into a folder. What cannot be opened leads nowhere.
+fn leads_into(path: &Path, into: &FolderIdentity, known: &mut HashMap<PathBuf, bool>) -> bool {
+    path.ancestors().any(|folder| {
+        if let Some(is_it) = known.get(folder) {
+            return *is_it;
+        }
+        let opened = fs::File::open(folder).ok().filter(|_| folder.is_dir()).map(OwnedFd::from);
+        let found = opened.and_then(|opened| root::look(&opened, folder).ok());
+        let is_it = found.is_some_and(|found| into.is_borne_by(&found));
+        known.insert(folder.to_owned(), is_it);
+        is_it
+    })
 }

@@ -125,6 +125,10 @@ mod host {
             Ok(HostFilesystem::differences(self, snapshot)?)
         }
 
+        fn check_apart(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+            Ok(HostFilesystem::check_apart(self, snapshot)?)
+        }
+
         fn free_caches(&self) {
             HostFilesystem::free_caches(self);
         }

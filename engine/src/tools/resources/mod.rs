@@ -208,6 +208,17 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(if Self::is_same(&now, snapshot) { Vec::new() } else { vec![Self::NAME.to_owned()] })
     }
 
+    /// Checks that nobody who works on this [copy](Snapshotable::scratch) gets to the resource that it stands for, such as by a link
+    /// among its files. Called before a replay runs a tool again; does nothing by default.
+    ///
+    /// # Errors
+    ///
+    /// Return an error that names what leads there; the replay ends with it.
+    fn check_apart(&self, snapshot: &Self::Snapshot) -> Result<()> {
+        let _ = snapshot;
+        Ok(())
+    }
+
     /// Returns whether the resource holds the files in `folder`, so that a restore may change them; `false`
     /// by default. The engine captures nothing, and runs no tool that may change something, if a resource
     /// holds the session's own folder: rolling back a call would roll back the log.
@@ -259,6 +270,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
+    fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn holds(&self, folder: &Path) -> bool;
     fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
 }
@@ -328,6 +340,10 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>> {
         Snapshotable::differences(self, typed::<R>(snapshot)?)
+    }
+
+    fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()> {
+        Snapshotable::check_apart(self, typed::<R>(snapshot)?)
     }
 
     fn holds(&self, folder: &Path) -> bool {

@@ -369,3 +369,57 @@ fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
         assert_eq!(runs.load(Ordering::SeqCst), again, "{mode:?}");
     }
 }
+
+/// Writes through a link of the workspace, by the system's own means.
+struct WriteByLink;
+
+impl Tool for WriteByLink {
+    const NAME: &'static str = "write_by_link";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<HostFilesystem>().unwrap();
+        fs::write(files.root().join("way/link"), line.line)
+            .map_err(|error| ToolError::failed(error.to_string()))?;
+        Ok(ToolResult::ok("written", ()))
+    }
+}
+
+/// A copy holds the links of the workspace, and one that names the workspace's own path led a tool that ran again out of its
+/// copy and into the workspace.
+#[test]
+fn a_tool_does_not_run_again_on_a_copy_with_a_link_that_leads_to_the_workspace() {
+    for target in ["notes.txt", "not-there-yet", "way/../notes.txt"] {
+        let (folder, stored) = (Folder::new(), Stored::new());
+        fs::create_dir(folder.work().join("way")).unwrap();
+        std::os::unix::fs::symlink(folder.work().join(target), folder.work().join("way/link")).unwrap();
+        let host = |session: Session| {
+            let tools = ToolRegistry::new().with(WriteByLink);
+            let runner = ToolRunner::new(ExecutionState::new(session, folder.registry()), tools);
+            let call = ToolCall::new(WriteByLink::NAME, r#"{"line":"written"}"#);
+            runner.execute(&call, &ExecuteOptions::default()).map(drop)
+        };
+        let session = stored.store().create(&types()).unwrap();
+        let dir = session.dir().to_owned();
+        host(session.clone()).unwrap();
+        session.close().unwrap();
+        let written = folder.work().join(target);
+        fs::write(&written, "of today").unwrap();
+        let log = LogReader::open(dir).unwrap();
+        Replay::of(&log, &types()).run(host).unwrap();
+        let mut told = String::new();
+        let replayed = Replay::of(&log, &types()).mode(ReplayMode::RunTools).run(|session| {
+            let ran = host(session);
+            told = ran.as_ref().map_err(ToString::to_string).unwrap_err().clone();
+            ran
+        });
+        let error = replayed.unwrap_err().to_string();
+        assert!(error.contains("way/link") && told.contains("way/link"), "{error} / {told}");
+        assert_eq!(fs::read_to_string(written).unwrap(), "of today", "the workspace has changed");
+    }
+}
