@@ -355,9 +355,10 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
         if slot.is_none() {
             *slot = Some(new_item::<S>(item)?);
         }
-        let Some(slot) = slot.as_ref().filter(|_| row.version == version) else { return Ok(false) };
-        match (row.bytes(), typed::<S::Item>(row)) {
+        let Some(slot) = slot else { return Ok(false) };
+        match (row.bytes().filter(|_| row.version == version), typed::<S::Item>(row)) {
             (Some(bytes), _) => Ok(*bytes == slot.bytes),
+            // An item of an older version is compared as it is today.
             (None, Some(value)) => Ok(*encode(S::NAME, value)? == *slot.bytes),
             (None, None) => Ok(false),
         }

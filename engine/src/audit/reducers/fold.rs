@@ -9,8 +9,8 @@ use foldlog_codec::body::{Dispatch, Effect, Policy, Removed};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Record, SequenceNumber};
 
-use super::run::{Reducing, decoded, live_state, reduced};
-use super::{LogReader, SliceDiffers};
+use super::SliceDiffers;
+use super::run::{Edits, Reducing, decoded, live_state, reduced};
 use crate::divergence;
 use crate::error::Result;
 use crate::fold::live::{LiveState, Sources};
@@ -20,11 +20,10 @@ use crate::items::Items;
 use crate::items::row::RowRef;
 use crate::names::Names;
 use crate::sabotage::{self, Breakage};
-use crate::types::{SessionTypes, SliceEffect};
+use crate::types::SliceEffect;
 
 pub(super) struct ProducedFold<'a> {
-    reader: &'a LogReader,
-    types: &'a SessionTypes,
+    edits: Edits<'a>,
     /// Produced effects, with the host's types.
     typed: LiveState,
     /// Produced effects, as stored bytes.
@@ -41,10 +40,10 @@ pub(super) struct ProducedFold<'a> {
 }
 
 impl<'a> ProducedFold<'a> {
-    pub(super) fn new(reader: &'a LogReader, types: &'a SessionTypes) -> ProducedFold<'a> {
+    pub(super) fn new(edits: Edits<'a>) -> ProducedFold<'a> {
+        let reader = edits.reader;
         ProducedFold {
-            reader,
-            types,
+            edits,
             typed: live_state(reader),
             produced: live_state(reader),
             recorded: live_state(reader),
@@ -88,10 +87,10 @@ impl<'a> ProducedFold<'a> {
             return Ok(());
         }
         let recorded = divergence::resolved(dispatch, names);
-        let value = decoded(self.reader, reducing)?;
+        let value = decoded(self.edits.reader, reducing)?;
         let mut produced: Vec<(u32, SliceEffect)> = Vec::new();
-        let mut run = Vec::new();
-        for (slice, effect) in reduced(reducing, &value, self.types, &self.typed.projection) {
+        let mut changed_slices = Vec::new();
+        for (slice, effect) in reduced(reducing, &value, self.edits.types, &self.typed.projection) {
             let effect = effect?;
             let Some(id) = names.slice_named(slice).map(|slice| slice.id) else {
                 if effect.is_some() {
@@ -99,13 +98,17 @@ impl<'a> ProducedFold<'a> {
                 }
                 continue;
             };
-            run.push(id);
-            produced.extend(effect.map(|effect| (id, effect)));
+            let of_slice = recorded.iter().find(|effect| effect.slice == id);
+            // An edit that is the same today is folded as it is recorded, in whichever version that is.
+            if self.edits.compare((slice, Some(id)), of_slice, effect.as_ref(), reducing)?.is_some() {
+                changed_slices.push(id);
+                produced.extend(effect.map(|effect| (id, effect)));
+            }
         }
         let mut effects: Vec<Effect<'_>> =
             produced.iter().map(|(slice, effect)| effect.to_record(*slice)).collect();
-        // What the host no longer reduces goes on as recorded.
-        effects.extend(recorded.iter().filter(|effect| !run.contains(&effect.slice)).cloned());
+        // So does what the host no longer reduces.
+        effects.extend(recorded.iter().filter(|effect| !changed_slices.contains(&effect.slice)).cloned());
         let changed: Vec<u32> = recorded.iter().chain(&effects).map(|effect| effect.slice).collect();
         let unlike = |slice: u32| {
             let is = |effect: &&Effect<'_>| effect.slice == slice;
@@ -146,7 +149,7 @@ impl<'a> ProducedFold<'a> {
         record: &Record<'r>,
         body: impl FnOnce(&Projection) -> RecordBody<'r>,
     ) -> Result<()> {
-        let objects = &self.reader.objects;
+        let objects = &self.edits.reader.objects;
         let untyped = Sources { objects, types: None };
         let sequence = record.sequence;
         self.recorded.apply_record(record, untyped)?;
@@ -156,12 +159,12 @@ impl<'a> ProducedFold<'a> {
             RecordBody::Dispatch(dispatch) => {
                 let body = |dispatch| RecordBody::Dispatch(dispatch);
                 self.produced.apply(sequence, body(dispatch.clone()), nothing(), untyped)?;
-                let typed = Sources { objects, types: Some(self.types) };
+                let typed = Sources { objects, types: Some(self.edits.types) };
                 self.typed.apply(sequence, body(dispatch), nothing(), typed)
             }
             body => {
                 self.produced.apply(sequence, body, nothing(), untyped)?;
-                self.typed.apply_record(record, Sources { objects, types: Some(self.types) })
+                self.typed.apply_record(record, Sources { objects, types: Some(self.edits.types) })
             }
         }
     }

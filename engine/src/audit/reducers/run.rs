@@ -7,7 +7,7 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use super::fold::ProducedFold;
 use super::{LogReader, ReducersReplayed, ReplayReducers};
-use crate::divergence::{self, Difference, Divergence, record_name};
+use crate::divergence::{self, Difference, Divergence, LeaveOut, record_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::{LogSlices, Projection};
@@ -33,13 +33,15 @@ pub(super) fn replay(
     types: &SessionTypes,
     options: &ReplayReducers,
 ) -> Result<ReducersReplayed> {
+    let edits = Edits { reader, types, leave_out: &options.leave_out };
     let mut replay = Replay {
+        edits,
         reader,
         types,
         options,
         seed: 0,
         as_declared: BTreeMap::new(),
-        produced: options.fold_produced.then(|| ProducedFold::new(reader, types)),
+        produced: options.fold_produced.then(|| ProducedFold::new(edits)),
         report: ReducersReplayed {
             session: reader.opened.session,
             records: reader.records_len(),
@@ -76,6 +78,7 @@ pub(super) fn live_state(reader: &LogReader) -> LiveState {
 }
 
 struct Replay<'a> {
+    edits: Edits<'a>,
     reader: &'a LogReader,
     types: &'a SessionTypes,
     options: &'a ReplayReducers,
@@ -169,7 +172,7 @@ impl<'a> Replay<'a> {
             let id = names.slice_named(slice).map(|slice| slice.id);
             let of_slice = recorded.iter().find(|effect| Some(effect.slice) == id);
             let difference = match &produced {
-                Ok(produced) => self.compare((slice, id), of_slice, produced.as_ref(), reducing)?,
+                Ok(produced) => self.edits.compare((slice, id), of_slice, produced.as_ref(), reducing)?,
                 Err(error) => Some(Difference {
                     slice: Some(slice.to_owned()),
                     path: "$".to_owned(),
@@ -198,56 +201,6 @@ impl<'a> Replay<'a> {
             .event_named(event)
             .is_some_and(|event| event.bindings.iter().any(|binding| binding.slice == slice));
         (!bound).then_some("the reducer is new: the log binds the event to no such slice")
-    }
-
-    /// Compares what was done to one slice.
-    fn compare(
-        &self,
-        (slice, id): (&str, Option<u32>),
-        recorded: Option<&Effect<'_>>,
-        produced: Option<&SliceEffect>,
-        reducing: &Reducing<'_>,
-    ) -> Result<Option<Difference>> {
-        let produced = produced.map(|produced| produced.to_record(id.unwrap_or_default()));
-        if recorded == produced.as_ref() {
-            return Ok(None);
-        }
-        let items = recorded.map(|recorded| self.items(slice, recorded, reducing)).transpose()?.flatten();
-        let readable = recorded.map(|recorded| match &items {
-            None => recorded.clone(),
-            Some((items, version)) => {
-                let items = items.iter().map(|item| Payload::new(item)).collect();
-                Effect { added: Added::Items { items, version: *version }, ..recorded.clone() }
-            }
-        });
-        let of = (reducing.types.name, reducing.data, reducing.version);
-        let effects = (readable.as_ref(), produced.as_ref());
-        Ok(divergence::compare_effects(slice, effects, of, &self.options.leave_out))
-    }
-
-    /// Returns recorded items as today's host would write them: the bytes of objects, and those of an older version brought up
-    /// to date. `None` if the effect added the event.
-    fn items(
-        &self,
-        slice: &str,
-        recorded: &Effect<'_>,
-        reducing: &Reducing<'_>,
-    ) -> Result<Option<(Vec<Vec<u8>>, u32)>> {
-        let Added::Items { items, version } = &recorded.added else { return Ok(None) };
-        let types = self.types.slice(slice).filter(|types| types.item_version > *version);
-        let mut readable = Vec::with_capacity(items.len());
-        for item in items {
-            let bytes = self.reader.objects.resolve(*item)?;
-            readable.push(match types {
-                None => bytes.into_owned(),
-                Some(types) => {
-                    let item =
-                        (types.decoder.alone)(*version, reducing.sequence, Recorded::Elsewhere(&bytes))?;
-                    (types.encode)(&item)?
-                }
-            });
-        }
-        Ok(Some((readable, types.map_or(*version, |types| types.item_version))))
     }
 
     fn diverged(&mut self, record: &Record<'_>, difference: Difference, names: &Names) {
@@ -288,4 +241,64 @@ pub(super) fn reduced<'r>(
         let produced = reduce.call(event_types.name, slice, &call);
         (*slice, produced.map(|effect| (!effect.is_nothing()).then_some(effect)))
     })
+}
+
+/// Compares edits of slices with what today's reducers produce.
+#[derive(Clone, Copy)]
+pub(super) struct Edits<'a> {
+    pub(super) reader: &'a LogReader,
+    pub(super) types: &'a SessionTypes,
+    pub(super) leave_out: &'a LeaveOut,
+}
+
+impl Edits<'_> {
+    /// Compares what was done to one slice.
+    pub(super) fn compare(
+        &self,
+        (slice, id): (&str, Option<u32>),
+        recorded: Option<&Effect<'_>>,
+        produced: Option<&SliceEffect>,
+        reducing: &Reducing<'_>,
+    ) -> Result<Option<Difference>> {
+        let produced = produced.map(|produced| produced.to_record(id.unwrap_or_default()));
+        if recorded == produced.as_ref() {
+            return Ok(None);
+        }
+        let items = recorded.map(|recorded| self.items(slice, recorded, reducing)).transpose()?.flatten();
+        let readable = recorded.map(|recorded| match &items {
+            None => recorded.clone(),
+            Some((items, version)) => {
+                let items = items.iter().map(|item| Payload::new(item)).collect();
+                Effect { added: Added::Items { items, version: *version }, ..recorded.clone() }
+            }
+        });
+        let of = (reducing.types.name, reducing.data, reducing.version);
+        let effects = (readable.as_ref(), produced.as_ref());
+        Ok(divergence::compare_effects(slice, effects, of, self.leave_out))
+    }
+
+    /// Returns recorded items as today's host would write them: the bytes of objects, and those of an older version brought up
+    /// to date. `None` if the effect added the event.
+    fn items(
+        &self,
+        slice: &str,
+        recorded: &Effect<'_>,
+        reducing: &Reducing<'_>,
+    ) -> Result<Option<(Vec<Vec<u8>>, u32)>> {
+        let Added::Items { items, version } = &recorded.added else { return Ok(None) };
+        let types = self.types.slice(slice).filter(|types| types.item_version > *version);
+        let mut readable = Vec::with_capacity(items.len());
+        for item in items {
+            let bytes = self.reader.objects.resolve(*item)?;
+            readable.push(match types {
+                None => bytes.into_owned(),
+                Some(types) => {
+                    let item =
+                        (types.decoder.alone)(*version, reducing.sequence, Recorded::Elsewhere(&bytes))?;
+                    (types.encode)(&item)?
+                }
+            });
+        }
+        Ok(Some((readable, types.map_or(*version, |types| types.item_version))))
+    }
 }

@@ -1,9 +1,9 @@
 //! Hosts whose events and items have a raised version, over logs of the version before: what is recorded is brought up to date
 //! before it is compared.
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, ReplayReducers};
 use foldlog::replay::Replay;
-use foldlog::{Error, Event, Policy, Session, SessionTypes, Slice, SliceOp, UpcastError, Value};
+use foldlog::{Error, Event, Item, Policy, Session, SessionTypes, Slice, SliceOp, UpcastError, Value};
 use serde::{Deserialize, Serialize};
 
 use super::host::Stored;
@@ -162,4 +162,40 @@ fn an_old_event_that_cannot_be_brought_up_to_date_is_named_with_the_reason() {
     let found = replayed(false, &[("unreadable", 1)], &[PlannedBy::ada("unreadable", 1)]);
     assert!(found[0].starts_with("record 2 (dispatch `planned`) differs at $.event ("), "{}", found[0]);
     assert!(found[0].contains("upcasting from version 1: nobody knows what it was"), "{}", found[0]);
+}
+
+/// A reducer that replaced all items by equal ones removed each of an older version, so that its replay diverged at once; and the
+/// fold of what was produced called every item of an older version another one.
+#[test]
+fn a_reducer_that_keeps_equal_items_keeps_those_of_an_older_version() {
+    let replaced = || {
+        SessionTypes::builder()
+            .slice::<MarkedSteps>()
+            .reducer::<MarkedSteps, PlannedBy>(|steps, planned, _| {
+                let mut all: Vec<Item<(String, bool)>> = steps.iter().cloned().map(Item::from).collect();
+                all.push((planned.name.clone(), false).into());
+                Ok(SliceOp::Replace(all))
+            })
+            .slice_with::<DiaryBy>(Policy::Log)
+            .append_all::<DiaryBy>()
+            .build()
+            .unwrap()
+    };
+    let stored = Stored::new();
+    let session = stored.store().create(&first()).unwrap();
+    for title in ["cook", "eat", "sleep"] {
+        session.dispatch(Planned { title: title.to_owned(), dice: 1 }).unwrap();
+    }
+    let log = LogReader::open(session.dir()).unwrap();
+    let host = |session: Session| {
+        let said = ["cook", "eat", "sleep"].map(|name| PlannedBy::ada(name, 1));
+        said.into_iter().try_for_each(|planned| session.dispatch(planned).map(drop))
+    };
+    for types in [second(), replaced()] {
+        Replay::of(&log, &types).run(host).unwrap();
+        let options = ReplayReducers { fold_produced: true, ..ReplayReducers::default() };
+        let reduced = log.replay_reducers(&types, &options).unwrap();
+        assert!(reduced.holds() && reduced.slices.is_empty() && reduced.stopped.is_none(), "{reduced}");
+        assert_eq!(reduced.events, 3);
+    }
 }
