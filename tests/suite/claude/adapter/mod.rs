@@ -10,5 +10,6 @@ mod native;
 mod options;
 mod output;
 mod recovery;
+mod resuming;
 mod stateful;
 pub(crate) mod world;
