@@ -9,6 +9,7 @@ mod limits;
 mod native;
 mod options;
 mod output;
+mod parity;
 mod recovery;
 mod resuming;
 mod stateful;
