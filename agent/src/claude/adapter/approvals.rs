@@ -22,7 +22,8 @@
 //!
 //! # What it does not do
 //!
-//! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
+//! The time from which on an approval does not count is heeded when the model is told of it, and not again when the model repeats
+//! the call. A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
 
 use std::collections::BTreeMap;
 
