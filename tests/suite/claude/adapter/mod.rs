@@ -5,6 +5,7 @@ mod bridge;
 mod calls;
 mod failing;
 mod flow;
+mod killed;
 mod limits;
 mod native;
 mod options;
