@@ -137,7 +137,7 @@ impl<O> Run<'_, O> {
                 }
             }
             Body::TranscriptMirror(mirror) => {
-                self.entry = last_entry(&mirror).or(self.entry.take());
+                self.entry = last_entry(&mirror, &self.state.session_id).or(self.entry.take());
                 self.mirrored.extend(calls_in(&mirror));
                 if self.unmirrored.as_ref().is_some_and(|call_id| self.mirrored.contains(call_id)) {
                     self.interrupted = None;

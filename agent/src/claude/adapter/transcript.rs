@@ -8,6 +8,7 @@
 //! |---|---|
 //! | nothing | the lines, in their order |
 //! | the result of a call that committed, since the program was killed before it mirrored it | a line with the result that the log holds |
+//! | answers and results that the program told of, since it was killed before it mirrored them | lines with what it told |
 //! | the beginning, which belongs to the session that was forked | the lines of that session, through the entry at which it was forked |
 //! | all | nothing: the session cannot be resumed, and a fresh one is given the conversation |
 //!
@@ -39,6 +40,8 @@ const PROJECT_NAME_MAX: usize = 200;
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
     entries: Vec<Entry>,
+    /// What the program told of the conversation and has not mirrored.
+    said: Vec<Entry>,
 }
 
 /// Holds the transcripts of the program's sessions, by their ids.
@@ -69,6 +72,16 @@ impl Entry {
         blocks.filter_map(id).collect()
     }
 
+    /// Returns whether this entry is what the program told: by its id, or as an answer or a result that is the same.
+    fn tells(&self, said: &Entry) -> bool {
+        let message = |entry: &Entry| entry.json.get("message").cloned().unwrap_or_default();
+        let is_same = || {
+            let (own, told) = (message(self), message(said));
+            own.get("id") == told.get("id") && own.get("content") == told.get("content")
+        };
+        self.uuid().is_some() && (self.uuid() == said.uuid() || is_same())
+    }
+
     /// Returns the entry's own id; `None` if it has none.
     fn uuid(&self) -> Option<&str> {
         uuid_of(&self.json)
@@ -92,22 +105,61 @@ fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
     Some((id, entries.iter().map(|entry| entry.get().to_owned()).collect()))
 }
 
+/// Returns what an arrival tells of the program's own conversation, with the id of the session: an answer of the model or the
+/// results of calls.
+fn said(line: &str) -> Option<(String, Entry)> {
+    let mut json: Value = serde_json::from_str(line).ok()?;
+    let id = json.get("session_id")?.as_str()?.to_owned();
+    let told = json.as_object_mut()?;
+    let is_own = told.remove("parent_tool_use_id").is_none_or(|parent| parent.is_null());
+    let kind = told.get("type")?.as_str()?.to_owned();
+    let (uuid, message) = (told.remove("uuid")?, told.remove("message")?);
+    let entry =
+        json!({"type": kind, "isSidechain": false, "userType": "external", "message": message, "uuid": uuid});
+    let entry = Entry { line: String::new(), json: entry };
+    let is_message = match kind.as_str() {
+        "assistant" => message_model(&entry.json) != Some(SYNTHETIC),
+        "user" => !entry.ids("tool_result", "tool_use_id").is_empty(),
+        _ => false,
+    };
+    (is_own && is_message).then_some((id, entry))
+}
+
+/// Model of what the program says itself in place of the model.
+const SYNTHETIC: &str = "<synthetic>";
+
+fn message_model(entry: &Value) -> Option<&str> {
+    entry.get("message")?.get("model")?.as_str()
+}
+
 /// Reads the transcripts of all the program's sessions that the log holds, by their ids.
 pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     let mut found = Transcripts::new();
     session.observations(ARRIVED, &mut |_, stamped: Stamped| {
-        if let Arrival::Message(line) = stamped.arrival
-            && let Some((id, lines)) = mirrored(&line)
-        {
-            found.entry(id).or_default().entries.extend(lines.into_iter().map(Entry::new));
+        let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
+        if let Some((id, lines)) = mirrored(&line) {
+            let transcript = found.entry(id).or_default();
+            transcript.entries.extend(lines.into_iter().map(Entry::new));
+            let Transcript { entries, said } = transcript;
+            said.retain(|one| !entries.iter().rev().any(|entry| entry.tells(one)));
+        } else if let Some((id, entry)) = said(&line) {
+            let transcript = found.entry(id).or_default();
+            if !transcript.entries.iter().rev().any(|held| held.tells(&entry)) {
+                transcript.said.push(entry);
+            }
         }
         Ok(())
     })?;
+    found.retain(|_, transcript| !transcript.entries.is_empty());
     Ok(found)
 }
 
-/// Returns the id of the last entry that a mirrored line holds; `None` if the line mirrors none.
-pub(super) fn last_entry(mirror: &TranscriptMirror) -> Option<String> {
+/// Returns the id of the last entry of the session `id` that a mirrored line holds; `None` if the line mirrors none of it, but,
+/// say, what a sub-agent adds to a file of its own.
+pub(super) fn last_entry(mirror: &TranscriptMirror, id: &str) -> Option<String> {
+    if Path::new(&mirror.file_path).file_stem().is_none_or(|stem| stem != id) {
+        return None;
+    }
     mirror.entries.iter().rev().find_map(|entry| Some(Entry::new(entry.get().to_owned()).uuid()?.to_owned()))
 }
 
@@ -130,39 +182,44 @@ pub(super) struct CallResult {
 }
 
 impl Transcript {
-    /// Adds the results that are missing, each behind the last line.
+    /// Adds what the program told and did not mirror, and then the results that are missing, each behind the last line.
     fn complete(&mut self, results: &[CallResult]) {
+        for said in std::mem::take(&mut self.said) {
+            self.push(said.json);
+        }
         let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
         let (asked, told): (BTreeSet<String>, BTreeSet<String>) =
             (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
-        let last = self.entries.iter().rev().find(|entry| entry.json.get("uuid").is_some());
-        let Some(last) = last.map(|entry| entry.json.clone()) else { return };
-        let mut parent = uuid_of(&last).map(str::to_owned);
         for result in
             results.iter().filter(|one| asked.contains(&one.call_id) && !told.contains(&one.call_id))
         {
-            let uuid = name_of(&result.call_id);
             let block = json!({
                 "type": "tool_result",
                 "tool_use_id": result.call_id,
                 "content": [{"type": "text", "text": result.text}],
                 "is_error": result.is_error,
             });
-            let mut entry = json!({
-                "parentUuid": parent,
+            self.push(json!({
                 "isSidechain": false,
                 "userType": "external",
                 "type": "user",
                 "message": {"role": "user", "content": [block]},
-                "uuid": uuid,
-            });
+                "uuid": name_of(&result.call_id),
+            }));
+        }
+    }
+
+    /// Adds an entry behind the last one, which says where it belongs.
+    fn push(&mut self, mut entry: Value) {
+        let last = self.entries.iter().rev().find(|entry| entry.uuid().is_some());
+        if let (Some(last), Some(object)) = (last, entry.as_object_mut()) {
+            object.insert("parentUuid".to_owned(), last.uuid().into());
             for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
-                if let (Some(value), Some(entry)) = (last.get(name), entry.as_object_mut()) {
-                    entry.insert(name.to_owned(), value.clone());
+                if let Some(value) = last.json.get(name) {
+                    object.insert(name.to_owned(), value.clone());
                 }
             }
             self.entries.push(Entry { line: entry.to_string(), json: entry });
-            parent = Some(uuid);
         }
     }
 
@@ -198,6 +255,7 @@ pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> O
         whole.entries.extend(before.entries.into_iter().take(place + 1));
     }
     whole.entries.extend(own.entries);
+    whole.said = own.said;
     whole.complete(results);
     Some(whole.entries.into_iter().map(|entry| entry.line).collect())
 }
@@ -216,7 +274,8 @@ pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
 /// Adds the results to the file of a transcript that it lacks: the program was killed before it wrote them.
 fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
     let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
-    let mut held = Transcript { entries: text.lines().map(|line| Entry::new(line.to_owned())).collect() };
+    let entries = text.lines().map(|line| Entry::new(line.to_owned())).collect();
+    let mut held = Transcript { entries, ..Transcript::default() };
     let before = held.entries.len();
     held.complete(results);
     // The last line may be torn.

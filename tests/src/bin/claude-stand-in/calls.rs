@@ -26,6 +26,9 @@ impl Player {
         let id = id.unwrap_or_else(|| format!("toolu_{}", self.number("call")));
         let mut input = step.get("input").cloned().unwrap_or_else(|| json!({}));
         self.answer(&[json!({"type": "tool_use", "id": id, "name": name, "input": input})]);
+        if step["mirror"] == true {
+            self.session.mirror();
+        }
         self.run_call(step, (&name, bridged), &mut input, &id)
     }
 
@@ -52,6 +55,9 @@ impl Player {
             Some((server, tool)) => self.call_bridged(server, tool, input.clone(), id)?,
             None => self.run_native(step, id)?,
         };
+        if let Some(signal) = step["die"].as_u64() {
+            die(signal);
+        }
         if step["untold"] == true {
             self.open_call = None;
             self.give_result(id, &content, is_error);
@@ -215,9 +221,6 @@ impl Player {
         }
         if let Some(name) = step["gate"].as_str() {
             self.wait_at(name)?;
-        }
-        if let Some(signal) = step["die"].as_u64() {
-            die(signal);
         }
         let failure = step.get("fails").map(|text| (text.clone(), true));
         Ok(failure.unwrap_or_else(|| (step.get("output").cloned().unwrap_or_else(|| "ok".into()), false)))

@@ -9,10 +9,10 @@
 //! | `{"initialize":"never"}`, `"twice"`, `"refuse"`, `"skip"` | how `initialize` is answered: not at all, twice, with an error, or later by the script (`skip`). Only as the first step; without it, each bridged server is asked for `initialize` and then the host is answered |
 //! | `{"turn":true}` | waits for a prompt, and begins a turn: `init`; before the first one, the servers are told and asked for their tools |
 //! | `{"text":"..."}` | an answer of the model with a text |
-//! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"untold":true`, nobody is told of its end but the model |
-//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder. It fails with `"fails":"text"`, waits with `"gate":"name"`, and dies within its work with `"die":9`. `"steps":[..]` are played by the sub-agent that it begins |
+//! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"mirror":true`, the answer is mirrored before the call; with `"untold":true`, nobody is told of its end but the model; with `"die":9`, the program dies behind it |
+//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder. It fails with `"fails":"text"`, and waits with `"gate":"name"`. `"steps":[..]` are played by the sub-agent that it begins |
 //! | `{"together":[{"tool":..},..]}` | one answer that calls several bridged tools at once, without hooks |
-//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the answers that the session, or the prompt in words, does not hold yet, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
+//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the answers that the session, or its prompts in words, do not hold yet: those behind the last one whose text is there, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
 //! | `{"result":"done",...}` | ends the turn; other fields are added to the message, or replace its own |
 //! | `{"emit":{...}}` | writes a line |
 //! | `{"raw":"text"}` | writes a text and a newline |

@@ -7,8 +7,8 @@ use crate::steps::{Played, Player};
 impl Player {
     /// Plays a step `model`: the answers that the session does not hold yet, with their calls, and the result.
     pub fn play_model(&mut self, answers: &[Value]) -> Played {
-        let told = self.prompt().lines().filter(|line| line.starts_with("you: ")).count();
-        let mut number = self.session.answers() + told;
+        let is_said = |answer: &Value| answer["text"].as_str().is_some_and(|text| self.session.says(text));
+        let mut number = answers.iter().rposition(is_said).map_or(0, |last| last + 1);
         loop {
             self.started.note("asked", &number.to_string());
             let answer = answers.get(number).unwrap_or(&Value::Null);

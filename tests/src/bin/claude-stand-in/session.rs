@@ -1,6 +1,5 @@
 //! The file of a session, as the real program keeps it.
 
-use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -156,10 +155,17 @@ impl Transcript {
         blocks("tool_use").map(of).collect()
     }
 
-    /// Returns the number of answers of the model that the session holds.
-    pub fn answers(&self) -> usize {
+    /// Returns whether an answer of the session has a text, or one of which a prompt tells in words.
+    pub fn says(&self, text: &str) -> bool {
         let answers = self.entries.iter().filter(|entry| entry["type"] == "assistant");
-        answers.map(|entry| entry["message"]["id"].to_string()).collect::<BTreeSet<_>>().len()
+        let mut blocks =
+            answers.flat_map(|entry| entry["message"]["content"].as_array().into_iter().flatten());
+        let in_words = |line: &str| {
+            let rest = line.strip_prefix("you: ").and_then(|line| line.strip_prefix(text));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" [calls "))
+        };
+        blocks.any(|block| block["text"] == text)
+            || self.prompts().iter().any(|prompt| prompt.lines().any(in_words))
     }
 
     /// Returns the texts of all prompts of the session.
