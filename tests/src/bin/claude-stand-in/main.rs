@@ -12,7 +12,7 @@
 //! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"untold":true`, nobody is told of its end but the model |
 //! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder. It fails with `"fails":"text"`, waits with `"gate":"name"`, and dies within its work with `"die":9`. `"steps":[..]` are played by the sub-agent that it begins |
 //! | `{"together":[{"tool":..},..]}` | one answer that calls several bridged tools at once, without hooks |
-//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the answers that the session, or the prompt in words, does not hold yet, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
+//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the answers that the session, or its prompts in words, does not hold yet, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
 //! | `{"result":"done",...}` | ends the turn; other fields are added to the message, or replace its own |
 //! | `{"emit":{...}}` | writes a line |
 //! | `{"raw":"text"}` | writes a text and a newline |

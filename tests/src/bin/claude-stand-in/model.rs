@@ -7,7 +7,9 @@ use crate::steps::{Played, Player};
 impl Player {
     /// Plays a step `model`: the answers that the session does not hold yet, with their calls, and the result.
     pub fn play_model(&mut self, answers: &[Value]) -> Played {
-        let told = self.prompt().lines().filter(|line| line.starts_with("you: ")).count();
+        let prompts = self.session.prompts();
+        let told = prompts.iter().flat_map(|prompt| prompt.lines());
+        let told = told.filter(|line| line.starts_with("you: ")).count();
         let mut number = self.session.answers() + told;
         loop {
             self.started.note("asked", &number.to_string());

@@ -348,11 +348,6 @@ impl Player {
         self.started.value("--model").unwrap_or("claude-stand-in")
     }
 
-    /// Returns the last prompt.
-    pub fn prompt(&self) -> &str {
-        &self.prompt
-    }
-
     /// Returns what is asked before a tool runs.
     pub fn mode(&self) -> &str {
         self.started.value("--permission-mode").unwrap_or("default")
