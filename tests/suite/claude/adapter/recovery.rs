@@ -190,6 +190,24 @@ fn an_evaluation_in_a_fork_leaves_the_program_of_its_origin_alone() {
     });
 }
 
+/// The program is killed between the end of a call and the line of its transcript that holds the call: twice, so that the second
+/// session follows a line that the log alone has.
+#[test]
+fn a_call_that_committed_is_told_although_no_transcript_holds_it() {
+    let add = |text: &str, id: &str| json!({"tool": "add", "input": {"text": text}, "id": id});
+    let dies = |text: &str, id: &str| json!([{"turn": true}, {"text": text}, {"mirror": true}, add(text, id), {"die": 9}]);
+    let world = World::new(&dies("one", "t1"));
+    let story = |host: &Host| host.ask("Go.").map(|response| response.text);
+    world.run_unreplayed(story).unwrap_err();
+    world.stand_in.play(&dies("two", "t2"));
+    world.run_unreplayed(story).unwrap_err();
+    world.stand_in.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
+    assert_eq!(world.run_unreplayed(story).unwrap(), "t1: added one|t2: added two");
+    assert!(world.argument("--resume").is_some());
+    world.replay(story);
+    assert_eq!(world.ledger().len(), 2);
+}
+
 /// Makes a session of the program that cannot be written back: the beginning of what was mirrored is lost.
 fn lost() -> World {
     let entry = json!({"type": "assistant", "uuid": "00000000-0000-4000-8000-000000000002",
