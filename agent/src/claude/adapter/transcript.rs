@@ -245,6 +245,21 @@ fn name_of(call_id: &str) -> String {
 }
 
 /// Returns the lines of the whole transcript of a session as the log has it, with the results of all calls; `None` if the log
+/// has none, or lacks the beginning.
+pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> Option<Vec<String>> {
+    // What a session lacked that was forked was added to it then, and the fork follows that.
+    all.values_mut().for_each(|transcript| transcript.complete(results));
+    let mut whole = all.remove(id).filter(|own| !own.entries.is_empty())?;
+    while let Some(parent) = whole.follows().map(str::to_owned) {
+        let (id, place) = all.iter().find_map(|(id, before)| Some((id.clone(), before.place_of(&parent)?)))?;
+        let mut before = all.remove(&id)?;
+        before.entries.truncate(place + 1);
+        before.entries.append(&mut whole.entries);
+        whole = before;
+    }
+    Some(whole.entries.into_iter().map(|entry| entry.line).collect())
+}
+
 /// has none.
 pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> Option<Vec<String>> {
     let own = all.remove(id).filter(|own| !own.entries.is_empty())?;
