@@ -260,21 +260,6 @@ pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> O
     Some(whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
-/// has none.
-pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> Option<Vec<String>> {
-    let own = all.remove(id).filter(|own| !own.entries.is_empty())?;
-    let mut whole = Transcript::default();
-    if let Some(parent) = own.follows() {
-        let before = all.into_values().find_map(|before| Some((before.place_of(parent)?, before)));
-        let (place, before) = before?;
-        whole.entries.extend(before.entries.into_iter().take(place + 1));
-    }
-    whole.entries.extend(own.entries);
-    whole.said = own.said;
-    whole.complete(results);
-    Some(whole.entries.into_iter().map(|entry| entry.line).collect())
-}
-
 /// Returns where the program keeps the transcript of a session below its folder `config`, if it runs in `cwd`.
 pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     let name: String = cwd
