@@ -15,6 +15,8 @@ pub(crate) enum Answers {
     With(Vec<Value>),
     /// A failure with this status.
     Fails(u16),
+    /// The first half of an answer, and then the connection ends.
+    Cut(Vec<Value>),
 }
 
 /// A block of text.
@@ -125,11 +127,20 @@ fn serve(stream: TcpStream, shared: &Shared, script: &Script) -> std::io::Result
         script(&body, number)
     };
     match answers {
+        // After a stream that was cut, the program asks for an answer in one piece.
+        Answers::With(blocks) if body["stream"] != true => reply(&mut out, 200, &whole(&blocks)),
         Answers::With(blocks) => {
             out.write_all(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
             )?;
             events(&blocks).iter().try_for_each(|event| write_event(&mut out, event))
+        }
+        Answers::Cut(blocks) => {
+            out.write_all(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
+            )?;
+            let events = events(&blocks);
+            events.iter().take(events.len() / 2).try_for_each(|event| write_event(&mut out, event))
         }
         Answers::Fails(status) => {
             let error = json!({"type": "error", "error": {"type": "api_error", "message": format!("status {status}")}});
@@ -153,14 +164,27 @@ fn write_event(out: &mut TcpStream, event: &Value) -> std::io::Result<()> {
     out.write_all(format!("event: {kind}\ndata: {event}\n\n").as_bytes())
 }
 
-/// Returns the events that stream an answer.
-fn events(blocks: &[Value]) -> Vec<Value> {
+/// Returns an answer in one piece.
+fn whole(blocks: &[Value]) -> Value {
     static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     let id = format!("msg_{}", NUMBER.fetch_add(1, Ordering::SeqCst));
-    let mut events = vec![json!({"type": "message_start", "message": {
-        "id": id, "type": "message", "role": "assistant", "model": "claude-sonnet-4-20250514", "content": [],
-        "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 100, "output_tokens": 1},
-    }})];
+    json!({
+        "id": id, "type": "message", "role": "assistant", "model": "claude-sonnet-4-20250514", "content": blocks,
+        "stop_reason": stop_reason(blocks), "stop_sequence": null, "usage": {"input_tokens": 100, "output_tokens": 20},
+    })
+}
+
+fn stop_reason(blocks: &[Value]) -> &'static str {
+    if blocks.iter().any(|block| block["type"] == "tool_use") { "tool_use" } else { "end_turn" }
+}
+
+/// Returns the events that stream an answer.
+fn events(blocks: &[Value]) -> Vec<Value> {
+    let mut begun = whole(blocks);
+    begun["content"] = json!([]);
+    begun["stop_reason"] = Value::Null;
+    begun["usage"]["output_tokens"] = json!(1);
+    let mut events = vec![json!({"type": "message_start", "message": begun})];
     for (index, block) in blocks.iter().enumerate() {
         let is_call = block["type"] == "tool_use";
         let (empty, delta) = if is_call {
@@ -174,8 +198,7 @@ fn events(blocks: &[Value]) -> Vec<Value> {
         events.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
         events.push(json!({"type": "content_block_stop", "index": index}));
     }
-    let stop = if blocks.iter().any(|block| block["type"] == "tool_use") { "tool_use" } else { "end_turn" };
-    events.push(json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": {"output_tokens": 20}}));
+    events.push(json!({"type": "message_delta", "delta": {"stop_reason": stop_reason(blocks), "stop_sequence": null}, "usage": {"output_tokens": 20}}));
     events.push(json!({"type": "message_stop"}));
     events
 }

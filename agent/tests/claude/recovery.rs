@@ -15,8 +15,8 @@ use crate::world::{Store, World, cli};
 use crate::{copy, ledger, native, results};
 
 /// Waits until a file is there.
-fn wait_for(file: &Path) {
-    let until = Instant::now() + Duration::from_secs(30);
+pub(crate) fn wait_for(file: &Path) {
+    let until = Instant::now() + Duration::from_secs(60);
     while !file.exists() {
         assert!(Instant::now() < until, "{} does not come to be", file.display());
         std::thread::sleep(Duration::from_millis(10));

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
@@ -19,9 +20,19 @@ pub(crate) use foldlog::Store;
 pub(crate) fn cli() -> Option<PathBuf> {
     let found = std::env::var_os("FOLDLOG_CLAUDE_CLI").map(PathBuf::from).filter(|path| path.is_file());
     if found.is_none() {
-        println!("skipped: FOLDLOG_CLAUDE_CLI names no Claude Code program");
+        skipped("FOLDLOG_CLAUDE_CLI names no Claude Code program");
     }
     found
+}
+
+/// Reports why the test that runs in this thread is skipped, also in the file that `FOLDLOG_SKIPPED` names.
+pub(crate) fn skipped(reason: &str) {
+    println!("skipped: {reason}");
+    let Some(path) = std::env::var_os("FOLDLOG_SKIPPED") else { return };
+    let thread = std::thread::current();
+    let line = format!("{}: {reason}\n", thread.name().unwrap_or("a test"));
+    let file = fs::File::options().create(true).append(true).open(path);
+    file.and_then(|mut file| file.write_all(line.as_bytes())).unwrap();
 }
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -89,20 +100,9 @@ impl World {
         api: &Api,
         options: RunOptions,
     ) -> ClaudeAgentSDKAdapter {
-        let env = [
-            ("ANTHROPIC_BASE_URL", api.url()),
-            ("ANTHROPIC_API_KEY", "none".to_owned()),
-            ("CLAUDE_CODE_MAX_RETRIES", "1".to_owned()),
-        ];
-        let config = ClaudeAgentSDKClientConfig {
-            permission_mode: PermissionMode::DontAsk,
-            cwd: Some(self.workspace()),
-            env: env.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect(),
-            ..ClaudeAgentSDKClientConfig::default()
-        };
         ClaudeAgentSDKAdapter::new()
             .with_program("node", [cli.as_os_str().to_owned()])
-            .with_client_config(config)
+            .with_client_config(config(&self.workspace(), &api.url()))
             .with_options(options)
     }
 
@@ -113,6 +113,17 @@ impl World {
     pub(crate) fn asking(&self, text: &str) -> EvaluateOptions<'static> {
         let messages = vec![UserMessage { id: text.to_owned(), text: text.to_owned() }];
         EvaluateOptions { evaluation_id: Some("run".to_owned()), messages, ..EvaluateOptions::default() }
+    }
+}
+
+/// Configures a program that works in a folder and asks the API at `url`.
+pub(crate) fn config(workspace: &Path, url: &str) -> ClaudeAgentSDKClientConfig {
+    let env = [("ANTHROPIC_BASE_URL", url), ("ANTHROPIC_API_KEY", "none"), ("CLAUDE_CODE_MAX_RETRIES", "1")];
+    ClaudeAgentSDKClientConfig {
+        permission_mode: PermissionMode::DontAsk,
+        cwd: Some(workspace.to_owned()),
+        env: env.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect(),
+        ..ClaudeAgentSDKClientConfig::default()
     }
 }
 
