@@ -95,7 +95,7 @@ impl<'a> StateCapture<'a> {
 
 /// Records that a capture is not to be resumed any more, and why. So are the later captures that a rollback abandoned and
 /// that would lead to this one again. Returns the last record.
-pub(super) fn retire(
+pub(crate) fn retire(
     session: &Session,
     evaluation_id: &str,
     snapshot: &AdapterStateSnapshot,

@@ -42,6 +42,8 @@ mod strategy;
 mod validation;
 
 pub use capture::StateCapture;
+#[cfg(feature = "claude")]
+pub(crate) use capture::retire;
 pub use claude::ClaudeAgentSDKState;
 pub use composite::CompositeAdapterState;
 pub use diff::{FieldChange, StateDiff, diff_states};

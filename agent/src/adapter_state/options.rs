@@ -54,6 +54,9 @@ pub struct AdapterStateOptions {
     pub checkpoint: Option<CheckpointStrategy>,
     /// Time since its last activity after which a provider's session counts as expired.
     pub max_age: Duration,
+    /// Folders in which the provider ran before they were moved to the present one: a state that names one of them passes
+    /// the check of the folder.
+    pub moved_from: Vec<String>,
     /// What becomes of a state that is too large.
     pub oversized: OversizedState,
 }
@@ -67,6 +70,7 @@ impl Default for AdapterStateOptions {
             resume_mode: ResumeMode::default(),
             checkpoint: None,
             max_age: MAX_AGE,
+            moved_from: Vec::new(),
             oversized: OversizedState::default(),
         }
     }

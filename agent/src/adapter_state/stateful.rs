@@ -47,6 +47,7 @@ pub trait StatefulAdapter {
     fn resume_context<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> ResumeContext {
         ResumeContext {
             workspace_path: self.workspace_path().map(str::to_owned),
+            moved_from: self.state_options().map(|options| options.moved_from.clone()).unwrap_or_default(),
             prompt_name: prompt.name(),
             now: DateTime::from_timestamp_micros(state.clock().now_us()).unwrap_or_default(),
         }

@@ -10,7 +10,7 @@ use super::{AdapterState, AdapterStateSnapshot, CompositeAdapterState};
 /// Says what is checked before a provider's session is resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResumeValidation {
-    /// The folder, the prompt's name and the time of the last activity are those that are expected, no rollback
+    /// The folder, unless it was [moved](crate::adapter_state::AdapterStateOptions::moved_from), the prompt's name and the time of the last activity are those that are expected, no rollback
     /// abandoned the capture, and what [`Relaxed`](ResumeValidation::Relaxed) checks. A state that does not say one of
     /// them is refused.
     #[default]
@@ -37,6 +37,8 @@ impl ResumeValidation {
 pub struct ResumeContext {
     /// Folder in which the provider is to run; `None` if it runs in none.
     pub workspace_path: Option<String>,
+    /// Folders that were moved to that one.
+    pub moved_from: Vec<String>,
     /// Name of the prompt.
     pub prompt_name: String,
     /// Present time.
@@ -78,7 +80,9 @@ impl ResumeCheck {
     fn advice(self) -> &'static str {
         match self {
             ResumeCheck::Resumable | ResumeCheck::SessionId => "begin a fresh session",
-            ResumeCheck::WorkspacePath => "resume in the recorded folder, or validate less strictly",
+            ResumeCheck::WorkspacePath => {
+                "resume in the recorded folder, declare that it was moved here, or validate less strictly"
+            }
             ResumeCheck::PromptName => "resume with the recorded prompt, or validate less strictly",
             ResumeCheck::Recency => "begin a fresh session, allow a greater age, or validate less strictly",
             ResumeCheck::LivePath => {
@@ -213,7 +217,11 @@ impl Checking<'_> {
     fn same_folder(&self) -> Result<(), ResumeRefusal> {
         let recorded = self.snapshot.state.text("workspace_path");
         let expected = self.context.workspace_path.as_deref();
-        let holds = recorded.map(Path::new) == expected.map(Path::new);
+        let was_moved = |recorded: &str| {
+            expected.is_some()
+                && self.context.moved_from.iter().any(|before| Path::new(before) == Path::new(recorded))
+        };
+        let holds = recorded.map(Path::new) == expected.map(Path::new) || recorded.is_some_and(was_moved);
         self.require(holds, ResumeCheck::WorkspacePath, || quoted(recorded), || quoted(expected))
     }
 

@@ -29,8 +29,13 @@ fn the_strict_validation_refuses_another_folder_another_prompt_and_what_is_too_o
     assert_eq!(
         refusal.to_string(),
         "the state of adapter `claude_agent_sdk` in record 7 fails the check `workspace_path`: it says `/work`, and \
-         expected is `/other`: resume in the recorded folder, or validate less strictly"
+         expected is `/other`: resume in the recorded folder, declare that it was moved here, or validate less strictly"
     );
+    let moved_from = vec!["/first".to_owned(), "/work".to_owned()];
+    let moved = ResumeContext { workspace_path: Some("/other".into()), moved_from, ..context() };
+    assert_eq!(strict(claude("abc123"), moved.clone()), None, "a folder that was declared moved");
+    let nowhere = ResumeContext { workspace_path: None, ..moved };
+    assert_eq!(strict(claude("abc123"), nowhere).unwrap().check, ResumeCheck::WorkspacePath);
     let nowhere = ResumeContext { workspace_path: None, ..context() };
     let refusal = strict(claude("abc123"), nowhere).unwrap();
     assert_eq!((refusal.recorded.as_str(), refusal.expected.as_str()), ("`/work`", "nothing"));

@@ -80,7 +80,12 @@ pub(crate) fn complete(session_id: &str) -> ClaudeAgentSDKState {
 }
 
 pub(crate) fn context() -> ResumeContext {
-    ResumeContext { workspace_path: Some("/work".into()), prompt_name: "demo:review".into(), now: at(30) }
+    ResumeContext {
+        workspace_path: Some("/work".into()),
+        moved_from: Vec::new(),
+        prompt_name: "demo:review".into(),
+        now: at(30),
+    }
 }
 
 pub(crate) fn on_every_occasion() -> AdapterStateOptions {

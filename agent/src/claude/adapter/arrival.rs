@@ -95,6 +95,18 @@ pub(super) enum FailureOf {
 }
 
 impl Failure {
+    /// Makes the failure of a run whose program was not started.
+    pub(super) fn before_start(reason: String) -> Failure {
+        Failure {
+            kind: FailureOf::Other,
+            is_response: false,
+            is_retryable: false,
+            text: reason,
+            exit_code: None,
+            stderr: String::new(),
+        }
+    }
+
     pub(super) fn of(error: &ClientError) -> Failure {
         use crate::claude::ErrorKind as Kind;
         let kind = match error.kind() {

@@ -5,12 +5,14 @@ use foldlog::tools::ToolRunner;
 use foldlog::{CallOrigin, Cause, Session};
 use uuid::Uuid;
 
-use super::transcript::CallResult;
+use super::ClaudeAgentSDKAdapter;
+use super::config::ProgramHome;
+use super::transcript::{self, CallResult, Transcripts};
 use crate::adapter_state::{
     AdapterResume, AdapterState, AdapterStateSnapshot, AdapterStateType, CaptureOccasion,
-    ClaudeAgentSDKState, ResumeMode,
+    ClaudeAgentSDKState, ResumeMode, StatefulAdapter, retire,
 };
-use crate::error::Result;
+use crate::error::{Error, Phase, Result};
 use crate::inner_loop::{Journal, OpenTurn, asked_call};
 
 /// Text that the program is told where the host says nothing.
@@ -52,6 +54,91 @@ impl Provided {
     /// Returns the id of the session in which the run goes on.
     pub(super) fn id(&self) -> &str {
         self.begins.as_deref().or(self.resumes.as_deref()).unwrap_or_default()
+    }
+}
+
+/// Holds the session of the program in which a run begins or goes on.
+pub(super) struct Found {
+    pub(super) provided: Provided,
+    /// Capture of the session that goes on.
+    pub(super) resumed: Option<AdapterStateSnapshot>,
+    /// Transcripts that the log holds, if they were read.
+    pub(super) transcripts: Option<Transcripts>,
+}
+
+impl Found {
+    fn of(provided: Provided) -> Found {
+        Found { provided, resumed: None, transcripts: None }
+    }
+}
+
+impl ClaudeAgentSDKAdapter {
+    /// Chooses the session of the program in which the run begins or goes on.
+    pub(super) fn provided(
+        &self,
+        given: Option<AdapterResume>,
+        is_fresh: bool,
+        evaluation: &str,
+        (session, is_recorded): (&Session, bool),
+    ) -> Result<Found> {
+        let kept = self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none());
+        let fork = kept.as_ref().and_then(|kept| kept.fork.clone());
+        let id = choose_id(session, is_recorded, fork)?;
+        if let Some(kept) = kept {
+            let begins = kept.fork.map(|_| id);
+            return Ok(Found::of(Provided { begins, resumes: Some(kept.id), at_entry: None }));
+        }
+        let latest = match given {
+            Some(given) => Some((given, true)),
+            None if is_fresh => None,
+            None => latest(session, evaluation)?
+                .map(|latest| (AdapterResume { mode: self.states.resume_mode, ..latest }, false)),
+        };
+        let Some((resume, is_given)) = latest else { return Ok(Found::of(Provided::fresh(id))) };
+        let Some(state) = resume.snapshot.state.read::<ClaudeAgentSDKState>()? else {
+            let name = foldlog::escape::text(resume.snapshot.state.adapter_type()).to_string();
+            let reason = format!("the state of adapter `{name}` is none of this one");
+            return Err(Error::evaluation(Phase::Request, "", reason));
+        };
+        let transcripts = match self.home {
+            ProgramHome::Users => None,
+            _ => Some(transcript::transcripts(session)?),
+        };
+        let is_there = transcripts.as_ref().is_none_or(|all| all.contains_key(&state.session_id))
+            || self.kept_file_is_there(&state.session_id, (session, is_recorded))?;
+        let provided = match (is_there, is_given) {
+            (true, _) => Provided::resuming(&resume, &state, id),
+            // The program was killed before it told a line: there is nothing to resume.
+            (false, false) => {
+                retire(session, evaluation, &resume.snapshot, CaptureOccasion::Expired)?;
+                return Ok(Found { provided: Provided::fresh(id), resumed: None, transcripts });
+            }
+            (false, true) => {
+                let adapter = self.adapter_type().to_owned();
+                return Err(Error::SessionExpired { adapter, session_id: state.session_id });
+            }
+        };
+        Ok(Found { provided, resumed: Some(resume.snapshot), transcripts })
+    }
+
+    /// Returns whether a folder that the host keeps has the transcript of a session. A replay is told what was so then.
+    fn kept_file_is_there(&self, id: &str, (session, is_recorded): (&Session, bool)) -> Result<bool> {
+        let ProgramHome::Kept(folder) = &self.home else { return Ok(false) };
+        let is_there = || {
+            let projects = std::fs::read_dir(folder.join("projects")).into_iter().flatten().flatten();
+            projects.into_iter().any(|project| project.path().join(format!("{id}.jsonl")).is_file())
+        };
+        if is_recorded { Ok(session.observe(IS_THERE, is_there)?) } else { Ok(is_there()) }
+    }
+
+    /// Records that the session of the program in which an evaluation went on is not there any more, so that the next run
+    /// begins a fresh one.
+    pub(super) fn let_go(&self, session: &Session, evaluation: &str) -> Result<()> {
+        self.reset_session();
+        match latest(session, evaluation)? {
+            Some(latest) => retire(session, evaluation, &latest.snapshot, CaptureOccasion::Expired).map(drop),
+            None => Ok(()),
+        }
     }
 }
 
@@ -117,12 +204,15 @@ pub(super) fn results(messages: &[ConversationMessage]) -> Vec<CallResult> {
     messages.iter().filter(|message| message.role == Role::Tool).filter_map(of).collect()
 }
 
+/// Name of the observations that say whether the program's file of a session was found.
+const IS_THERE: &str = "claude.file_is_there";
+
 /// Name of the observations of ids that are chosen for the program's sessions.
 const CHOSEN: &str = "claude.session_id";
 
-/// Chooses an id for a session of the program. A replay chooses the same.
-pub(super) fn choose_id(session: &Session, is_recorded: bool) -> Result<String> {
-    let choose = || Uuid::new_v4().to_string();
+/// Chooses an id for a session of the program: `chosen`, if the host has chosen one. A replay chooses the same.
+pub(super) fn choose_id(session: &Session, is_recorded: bool, chosen: Option<String>) -> Result<String> {
+    let choose = || chosen.unwrap_or_else(|| Uuid::new_v4().to_string());
     if is_recorded { Ok(session.observe(CHOSEN, choose)?) } else { Ok(choose()) }
 }
 
@@ -131,11 +221,11 @@ pub(super) fn latest(session: &Session, evaluation: &str) -> Result<Option<Adapt
     let captures: Vec<AdapterStateSnapshot> =
         session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from).collect();
     let is_own = |one: &&AdapterStateSnapshot| {
-        one.evaluation_id == evaluation
-            && one.state.adapter_type() == ClaudeAgentSDKState::ADAPTER_TYPE
-            && one.occasion != CaptureOccasion::Expired.name()
+        one.evaluation_id == evaluation && one.state.adapter_type() == ClaudeAgentSDKState::ADAPTER_TYPE
     };
-    let Some(snapshot) = captures.iter().filter(is_own).rfind(|one| one.is_live).cloned() else {
+    let last = captures.iter().filter(is_own).rfind(|one| one.is_live);
+    // What was captured before the session expired is of that one.
+    let Some(snapshot) = last.filter(|last| last.occasion != CaptureOccasion::Expired.name()).cloned() else {
         return Ok(None);
     };
     let is_abandoned =

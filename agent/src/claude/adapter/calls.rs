@@ -13,7 +13,7 @@
 //! | runs `Task` | nothing: the calls of the sub-agent are calls of their own |
 //!
 //! A call that has to wait is held in its reply: calls run one after the other, in the order in which they arrive, but that
-//! those that only read, such as `Read`, run together. These capture nothing.
+//! those of one answer that only read, such as `Read`, run together. These capture nothing.
 //!
 //! # Invariants
 //!
@@ -184,7 +184,7 @@ impl<'a> Calls<'a> {
     /// run does then.
     pub(super) fn take(&mut self, arrived: Waiting, heard: &mut Recorders<'_>) -> Result<Then> {
         if let Some(reads_only) = self.begins(&arrived.0)
-            && (self.is_over || !self.waiting.is_empty() || self.conflicts(reads_only))
+            && (self.is_over || !self.waiting.is_empty() || self.conflicts(&arrived.0, reads_only, heard))
         {
             self.waiting.push_back(arrived);
             return Ok(Then::GoOn);
@@ -195,7 +195,7 @@ impl<'a> Calls<'a> {
     /// Takes the next call that waited and need not wait any more; `None` if there is none.
     pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<Then>> {
         let Some((first, _)) = self.waiting.front().filter(|_| !self.is_over) else { return Ok(None) };
-        if self.begins(first).is_some_and(|reads_only| self.conflicts(reads_only)) {
+        if self.begins(first).is_some_and(|reads_only| self.conflicts(first, reads_only, heard)) {
             return Ok(None);
         }
         match self.waiting.pop_front() {
@@ -226,9 +226,18 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Returns whether a call has to wait for one that is open.
-    fn conflicts(&self, reads_only: bool) -> bool {
+    /// Returns whether a call has to wait for one that is open: unless both only read, and also where that one is of the answer
+    /// before, whose turn is recorded first.
+    fn conflicts(&self, arrival: &Arrival, reads_only: bool, heard: &Recorders<'_>) -> bool {
+        let (Arrival::Call { tool_use_id, .. }
+        | Arrival::Hook { tool_use_id, .. }
+        | Arrival::Permission { tool_use_id, .. }) = arrival
+        else {
+            return false;
+        };
+        let runs = |call_id: &str| self.open.contains_key(call_id);
         self.open.values().any(|(_, other_reads_only)| !(reads_only && *other_reads_only))
+            || tool_use_id.as_deref().is_some_and(|call_id| heard.is_behind(call_id, runs))
     }
 
     fn take_now(&mut self, (arrival, reply_to): Waiting, heard: &mut Recorders<'_>) -> Result<Then> {

@@ -166,6 +166,13 @@ impl Recorder {
             || self.gathered.iter().flat_map(|gathered| &gathered.calls).any(|call| call.call_id == call_id)
     }
 
+    /// Returns whether a call belongs to another answer than the open one, of which a call runs: the turn of the open one
+    /// comes first.
+    fn is_behind(&self, call_id: &str, runs: impl Fn(&str) -> bool) -> bool {
+        let open = self.open.iter().flat_map(|open| &open.calls);
+        self.known(call_id).is_none() && open.into_iter().any(|(call, _)| runs(&call.call_id))
+    }
+
     /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded.
     fn known(&self, call_id: &str) -> Option<Option<CallOrigin>> {
         let open = self.open.as_ref()?;
@@ -371,11 +378,23 @@ impl<'a> Recorders<'a> {
 
     /// Returns the conversation that asked for a call; that of the run if none is known to.
     pub(super) fn asking(&mut self, call_id: &str) -> &mut Recorder {
-        let asks = |(_, recorder): &(&String, &mut Recorder)| recorder.asks_for(call_id);
-        match self.children.iter_mut().find(asks).filter(|_| !self.own.asks_for(call_id)) {
-            Some((_, recorder)) => recorder,
+        match self.child_asking(call_id) {
+            Some(parent) => self.children.get_mut(&parent).unwrap_or(&mut self.own),
             None => &mut self.own,
         }
+    }
+
+    /// Returns the call of the sub-agent that asked for a call; `None` if none is known to.
+    fn child_asking(&self, call_id: &str) -> Option<String> {
+        let asks = |(_, recorder): &(&String, &Recorder)| recorder.asks_for(call_id);
+        let found = self.children.iter().find(asks).filter(|_| !self.own.asks_for(call_id));
+        found.map(|(parent, _)| parent.clone())
+    }
+
+    /// Returns whether a call has to wait for calls of the answer before it. `runs` says which calls run.
+    pub(super) fn is_behind(&self, call_id: &str, runs: impl Fn(&str) -> bool) -> bool {
+        let asking = self.child_asking(call_id).and_then(|parent| self.children.get(&parent));
+        asking.unwrap_or(&self.own).is_behind(call_id, runs)
     }
 
     /// Ends the conversation of the sub-agent that a call began.

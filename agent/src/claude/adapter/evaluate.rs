@@ -1,6 +1,7 @@
 //! The steps of an evaluation, from the rendered prompt to its response.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
@@ -13,9 +14,9 @@ use serde_json::json;
 
 use super::approvals::{self, Approved};
 use super::arrival::{Arrival, Arrivals, Arrived, Failure, Forward, pump};
-use super::begin::{self, Provided, close_open};
+use super::begin::{self, Found, Provided, close_open};
 use super::calls::Calls;
-use super::config::{OutputBy, ProgramHome};
+use super::config::OutputBy;
 use super::conversation::{Recorder, Recorders};
 use super::failure;
 use super::home::Folders;
@@ -25,8 +26,8 @@ use super::transcript::{self, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
 use crate::adapter::{EvaluateOptions, Opened, PromptResponse, ResumeFrom, executed, open, response};
 use crate::adapter_state::{
-    AdapterResume, AdapterState, AdapterStateOptions, AdapterStateSnapshot, AdapterStateType,
-    CaptureOccasion, CapturedState, ClaudeAgentSDKState, StateCapture, StatefulAdapter,
+    AdapterStateOptions, AdapterStateSnapshot, AdapterStateType, CaptureOccasion, CapturedState,
+    ClaudeAgentSDKState, StateCapture, StatefulAdapter,
 };
 use crate::budget::track;
 use crate::claude::{BridgedTool, Client, ClientOptions, TurnResult};
@@ -71,7 +72,8 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExpired`] if the program does not know the session that is resumed, or its transcript is lost;
+    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or its transcript is lost: where
+    /// they name none, a fresh session is told the conversation instead, and the log says so;
     /// [`Error::OutputInvalid`] and [`Error::OutputMissing`] if the run ended well and gave no such output;
     /// [`Error::Suspended`] if a tool asks a person; [`Error::PromptEvaluation`] and [`Error::Throttled`] if the program or
     /// its provider failed; [`Error::ConversationStateMismatch`], [`Error::ToolIdempotency`],
@@ -79,6 +81,38 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     /// [`ProviderAdapter::evaluate`](crate::ProviderAdapter::evaluate) has them. After each of them the evaluation can be
     /// resumed.
     fn evaluate_with_state<O>(
+        &self,
+        prompt: &Prompt<O>,
+        state: &ExecutionState,
+        mut options: EvaluateOptions<'_>,
+    ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
+        let is_strict = matches!(options.resume_from, ResumeFrom::Adapter(_));
+        match self.evaluate_once(prompt, state, options.reborrow()) {
+            // The log says that the session is no longer there, so the evaluation begins a fresh one.
+            Err(Error::SessionExpired { .. }) if !is_strict => {
+                options.resume_from = ResumeFrom::Auto;
+                self.evaluate_once(prompt, state, options)
+            }
+            evaluated => evaluated,
+        }
+    }
+}
+
+/// Holds how a run ended.
+struct Ended {
+    journal: Journal,
+    outcome: Outcome,
+    result: Option<Box<TurnResult>>,
+    /// Output, if the run gave one.
+    output: Option<String>,
+    failed: Option<Error>,
+    captured: CapturedState,
+    is_resume: bool,
+}
+
+impl ClaudeAgentSDKAdapter {
+    /// Evaluates a prompt in one session of the program.
+    fn evaluate_once<O>(
         &self,
         prompt: &Prompt<O>,
         state: &ExecutionState,
@@ -98,6 +132,7 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
                 None
             }
         };
+        let is_given = given.is_some();
         let Opened { mut journal, mut start, identity, is_resume } = open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
             return Ok((response(prompt, &journal, last, start.refused)?, None));
@@ -149,94 +184,17 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
             began_us: self.now_us(state, is_recorded)?,
         };
         let ended = self.run((prompt, &rendered), state, (journal, start), ready, &options)?;
+        if let Some(Error::SessionExpired { .. }) = ended.failed.as_ref().filter(|_| !is_given) {
+            self.let_go(session, ended.journal.evaluation())?;
+        }
         self.finish((prompt, session), ended, &options, began)
     }
-}
 
-/// Holds the session of the program in which a run begins or goes on.
-struct Found {
-    provided: Provided,
-    /// Capture of the session that goes on.
-    resumed: Option<AdapterStateSnapshot>,
-    /// Transcripts that the log holds, if they were read.
-    transcripts: Option<Transcripts>,
-}
-
-impl Found {
-    fn of(provided: Provided) -> Found {
-        Found { provided, resumed: None, transcripts: None }
-    }
-}
-
-/// Holds how a run ended.
-struct Ended {
-    journal: Journal,
-    outcome: Outcome,
-    result: Option<Box<TurnResult>>,
-    /// Output, if the run gave one.
-    output: Option<String>,
-    failed: Option<Error>,
-    captured: CapturedState,
-    is_resume: bool,
-}
-
-impl ClaudeAgentSDKAdapter {
     fn now_us(&self, state: &ExecutionState, is_recorded: bool) -> Result<i64> {
         if is_recorded {
             return Ok(state.session().now()?.timestamp_micros());
         }
         Ok(state.clock().now_us())
-    }
-
-    /// Chooses the session of the program in which the run begins or goes on.
-    fn provided(
-        &self,
-        given: Option<AdapterResume>,
-        is_fresh: bool,
-        evaluation: &str,
-        (session, is_recorded): (&Session, bool),
-    ) -> Result<Found> {
-        let id = begin::choose_id(session, is_recorded)?;
-        if let Some(kept) =
-            self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none())
-        {
-            return Ok(Found::of(Provided { begins: kept.fork, resumes: Some(kept.id), at_entry: None }));
-        }
-        let latest = match given {
-            Some(given) => Some((given, true)),
-            None if is_fresh => None,
-            None => begin::latest(session, evaluation)?
-                .map(|latest| (AdapterResume { mode: self.states.resume_mode, ..latest }, false)),
-        };
-        let Some((resume, is_given)) = latest else { return Ok(Found::of(Provided::fresh(id))) };
-        let Some(state) = resume.snapshot.state.read::<ClaudeAgentSDKState>()? else {
-            let name = foldlog::escape::text(resume.snapshot.state.adapter_type()).to_string();
-            let reason = format!("the state of adapter `{name}` is none of this one");
-            return Err(Error::evaluation(Phase::Request, "", reason));
-        };
-        let transcripts = match self.home {
-            ProgramHome::Users => None,
-            _ => Some(transcript::transcripts(session)?),
-        };
-        let is_there = transcripts.as_ref().is_none_or(|all| all.contains_key(&state.session_id))
-            || self.kept_file_is_there(&state.session_id);
-        let provided = match (is_there, is_given) {
-            (true, _) => Provided::resuming(&resume, &state, id),
-            // The program was killed before it told a line: there is nothing to resume.
-            (false, false) => Provided::fresh(id),
-            (false, true) => {
-                let adapter = self.adapter_type().to_owned();
-                return Err(Error::SessionExpired { adapter, session_id: state.session_id });
-            }
-        };
-        Ok(Found { provided, resumed: Some(resume.snapshot), transcripts })
-    }
-
-    /// Returns whether a folder that the host keeps has the transcript of a session.
-    fn kept_file_is_there(&self, id: &str) -> bool {
-        let ProgramHome::Kept(folder) = &self.home else { return false };
-        let projects = std::fs::read_dir(folder.join("projects")).into_iter().flatten().flatten();
-        projects.into_iter().any(|project| project.path().join(format!("{id}.jsonl")).is_file())
     }
 
     /// Runs the program, or replays its run.
@@ -312,22 +270,35 @@ impl ClaudeAgentSDKAdapter {
                 run.arrivals.started(|| None)?;
                 run.run()
             }
-            false => {
-                self.searched.end_orphan(session)?;
-                let folders = Folders::make(&self.home, self.client.cwd.as_deref(), &prompt.name())?;
-                self.write_transcript(&mut ready, &folders, prompt)?;
-                let _lock = folders.lock(&ready.provided, &prompt.name())?;
-                let with = self.client_options(
-                    (prompt, rendered),
-                    &ready.provided,
-                    &folders,
-                    (&tools, options.deadline),
-                );
-                self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
-            }
+            false => match self.prepare(&mut ready, prompt) {
+                Ok((folders, _lock)) => {
+                    let with = self.client_options(
+                        (prompt, rendered),
+                        &ready.provided,
+                        &folders,
+                        (&tools, options.deadline),
+                    );
+                    self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
+                }
+                Err(Error::PromptEvaluation { reason, .. }) => {
+                    run.arrivals.started(|| None)?;
+                    run.arrivals.first = Some(Arrival::Ended(Some(Failure::before_start(reason))));
+                    run.run()
+                }
+                Err(error) => return Err(error),
+            },
         };
         ran?;
         self.end(run, &ready)
+    }
+
+    /// Makes ready what the program works with: no other program, its folders, its transcript, and the lock of its session.
+    fn prepare<O>(&self, ready: &mut Ready<'_>, prompt: &Prompt<O>) -> Result<(Folders, File)> {
+        self.searched.end_orphan(ready.session)?;
+        let folders = Folders::make(&self.home, self.client.cwd.as_deref(), &prompt.name())?;
+        self.write_transcript(ready, &folders, prompt)?;
+        let lock = folders.lock(&ready.provided, &prompt.name())?;
+        Ok((folders, lock))
     }
 
     /// Writes the transcript of the session that is resumed to where the program looks for it.
@@ -343,12 +314,9 @@ impl ClaudeAgentSDKAdapter {
             None => transcript::transcripts(ready.session)?,
         };
         let results = begin::results(&ready.messages);
-        match transcript::whole(all, id, &results) {
-            Some(lines) => {
-                transcript::write(&transcript::file_of(config, &folders.cwd, id), &lines, &prompt.name())
-            }
-            None => Ok(()),
-        }
+        let lines = transcript::whole(all, id, &results);
+        let file = transcript::file_of(config, &folders.cwd, id);
+        transcript::write(&file, lines.as_deref(), &results, &prompt.name())
     }
 
     /// Records how a run ended.

@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A file that is there is not written over.
+//! 1. A file that is there is not written over. The results that it lacks are added to it.
 //! 2. No call that the log says committed is missing in what is written.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -213,16 +213,40 @@ pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     config.join("projects").join(cut).join(format!("{id}.jsonl"))
 }
 
-/// Writes a transcript to its file, unless it is there.
-pub(super) fn write(file: &Path, lines: &[String], prompt: &str) -> Result<()> {
+/// Adds the results to the file of a transcript that it lacks: the program was killed before it wrote them.
+fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
+    let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
+    let mut held = Transcript { entries: text.lines().map(|line| Entry::new(line.to_owned())).collect() };
+    let before = held.entries.len();
+    held.complete(results);
+    // The last line may be torn.
+    let mut added = if text.is_empty() || text.ends_with('\n') { String::new() } else { "\n".to_owned() };
+    for entry in held.entries.iter().skip(before) {
+        added += &entry.line;
+        added.push('\n');
+    }
+    if held.entries.len() == before {
+        return Ok(());
+    }
+    fs::File::options().append(true).open(file)?.write_all(added.as_bytes())
+}
+
+/// Writes a transcript to its file, or the results that it lacks, if it is there. `lines` is `None` if the log holds no
+/// transcript.
+pub(super) fn write(
+    file: &Path,
+    lines: Option<&[String]>,
+    results: &[CallResult],
+    prompt: &str,
+) -> Result<()> {
     let written = || -> io::Result<()> {
+        let Some(lines) = lines.filter(|_| !file.exists()) else {
+            return if file.exists() { add_results(file, results) } else { Ok(()) };
+        };
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let mut file = match fs::File::create_new(file) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            file => io::BufWriter::new(file?),
-        };
+        let mut file = io::BufWriter::new(fs::File::create_new(file)?);
         for line in lines {
             file.write_all(line.as_bytes())?;
             file.write_all(b"\n")?;

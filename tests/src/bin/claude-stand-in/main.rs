@@ -32,8 +32,9 @@
 //! | `{"exit":1}`, `{"die":9}` | ends, by a code or a signal |
 //! | `{"hold":true}` | goes on for ever, whatever the host does |
 //!
-//! In texts, `$session` is the id of the session, `$cwd` the working folder, `$prompt` the last prompt, `$history` all
-//! prompts of the session, joined by `|`, and `$results` the results of its calls, `id: text` each, joined alike. After the last step it waits for the end of its input, and exits with 0.
+//! In texts, `$session` is the id of the session, `$cwd` the working folder, `$files` the names in it, `$prompt` the last
+//! prompt, `$history` all prompts of the session, joined by `|`, and `$results` the results of its calls, `id: text` each,
+//! joined alike. After the last step it waits for the end of its input, and exits with 0.
 //!
 //! `interrupt`, unless the script hears it, cancels what the host was asked for, ends the turn with an `aborted_` result,
 //! and goes on at the next `turn`. `set_model`, `set_permission_mode` and `mcp_status` are answered; others are refused.

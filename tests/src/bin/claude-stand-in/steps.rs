@@ -358,6 +358,15 @@ impl Player {
         self.started.value("--permission-mode").unwrap_or("default")
     }
 
+    /// Returns the names of what stands in the working folder.
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.started.cwd).expect("the working folder can be read").flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
     /// Returns a step with its placeholders filled in.
     fn filled(&self, step: &Value) -> Value {
         match step {
@@ -366,6 +375,7 @@ impl Player {
                 .replace("$cwd", &self.started.cwd.to_string_lossy())
                 .replace("$prompt", &self.prompt)
                 .replace("$history", &self.session.prompts().join("|"))
+                .replace("$files", &self.files().join("|"))
                 .replace("$results", &self.session.results().join("|"))
                 .into(),
             Value::Array(items) => items.iter().map(|item| self.filled(item)).collect(),

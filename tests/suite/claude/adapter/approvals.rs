@@ -4,7 +4,7 @@ use foldlog::conversation::Role;
 use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{PendingQuestion, Settlement};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, RunOptions};
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
 use foldlog_agent::{Error, MarkdownSection, Prompt};
 use serde_json::{Value, json};
 
@@ -109,10 +109,10 @@ impl Tool for Ask {
 }
 
 /// The approved call runs before the program does, by a recovery or by the evaluation itself, and the program is told its
-/// result.
+/// result: in a transcript that is written back, or in the file that a folder of the host holds.
 #[test]
 fn a_tool_of_the_host_that_asks_runs_once_it_is_approved() {
-    for recovers in [true, false] {
+    for (recovers, is_kept) in [(true, false), (false, true)] {
         let world = World::new(&json!([{"turn": true}, {"model": [
             {"text": "first", "calls": [{"tool": "ask", "input": {"text": "one"}}], "mirror": true},
             {"text": "$results"},
@@ -121,7 +121,10 @@ fn a_tool_of_the_host_that_asks_runs_once_it_is_approved() {
             let prompt = Prompt::text("tests", "asking")
                 .with_section(MarkdownSection::new("task", "Write the page."))
                 .with_tools(ToolRegistry::new().with(Ask));
-            let adapter = host.adapter();
+            let adapter = match is_kept {
+                true => host.adapter().with_home(ProgramHome::Kept(world.stand_in.path("kept"))),
+                false => host.adapter(),
+            };
             let evaluate = || adapter.evaluate(&prompt, &host.state, asking("Go."));
             let asked = question(host, evaluate());
             assert_eq!(asked.question, "Add one?");

@@ -6,7 +6,9 @@ mod calls;
 mod failing;
 mod flow;
 mod limits;
+mod native;
 mod options;
 mod output;
-
+mod recovery;
+mod stateful;
 pub(crate) mod world;

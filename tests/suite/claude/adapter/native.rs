@@ -1,0 +1,278 @@
+//! Calls of the program's own tools: each is a transaction of the engine's, though the program runs it.
+
+use std::fs;
+
+use foldlog::conversation::Role::{Assistant, Tool, User};
+use foldlog_agent::claude::RunOptions;
+use foldlog_agent::{Error, Phase};
+use serde_json::{Value, json};
+
+use super::world::{EVALUATION, Host, World, native};
+
+/// Evaluates with some of the program's own tools.
+fn ask(host: &Host, tools: &[&str]) -> Result<String, Error> {
+    let adapter = host.adapter().with_options(native(tools));
+    Ok(host.ask_with(&adapter, "Go.")?.text)
+}
+
+fn ended(calls: &[(&str, &str)]) -> Vec<(String, String)> {
+    calls.iter().map(|(tool, outcome)| ((*tool).to_owned(), (*outcome).to_owned())).collect()
+}
+
+/// Returns what the host told the program and its model after a call.
+fn contexts(world: &World) -> Vec<String> {
+    let heard = world.stand_in.heard();
+    let context = |line: &Value| {
+        let text = &line["response"]["response"]["hookSpecificOutput"]["additionalContext"];
+        text.as_str().map(str::to_owned)
+    };
+    heard.iter().filter_map(context).collect()
+}
+
+/// The next call finds the workspace as it was before the one that failed, and the model is told so.
+#[test]
+fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Write", "input": {"file_path": "page"}, "write": {"page": "one"}},
+        {"native": "Write", "input": {"file_path": "page"}, "write": {"page": "two", "other/deep": "x"}, "remove": [],
+            "fails": "the disk is full"},
+        {"text": "$files"}, {"result": "$files|$results"},
+    ]));
+    world.run(|host| {
+        let text = ask(host, &["Write"]).unwrap();
+        assert_eq!(text, "page|toolu_1: ok|toolu_2: the disk is full");
+        let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
+        assert_eq!(roles, [User, Assistant, Tool, Assistant, Tool, Assistant]);
+    });
+    assert_eq!(world.file("page").as_deref(), Some("one"));
+    assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Write", "failed")]));
+    assert_eq!(contexts(&world), ["The call failed. What it changed in the workspace was rolled back."]);
+}
+
+/// A command that exits with another code than 0 has failed, unless the host says otherwise.
+#[test]
+fn a_command_that_exits_with_another_code_is_a_failed_call() {
+    let script = json!([
+        {"turn": true},
+        {"native": "Bash", "input": {"command": "false"}, "write": {"page": "half"},
+            "output": {"stdout": "out", "stderr": "err", "exitCode": 3, "interrupted": false}},
+        {"native": "Bash", "input": {"command": "true"}, "write": {"log": "whole"},
+            "output": {"stdout": "out", "stderr": "", "exitCode": 0, "interrupted": false}},
+        {"text": "ok"}, {"result": "ok"},
+    ]);
+    let world = World::new(&script);
+    world.run(|host| assert_eq!(ask(host, &["Bash"]).unwrap(), "ok"));
+    assert_eq!((world.file("page"), world.file("log").as_deref()), (None, Some("whole")));
+    assert_eq!(world.ledger(), ended(&[("Bash", "failed"), ("Bash", "committed")]));
+
+    let lenient = World::new(&script);
+    lenient.run(|host| {
+        let options = RunOptions { exit_code_fails: false, ..native(&["Bash"]) };
+        host.ask_with(&host.adapter().with_options(options), "Go.").unwrap();
+    });
+    assert_eq!(lenient.file("page").as_deref(), Some("half"));
+    assert_eq!(lenient.ledger(), ended(&[("Bash", "committed"), ("Bash", "committed")]));
+}
+
+/// A command that was interrupted says so in its output.
+#[test]
+fn a_command_that_was_interrupted_is_a_failed_call() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Bash", "input": {}, "write": {"page": "half"}, "output": {"stdout": "", "stderr": "", "interrupted": true}},
+        {"text": "ok"}, {"result": "ok"},
+    ]));
+    world.run(|host| assert_eq!(ask(host, &["Bash"]).unwrap(), "ok"));
+    assert_eq!((world.file("page"), world.ledger()), (None, ended(&[("Bash", "failed")])));
+}
+
+/// No hook tells of the end: the result that the model is given does.
+#[test]
+fn a_call_whose_end_no_hook_tells_ends_with_its_result() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Write", "input": {}, "write": {"page": "one"}, "untold": true},
+        {"native": "Write", "input": {}, "write": {"page": "two"}, "fails": "no", "untold": true},
+        {"text": "ok"}, {"result": "ok"},
+    ]));
+    world.run(|host| {
+        assert_eq!(ask(host, &["Write"]).unwrap(), "ok");
+        assert_eq!(host.said()[2], (Tool, "ok".to_owned()));
+        assert_eq!(host.said()[4], (Tool, "no".to_owned()));
+    });
+    assert_eq!(world.file("page").as_deref(), Some("one"));
+    assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Write", "failed")]));
+}
+
+/// Neither a hook nor a result: the program's end is the end of the call.
+#[test]
+fn a_call_whose_end_nobody_tells_is_rolled_back_at_the_end_of_the_run() {
+    let hook = |event: &str| hook_of(event, "t1", "Write");
+    let world = World::new(&json!([
+        {"turn": true},
+        {"emit": {"type": "assistant", "parent_tool_use_id": null, "session_id": "$session", "message": {"id": "m", "model": "m",
+            "content": [{"type": "tool_use", "id": "t1", "name": "Write", "input": {}}]}}},
+        {"ask": hook("PreToolUse")}, {"write": {"page": "half"}}, {"text": "ok"}, {"result": "ok"},
+    ]));
+    world.run(|host| assert_eq!(ask(host, &["Write"]).unwrap(), "ok"));
+    assert_eq!((world.file("page"), world.ledger()), (None, ended(&[("Write", "failed")])));
+}
+
+#[test]
+fn a_program_that_dies_within_a_call_leaves_a_workspace_that_is_rolled_back_and_a_run_that_is_resumed() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Write", "input": {}, "write": {"page": "one"}}, {"mirror": true},
+        {"native": "Bash", "input": {}, "write": {"page": "half"}, "die": 9},
+    ]));
+    world.run(|host| {
+        let error = ask(host, &["Write", "Bash"]).unwrap_err();
+        assert!(error.to_string().contains("signal 9"), "{error}");
+    });
+    assert_eq!(world.file("page").as_deref(), Some("one"));
+    assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Bash", "failed")]));
+    world.stand_in.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
+    world.run_unreplayed(|host| {
+        let text = ask(host, &["Write", "Bash"]).unwrap();
+        assert!(text.starts_with("toolu_1: ok"), "{text}");
+    });
+}
+
+/// No permission mode makes a tool run that the host did not name, and none runs where nobody waits for it.
+#[test]
+fn a_tool_that_is_not_on_the_list_and_one_in_the_background_do_not_run() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Write", "input": {}, "write": {"page": "one"}},
+        {"native": "Bash", "input": {"command": "sleep 9", "run_in_background": true}, "write": {"page": "two"}},
+        {"text": "ok"}, {"result": "ok"},
+    ]));
+    world.run(|host| {
+        assert_eq!(ask(host, &["Bash"]).unwrap(), "ok");
+        let results: Vec<_> =
+            host.said().into_iter().filter(|(role, _)| *role == Tool).map(|(_, text)| text).collect();
+        assert_eq!(results[0], "The tool `Write` is not allowed here.");
+        assert!(results[1].contains("run it in the foreground"), "{results:?}");
+    });
+    assert_eq!(world.file("page"), None);
+    assert!(world.ledger().iter().all(|(_, outcome)| outcome != "committed"), "{:?}", world.ledger());
+}
+
+/// Returns the frame by which the program tells of a call.
+fn hook_of(event: &str, id: &str, tool: &str) -> Value {
+    json!({"subtype": "hook_callback", "callback_id": event, "tool_use_id": id, "input": {"hook_event_name": event,
+        "tool_name": tool, "tool_input": {}, "tool_use_id": id, "tool_response": "ok"}})
+}
+
+/// Returns an answer that asks for calls of one tool.
+fn asks(tool: &str, ids: &[&str]) -> Value {
+    let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
+    let calls: Vec<_> = ids.iter().map(call).collect();
+    json!({"emit": {"type": "assistant", "parent_tool_use_id": null, "session_id": "$session",
+        "message": {"id": "m", "model": "m", "content": calls}}})
+}
+
+/// The program may begin a tool before the answer is whole. What comes of the answer behind that is an answer of its own, and
+/// to record it closed the call that ran: as one that never ran, or, where it held the workspace, never at all.
+#[test]
+fn calls_of_an_answer_that_comes_in_parts_are_closed_by_their_own_ends() {
+    let begin =
+        |id: &str, tool: &str| json!({"ask": hook_of("PreToolUse", id, tool), "id": id, "wait": false});
+    let permission =
+        json!({"ask": {"subtype": "can_use_tool", "tool_name": "Read", "input": {}, "tool_use_id": "t2"}});
+    for first in ["Read", "Write"] {
+        let world = World::new(&json!([
+            {"turn": true},
+            asks(first, &["t1"]), begin("t1", first), {"answer": "t1"},
+            asks("Read", &["t2"]), begin("t2", "Read"), permission, permission, {"unanswered": "t2"},
+            {"ask": hook_of("PostToolUse", "t1", first)}, {"answer": "t2"},
+            {"ask": hook_of("PostToolUse", "t2", "Read")},
+            {"text": "ok"}, {"result": "ok"},
+        ]));
+        world.run(|host| {
+            assert_eq!(ask(host, &["Write", "Read"]).unwrap(), "ok");
+            let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
+            assert_eq!(roles, [User, Assistant, Tool, Assistant, Tool, Assistant]);
+        });
+        assert_eq!(world.ledger(), ended(&[(first, "committed"), ("Read", "committed")]));
+    }
+}
+
+/// A tool of the host waits for one of the program that is open.
+#[test]
+fn a_call_of_the_hosts_waits_for_one_of_the_programs() {
+    let call = json!({"subtype": "mcp_message", "server_name": "wink", "message": {"jsonrpc": "2.0", "id": 5,
+        "method": "tools/call", "params": {"name": "add", "arguments": {"text": "two"},
+            "_meta": {"claudecode/toolUseId": "t2"}}}});
+    let permission =
+        json!({"ask": {"subtype": "can_use_tool", "tool_name": "Write", "input": {}, "tool_use_id": "t2"}});
+    let world = World::new(&json!([
+        {"turn": true},
+        {"ask": hook_of("PreToolUse", "t1", "Write")},
+        {"ask": call, "id": "second", "wait": false}, permission, permission, {"unanswered": "second"},
+        {"write": {"page": "one\n"}},
+        {"ask": hook_of("PostToolUse", "t1", "Write")},
+        {"answer": "second"},
+        {"text": "ok"}, {"result": "ok"},
+    ]));
+    world.run_unreplayed(|host| {
+        assert_eq!(ask(host, &["Write"]).unwrap(), "ok");
+        assert_eq!(host.page(), ["two"]);
+    });
+    assert_eq!(world.file("page").as_deref(), Some("one\ntwo\n"));
+    assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("add", "committed")]));
+}
+
+/// A hook that timed out lets a call pass: what it changed is in no transaction, so the run does not go on.
+#[test]
+fn a_call_that_ran_without_its_begin_ends_the_run() {
+    let world = World::new(&json!([
+        {"turn": true}, {"write": {"page": "half"}}, {"ask": hook_of("PostToolUse", "t9", "Write")},
+        {"text": "never"}, {"result": "never"},
+    ]));
+    world.run(|host| {
+        let error = ask(host, &["Write"]).unwrap_err();
+        assert_eq!(error.phase(), Some(Phase::Tool), "{error:?}");
+        assert!(error.to_string().contains("ran `Write` without waiting"), "{error}");
+    });
+}
+
+/// What a sub-agent says is a conversation of its own, and its calls are calls of the session.
+#[test]
+fn a_sub_agent_is_a_conversation_of_its_own() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Task", "id": "task_1", "input": {"prompt": "look"}, "output": [{"type": "text", "text": "looked"}], "steps": [
+            {"text": "I look."},
+            {"tool": "add", "input": {"text": "one"}, "id": "inner_1"},
+            {"native": "Write", "input": {}, "write": {"note": "x"}, "id": "inner_2"},
+            {"native": "Write", "input": {}, "write": {"note": "y"}, "fails": "no", "id": "inner_3"},
+            {"text": "It is there."},
+        ]},
+        {"text": "ok"}, {"result": "ok"},
+    ]));
+    world.run(|host| {
+        assert_eq!(ask(host, &["Task", "Write"]).unwrap(), "ok");
+        let said = host.said();
+        let roles: Vec<_> = said.iter().map(|(role, _)| *role).collect();
+        assert_eq!(roles, [User, Assistant, Tool, Assistant], "{said:?}");
+        assert_eq!(said[2].1, "looked");
+        let child = host.session().conversation(&format!("{EVALUATION}/task_1")).unwrap().unwrap();
+        let child: Vec<_> = child
+            .sent_messages()
+            .into_iter()
+            .map(|one| (one.role, one.content.unwrap_or_default()))
+            .collect();
+        let roles: Vec<_> = child.iter().map(|(role, _)| *role).collect();
+        assert_eq!(
+            roles,
+            [Assistant, Assistant, Tool, Assistant, Tool, Assistant, Tool, Assistant],
+            "{child:?}"
+        );
+        assert_eq!(child.last().unwrap().1, "It is there.");
+        assert_eq!(host.page(), ["one"]);
+    });
+    assert_eq!(world.ledger(), ended(&[("add", "committed"), ("Write", "committed"), ("Write", "failed")]));
+    assert_eq!(fs::read_to_string(world.workspace().join("note")).unwrap(), "x");
+}

@@ -1,0 +1,240 @@
+//! What an earlier process left behind that ended within a run: its program, a call that was open, and a session that the
+//! program does not know any more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::{ExecutionState, ResourceRegistry, Session, SessionOptions, Store};
+use foldlog_agent::adapter_state::{AdapterResume, ResumeMode, StatefulAdapter};
+use foldlog_agent::claude::ProgramHome;
+use foldlog_agent::{Error, EvaluateOptions, ResumeFrom};
+use serde_json::json;
+
+use super::world::{Host, World, adapter_of, asking, native, prompt, state_of, types};
+
+fn wait_for(file: &Path) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !file.exists() {
+        assert!(Instant::now() < until, "{} does not come to be", file.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), &target).unwrap()),
+        }
+    }
+}
+
+fn pid(world: &World, start: usize) -> PathBuf {
+    Path::new("/proc").join(world.starts()[start]["pid"].to_string())
+}
+
+/// What a killed process leaves behind, made by a copy of a run's folders at that moment.
+struct Left {
+    folder: tempfile::TempDir,
+    session: Session,
+}
+
+impl Left {
+    fn of(world: &World) -> Left {
+        let folder = tempfile::tempdir().unwrap();
+        copy(&world.workspace(), &folder.path().join("work"));
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let id = world.dir().file_name().unwrap().to_string_lossy().parse().unwrap();
+        copy(&world.dir(), &store.session_dir(id));
+        Left { session: store.open_session(id, &types()).unwrap(), folder }
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    /// Makes a run over it, in the copy of the workspace.
+    fn state(&self) -> ExecutionState {
+        let (captures, options) = (self.session.dir().join("files"), HostFilesystemOptions::default());
+        let files = HostFilesystem::open(self.workspace(), captures, options).unwrap();
+        files.rebind(Rebind::Overwrite).unwrap();
+        let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+        ExecutionState::new(self.session.clone(), resources)
+    }
+}
+
+/// Nobody has to settle a call of the program's own tools: it is rolled back, once the program is gone.
+#[test]
+fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_goes_on() {
+    let world = World::new(&json!([{"turn": true}, {"model": [
+        {"text": "first", "calls": [{"native": "Write", "input": {}, "write": {"page": "whole"}}], "mirror": true},
+        {"text": "second", "calls": [{"native": "Write", "input": {}, "write": {"page": "half", "begun": ""}, "gate": "never"}],
+            "mirror": true},
+        {"text": "$results"},
+    ]}]));
+    let script = world.stand_in.path("script");
+    let adapter = |cwd: &Path| adapter_of(&script, cwd).with_options(native(&["Write"]));
+    let (left, state) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            world.run_unreplayed(|host| host.ask_with(&adapter(&world.workspace()), "Go.").map(drop))
+        });
+        wait_for(&world.workspace().join("begun"));
+        let left = Left::of(&world);
+        let state = left.state();
+        assert!(left.session.is_interrupted() && pid(&world, 0).exists());
+        let error = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("Go.")).unwrap_err();
+        assert!(
+            matches!(error, Error::Engine(foldlog::Error::Interrupted { .. })),
+            "nobody recovered: {error:?}"
+        );
+        assert_eq!(fs::read_to_string(left.workspace().join("page")).unwrap(), "half");
+        let recovered = adapter(&left.workspace()).recover(&prompt(), &state).unwrap();
+        assert_eq!((recovered.undone.len(), recovered.recovered.len()), (1, 0));
+        assert_eq!(recovered.undone[0].tool, "Write");
+        assert!(first.join().unwrap().is_err(), "the program outlived the recovery");
+        (left, state)
+    });
+    assert!(!pid(&world, 0).exists());
+    assert_eq!(fs::read_to_string(left.workspace().join("page")).unwrap(), "whole");
+    assert!(!left.workspace().join("begun").exists());
+    assert!(left.session.unsettled_operations().is_empty());
+    assert!(adapter(&left.workspace()).recover(&prompt(), &state).unwrap().undone.is_empty());
+    let text = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("Go.")).unwrap().text;
+    assert!(text.contains("interrupted; its effects were undone"), "{text}");
+
+    // The two processes come again, in a workspace of their own; each knows its working folder.
+    let (elsewhere, mut texts) = (tempfile::tempdir().unwrap(), Vec::new());
+    foldlog::testkit::assert_host_replays(left.session.dir(), &types(), |session| {
+        let state = state_of(session, &elsewhere.path().join("work"));
+        let cwd = if texts.is_empty() { world.workspace() } else { left.workspace() };
+        if !texts.is_empty() {
+            adapter(&cwd).evaluate(&prompt(), &state, asking("Go.")).unwrap_err();
+        }
+        adapter(&cwd).recover(&prompt(), &state).unwrap();
+        texts.push(adapter(&cwd).evaluate(&prompt(), &state, asking("Go.")).map(|response| response.text));
+    });
+    assert_eq!((texts.len(), texts[1].as_ref().unwrap()), (2, &text));
+    assert_eq!(world.starts().len(), 2);
+}
+
+/// A tool of the host that was dropped from the prompt may have done anything: a person decides, as ever.
+#[test]
+fn a_call_of_a_tool_that_is_not_the_programs_waits_for_a_person() {
+    let world = World::new(
+        &json!([{"turn": true}, {"native": "Other", "input": {}, "write": {"begun": ""}, "gate": "never"}]),
+    );
+    let script = world.stand_in.path("script");
+    let adapter = |cwd: &Path, tools: &[&str]| adapter_of(&script, cwd).with_options(native(tools));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            world.run_unreplayed(|host| {
+                host.ask_with(&adapter(&world.workspace(), &["Other"]), "Go.").map(drop)
+            })
+        });
+        wait_for(&world.workspace().join("begun"));
+        let left = Left::of(&world);
+        let recovered = adapter(&left.workspace(), &["Write"]).recover(&prompt(), &left.state()).unwrap();
+        assert_eq!((recovered.undone.len(), recovered.recovered.len()), (0, 1));
+        assert_eq!(left.session.unsettled_operations().len(), 1);
+        first.join().unwrap().unwrap_err();
+    });
+}
+
+/// The fork holds the record of the program's start, too.
+#[test]
+fn an_evaluation_in_a_fork_leaves_the_program_of_its_origin_alone() {
+    let world = World::new(
+        &json!([{"turn": true}, {"text": "one"}, {"touch": "begun"}, {"gate": "goes on"}, {"result": "one"}]),
+    );
+    std::thread::scope(|scope| {
+        let first =
+            scope.spawn(|| world.run_unreplayed(|host| host.ask("Go.").map(|response| response.text)));
+        wait_for(&world.stand_in.path("begun"));
+        let id = world.dir().file_name().unwrap().to_string_lossy().parse().unwrap();
+        let position = world.store.open_untyped(id).unwrap().position().unwrap();
+        let fork = world.store.fork(id, position, &types(), SessionOptions::default()).unwrap();
+        world.stand_in.play(&json!([{"turn": true}, {"text": "two"}, {"result": "two"}]));
+        let work = world.stand_in.path("work of the fork");
+        let adapter = adapter_of(&world.stand_in.path("script"), &work);
+        let options = EvaluateOptions { evaluation_id: Some("other".to_owned()), ..asking("Go.") };
+        let text = adapter.evaluate(&prompt(), &state_of(fork, &work), options).unwrap().text;
+        assert_eq!(text, "two");
+        assert!(pid(&world, 0).exists(), "the origin's program was ended");
+        world.stand_in.open_gate("goes on");
+        assert_eq!(first.join().unwrap().unwrap(), "one");
+    });
+}
+
+/// Makes a session of the program that cannot be written back: the beginning of what was mirrored is lost.
+fn lost() -> World {
+    let entry = json!({"type": "assistant", "uuid": "00000000-0000-4000-8000-000000000002",
+        "parentUuid": "00000000-0000-4000-8000-000000000001", "message": {"role": "assistant", "content": []}});
+    let mirror = json!({"type": "transcript_mirror", "filePath": "/x/$session.jsonl", "entries": [entry]});
+    let world = World::new(&json!([{"turn": true}, {"text": "half"}, {"emit": mirror}, {"die": 9}]));
+    world.run_unreplayed(|host| host.ask("Go.").map(drop).unwrap_err());
+    world.stand_in.play(&json!([{"turn": true}, {"text": "$prompt"}, {"result": "$prompt"}]));
+    world
+}
+
+#[test]
+fn a_session_that_the_program_does_not_know_is_replaced_by_one_that_is_told_the_conversation() {
+    let world = lost();
+    let story = |host: &Host| host.ask("Go.").map(|response| response.text);
+    let text = world.run_unreplayed(story).unwrap();
+    assert!(text.starts_with("This is the conversation so far:") && text.contains("half"), "{text}");
+    assert_eq!(world.starts().len(), 3, "the program did not refuse the session");
+    world.replay(story);
+    world.run_unreplayed(|host| {
+        let occasions: Vec<String> = host.states().into_iter().map(|state| state.occasion).collect();
+        let expected = ["init", "failed", "init", "failed", "expired", "init", "complete"];
+        assert_eq!(occasions, expected, "the log does not say what became of the session");
+    });
+}
+
+#[test]
+fn a_host_that_names_a_session_is_told_that_the_program_does_not_know_it() {
+    lost().run_unreplayed(|host| {
+        let snapshot = host.states().pop().unwrap();
+        let resume = AdapterResume { snapshot, mode: ResumeMode::Fork, at_entry: None };
+        let options = EvaluateOptions { resume_from: ResumeFrom::Adapter(Box::new(resume)), ..asking("Go.") };
+        let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
+        assert!(matches!(error, Error::SessionExpired { .. }), "{error:?}");
+        // Whoever does not insist goes on in a fresh one.
+        assert!(host.ask("Go.").unwrap().text.contains("half"));
+        assert!(host.states().iter().any(|state| state.occasion == "expired"));
+    });
+}
+
+/// The failure was in no record, so a replay waited for a program.
+#[test]
+fn a_run_that_cannot_be_made_ready_fails_in_the_replay_too() {
+    let world = World::new(&json!([]));
+    let file = world.stand_in.path("a file");
+    fs::write(&file, "").unwrap();
+    world.run(|host| {
+        let adapter = host.adapter().with_home(ProgramHome::Kept(file.clone()));
+        let error = host.ask_with(&adapter, "Go.").unwrap_err();
+        assert!(error.to_string().contains("a folder of the run cannot be made"), "{error}");
+        assert!(error.to_string().contains("tests:page"), "{error}");
+    });
+    assert!(world.starts().is_empty());
+    world.stand_in.play(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    assert_eq!(world.run_unreplayed(|host| host.ask("Go.").unwrap().text), "ok");
+}
+
+/// The log could not tell whose call a recovery finds.
+#[test]
+fn a_tool_of_the_host_must_not_have_the_name_of_one_of_the_program_that_may_run() {
+    let world = World::new(&json!([]));
+    world.run_unreplayed(|host| {
+        let error = host.ask_with(&host.adapter().with_options(native(&["add"])), "Go.").unwrap_err();
+        assert!(error.to_string().contains("`add` has the name of a tool of the program"), "{error}");
+    });
+    assert!(world.starts().is_empty());
+}
