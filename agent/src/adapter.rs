@@ -484,7 +484,7 @@ fn recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFo
     }
 }
 
-fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
+pub(crate) fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
     let pending = session.pending()?.into_iter().filter(|one| operations.contains(&one.operation));
     let suspended = |PendingQuestion { session, operation, form, question, .. }| SuspendedCall {
         session,

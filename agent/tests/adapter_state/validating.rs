@@ -61,8 +61,12 @@ fn the_strict_validation_refuses_another_folder_another_prompt_and_what_is_too_o
 
 #[test]
 fn the_relaxed_validation_asks_only_for_an_id_and_a_session_that_can_be_resumed() {
-    let elsewhere =
-        || ResumeContext { workspace_path: None, prompt_name: String::new(), now: at(1_000_000_000) };
+    let elsewhere = || ResumeContext {
+        workspace_path: None,
+        moved_from: Vec::new(),
+        prompt_name: String::new(),
+        now: at(1_000_000_000),
+    };
     for validation in [ResumeValidation::Relaxed, ResumeValidation::Strict] {
         let check = |state| refused(validation, state, elsewhere()).map(|refusal| refusal.check);
         assert_eq!(check(claude("")), Some(ResumeCheck::SessionId));

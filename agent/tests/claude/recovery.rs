@@ -5,9 +5,13 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use foldlog::Settlement;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::tools::Question;
 use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes};
+use foldlog_agent::Error;
 use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::claude::RunOptions;
 use serde_json::json;
 
 use crate::api::{Answers, Api, call, text};
@@ -102,4 +106,32 @@ fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
         assert_eq!(texts.len(), 2);
         assert_eq!(texts[1].as_deref().unwrap(), "done");
     });
+}
+
+/// The program runs no call of an earlier run, so the approval is told to the model, which calls again.
+#[test]
+fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let bash = |id: &str| call(id, "Bash", &json!({"command": "echo one > page", "description": "d"}));
+    let api = Api::answering(vec![
+        Answers::With(vec![text("I write."), bash("toolu_1")]),
+        Answers::With(vec![bash("toolu_2")]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let asks = [("Bash".to_owned(), Question::new("Run it?"))].into();
+    let adapter = world.adapter(&cli, &api, RunOptions { asks, ..native(&["Bash"]) });
+    let evaluate = || adapter.evaluate(&world.prompt(), &world.state, world.asking("Write."));
+    let error = evaluate().unwrap_err();
+    assert!(matches!(error, Error::Suspended { .. }), "{error:?}");
+    assert!(!world.workspace().join("page").exists());
+    let asked = world.session.pending().unwrap().remove(0);
+    world.session.settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
+    assert_eq!(evaluate().unwrap().text, "done");
+    assert_eq!(fs::read_to_string(world.workspace().join("page")).unwrap(), "one\n");
+    let told = results(&api.seen()[1]);
+    assert!(told[0].0 == "toolu_1" && told[0].1.contains("was approved") && told.len() == 1, "{told:?}");
+    assert_eq!(api.seen().len(), 3);
+    let outcomes: Vec<String> = ledger(&world.session).into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, ["failed", "committed"]);
 }

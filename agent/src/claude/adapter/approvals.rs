@@ -12,7 +12,8 @@
 //! | approved | runs, before the program does, and its result is the call's | is told to the model, which has to call the tool again: only the program can run it, and it runs no call of an earlier run. The next call of that tool with the same arguments passes without a question, once |
 //! | refused, or nobody answered in time | counts as failed, with the text of the settlement | the same |
 //!
-//! The other calls of the answer that asked do not run; the model is told so.
+//! The other calls of the answer that asked do not run; the model is told so. A sub-agent whose call asks ends with the run, and
+//! what became of its call is told to the model as the result of the call that began the sub-agent.
 //!
 //! # Invariants
 //!
@@ -21,19 +22,24 @@
 //!
 //! # What it does not do
 //!
-//! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs. So it is
-//! with one that a sub-agent calls: the program ends sub-agents with the run, and the model begins others.
+//! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
 
-use foldlog::conversation::{Conversation, EntryContent};
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{Conversation, EntryContent, PromptIdentity, ResumePoint, ToolCallRecord};
 use foldlog::tools::{ToolError, ToolRunner};
-use foldlog::{CallOrigin, Cause, Outcome};
+use foldlog::{CallOrigin, Cause, Outcome, Session};
 use serde_json::Value;
 
+use super::begin::{close_open, results};
 use super::calls::hosts_tool;
 use super::config::RunOptions;
+use super::conversation::of_sub_agent;
+use crate::adapter::must_settle;
+use crate::budget::Used;
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::inner_loop::{OpenTurn, asked_call};
+use crate::inner_loop::{Journal, LoopStart, OpenTurn, asked_call, shortened};
 use crate::prompt::{VisibilityOverrides, overrides_from_json};
 
 /// Text that the model reads of a call of a tool of the program's own that was approved.
@@ -71,14 +77,88 @@ pub(super) fn go_on(
     Ok(shown)
 }
 
+/// Begin of the text that the model reads of the call of a sub-agent whose process ended.
+const AGENT_GONE: &str = "The process ended while this sub-agent worked. What its calls did before stays. Begin another \
+                          one if its work is still needed.";
+
+/// Number of characters of a result of a sub-agent's call that are told beside it.
+const AGENT_RESULT_MAX: usize = 2000;
+
+/// Goes on with the calls of sub-agents that waited for a person, and closes what these left open. Returns what the model
+/// reads of the calls that began them, by their ids.
+///
+/// # Errors
+///
+/// [`Error::Suspended`](crate::Error::Suspended) and [`Error::ToolIdempotency`](crate::Error::ToolIdempotency) if a call of a
+/// sub-agent has to be settled first.
+pub(super) fn sub_agents_go_on(
+    (open, evaluation): (&OpenTurn, &str),
+    prompt: &PromptIdentity,
+    session: &Session,
+    runner: &ToolRunner,
+    deadline: Deadline,
+) -> Result<BTreeMap<String, String>> {
+    let mut told = BTreeMap::new();
+    for (ordinal, call) in (0..).zip(&open.calls) {
+        let child = of_sub_agent(evaluation, &call.call_id);
+        if open.closed.contains(&ordinal) {
+            continue;
+        }
+        match session.resume(Some(&child))?.point {
+            ResumePoint::NotRecorded => continue,
+            ResumePoint::NeedsSettle(operations) => return Err(must_settle(session, operations)?),
+            _ => {}
+        }
+        let mut followed = session.follow_conversation(&child);
+        let Some(conversation) = followed.read()? else { continue };
+        let (start, _) = LoopStart::of(conversation, prompt, VisibilityOverrides::new());
+        let Some(mut open) = start.open else { continue };
+        let asked = open.asked.clone();
+        go_on(&mut open, runner, deadline)?;
+        let mut journal = Journal::recorded(session.clone(), followed, Used::default(), None);
+        close_open(&mut journal, &open, runner, &BTreeMap::new())?;
+        let mut text = AGENT_GONE.to_owned();
+        let asked = (0..).zip(&open.calls).filter(|(ordinal, _)| asked.contains(ordinal));
+        let results = results(&journal.messages()?);
+        for (_, call) in asked {
+            let result = results.iter().rfind(|result| result.call_id == call.call_id);
+            let result: String =
+                result.iter().flat_map(|one| one.text.chars()).take(AGENT_RESULT_MAX).collect();
+            text += &format!(
+                "\n\nIts call of `{}` with {}: {result}",
+                shortened(&call.name),
+                shortened(&call.arguments)
+            );
+        }
+        told.insert(call.call_id.clone(), text);
+    }
+    Ok(told)
+}
+
 /// Holds the calls of the program's own tools that a person approved, and that the model has to repeat.
 #[derive(Debug, Default)]
 pub(super) struct Approved(Vec<(String, Value)>);
 
 impl Approved {
-    /// Reads from a conversation which approved calls were not repeated yet.
-    pub(super) fn of(conversation: &Conversation, options: &RunOptions) -> Approved {
+    /// Reads which approved calls of an evaluation and its sub-agents were not repeated yet.
+    pub(super) fn of(session: &Session, evaluation: &str, options: &RunOptions) -> Result<Approved> {
         let mut approved = Approved::default();
+        if options.asks.is_empty() {
+            return Ok(approved);
+        }
+        let of_sub_agents = of_sub_agent(evaluation, "");
+        for id in session.evaluations() {
+            if id != evaluation && !id.starts_with(&of_sub_agents) {
+                continue;
+            }
+            if let Some(conversation) = session.conversation(&id)? {
+                approved.read(&conversation, options);
+            }
+        }
+        Ok(approved)
+    }
+
+    fn read(&mut self, conversation: &Conversation, options: &RunOptions) {
         let mut calls = Vec::new();
         let mut asked = Vec::new();
         for entry in conversation.entries() {
@@ -86,9 +166,7 @@ impl Approved {
                 EntryContent::Answer { message, .. } => {
                     for (ordinal, call) in (0..).zip(&message.tool_calls) {
                         if options.asks.contains_key(&call.name) {
-                            let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
-                            let origin = CallOrigin { answer: entry.sequence, ordinal };
-                            calls.push((origin, call.name.clone(), arguments));
+                            calls.push((CallOrigin { answer: entry.sequence, ordinal }, call));
                         }
                     }
                 }
@@ -96,28 +174,29 @@ impl Approved {
                 EntryContent::CallEnded { origin, cause, .. } => {
                     // The end of the call that asked is what tells the model of the approval.
                     let has_run = !asked.contains(origin) && *cause != Some(Cause::Denied);
-                    if let Some((_, tool, arguments)) = find(&calls, *origin).filter(|_| has_run) {
-                        approved.take(tool, arguments);
+                    if let Some(call) = find(&calls, *origin).filter(|_| has_run) {
+                        self.take(&call.name, &call.arguments);
                     }
                 }
                 EntryContent::CallSettled { origin, committed: None, .. } if asked.contains(origin) => {
-                    if let Some((_, tool, arguments)) = find(&calls, *origin) {
-                        approved.0.push((tool.clone(), arguments.clone()));
+                    if let Some(call) = find(&calls, *origin) {
+                        let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
+                        self.0.push((call.name.clone(), arguments));
                     }
                 }
                 _ => {}
             }
         }
-        approved
     }
 
     /// Takes the approval of a call with these arguments. Returns `false` if there is none.
-    pub(super) fn take(&mut self, tool: &str, arguments: &Value) -> bool {
-        let place = self.0.iter().position(|(name, approved)| name == tool && approved == arguments);
+    pub(super) fn take(&mut self, tool: &str, arguments: &str) -> bool {
+        let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+        let place = self.0.iter().position(|(name, approved)| name == tool && *approved == arguments);
         place.map(|place| self.0.swap_remove(place)).is_some()
     }
 }
 
-fn find(calls: &[(CallOrigin, String, Value)], origin: CallOrigin) -> Option<&(CallOrigin, String, Value)> {
-    calls.iter().find(|(of, ..)| *of == origin)
+fn find<'a>(calls: &[(CallOrigin, &'a ToolCallRecord)], origin: CallOrigin) -> Option<&'a ToolCallRecord> {
+    calls.iter().find(|(of, _)| *of == origin).map(|(_, call)| *call)
 }

@@ -1,5 +1,7 @@
 //! Where an evaluation begins: in a fresh session of the program, or in one that goes on.
 
+use std::collections::BTreeMap;
+
 use foldlog::conversation::{ConversationMessage, Role};
 use foldlog::tools::ToolRunner;
 use foldlog::{CallOrigin, Cause, Session};
@@ -143,11 +145,18 @@ impl ClaudeAgentSDKAdapter {
 }
 
 /// Closes the calls that no process began and that wait for nobody, of an answer whose process is gone, and records its turn.
-pub(super) fn close_open(journal: &mut Journal, open: &OpenTurn, runner: &ToolRunner) -> Result<()> {
+/// `told` holds what the model reads of some of them, by their ids.
+pub(super) fn close_open(
+    journal: &mut Journal,
+    open: &OpenTurn,
+    runner: &ToolRunner,
+    told: &BTreeMap<String, String>,
+) -> Result<()> {
     for (ordinal, call) in (0..).zip(&open.calls) {
         if let Some(answer) = open.answer.filter(|_| !open.closed.contains(&ordinal)) {
             let made = asked_call(call, Some(CallOrigin { answer, ordinal }));
-            runner.close(&made, Cause::Skipped, GONE)?;
+            let shown = told.get(&call.call_id).map_or(GONE, String::as_str);
+            runner.close(&made, Cause::Skipped, shown)?;
         }
     }
     journal.turn(false)?;

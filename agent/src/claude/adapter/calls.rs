@@ -96,6 +96,8 @@ pub(super) struct Calls<'a> {
     pub(super) approved: Approved,
     /// Calls that wait.
     waiting: VecDeque<Waiting>,
+    /// Replies of calls that wait for a person.
+    held: Vec<ReplyTo>,
     /// Whether the run is over, so that nothing begins any more.
     pub(super) is_over: bool,
     /// Output that the model gave by the tool `respond`.
@@ -154,6 +156,7 @@ impl<'a> Calls<'a> {
             denied: BTreeSet::new(),
             approved,
             waiting: VecDeque::new(),
+            held: Vec::new(),
             is_over: false,
             responded: None,
         }
@@ -363,15 +366,16 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Keeps a reply from being given as long as the program runs.
+    /// Ends the run for a call that gets no reply as long as the program runs.
     pub(super) fn hold(&mut self, reply_to: ReplyTo) {
         self.is_over = true;
-        self.waiting.push_back((Arrival::Ended(None), reply_to));
+        self.held.push(reply_to);
     }
 
-    /// Lets go of the calls that wait.
-    pub(super) fn forget_waiting(&mut self) {
+    /// Lets go of the calls that wait for a reply.
+    pub(super) fn let_go(&mut self) {
         self.waiting.clear();
+        self.held.clear();
     }
 }
 

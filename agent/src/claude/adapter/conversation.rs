@@ -180,11 +180,11 @@ impl Recorder {
         Some(open.answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
     }
 
-    /// Returns the name of the tool of a call that the open answer or the gathered blocks ask for.
-    pub(super) fn name_of(&self, call_id: &str) -> Option<String> {
+    /// Returns a call that the open answer or the gathered blocks ask for, as the model asked for it.
+    pub(super) fn call(&self, call_id: &str) -> Option<&ToolCallRecord> {
         let open = self.open.iter().flat_map(|open| &open.calls).map(|(call, _)| call);
         let gathered = self.gathered.iter().flat_map(|gathered| &gathered.calls);
-        open.chain(gathered).find(|call| call.call_id == call_id).map(|call| call.name.clone())
+        open.chain(gathered).find(|call| call.call_id == call_id)
     }
 
     /// Notes that a call is closed by its own end.
@@ -346,6 +346,11 @@ impl Gathered {
     }
 }
 
+/// Returns the id of the conversation of the sub-agent that a call of an evaluation began.
+pub(super) fn of_sub_agent(evaluation: &str, call_id: &str) -> String {
+    format!("{evaluation}/{call_id}")
+}
+
 /// Holds the conversations of a run: its own, and those of its sub-agents, by the call that began each.
 #[derive(Debug)]
 pub(super) struct Recorders<'a> {
@@ -364,7 +369,7 @@ impl<'a> Recorders<'a> {
         let Some(parent) = parent else { return &mut self.own };
         let (own, session) = (&self.own, self.session);
         self.children.entry(parent.to_owned()).or_insert_with(|| {
-            let evaluation = format!("{}/{parent}", own.journal.evaluation());
+            let evaluation = of_sub_agent(own.journal.evaluation(), parent);
             let journal = match own.journal.session() {
                 Some(_) => {
                     let followed = session.follow_conversation(&evaluation);

@@ -1,6 +1,6 @@
 //! The steps of an evaluation, from the rendered prompt to its response.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -145,8 +145,18 @@ impl ClaudeAgentSDKAdapter {
                 journal.turn(true)?;
                 return Ok((response(prompt, &journal, last, start.refused)?, None));
             }
+            let told = match journal.session() {
+                Some(session) => approvals::sub_agents_go_on(
+                    (open, journal.evaluation()),
+                    &identity,
+                    session,
+                    &runner,
+                    options.deadline,
+                )?,
+                None => BTreeMap::new(),
+            };
             let mut expansion = approvals::go_on(open, &runner, options.deadline)?;
-            close_open(&mut journal, open, &runner)?;
+            close_open(&mut journal, open, &runner, &told)?;
             expansion.extend(open.expansion.take().unwrap_or_default());
             if !expansion.is_empty() {
                 start.overrides.extend(expansion);
@@ -177,9 +187,9 @@ impl ClaudeAgentSDKAdapter {
             resumed,
             transcripts,
             messages: journal.messages()?,
-            approved: match journal.conversation()? {
-                Some(conversation) => Approved::of(conversation, &self.options),
-                None => Approved::default(),
+            approved: match is_recorded {
+                true => Approved::of(session, journal.evaluation(), &self.options)?,
+                false => Approved::default(),
             },
             began_us: self.now_us(state, is_recorded)?,
         };

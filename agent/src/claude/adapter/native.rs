@@ -97,7 +97,10 @@ impl Calls<'_> {
         let input = told.get("tool_input").unwrap_or(&Value::Null);
         let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
         let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
-        let origin = heard.asking(&call_id).origin(&recorded, &self.runner)?;
+        let recorder = heard.asking(&call_id);
+        let origin = recorder.origin(&recorded, &self.runner)?;
+        // The program may add to what it tells of them.
+        let asked = recorder.call(&call_id).map_or(&recorded.arguments, |call| &call.arguments).clone();
         let operation =
             match self.runner.begin_told(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
                 Ok(operation) => operation,
@@ -106,7 +109,7 @@ impl Calls<'_> {
                     return Ok(Then::Fail(error.into()));
                 }
             };
-        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, input));
+        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, &asked));
         if let Some(question) = question {
             return match operation.fail(ToolError::Ask(question.clone())) {
                 Err(error @ foldlog::Error::Suspended { .. }) => {
@@ -215,15 +218,15 @@ impl Calls<'_> {
         let report = self.end(call_id, is_error, (&text, content), heard)?;
         heard.child_ended(call_id, &self.runner)?;
         let recorder = heard.asking(call_id);
-        let ran = recorder.name_of(call_id).filter(|name| !is_error && !is_no_call_of_its_own(name));
-        let unbegun = ran.filter(|_| !self.begun.contains(call_id)).map(|name| unbegun(&name));
+        let ran = recorder.call(call_id).filter(|call| !is_error && !is_no_call_of_its_own(&call.name));
+        let unbegun = ran.filter(|_| !self.begun.contains(call_id)).map(|call| unbegun(&call.name));
         recorder.told(call_id, &text, is_error, &self.runner)?;
         Ok(report.as_ref().and_then(not_undone).or(unbegun).map_or(Then::GoOn, Then::Fail))
     }
 
     /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
     pub(super) fn abort(&mut self, reason: &str, heard: &mut Recorders<'_>) -> Result<()> {
-        self.forget_waiting();
+        self.let_go();
         while let Some((call_id, (operation, _))) = self.open.pop_last() {
             operation.abort(reason)?;
             heard.asking(&call_id).closed(&call_id);

@@ -1,5 +1,7 @@
 //! Calls that a person has to approve: the run ends with the question, and goes on once it is answered.
 
+use std::time::Duration;
+
 use foldlog::conversation::Role;
 use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{PendingQuestion, Settlement};
@@ -146,13 +148,47 @@ fn a_tool_of_the_host_that_asks_runs_once_it_is_approved() {
     }
 }
 
+/// A sub-agent ends with the run, so what became of its call is told as the result of the call that began it, and the call of
+/// the next one passes.
+#[test]
+fn a_call_of_a_sub_agent_that_asks_ends_the_run_and_its_approval_holds_for_the_next_one() {
+    let sub_agent = |id: &str| {
+        let write = json!({"native": "Write", "input": {"text": "one"}, "write": {"page": "one"}});
+        json!({"native": "Task", "input": {}, "id": id, "steps": [{"mirror": true}, write]})
+    };
+    let world = World::new(&json!([{"turn": true}, sub_agent("t1")]));
+    world.run(|host| {
+        let options = RunOptions {
+            asks: [("Write".to_owned(), Question::new("Write the page?"))].into(),
+            result_within: Duration::from_millis(100),
+            ..native(&["Write", "Task"])
+        };
+        let adapter = host.adapter().with_options(options);
+        let asked = question(host, host.ask_with(&adapter, "Go."));
+        assert_eq!(question(host, host.ask_with(&adapter, "Go.")), asked);
+        approve(host, &asked);
+        let script =
+            json!([{"turn": true}, {"text": "$results"}, sub_agent("t2"), {"text": "done"}, {"result": "done"}]);
+        world.stand_in.play(&script);
+        assert_eq!(host.ask_with(&adapter, "Go.").unwrap().text, "done");
+        let said = host.said();
+        let told = |text: &str| said.iter().any(|(role, said)| *role == Role::Assistant && said.contains(text));
+        assert!(told("Begin another one") && told("Its call of `Write`") && told("was approved"), "{said:?}");
+    });
+    assert_eq!(world.file("page").as_deref(), Some("one"));
+    let ledger = world.ledger();
+    let outcomes: Vec<_> = ledger.iter().map(|(tool, outcome)| (tool.as_str(), outcome.as_str())).collect();
+    assert_eq!(outcomes, [("Write", "failed"), ("Task", "failed"), ("Write", "committed")]);
+    assert_eq!(world.starts().len(), 2);
+}
+
 /// A program that mirrors nothing is not waited for endlessly; the model then calls again what it does not know.
 #[test]
 fn a_question_is_put_although_the_program_mirrors_nothing() {
     let world = World::new(&json!([{"turn": true}, {"native": "Write", "input": {"text": "one"}}]));
     world.run(|host| {
         let options = RunOptions {
-            result_within: std::time::Duration::from_millis(100),
+            result_within: Duration::from_millis(100),
             asks: [("Write".to_owned(), Question::new("?"))].into(),
             ..native(&["Write"])
         };
