@@ -8,8 +8,9 @@
 //! |---|---|
 //! | nothing | the lines, in their order |
 //! | the result of a call that committed, since the program was killed before it mirrored it | a line with the result that the log holds |
-//! | the beginning, which belongs to the session that was forked | the lines of that session, through the entry at which it was forked |
-//! | all | nothing: the session cannot be resumed, and a fresh one is given the conversation |
+//! | the call too: the lines of an answer come up to some 100 ms behind it | a line with the call, and one with its result |
+//! | a part of the history, in a copy whose program was killed before it had mirrored all of it | the lines of the session that was copied, through the entry behind which it was |
+//! | each message | nothing: the session cannot be resumed, and a fresh one is given the conversation |
 //!
 //! The place of the file below the program's folder follows from the working folder:
 //! `projects/<cwd, each character that is no letter or digit as ->/<session id>.jsonl`.
@@ -25,6 +26,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use foldlog::Session;
+use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -67,6 +69,11 @@ impl Entry {
             is_one.then(|| block.get(name)?.as_str().map(str::to_owned)).flatten()
         };
         blocks.filter_map(id).collect()
+    }
+
+    /// Returns whether the entry is a message of the user or of the model, or a result of a tool.
+    fn is_message(&self) -> bool {
+        matches!(self.json.get("type").and_then(Value::as_str), Some("user" | "assistant"))
     }
 
     /// Returns the entry's own id; `None` if it has none.
@@ -129,41 +136,149 @@ pub(super) struct CallResult {
     pub(super) is_error: bool,
 }
 
+/// Holds a call for which the model asked.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// Id of the program's session in which it asked.
+    session: String,
+    call: ToolCallRecord,
+    model: Option<String>,
+}
+
+/// Holds what a conversation says of the program's sessions in which it went on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lineage {
+    /// Session from which each copy was made, and the entry behind which it was; `None` is its end.
+    copies: BTreeMap<String, (String, Option<String>)>,
+    /// Calls, in their order.
+    asked: Vec<Asked>,
+}
+
+impl Lineage {
+    /// Reads the sessions of the program from the requests that began its runs. `bridged` returns the program's name of a tool
+    /// of the host, and any other name as it is.
+    pub(super) fn of(conversation: Option<&Conversation>, bridged: impl Fn(&str) -> String) -> Lineage {
+        let (mut lineage, mut session) = (Lineage::default(), String::new());
+        for entry in conversation.iter().flat_map(|conversation| conversation.entries()) {
+            match &entry.content {
+                EntryContent::Request { parameters: Some(parameters), .. } => {
+                    let named: Value = serde_json::from_str(parameters).unwrap_or_default();
+                    let text = |name: &str| named.get(name).and_then(Value::as_str).map(str::to_owned);
+                    let from = text("resume");
+                    if let (Some(copy), Some(from)) = (text("session_id"), from.clone()) {
+                        lineage.copies.insert(copy, (from, text("resume_session_at")));
+                    }
+                    session = text("session_id").or(from).unwrap_or(session);
+                }
+                EntryContent::Answer { message, model, .. } => {
+                    let asked = message.tool_calls.iter().map(|call| Asked {
+                        session: session.clone(),
+                        call: ToolCallRecord { name: bridged(&call.name), ..call.clone() },
+                        model: model.clone(),
+                    });
+                    lineage.asked.extend(asked);
+                }
+                _ => {}
+            }
+        }
+        lineage
+    }
+
+    /// Returns the sessions from which one was copied, the first of all before all others, and the session itself; with each
+    /// the entry of the one before it behind which it was copied.
+    fn chain(&self, id: &str) -> Vec<(String, Option<String>)> {
+        let mut chain = vec![(id.to_owned(), None)];
+        let mut last = id;
+        // A log from elsewhere may name a circle.
+        while let Some((from, at)) = self.copies.get(last).filter(|_| chain.len() <= self.copies.len()) {
+            if let Some((_, copied_at)) = chain.last_mut() {
+                copied_at.clone_from(at);
+            }
+            chain.push((from.clone(), None));
+            last = from;
+        }
+        chain.reverse();
+        chain
+    }
+}
+
 impl Transcript {
-    /// Adds the results that are missing, each behind the last line.
-    fn complete(&mut self, results: &[CallResult]) {
+    /// Returns whether the transcript holds a message. The program takes one without any for none.
+    pub(super) fn holds_messages(&self) -> bool {
+        self.entries.iter().any(Entry::is_message)
+    }
+
+    /// Adds the results that are missing behind the last line, and calls of `asked` that are missing with them.
+    fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a Asked>, results: &[CallResult]) {
         let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
-        let (asked, told): (BTreeSet<String>, BTreeSet<String>) =
+        let (held, told): (BTreeSet<String>, BTreeSet<String>) =
             (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
         let last = self.entries.iter().rev().find(|entry| entry.json.get("uuid").is_some());
         let Some(last) = last.map(|entry| entry.json.clone()) else { return };
-        let mut parent = uuid_of(&last).map(str::to_owned);
-        for result in
-            results.iter().filter(|one| asked.contains(&one.call_id) && !told.contains(&one.call_id))
-        {
-            let uuid = name_of(&result.call_id);
-            let block = json!({
-                "type": "tool_result",
-                "tool_use_id": result.call_id,
-                "content": [{"type": "text", "text": result.text}],
-                "is_error": result.is_error,
-            });
-            let mut entry = json!({
-                "parentUuid": parent,
-                "isSidechain": false,
-                "userType": "external",
-                "type": "user",
-                "message": {"role": "user", "content": [block]},
-                "uuid": uuid,
-            });
-            for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
-                if let (Some(value), Some(entry)) = (last.get(name), entry.as_object_mut()) {
-                    entry.insert(name.to_owned(), value.clone());
-                }
-            }
-            self.entries.push(Entry { line: entry.to_string(), json: entry });
-            parent = Some(uuid);
+        let missing = || results.iter().filter(|one| !told.contains(&one.call_id));
+        for result in missing().filter(|one| held.contains(&one.call_id)) {
+            self.add_result(result, &last);
         }
+        for Asked { call, model, .. } in asked.filter(|asked| !held.contains(&asked.call.call_id)) {
+            let Some(result) = missing().find(|one| one.call_id == call.call_id) else { continue };
+            let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_default();
+            let uuid = name_of(&format!("call {}", call.call_id));
+            let message = json!({
+                "id": format!("msg_{uuid}"),
+                "type": "message",
+                "role": "assistant",
+                "model": model,
+                "content": [{"type": "tool_use", "id": call.call_id, "name": call.name, "input": input}],
+                "stop_reason": "tool_use",
+                "stop_sequence": null,
+                "usage": {"input_tokens": 0, "output_tokens": 0},
+            });
+            self.add("assistant", message, uuid, &last);
+            self.add_result(result, &last);
+        }
+    }
+
+    fn add_result(&mut self, result: &CallResult, like: &Value) {
+        let block = json!({
+            "type": "tool_result",
+            "tool_use_id": result.call_id,
+            "content": [{"type": "text", "text": result.text}],
+            "is_error": result.is_error,
+        });
+        self.add("user", json!({"role": "user", "content": [block]}), name_of(&result.call_id), like);
+    }
+
+    /// Adds an entry that follows the last one. What is the same in all entries is taken from `like`.
+    fn add(&mut self, kind: &str, message: Value, uuid: String, like: &Value) {
+        let parent = self.entries.iter().rev().find_map(Entry::uuid);
+        let mut entry = json!({
+            "parentUuid": parent,
+            "isSidechain": false,
+            "userType": "external",
+            "type": kind,
+            "message": message,
+            "uuid": uuid,
+        });
+        for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
+            if let (Some(value), Some(entry)) = (like.get(name), entry.as_object_mut()) {
+                entry.insert(name.to_owned(), value.clone());
+            }
+        }
+        self.entries.push(Entry { line: entry.to_string(), json: entry });
+    }
+
+    /// Goes on with what was mirrored of a copy. The program writes the whole history into a copy again; if it was killed before
+    /// all of it was mirrored, the lines of this transcript that are missing there stay.
+    fn go_on(&mut self, copy: Transcript) {
+        let of_copy: BTreeSet<&str> = copy.entries.iter().filter_map(Entry::uuid).collect();
+        let mut messages = self.entries.iter().filter(|entry| entry.is_message()).filter_map(Entry::uuid);
+        if messages.all(|uuid| of_copy.contains(uuid)) {
+            *self = copy;
+            return;
+        }
+        let held: BTreeSet<String> = self.entries.iter().filter_map(Entry::uuid).map(str::to_owned).collect();
+        let is_new = |entry: &Entry| entry.uuid().is_none_or(|uuid| !held.contains(uuid));
+        self.entries.extend(copy.entries.into_iter().filter(is_new));
     }
 
     /// Returns where the entry of an id stands.
@@ -187,19 +302,31 @@ fn name_of(call_id: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// Returns the lines of the whole transcript of a session as the log has it, with the results of all calls; `None` if the log
-/// has none.
-pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> Option<Vec<String>> {
-    let own = all.remove(id).filter(|own| !own.entries.is_empty())?;
+/// Returns the lines of the whole transcript of a session as the log has it, with all calls and their results; `None` if the
+/// log has none.
+pub(super) fn whole(
+    mut all: Transcripts,
+    id: &str,
+    lineage: &Lineage,
+    results: &[CallResult],
+) -> Option<Vec<String>> {
     let mut whole = Transcript::default();
-    if let Some(parent) = own.follows() {
-        let before = all.into_values().find_map(|before| Some((before.place_of(parent)?, before)));
-        let (place, before) = before?;
-        whole.entries.extend(before.entries.into_iter().take(place + 1));
+    for (session, copied_at) in lineage.chain(id) {
+        if let Some(place) = copied_at.and_then(|at| whole.place_of(&at)) {
+            whole.entries.truncate(place + 1);
+        }
+        whole.go_on(all.remove(&session).unwrap_or_default());
+        whole.complete(lineage.asked.iter().filter(|asked| asked.session == session), results);
     }
-    whole.entries.extend(own.entries);
-    whole.complete(results);
-    Some(whole.entries.into_iter().map(|entry| entry.line).collect())
+    if let Some(parent) = whole.follows() {
+        // It was copied from a session of another evaluation.
+        let before = all.into_values().find_map(|before| Some((before.place_of(parent)?, before)));
+        let (place, mut before) = before?;
+        before.entries.truncate(place + 1);
+        before.entries.append(&mut whole.entries);
+        whole = before;
+    }
+    whole.holds_messages().then(|| whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
 /// Returns where the program keeps the transcript of a session below its folder `config`, if it runs in `cwd`.
@@ -218,7 +345,7 @@ fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
     let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
     let mut held = Transcript { entries: text.lines().map(|line| Entry::new(line.to_owned())).collect() };
     let before = held.entries.len();
-    held.complete(results);
+    held.complete(std::iter::empty(), results);
     // The last line may be torn.
     let mut added = if text.is_empty() || text.ends_with('\n') { String::new() } else { "\n".to_owned() };
     for entry in held.entries.iter().skip(before) {

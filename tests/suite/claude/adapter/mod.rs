@@ -11,4 +11,5 @@ mod options;
 mod output;
 mod recovery;
 mod stateful;
+mod transcripts;
 pub(crate) mod world;
