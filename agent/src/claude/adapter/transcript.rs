@@ -19,12 +19,14 @@
 //!
 //! 1. A file that is there is not written over. The results that it lacks are added to it.
 //! 2. No call that the log says committed is missing in what is written.
+//! 3. Each line that is written beside the mirrored ones is later than those before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, SecondsFormat, TimeDelta};
 use foldlog::Session;
 use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
 use serde_json::{Value, json};
@@ -259,12 +261,29 @@ impl Transcript {
             "message": message,
             "uuid": uuid,
         });
-        for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
-            if let (Some(value), Some(entry)) = (like.get(name), entry.as_object_mut()) {
-                entry.insert(name.to_owned(), value.clone());
+        if let Some(entry) = entry.as_object_mut() {
+            for name in ["cwd", "sessionId", "version", "gitBranch"] {
+                entry.extend(like.get(name).map(|value| (name.to_owned(), value.clone())));
             }
+            entry.extend(self.next_time().map(|time| ("timestamp".to_owned(), time.into())));
         }
         self.entries.push(Entry { line: entry.to_string(), json: entry });
+    }
+
+    /// Returns a time behind that of the last entry: of all ends of a history the program goes on with the latest one, and
+    /// leaves out the others.
+    fn next_time(&self) -> Option<String> {
+        let last = self
+            .entries
+            .iter()
+            .rev()
+            .find(|entry| entry.uuid().is_some())?
+            .json
+            .get("timestamp")?
+            .as_str()?;
+        let last = DateTime::parse_from_rfc3339(last).ok()?.to_utc();
+        let next = last.checked_add_signed(TimeDelta::milliseconds(1))?;
+        Some(next.to_rfc3339_opts(SecondsFormat::Millis, true))
     }
 
     /// Goes on with what was mirrored of a copy. The program writes the whole history into a copy again; if it was killed before
