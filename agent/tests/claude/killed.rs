@@ -4,7 +4,8 @@
 //! this test binary, run again for the ignored test below. The model is a script that looks at the results it is shown, and
 //! calls a tool until it has the result; so a result that a resume lost is seen as a call that runs twice.
 //!
-//! `FOLDLOG_CLAUDE_KILLS=n` tries `n` of the 20 moments for each who is killed; by default 2.
+//! `FOLDLOG_CLAUDE_KILLS=n` tries `n` of the 20 moments for each who is killed, by default 2; `FOLDLOG_CLAUDE_KILL="Host 29"`
+//! tries one alone, as a failure prints it, and keeps its folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -239,8 +240,12 @@ fn lines(file: &Path) -> usize {
 /// Kills `who` when record `at` is written, and has another host end the run.
 fn kill_at(who: Killed, at: u64) {
     let Some(cli) = cli() else { return };
-    let folder = tempfile::tempdir().unwrap();
+    let is_alone = std::env::var_os("FOLDLOG_CLAUDE_KILL").is_some();
+    let folder = tempfile::Builder::new().disable_cleanup(is_alone).tempdir().unwrap();
     let path = folder.path();
+    if is_alone {
+        println!("{} is kept", path.display());
+    }
     let api = model(path);
     let task = |kill| Task { folder: path.to_owned(), cli: cli.clone(), url: api.url(), kill };
     let (status, said) = host(&task(Some((who, at))));
@@ -277,6 +282,13 @@ fn kill_at(who: Killed, at: u64) {
 
 /// Kills at some of the moments.
 fn kill_at_moments(who: Killed, first: u64) {
+    if let Ok(one) = std::env::var("FOLDLOG_CLAUDE_KILL") {
+        let (name, at) = one.split_once(' ').unwrap();
+        if name == format!("{who:?}") {
+            kill_at(who, at.parse().unwrap());
+        }
+        return;
+    }
     let wanted = std::env::var("FOLDLOG_CLAUDE_KILLS").ok().and_then(|number| number.parse().ok());
     let count: u64 = wanted.unwrap_or(2).clamp(1, MOMENTS);
     for number in 0..count {

@@ -7,6 +7,7 @@ mod api;
 mod killed;
 mod limits;
 mod network;
+mod output;
 mod recovery;
 mod world;
 
@@ -19,10 +20,8 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
 use foldlog::{Session, SessionTypes};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::{
-    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, OutputBy, PermissionMode, RunOptions,
-};
-use foldlog_agent::{Deadline, Error, EvaluateOptions, MarkdownSection, Prompt};
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, PermissionMode, RunOptions};
+use foldlog_agent::{Deadline, Error, EvaluateOptions};
 use serde_json::{Value, json};
 
 use self::api::{Answers, Api, call, text};
@@ -163,44 +162,6 @@ fn a_tool_that_is_not_on_the_list_does_not_run() {
     );
     let results = results(&api.seen()[1]);
     assert!(results[0].2, "{results:?}");
-}
-
-#[derive(Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
-struct Forecast {
-    snow: bool,
-}
-
-#[test]
-fn a_structured_output_comes_by_the_programs_schema_or_by_the_tool_respond() {
-    let Some(cli) = cli() else { return };
-    for (output_by, tool) in
-        [(OutputBy::JsonSchema, "StructuredOutput"), (OutputBy::RespondTool, "mcp__wink__respond")]
-    {
-        let world = World::new();
-        let api = Api::answering(vec![
-            Answers::With(vec![call("toolu_1", tool, &json!({"snow": true}))]),
-            Answers::With(vec![text("that is it")]),
-        ]);
-        let adapter = world.adapter(&cli, &api, RunOptions { output_by, ..RunOptions::default() });
-        let prompt = Prompt::<Forecast>::structured("tests", "forecast")
-            .with_section(MarkdownSection::new("task", "Say whether it snows."));
-        let response = adapter.evaluate(&prompt, &world.state, world.asking("Oslo?")).unwrap();
-        assert_eq!(response.output, Some(Forecast { snow: true }), "{tool}");
-        let again = adapter.evaluate(&prompt, &world.state, world.asking("Oslo?")).unwrap();
-        assert_eq!(again.output, Some(Forecast { snow: true }), "{tool}");
-    }
-}
-
-#[test]
-fn a_run_that_ends_well_without_its_output_is_an_error_of_its_own() {
-    let Some(cli) = cli() else { return };
-    let world = World::new();
-    let api = Api::answering(vec![Answers::With(vec![text("no JSON")])]);
-    let options = RunOptions { output_by: OutputBy::RespondTool, ..RunOptions::default() };
-    let adapter = world.adapter(&cli, &api, options);
-    let prompt = Prompt::<Forecast>::structured("tests", "forecast");
-    let error = adapter.evaluate(&prompt, &world.state, world.asking("Oslo?")).unwrap_err();
-    assert!(matches!(error, Error::OutputMissing { .. }), "{error}");
 }
 
 #[test]

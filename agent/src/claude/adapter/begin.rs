@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
 use super::config::ProgramHome;
-use super::transcript::{self, CallResult, Transcripts};
+use super::transcript::{self, CallResult, Transcript, Transcripts};
 use crate::adapter_state::{
     AdapterResume, AdapterState, AdapterStateSnapshot, AdapterStateType, CaptureOccasion,
     ClaudeAgentSDKState, ResumeMode, StatefulAdapter, retire,
@@ -106,11 +106,13 @@ impl ClaudeAgentSDKAdapter {
             ProgramHome::Users => None,
             _ => Some(transcript::transcripts(session)?),
         };
-        let is_there = transcripts.as_ref().is_none_or(|all| all.contains_key(&state.session_id))
+        let is_there = transcripts
+            .as_ref()
+            .is_none_or(|all| all.get(&state.session_id).is_some_and(Transcript::holds_messages))
             || self.kept_file_is_there(&state.session_id, (session, is_recorded))?;
         let provided = match (is_there, is_given) {
             (true, _) => Provided::resuming(&resume, &state, id),
-            // The program was killed before it told a line: there is nothing to resume.
+            // The program was killed before it told a message: there is nothing to resume.
             (false, false) => {
                 retire(session, evaluation, &resume.snapshot, CaptureOccasion::Expired)?;
                 return Ok(Found { provided: Provided::fresh(id), resumed: None, transcripts });

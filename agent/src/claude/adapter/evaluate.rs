@@ -23,7 +23,7 @@ use super::home::Folders;
 use super::logs;
 use super::native;
 use super::run::Run;
-use super::transcript::{self, Transcripts};
+use super::transcript::{self, Lineage, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
 use crate::adapter::{EvaluateOptions, Opened, PromptResponse, ResumeFrom, executed, open, response};
 use crate::adapter_state::{
@@ -336,9 +336,14 @@ impl ClaudeAgentSDKAdapter {
             None => transcript::transcripts(ready.session)?,
         };
         let results = begin::results(&ready.messages);
-        let lines = transcript::whole(all, id, &results);
+        let conversation = ready.session.conversation(&ready.evaluation)?;
+        let hosts = prompt.tools().names();
+        let bridged = |name: &str| {
+            if hosts.contains(&name) { super::calls::bridged(name) } else { name.to_owned() }
+        };
+        let lineage = Lineage::of(conversation.as_ref(), bridged);
         let file = transcript::file_of(config, &folders.cwd, id);
-        transcript::write(&file, lines.as_deref(), &results, &prompt.name())
+        transcript::write_back(&file, all, (id, &lineage), &results, &prompt.name())
     }
 
     /// Records how a run ended.

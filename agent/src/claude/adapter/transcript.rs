@@ -7,28 +7,35 @@
 //! | what is missing in the mirrored lines | what is written |
 //! |---|---|
 //! | nothing | the lines, in their order |
-//! | the result of a call that committed, since the program was killed before it mirrored it | a line with the result that the log holds |
-//! | answers and results that the program told of, since it was killed before it mirrored them | lines with what it told |
-//! | the beginning, which belongs to the session that was forked | the lines of that session, through the entry at which it was forked |
-//! | all | nothing: the session cannot be resumed, and a fresh one is given the conversation |
+//! | answers and results that the program told of: it mirrors their lines up to some 100 ms later | lines with what it told |
+//! | the result of a call that committed, since the program was killed before it told of it | a line with the result that the log holds |
+//! | the call too | a line with the call, and one with its result |
+//! | a part of the history, in a copy whose program was killed before it had mirrored all of it | the lines of the session that was copied, through the entry behind which it was |
+//! | each message | nothing: the session cannot be resumed, and a fresh one is given the conversation |
 //!
 //! The place of the file below the program's folder follows from the working folder:
 //! `projects/<cwd, each character that is no letter or digit as ->/<session id>.jsonl`.
 //!
 //! # Invariants
 //!
-//! 1. A file that is there is not written over. The results that it lacks are added to it.
+//! 1. A file that is there is not written over. What it lacks is added to it.
 //! 2. No call that the log says committed is missing in what is written.
+//! 3. Each line that is written beside the mirrored ones is later than those before it, and a result follows its call: the program
+//!    goes on with the latest end of the history, and leaves out what does not lead there.
+//! 4. No answer that is written looks torn: each names why it ended, and a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, SecondsFormat, TimeDelta};
 use foldlog::Session;
+use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::DEFAULT_MODEL;
 use super::arrival::{ARRIVED, Arrival, Stamped, message_of};
 use crate::claude::{Body, TranscriptMirror};
 use crate::error::{Error, Phase, Result};
@@ -72,6 +79,11 @@ impl Entry {
         blocks.filter_map(id).collect()
     }
 
+    /// Returns whether the entry is a message of the user or of the model, or a result of a tool.
+    fn is_message(&self) -> bool {
+        matches!(self.json.get("type").and_then(Value::as_str), Some("user" | "assistant"))
+    }
+
     /// Returns whether this entry is what the program told: by its id, or as an answer or a result that is the same.
     fn tells(&self, said: &Entry) -> bool {
         let message = |entry: &Entry| entry.json.get("message").cloned().unwrap_or_default();
@@ -105,6 +117,13 @@ fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
     Some((id, entries.iter().map(|entry| entry.get().to_owned()).collect()))
 }
 
+/// Model of what the program says itself in place of the model.
+const SYNTHETIC: &str = "<synthetic>";
+
+fn model_of(entry: &Value) -> Option<&str> {
+    entry.get("message")?.get("model")?.as_str()
+}
+
 /// Returns what an arrival tells of the program's own conversation, with the id of the session: an answer of the model or the
 /// results of calls.
 fn said(line: &str) -> Option<(String, Entry)> {
@@ -114,22 +133,13 @@ fn said(line: &str) -> Option<(String, Entry)> {
     let is_own = told.remove("parent_tool_use_id").is_none_or(|parent| parent.is_null());
     let kind = told.get("type")?.as_str()?.to_owned();
     let (uuid, message) = (told.remove("uuid")?, told.remove("message")?);
-    let entry =
-        json!({"type": kind, "isSidechain": false, "userType": "external", "message": message, "uuid": uuid});
-    let entry = Entry { line: String::new(), json: entry };
+    let entry = Entry { line: String::new(), json: json!({"type": kind, "message": message, "uuid": uuid}) };
     let is_message = match kind.as_str() {
-        "assistant" => message_model(&entry.json) != Some(SYNTHETIC),
+        "assistant" => model_of(&entry.json) != Some(SYNTHETIC),
         "user" => !entry.ids("tool_result", "tool_use_id").is_empty(),
         _ => false,
     };
     (is_own && is_message).then_some((id, entry))
-}
-
-/// Model of what the program says itself in place of the model.
-const SYNTHETIC: &str = "<synthetic>";
-
-fn message_model(entry: &Value) -> Option<&str> {
-    entry.get("message")?.get("model")?.as_str()
 }
 
 /// Reads the transcripts of all the program's sessions that the log holds, by their ids.
@@ -150,7 +160,6 @@ pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
         }
         Ok(())
     })?;
-    found.retain(|_, transcript| !transcript.entries.is_empty());
     Ok(found)
 }
 
@@ -181,46 +190,184 @@ pub(super) struct CallResult {
     pub(super) is_error: bool,
 }
 
+/// Holds a call for which the model asked.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// Id of the program's session in which it asked.
+    session: String,
+    call: ToolCallRecord,
+    model: Option<String>,
+}
+
+/// Holds what a conversation says of the program's sessions in which it went on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lineage {
+    /// Session from which each copy was made, and the entry behind which it was; `None` is its end.
+    copies: BTreeMap<String, (String, Option<String>)>,
+    /// Calls, in their order.
+    asked: Vec<Asked>,
+}
+
+impl Lineage {
+    /// Reads the sessions of the program from the requests that began its runs. `bridged` returns the program's name of a tool
+    /// of the host, and any other name as it is.
+    pub(super) fn of(conversation: Option<&Conversation>, bridged: impl Fn(&str) -> String) -> Lineage {
+        let (mut lineage, mut session) = (Lineage::default(), String::new());
+        for entry in conversation.iter().flat_map(|conversation| conversation.entries()) {
+            match &entry.content {
+                EntryContent::Request { parameters: Some(parameters), .. } => {
+                    let named: Value = serde_json::from_str(parameters).unwrap_or_default();
+                    let text = |name: &str| named.get(name).and_then(Value::as_str).map(str::to_owned);
+                    let from = text("resume");
+                    if let (Some(copy), Some(from)) = (text("session_id"), from.clone()) {
+                        lineage.copies.insert(copy, (from, text("resume_session_at")));
+                    }
+                    session = text("session_id").or(from).unwrap_or(session);
+                }
+                EntryContent::Answer { message, model, .. } => {
+                    let asked = message.tool_calls.iter().map(|call| Asked {
+                        session: session.clone(),
+                        call: ToolCallRecord { name: bridged(&call.name), ..call.clone() },
+                        model: model.clone(),
+                    });
+                    lineage.asked.extend(asked);
+                }
+                _ => {}
+            }
+        }
+        lineage
+    }
+
+    /// Returns the sessions from which one was copied, the first of all before all others, and the session itself; with each
+    /// the entry of the one before it behind which it was copied.
+    fn chain(&self, id: &str) -> Vec<(String, Option<String>)> {
+        let mut chain = vec![(id.to_owned(), None)];
+        let mut last = id;
+        // A log from elsewhere may name a circle.
+        while let Some((from, at)) = self.copies.get(last).filter(|_| chain.len() <= self.copies.len()) {
+            if let Some((_, copied_at)) = chain.last_mut() {
+                copied_at.clone_from(at);
+            }
+            chain.push((from.clone(), None));
+            last = from;
+        }
+        chain.reverse();
+        chain
+    }
+}
+
 impl Transcript {
-    /// Adds what the program told and did not mirror, and then the results that are missing, each behind the last line.
-    fn complete(&mut self, results: &[CallResult]) {
+    /// Returns whether the transcript holds a message. The program takes one without any for none.
+    pub(super) fn holds_messages(&self) -> bool {
+        self.entries.iter().any(Entry::is_message)
+    }
+
+    /// Adds what is missing behind the last line: what the program told, the results of calls, and calls of `asked` with theirs.
+    fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a Asked>, results: &[CallResult]) {
+        let last = self.entries.iter().rev().find(|entry| entry.uuid().is_some());
+        let Some(like) = last.map(|entry| entry.json.clone()) else { return };
         for said in std::mem::take(&mut self.said) {
-            self.push(said.json);
+            if self.entries.iter().rev().any(|entry| entry.tells(&said)) {
+                continue;
+            }
+            let text =
+                |name: &str| said.json.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let mut message = said.json.get("message").cloned().unwrap_or_default();
+            if let Some(reason) = message.get_mut("stop_reason").filter(|reason| reason.is_null()) {
+                let asks = !said.ids("tool_use", "id").is_empty();
+                *reason = if asks { "tool_use" } else { "end_turn" }.into();
+            }
+            self.add(&text("type"), message, text("uuid"), &like);
         }
         let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
-        let (asked, told): (BTreeSet<String>, BTreeSet<String>) =
+        let (held, told): (BTreeSet<String>, BTreeSet<String>) =
             (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
-        for result in
-            results.iter().filter(|one| asked.contains(&one.call_id) && !told.contains(&one.call_id))
-        {
-            let block = json!({
-                "type": "tool_result",
-                "tool_use_id": result.call_id,
-                "content": [{"type": "text", "text": result.text}],
-                "is_error": result.is_error,
+        let missing = || results.iter().filter(|one| !told.contains(&one.call_id));
+        for result in missing().filter(|one| held.contains(&one.call_id)) {
+            self.add_result(result, &like);
+        }
+        let model = self.entries.iter().rev().find_map(|entry| model_of(&entry.json)).map(str::to_owned);
+        for Asked { call, model: of_call, .. } in asked.filter(|asked| !held.contains(&asked.call.call_id)) {
+            let Some(result) = missing().find(|one| one.call_id == call.call_id) else { continue };
+            let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_default();
+            let uuid = name_of(&format!("call {}", call.call_id));
+            let message = json!({
+                "id": format!("msg_{uuid}"),
+                "type": "message",
+                "role": "assistant",
+                "model": of_call.as_deref().or(model.as_deref()).unwrap_or(DEFAULT_MODEL),
+                "content": [{"type": "tool_use", "id": call.call_id, "name": call.name, "input": input}],
+                "stop_reason": "tool_use",
+                "stop_sequence": null,
+                "usage": {"input_tokens": 0, "output_tokens": 0},
             });
-            self.push(json!({
-                "isSidechain": false,
-                "userType": "external",
-                "type": "user",
-                "message": {"role": "user", "content": [block]},
-                "uuid": name_of(&result.call_id),
-            }));
+            self.add("assistant", message, uuid, &like);
+            self.add_result(result, &like);
         }
     }
 
-    /// Adds an entry behind the last one, which says where it belongs.
-    fn push(&mut self, mut entry: Value) {
-        let last = self.entries.iter().rev().find(|entry| entry.uuid().is_some());
-        if let (Some(last), Some(object)) = (last, entry.as_object_mut()) {
-            object.insert("parentUuid".to_owned(), last.uuid().into());
-            for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
-                if let Some(value) = last.json.get(name) {
-                    object.insert(name.to_owned(), value.clone());
-                }
+    fn add_result(&mut self, result: &CallResult, like: &Value) {
+        let block = json!({
+            "type": "tool_result",
+            "tool_use_id": result.call_id,
+            "content": [{"type": "text", "text": result.text}],
+            "is_error": result.is_error,
+        });
+        self.add("user", json!({"role": "user", "content": [block]}), name_of(&result.call_id), like);
+    }
+
+    /// Adds an entry. A result follows the call, others the last entry. What is the same in all entries is taken from `like`.
+    fn add(&mut self, kind: &str, message: Value, uuid: String, like: &Value) {
+        let mut entry = json!({
+            "isSidechain": false,
+            "userType": "external",
+            "type": kind,
+            "message": message,
+            "uuid": uuid,
+        });
+        let closes = Entry { line: String::new(), json: entry.clone() }.ids("tool_result", "tool_use_id");
+        let asks = |entry: &&Entry| entry.ids("tool_use", "id").iter().any(|id| closes.contains(id));
+        let call = self.entries.iter().rfind(asks).and_then(Entry::uuid);
+        let parent = call.or_else(|| self.entries.iter().rev().find_map(Entry::uuid)).map(str::to_owned);
+        if let Some(entry) = entry.as_object_mut() {
+            entry.insert("parentUuid".to_owned(), parent.into());
+            for name in ["cwd", "sessionId", "version", "gitBranch"] {
+                entry.extend(like.get(name).map(|value| (name.to_owned(), value.clone())));
             }
-            self.entries.push(Entry { line: entry.to_string(), json: entry });
+            entry.extend(self.next_time().map(|time| ("timestamp".to_owned(), time.into())));
         }
+        self.entries.push(Entry { line: entry.to_string(), json: entry });
+    }
+
+    /// Returns a time behind that of the last entry: of all ends of a history the program goes on with the latest one, and
+    /// leaves out the others.
+    fn next_time(&self) -> Option<String> {
+        let last = self
+            .entries
+            .iter()
+            .rev()
+            .find(|entry| entry.uuid().is_some())?
+            .json
+            .get("timestamp")?
+            .as_str()?;
+        let last = DateTime::parse_from_rfc3339(last).ok()?.to_utc();
+        let next = last.checked_add_signed(TimeDelta::milliseconds(1))?;
+        Some(next.to_rfc3339_opts(SecondsFormat::Millis, true))
+    }
+
+    /// Goes on with what was mirrored of a copy. The program writes the whole history into a copy again; if it was killed before
+    /// all of it was mirrored, the lines of this transcript that are missing there stay.
+    fn go_on(&mut self, copy: Transcript) {
+        let of_copy: BTreeSet<&str> = copy.entries.iter().filter_map(Entry::uuid).collect();
+        let mut messages = self.entries.iter().filter(|entry| entry.is_message()).filter_map(Entry::uuid);
+        if messages.all(|uuid| of_copy.contains(uuid)) {
+            *self = copy;
+            return;
+        }
+        self.said = copy.said;
+        let held: BTreeSet<String> = self.entries.iter().filter_map(Entry::uuid).map(str::to_owned).collect();
+        let is_new = |entry: &Entry| entry.uuid().is_none_or(|uuid| !held.contains(uuid));
+        self.entries.extend(copy.entries.into_iter().filter(is_new));
     }
 
     /// Returns where the entry of an id stands.
@@ -244,20 +391,26 @@ fn name_of(call_id: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// Returns the lines of the whole transcript of a session as the log has it, with the results of all calls; `None` if the log
-/// has none, or lacks the beginning.
-pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> Option<Vec<String>> {
-    // What a session lacked that was forked was added to it then, and the fork follows that.
-    all.values_mut().for_each(|transcript| transcript.complete(results));
-    let mut whole = all.remove(id).filter(|own| !own.entries.is_empty())?;
-    while let Some(parent) = whole.follows().map(str::to_owned) {
-        let (id, place) = all.iter().find_map(|(id, before)| Some((id.clone(), before.place_of(&parent)?)))?;
-        let mut before = all.remove(&id)?;
+/// Returns the lines of the whole transcript of a session as the log has it, with all calls and their results; `None` if the
+/// log has none.
+fn whole(mut all: Transcripts, id: &str, lineage: &Lineage, results: &[CallResult]) -> Option<Vec<String>> {
+    let mut whole = Transcript::default();
+    for (session, copied_at) in lineage.chain(id) {
+        if let Some(place) = copied_at.and_then(|at| whole.place_of(&at)) {
+            whole.entries.truncate(place + 1);
+        }
+        whole.go_on(all.remove(&session).unwrap_or_default());
+        whole.complete(lineage.asked.iter().filter(|asked| asked.session == session), results);
+    }
+    if let Some(parent) = whole.follows() {
+        // It was copied from a session of another evaluation.
+        let before = all.into_values().find_map(|before| Some((before.place_of(parent)?, before)));
+        let (place, mut before) = before?;
         before.entries.truncate(place + 1);
         before.entries.append(&mut whole.entries);
         whole = before;
     }
-    Some(whole.entries.into_iter().map(|entry| entry.line).collect())
+    whole.holds_messages().then(|| whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
 /// Returns where the program keeps the transcript of a session below its folder `config`, if it runs in `cwd`.
@@ -271,13 +424,18 @@ pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     config.join("projects").join(cut).join(format!("{id}.jsonl"))
 }
 
-/// Adds the results to the file of a transcript that it lacks: the program was killed before it wrote them.
-fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
+/// Adds to the file of a transcript what it lacks: the program was killed before it wrote that.
+fn add_missing<'a>(
+    file: &Path,
+    said: Vec<Entry>,
+    asked: impl Iterator<Item = &'a Asked>,
+    results: &[CallResult],
+) -> io::Result<()> {
     let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
     let entries = text.lines().map(|line| Entry::new(line.to_owned())).collect();
-    let mut held = Transcript { entries, ..Transcript::default() };
+    let mut held = Transcript { entries, said };
     let before = held.entries.len();
-    held.complete(results);
+    held.complete(asked, results);
     // The last line may be torn.
     let mut added = if text.is_empty() || text.ends_with('\n') { String::new() } else { "\n".to_owned() };
     for entry in held.entries.iter().skip(before) {
@@ -290,18 +448,22 @@ fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
     fs::File::options().append(true).open(file)?.write_all(added.as_bytes())
 }
 
-/// Writes a transcript to its file, or the results that it lacks, if it is there. `lines` is `None` if the log holds no
+/// Writes the transcript of a session to its file, or what that lacks, if it is there. Writes nothing if the log holds no
 /// transcript.
-pub(super) fn write(
+pub(super) fn write_back(
     file: &Path,
-    lines: Option<&[String]>,
+    mut all: Transcripts,
+    (id, lineage): (&str, &Lineage),
     results: &[CallResult],
     prompt: &str,
 ) -> Result<()> {
     let written = || -> io::Result<()> {
-        let Some(lines) = lines.filter(|_| !file.exists()) else {
-            return if file.exists() { add_results(file, results) } else { Ok(()) };
-        };
+        if file.exists() {
+            let said = all.remove(id).unwrap_or_default().said;
+            let asked = lineage.asked.iter().filter(|asked| asked.session == id);
+            return add_missing(file, said, asked, results);
+        }
+        let Some(lines) = whole(all, id, lineage, results) else { return Ok(()) };
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }

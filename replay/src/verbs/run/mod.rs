@@ -78,6 +78,7 @@ pub fn run(asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     } else {
         // Line by line, so that each is as the model wrote it but for control characters.
         document.text.lines().try_for_each(|line| output.line(line))?;
+        output.stdout.flush()?;
         output.note(document.summary());
     }
     Ok(HOLDS)

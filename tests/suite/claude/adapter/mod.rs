@@ -15,4 +15,5 @@ mod parity;
 mod recovery;
 mod resuming;
 mod stateful;
+mod transcripts;
 pub(crate) mod world;
