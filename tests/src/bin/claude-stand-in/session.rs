@@ -161,12 +161,13 @@ impl Transcript {
         self.blocks("tool_use").map(of).collect()
     }
 
-    /// Returns name and input of each call of the session without a result.
+    /// Returns name and input of each call of the session without a result, unless the same call has one.
     pub fn calls_without_result(&self) -> Vec<(String, Value)> {
-        let lacking = self.blocks("tool_use").filter(|call| self.result_of(call).is_none());
-        lacking
-            .map(|call| (call["name"].as_str().unwrap_or_default().to_owned(), call["input"].clone()))
-            .collect()
+        let of = |call: &Value| (call["name"].as_str().unwrap_or_default().to_owned(), call["input"].clone());
+        let (has, lacks): (Vec<_>, Vec<_>) =
+            self.blocks("tool_use").partition(|call| self.result_of(call).is_some());
+        let has: Vec<_> = has.into_iter().map(of).collect();
+        lacks.into_iter().map(of).filter(|call| !has.contains(call)).collect()
     }
 
     /// Returns whether an answer of the session has a text, or one of which a prompt tells in words.
