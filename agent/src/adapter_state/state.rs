@@ -92,7 +92,7 @@ impl CapturedState {
     }
 
     /// Returns a field of the state that is text and not empty.
-    pub(super) fn text(&self, field: &str) -> Option<&str> {
+    pub(crate) fn text(&self, field: &str) -> Option<&str> {
         self.state.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 

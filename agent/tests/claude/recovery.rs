@@ -135,3 +135,28 @@ fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
     let outcomes: Vec<String> = ledger(&world.session).into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes, ["failed", "committed"]);
 }
+
+/// The program had told of the call, and it was committed, but the line of the transcript that holds it was not mirrored yet.
+#[test]
+fn a_call_that_committed_is_told_although_the_transcript_lacks_it() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let page = world.workspace().join("page");
+    let api = Api::answering(vec![
+        Answers::With(vec![call("toolu_1", "mcp__wink__weather", &json!({"city": "Oslo"}))]),
+        Answers::With(vec![
+            call("toolu_2", "Write", &json!({"file_path": page, "content": "one"})),
+            call("toolu_3", "Bash", &json!({"command": "kill -9 $PPID; sleep 1", "description": "d"})),
+        ]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let adapter = world.adapter(&cli, &api, native(&["Write", "Bash"]));
+    adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap_err();
+    assert_eq!(adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap().text, "done");
+    let told = results(api.seen().last().unwrap());
+    let ids: Vec<&str> = told.iter().map(|(id, ..)| id.as_str()).collect();
+    assert_eq!(ids, ["toolu_1", "toolu_2", "toolu_3"], "{told:?}");
+    assert!(!told[1].2 && told[2].2, "{told:?}");
+    let written = ledger(&world.session).into_iter().filter(|(tool, _)| tool == "Write").count();
+    assert_eq!(written, 1);
+}

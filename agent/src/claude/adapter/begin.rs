@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::conversation::{ConversationMessage, Role};
+use foldlog::conversation::{Conversation, ConversationMessage, EntryContent, Role};
 use foldlog::tools::ToolRunner;
-use foldlog::{CallOrigin, Cause, Session};
+use foldlog::{CallOrigin, Cause, SequenceNumber, Session};
 use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
 use super::config::ProgramHome;
-use super::transcript::{self, CallResult, Transcripts};
+use super::transcript::{self, CallResult, Told, Transcripts};
 use crate::adapter_state::{
     AdapterResume, AdapterState, AdapterStateSnapshot, AdapterStateType, CaptureOccasion,
     ClaudeAgentSDKState, ResumeMode, StatefulAdapter, retire,
@@ -201,7 +201,33 @@ fn told(message: &ConversationMessage) -> String {
     }
 }
 
-/// Returns the results of all calls of a conversation, for a transcript that may lack some.
+/// Returns what the log tells of the calls of an evaluation, by the sessions of the program in whose runs they were asked for.
+pub(super) fn told_of_calls(
+    session: &Session,
+    conversation: &Conversation,
+    messages: &[ConversationMessage],
+) -> Result<Told> {
+    let mut began: Vec<(SequenceNumber, String)> = Vec::new();
+    for capture in session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from) {
+        let id = capture
+            .state
+            .text("session_id")
+            .filter(|_| capture.evaluation_id == conversation.evaluation_id());
+        if let Some(id) = id.filter(|id| !began.iter().any(|(_, known)| known == id)) {
+            began.push((capture.sequence, id.to_owned()));
+        }
+    }
+    let mut told = Told { results: results(messages), ..Told::default() };
+    for entry in conversation.entries() {
+        let EntryContent::Answer { message, .. } = &entry.content else { continue };
+        if let Some((_, id)) = began.iter().rfind(|(began, _)| *began < entry.sequence) {
+            told.calls.entry(id.clone()).or_default().extend(message.tool_calls.iter().cloned());
+        }
+    }
+    Ok(told)
+}
+
+/// Returns the results of all calls of a conversation.
 pub(super) fn results(messages: &[ConversationMessage]) -> Vec<CallResult> {
     let of = |message: &ConversationMessage| {
         Some(CallResult {

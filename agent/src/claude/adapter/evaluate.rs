@@ -22,7 +22,7 @@ use super::failure;
 use super::home::Folders;
 use super::native;
 use super::run::Run;
-use super::transcript::{self, Transcripts};
+use super::transcript::{self, Told, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
 use crate::adapter::{EvaluateOptions, Opened, PromptResponse, ResumeFrom, executed, open, response};
 use crate::adapter_state::{
@@ -50,6 +50,8 @@ struct Ready<'a> {
     /// Transcripts that the log holds; `None` if nobody has asked for them yet.
     transcripts: Option<Transcripts>,
     messages: Vec<ConversationMessage>,
+    /// What the log tells of the calls, for a transcript that may lack some.
+    told: Told,
     approved: Approved,
     began_us: i64,
 }
@@ -176,6 +178,11 @@ impl ClaudeAgentSDKAdapter {
         let is_recorded = options.record;
         let Found { provided, resumed, transcripts } =
             self.provided(given, is_fresh, journal.evaluation(), (session, is_recorded))?;
+        let messages = journal.messages()?;
+        let told = match (&provided.resumes, journal.conversation()?) {
+            (Some(_), Some(conversation)) => begin::told_of_calls(session, conversation, &messages)?,
+            _ => Told { results: begin::results(&messages), ..Told::default() },
+        };
         let ready = Ready {
             session,
             runner,
@@ -186,7 +193,8 @@ impl ClaudeAgentSDKAdapter {
             provided,
             resumed,
             transcripts,
-            messages: journal.messages()?,
+            messages,
+            told,
             approved: match is_recorded {
                 true => Approved::of(session, journal.evaluation(), &self.options)?,
                 false => Approved::default(),
@@ -323,10 +331,9 @@ impl ClaudeAgentSDKAdapter {
             Some(all) => all,
             None => transcript::transcripts(ready.session)?,
         };
-        let results = begin::results(&ready.messages);
-        let lines = transcript::whole(all, id, &results);
+        let lines = transcript::whole(all, id, &ready.told);
         let file = transcript::file_of(config, &folders.cwd, id);
-        transcript::write(&file, lines.as_deref(), &results, &prompt.name())
+        transcript::write(&file, lines.as_deref(), (id, &ready.told), &prompt.name())
     }
 
     /// Records how a run ended.

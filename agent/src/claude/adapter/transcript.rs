@@ -7,8 +7,9 @@
 //! | what is missing in the mirrored lines | what is written |
 //! |---|---|
 //! | nothing | the lines, in their order |
-//! | the result of a call that committed, since the program was killed before it mirrored it | a line with the result that the log holds |
 //! | answers and results that the program told of, since it was killed before it mirrored them | lines with what it told |
+//! | the result of a call that ended, since the program was killed before it mirrored it | a line with the result that the log holds |
+//! | the call too | a line with the call, and one with the result |
 //! | the beginning, which belongs to the session that was forked | the lines of that session, through the entry at which it was forked |
 //! | all | nothing: the session cannot be resumed, and a fresh one is given the conversation |
 //!
@@ -17,7 +18,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A file that is there is not written over. The results that it lacks are added to it.
+//! 1. A file that is there is not written over. What it lacks is added to it.
 //! 2. No call that the log says committed is missing in what is written.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use foldlog::Session;
+use foldlog::conversation::ToolCallRecord;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -72,16 +74,6 @@ impl Entry {
         blocks.filter_map(id).collect()
     }
 
-    /// Returns whether this entry is what the program told: by its id, or as an answer or a result that is the same.
-    fn tells(&self, said: &Entry) -> bool {
-        let message = |entry: &Entry| entry.json.get("message").cloned().unwrap_or_default();
-        let is_same = || {
-            let (own, told) = (message(self), message(said));
-            own.get("id") == told.get("id") && own.get("content") == told.get("content")
-        };
-        self.uuid().is_some() && (self.uuid() == said.uuid() || is_same())
-    }
-
     /// Returns the entry's own id; `None` if it has none.
     fn uuid(&self) -> Option<&str> {
         uuid_of(&self.json)
@@ -114,8 +106,7 @@ fn said(line: &str) -> Option<(String, Entry)> {
     let is_own = told.remove("parent_tool_use_id").is_none_or(|parent| parent.is_null());
     let kind = told.get("type")?.as_str()?.to_owned();
     let (uuid, message) = (told.remove("uuid")?, told.remove("message")?);
-    let entry =
-        json!({"type": kind, "isSidechain": false, "userType": "external", "message": message, "uuid": uuid});
+    let entry = json!({"type": kind, "message": message, "uuid": uuid});
     let entry = Entry { line: String::new(), json: entry };
     let is_message = match kind.as_str() {
         "assistant" => message_model(&entry.json) != Some(SYNTHETIC),
@@ -132,6 +123,12 @@ fn message_model(entry: &Value) -> Option<&str> {
     entry.get("message")?.get("model")?.as_str()
 }
 
+/// Removes what is mirrored from what was told.
+fn without(said: &mut Vec<Entry>, mirrored: &[Entry]) {
+    let ids: BTreeSet<&str> = mirrored.iter().filter_map(Entry::uuid).collect();
+    said.retain(|one| one.uuid().is_none_or(|uuid| !ids.contains(uuid)));
+}
+
 /// Reads the transcripts of all the program's sessions that the log holds, by their ids.
 pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     let mut found = Transcripts::new();
@@ -139,14 +136,11 @@ pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
         if let Some((id, lines)) = mirrored(&line) {
             let transcript = found.entry(id).or_default();
-            transcript.entries.extend(lines.into_iter().map(Entry::new));
-            let Transcript { entries, said } = transcript;
-            said.retain(|one| !entries.iter().rev().any(|entry| entry.tells(one)));
+            let lines: Vec<Entry> = lines.into_iter().map(Entry::new).collect();
+            without(&mut transcript.said, &lines);
+            transcript.entries.extend(lines);
         } else if let Some((id, entry)) = said(&line) {
-            let transcript = found.entry(id).or_default();
-            if !transcript.entries.iter().rev().any(|held| held.tells(&entry)) {
-                transcript.said.push(entry);
-            }
+            found.entry(id).or_default().said.push(entry);
         }
         Ok(())
     })?;
@@ -181,46 +175,82 @@ pub(super) struct CallResult {
     pub(super) is_error: bool,
 }
 
+/// Holds what the log says of the calls of an evaluation.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Calls for which the model asked in the runs of each session of the program, in their order.
+    pub(super) calls: BTreeMap<String, Vec<ToolCallRecord>>,
+    pub(super) results: Vec<CallResult>,
+}
+
 impl Transcript {
-    /// Adds what the program told and did not mirror, and then the results that are missing, each behind the last line.
-    fn complete(&mut self, results: &[CallResult]) {
+    /// Adds what is missing behind the last line: what the program told, then results of calls, and calls of the session `id`
+    /// with their results.
+    fn complete(&mut self, id: &str, told: &Told) {
+        without(&mut self.said, &self.entries);
         for said in std::mem::take(&mut self.said) {
-            self.push(said.json);
+            let text = |name: &str| said.json.get(name).and_then(Value::as_str).unwrap_or_default();
+            let message = said.json.get("message").unwrap_or(&Value::Null);
+            self.add(text("uuid").to_owned(), text("type"), message);
         }
         let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
-        let (asked, told): (BTreeSet<String>, BTreeSet<String>) =
+        let (asked, closed): (BTreeSet<String>, BTreeSet<String>) =
             (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
-        for result in
-            results.iter().filter(|one| asked.contains(&one.call_id) && !told.contains(&one.call_id))
-        {
-            let block = json!({
-                "type": "tool_result",
-                "tool_use_id": result.call_id,
-                "content": [{"type": "text", "text": result.text}],
-                "is_error": result.is_error,
-            });
-            self.push(json!({
-                "isSidechain": false,
-                "userType": "external",
-                "type": "user",
-                "message": {"role": "user", "content": [block]},
-                "uuid": name_of(&result.call_id),
-            }));
+        for result in &told.results {
+            if asked.contains(&result.call_id) && !closed.contains(&result.call_id) {
+                self.add_result(result);
+            }
+        }
+        for call in told.calls.get(id).into_iter().flatten() {
+            let result = told.results.iter().find(|result| result.call_id == call.call_id);
+            if let Some(result) = result.filter(|_| !asked.contains(&call.call_id)) {
+                let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+                let block =
+                    json!({"type": "tool_use", "id": call.call_id, "name": call.name, "input": input});
+                let message = json!({
+                    "id": format!("msg_{}", call.call_id),
+                    "type": "message",
+                    "role": "assistant",
+                    "model": SYNTHETIC,
+                    "content": [block],
+                    "stop_reason": null,
+                    "stop_sequence": null,
+                    "usage": {"input_tokens": 0, "output_tokens": 0},
+                });
+                self.add(name_of(&format!("call {}", call.call_id)), "assistant", &message);
+                self.add_result(result);
+            }
         }
     }
 
-    /// Adds an entry behind the last one, which says where it belongs.
-    fn push(&mut self, mut entry: Value) {
+    fn add_result(&mut self, result: &CallResult) {
+        let block = json!({
+            "type": "tool_result",
+            "tool_use_id": result.call_id,
+            "content": [{"type": "text", "text": result.text}],
+            "is_error": result.is_error,
+        });
+        self.add(name_of(&result.call_id), "user", &json!({"role": "user", "content": [block]}));
+    }
+
+    /// Adds a message behind the last line. A transcript without lines stays so.
+    fn add(&mut self, uuid: String, kind: &str, message: &Value) {
         let last = self.entries.iter().rev().find(|entry| entry.uuid().is_some());
-        if let (Some(last), Some(object)) = (last, entry.as_object_mut()) {
-            object.insert("parentUuid".to_owned(), last.uuid().into());
-            for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
-                if let Some(value) = last.json.get(name) {
-                    object.insert(name.to_owned(), value.clone());
-                }
+        let Some(last) = last.map(|entry| entry.json.clone()) else { return };
+        let mut entry = json!({
+            "parentUuid": uuid_of(&last),
+            "isSidechain": false,
+            "userType": "external",
+            "type": kind,
+            "message": message,
+            "uuid": uuid,
+        });
+        for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
+            if let (Some(value), Some(entry)) = (last.get(name), entry.as_object_mut()) {
+                entry.insert(name.to_owned(), value.clone());
             }
-            self.entries.push(Entry { line: entry.to_string(), json: entry });
         }
+        self.entries.push(Entry { line: entry.to_string(), json: entry });
     }
 
     /// Returns where the entry of an id stands.
@@ -236,27 +266,30 @@ impl Transcript {
     }
 }
 
-/// Makes the id of an entry that stands for the result of a call: the same each time.
-fn name_of(call_id: &str) -> String {
-    let digest = blake3::hash(call_id.as_bytes());
+/// Makes the id of an entry that stands for what the log tells: the same each time.
+fn name_of(told: &str) -> String {
+    let digest = blake3::hash(told.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(digest.as_bytes().split_at(16).0);
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// Returns the lines of the whole transcript of a session as the log has it, with the results of all calls; `None` if the log
-/// has none.
-pub(super) fn whole(mut all: Transcripts, id: &str, results: &[CallResult]) -> Option<Vec<String>> {
-    let own = all.remove(id).filter(|own| !own.entries.is_empty())?;
-    let mut whole = Transcript::default();
-    if let Some(parent) = own.follows() {
-        let before = all.into_values().find_map(|before| Some((before.place_of(parent)?, before)));
-        let (place, before) = before?;
-        whole.entries.extend(before.entries.into_iter().take(place + 1));
+/// Returns the lines of the whole transcript of a session as the log has it, with all that the log tells of its calls; `None` if
+/// the log has none, or lacks the beginning.
+pub(super) fn whole(mut all: Transcripts, id: &str, told: &Told) -> Option<Vec<String>> {
+    // What a session that was forked lacked was added to it then, and the fork follows that.
+    for (id, transcript) in &mut all {
+        transcript.complete(id, told);
     }
-    whole.entries.extend(own.entries);
-    whole.said = own.said;
-    whole.complete(results);
+    let mut whole = all.remove(id).filter(|own| !own.entries.is_empty())?;
+    while let Some(parent) = whole.follows().map(str::to_owned) {
+        let place = all.iter().find_map(|(id, before)| Some((id.clone(), before.place_of(&parent)?)));
+        let (id, place) = place?;
+        let mut before = all.remove(&id)?;
+        before.entries.truncate(place + 1);
+        before.entries.append(&mut whole.entries);
+        whole = before;
+    }
     Some(whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
@@ -271,13 +304,13 @@ pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     config.join("projects").join(cut).join(format!("{id}.jsonl"))
 }
 
-/// Adds the results to the file of a transcript that it lacks: the program was killed before it wrote them.
-fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
+/// Adds to the file of the transcript of a session what it lacks: the program was killed before it wrote that.
+fn add_missing(file: &Path, id: &str, told: &Told) -> io::Result<()> {
     let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
     let entries = text.lines().map(|line| Entry::new(line.to_owned())).collect();
     let mut held = Transcript { entries, ..Transcript::default() };
     let before = held.entries.len();
-    held.complete(results);
+    held.complete(id, told);
     // The last line may be torn.
     let mut added = if text.is_empty() || text.ends_with('\n') { String::new() } else { "\n".to_owned() };
     for entry in held.entries.iter().skip(before) {
@@ -290,17 +323,17 @@ fn add_results(file: &Path, results: &[CallResult]) -> io::Result<()> {
     fs::File::options().append(true).open(file)?.write_all(added.as_bytes())
 }
 
-/// Writes a transcript to its file, or the results that it lacks, if it is there. `lines` is `None` if the log holds no
+/// Writes the transcript of a session to its file, or what that lacks, if it is there. `lines` is `None` if the log holds no
 /// transcript.
 pub(super) fn write(
     file: &Path,
     lines: Option<&[String]>,
-    results: &[CallResult],
+    (id, told): (&str, &Told),
     prompt: &str,
 ) -> Result<()> {
     let written = || -> io::Result<()> {
         let Some(lines) = lines.filter(|_| !file.exists()) else {
-            return if file.exists() { add_results(file, results) } else { Ok(()) };
+            return if file.exists() { add_missing(file, id, told) } else { Ok(()) };
         };
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;

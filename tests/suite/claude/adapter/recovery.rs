@@ -6,14 +6,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldlog::conversation::{Dialect, EntryContent, validate};
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Rebind};
-use foldlog::{ExecutionState, ResourceRegistry, Session, SessionOptions, Store};
+use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
+use foldlog::{
+    ExecutionState, Idempotency, Outcome, ResourceRegistry, Session, SessionOptions, Settlement, Store,
+};
 use foldlog_agent::adapter_state::{AdapterResume, ResumeMode, StatefulAdapter};
-use foldlog_agent::claude::ProgramHome;
-use foldlog_agent::{Error, EvaluateOptions, ResumeFrom};
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
+use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, ResumeFrom};
+use parking_lot::Mutex;
 use serde_json::json;
 
-use super::world::{Host, World, adapter_of, asking, native, prompt, state_of, types};
+use super::world::{
+    Add, EVALUATION, Host, Line, Page, World, adapter_of, asking, native, prompt, state_of, types,
+};
 
 fn wait_for(file: &Path) {
     let until = Instant::now() + Duration::from_secs(30);
@@ -23,14 +30,14 @@ fn wait_for(file: &Path) {
     }
 }
 
+/// Copies a folder as it is now. Files may vanish meanwhile.
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+    let _ = fs::create_dir_all(to);
+    for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
+        match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), &target).unwrap()),
+            false => drop(fs::copy(entry.path(), &target)),
         }
     }
 }
@@ -47,11 +54,23 @@ struct Left {
 
 impl Left {
     fn of(world: &World) -> Left {
+        Left::found_in(world, Left::take(&world.workspace(), &world.dir()))
+    }
+
+    /// Copies a workspace and the folder of a session.
+    fn take(workspace: &Path, dir: &Path) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        copy(&world.workspace(), &folder.path().join("work"));
+        copy(workspace, &folder.path().join("work"));
+        copy(dir, &folder.path().join("left"));
+        folder
+    }
+
+    /// Opens what was copied.
+    fn found_in(world: &World, folder: tempfile::TempDir) -> Left {
         let store = Store::open(folder.path().join("store")).unwrap();
         let id = world.dir().file_name().unwrap().to_string_lossy().parse().unwrap();
-        copy(&world.dir(), &store.session_dir(id));
+        fs::create_dir_all(store.session_dir(id).parent().unwrap()).unwrap();
+        fs::rename(folder.path().join("left"), store.session_dir(id)).unwrap();
         Left { session: store.open_session(id, &types()).unwrap(), folder }
     }
 
@@ -171,6 +190,24 @@ fn an_evaluation_in_a_fork_leaves_the_program_of_its_origin_alone() {
     });
 }
 
+/// The program is killed between the end of a call and the line of its transcript that holds the call: twice, so that the second
+/// session follows a line that the log alone has.
+#[test]
+fn a_call_that_committed_is_told_although_no_transcript_holds_it() {
+    let add = |text: &str, id: &str| json!({"tool": "add", "input": {"text": text}, "id": id});
+    let dies = |text: &str, id: &str| json!([{"turn": true}, {"text": text}, {"mirror": true}, add(text, id), {"die": 9}]);
+    let world = World::new(&dies("one", "t1"));
+    let story = |host: &Host| host.ask("Go.").map(|response| response.text);
+    world.run_unreplayed(story).unwrap_err();
+    world.stand_in.play(&dies("two", "t2"));
+    world.run_unreplayed(story).unwrap_err();
+    world.stand_in.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
+    assert_eq!(world.run_unreplayed(story).unwrap(), "t1: added one|t2: added two");
+    assert!(world.argument("--resume").is_some());
+    world.replay(story);
+    assert_eq!(world.ledger().len(), 2);
+}
+
 /// Makes a session of the program that cannot be written back: the beginning of what was mirrored is lost.
 fn lost() -> World {
     let entry = json!({"type": "assistant", "uuid": "00000000-0000-4000-8000-000000000002",
@@ -237,4 +274,111 @@ fn a_tool_of_the_host_must_not_have_the_name_of_one_of_the_program_that_may_run(
         assert!(error.to_string().contains("`add` has the name of a tool of the program"), "{error}");
     });
     assert!(world.starts().is_empty());
+}
+
+/// Adds a line once somebody approved.
+struct Ask;
+
+impl Tool for Ask {
+    const NAME: &'static str = "ask";
+    const DESCRIPTION: &'static str = "Adds a line, if somebody agrees.";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        match context.approval() {
+            None => Err(ToolError::Ask(Question::new("Add it?"))),
+            Some(_) => Add.call(line, context),
+        }
+    }
+}
+
+fn asking_prompt() -> Prompt {
+    Prompt::text("tests", "asking")
+        .with_section(MarkdownSection::new("task", "Write the page."))
+        .with_tools(ToolRegistry::new().with(Ask))
+}
+
+/// Recovers, and evaluates until it is done; a person approves all that is asked. Returns the output.
+fn finish(adapter: &ClaudeAgentSDKAdapter, state: &ExecutionState) -> String {
+    for _ in 0..10 {
+        adapter.recover(&asking_prompt(), state).unwrap();
+        match adapter.evaluate(&asking_prompt(), state, asking("Go.")) {
+            Ok(response) => return response.text,
+            Err(Error::Suspended { .. }) => {
+                for asked in state.session().pending().unwrap() {
+                    state
+                        .session()
+                        .settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "")
+                        .unwrap();
+                }
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    let conversation = state.session().conversation(EVALUATION).unwrap().unwrap();
+    for entry in conversation.entries() {
+        println!("{} {:?}", entry.sequence, entry.content);
+    }
+    panic!("it asks for ever")
+}
+
+/// Wherever the process is killed, the evaluation comes to its end, nothing runs without an approval of its own, no approved
+/// call of the host's tool runs twice, and the conversation is one that a provider takes.
+#[test]
+fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
+    let write =
+        json!({"native": "Write", "input": {"text": "one"}, "write": {"page": "one"}, "mirror": true});
+    let world = World::new(&json!([{"turn": true}, {"model": [
+        {"text": "first", "calls": [write], "mirror": true}, {"text": "second", "calls": [write], "mirror": true},
+        {"text": "third", "calls": [{"tool": "ask", "input": {"text": "two"}}], "mirror": true}, {"text": "last"},
+    ]}]));
+    let adapter = |cwd: &Path| {
+        let asks = [("Write".to_owned(), Question::new("Write it?"))].into();
+        let options = RunOptions { asks, result_within: Duration::from_millis(50), ..native(&["Write"]) };
+        adapter_of(&world.stand_in.path("script"), cwd).with_options(options)
+    };
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let text = world.run_unreplayed(|host| {
+        let (kept, workspace, dir) = (Arc::clone(&left), world.workspace(), world.dir());
+        let subscribed = host.session().subscribe(move |_| {
+            kept.lock().push(Left::take(&workspace, &dir));
+        });
+        let text = finish(&adapter(&world.workspace()), &host.state);
+        host.session().unsubscribe(subscribed);
+        text
+    });
+    assert_eq!(text, "last");
+    let left = std::mem::take(&mut *left.lock());
+    assert!(left.len() > 40, "{}", left.len());
+    for (place, folder) in left.into_iter().enumerate().step_by(2) {
+        let left = Left::found_in(&world, folder);
+        let state = left.state();
+        // Where the program had mirrored its last word and the log holds no answer of it, the model adds another one.
+        let text = finish(&adapter(&left.workspace()), &state);
+        assert!(text == "last" || text == "done", "killed behind record {place}: {text}");
+        let conversation = left.session.conversation(EVALUATION).unwrap().unwrap();
+        validate(Dialect::Anthropic, &conversation.sent_messages()).unwrap();
+        let (mut approved, mut written, mut added) = (0, 0, 0);
+        for entry in conversation.entries() {
+            match &entry.content {
+                EntryContent::CallSettled { committed: None, .. } => approved += 1,
+                EntryContent::CallEnded { outcome: Outcome::Committed, tool, .. } if tool == "Write" => {
+                    written += 1
+                }
+                EntryContent::CallEnded { outcome: Outcome::Committed, .. } => added += 1,
+                _ => {}
+            }
+        }
+        assert!(
+            written + added <= approved,
+            "behind {place}: {approved} approvals, {written} and {added} calls"
+        );
+        assert_eq!(left.session.view::<Page>().unwrap().len(), added, "behind record {place}");
+        assert!(left.session.unsettled_operations().is_empty() && left.session.pending().unwrap().is_empty());
+    }
 }
