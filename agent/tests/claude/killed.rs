@@ -4,7 +4,7 @@
 //! this test binary, run again for the ignored test below. The model is a script that looks at the results it is shown, and
 //! calls a tool until it has the result; so a result that a resume lost is seen as a call that runs twice.
 //!
-//! `FOLDLOG_CLAUDE_KILLS=n` tries `n` of the 20 moments for each who is killed, by default 2; `FOLDLOG_CLAUDE_KILL="Host 29"`
+//! `FOLDLOG_CLAUDE_MOMENTS=n` tries `n` of the 20 moments for each who is killed, by default 2; `FOLDLOG_CLAUDE_KILL="Host 29"`
 //! tries one alone, as a failure prints it, and keeps its folder.
 
 use std::collections::BTreeMap;
@@ -289,7 +289,7 @@ fn kill_at_moments(who: Killed, first: u64) {
         }
         return;
     }
-    let wanted = std::env::var("FOLDLOG_CLAUDE_KILLS").ok().and_then(|number| number.parse().ok());
+    let wanted = std::env::var("FOLDLOG_CLAUDE_MOMENTS").ok().and_then(|number| number.parse().ok());
     let count: u64 = wanted.unwrap_or(2).clamp(1, MOMENTS);
     for number in 0..count {
         let moment = (first + number * MOMENTS / count) % MOMENTS;

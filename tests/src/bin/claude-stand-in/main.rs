@@ -12,7 +12,7 @@
 //! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"mirror":true`, the answer is mirrored before the call; with `"untold":true`, nobody is told of its end but the model; with `"die":9`, the program dies behind it |
 //! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder. It fails with `"fails":"text"`, and waits with `"gate":"name"`. `"steps":[..]` are played by the sub-agent that it begins |
 //! | `{"together":[{"tool":..},..]}` | one answer that calls several bridged tools at once, without hooks |
-//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the answers that the session, or its prompts in words, do not hold yet: those behind the last one whose text is there, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
+//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the calls of them once more whose results the session lacks, and then the answers that the session, or its prompts in words, do not hold yet: those behind the last one whose text is there, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
 //! | `{"result":"done",...}` | ends the turn; other fields are added to the message, or replace its own |
 //! | `{"emit":{...}}` | writes a line |
 //! | `{"raw":"text"}` | writes a text and a newline |

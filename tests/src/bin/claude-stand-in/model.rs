@@ -1,41 +1,55 @@
 //! A model that knows how far its session has come.
 
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::steps::{Played, Player};
 
 impl Player {
-    /// Plays a step `model`: the answers that the session does not hold yet, with their calls, and the result.
+    /// Plays a step `model`: the calls that the session asks for and whose results it lacks once more, then the answers that
+    /// it does not hold yet, and the result.
     pub fn play_model(&mut self, answers: &[Value]) -> Played {
+        let lacks = self.session.calls_without_result();
+        let calls = answers.iter().filter_map(|answer| answer["calls"].as_array()).flatten();
+        let again = calls.filter(|call| lacks.contains(&(self.named(call).0, call["input"].clone())));
+        let again: Vec<Value> = again.cloned().collect();
+        if !again.is_empty() {
+            let id = format!("again_{}", Uuid::new_v4());
+            self.give(&id, &json!({"text": "once more", "calls": again}))?;
+        }
         let is_said = |answer: &Value| answer["text"].as_str().is_some_and(|text| self.session.says(text));
-        let mut number = answers.iter().rposition(is_said).map_or(0, |last| last + 1);
-        loop {
+        let said = answers.iter().rposition(is_said).map_or(0, |last| last + 1);
+        for number in said.. {
             self.started.note("asked", &number.to_string());
-            let answer = answers.get(number).unwrap_or(&Value::Null);
-            let calls = answer["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let text = answer["text"].as_str().unwrap_or("done").to_owned();
-            let mut blocks = vec![json!({"type": "text", "text": text})];
-            let mut asked = Vec::new();
-            for call in calls {
-                let (name, bridged) = self.named(call);
-                let id = format!("toolu_{}", uuid::Uuid::new_v4());
-                blocks.push(json!({"type": "tool_use", "id": id, "name": name, "input": call["input"]}));
-                asked.push((call, name, bridged, id));
+            let answer = answers.get(number).cloned().unwrap_or_else(|| json!({"text": "done"}));
+            self.give(&format!("msg_{number}"), &answer)?;
+            if answer["calls"].as_array().is_none_or(Vec::is_empty) {
+                return self.step(&json!({"result": answer["text"]}));
             }
-            self.answer_as(&format!("msg_{number}"), &blocks);
-            if answer["mirror"] == true {
+        }
+        Ok(())
+    }
+
+    /// Gives an answer, and runs its calls.
+    fn give(&mut self, id: &str, answer: &Value) -> Played {
+        let mut blocks = vec![json!({"type": "text", "text": answer["text"]})];
+        let mut asked = Vec::new();
+        for call in answer["calls"].as_array().into_iter().flatten() {
+            let (name, bridged) = self.named(call);
+            let id = format!("toolu_{}", Uuid::new_v4());
+            blocks.push(json!({"type": "tool_use", "id": id, "name": name, "input": call["input"]}));
+            asked.push((call, name, bridged, id));
+        }
+        self.answer_as(id, &blocks);
+        if answer["mirror"] == true {
+            self.session.mirror();
+        }
+        for (call, name, bridged, id) in asked {
+            self.run_call(call, (&name, bridged), &mut call["input"].clone(), &id)?;
+            if call["mirror"] == true {
                 self.session.mirror();
             }
-            for (call, name, bridged, id) in asked {
-                self.run_call(call, (&name, bridged), &mut call["input"].clone(), &id)?;
-                if call["mirror"] == true {
-                    self.session.mirror();
-                }
-            }
-            if calls.is_empty() {
-                return self.step(&json!({"result": text}));
-            }
-            number += 1;
         }
+        Ok(())
     }
 }

@@ -136,23 +136,38 @@ impl Transcript {
         self.mirror();
     }
 
+    /// Returns the blocks of a kind.
+    fn blocks(&self, kind: &'static str) -> impl Iterator<Item = &Value> {
+        let contents = self.entries.iter().filter_map(|entry| entry["message"]["content"].as_array());
+        contents.flatten().filter(move |block| block["type"] == kind)
+    }
+
+    /// Returns the result of a call.
+    fn result_of(&self, call: &Value) -> Option<&Value> {
+        self.blocks("tool_result").find(|result| result["tool_use_id"] == call["id"])
+    }
+
     /// Returns the results of all calls of the session, `id: text` each, in the order of the calls. One without a result
     /// has the text that the program gives the model then.
     pub fn results(&self) -> Vec<String> {
-        let blocks = |kind: &'static str| {
-            let contents = self.entries.iter().filter_map(|entry| entry["message"]["content"].as_array());
-            contents.flatten().filter(move |block| block["type"] == kind)
-        };
         let text = |content: &Value| match content.as_str() {
             Some(text) => text.to_owned(),
             None => content[0]["text"].as_str().unwrap_or_default().to_owned(),
         };
         let of = |call: &Value| {
-            let id = call["id"].as_str().unwrap_or_default();
-            let result = blocks("tool_result").find(|result| result["tool_use_id"] == id);
-            format!("{id}: {}", result.map_or(DANGLING.to_owned(), |result| text(&result["content"])))
+            let text = self.result_of(call).map_or(DANGLING.to_owned(), |result| text(&result["content"]));
+            format!("{}: {text}", call["id"].as_str().unwrap_or_default())
         };
-        blocks("tool_use").map(of).collect()
+        self.blocks("tool_use").map(of).collect()
+    }
+
+    /// Returns name and input of each call of the session without a result, unless the same call has one.
+    pub fn calls_without_result(&self) -> Vec<(String, Value)> {
+        let of = |call: &Value| (call["name"].as_str().unwrap_or_default().to_owned(), call["input"].clone());
+        let (has, lacks): (Vec<_>, Vec<_>) =
+            self.blocks("tool_use").partition(|call| self.result_of(call).is_some());
+        let has: Vec<_> = has.into_iter().map(of).collect();
+        lacks.into_iter().map(of).filter(|call| !has.contains(call)).collect()
     }
 
     /// Returns whether an answer of the session has a text, or one of which a prompt tells in words.

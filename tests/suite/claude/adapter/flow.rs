@@ -1,13 +1,14 @@
 //! The steps of an evaluation, from the prompt to the response, and what is recorded of them.
 
 use foldlog::audit;
+use foldlog::conversation::EntryContent;
 use foldlog::conversation::Role::{self, Assistant, Tool, User};
 use foldlog::{Outcome, ToolInvocations};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::events::{PromptExecutions, PromptRenderings};
 use foldlog_agent::{MarkdownSection, Prompt, SectionVisibility};
 use foldlog_codec::Kind;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::world::{EVALUATION, World, asking, prompt, tools};
 
@@ -29,6 +30,28 @@ fn a_text_comes_back_is_recorded_and_is_answered_from_the_log_from_then_on() {
         assert_eq!(host.ask("Oslo?").unwrap().text, "It snows.");
     });
     assert_eq!(world.starts().len(), 1);
+}
+
+#[test]
+fn a_tool_of_the_host_runs_as_a_transaction_and_its_result_reaches_the_model() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"tool": "add", "input": {"text": "one"}}, {"tool": "add", "input": {"text": "break"}},
+        {"tool": "weather", "input": {"city": "Oslo"}},
+        {"text": "$results"}, {"result": "$results"},
+    ]));
+    let results = "toolu_1: added one|toolu_2: Tool error: it broke|toolu_3: snow";
+    world.run(|host| {
+        assert_eq!(host.ask("Write.").unwrap().text, results);
+        assert_eq!(host.page(), ["one"]);
+        let said = host.said();
+        let roles: Vec<_> = said.iter().map(|(role, _)| *role).collect();
+        assert_eq!(roles, [User, Assistant, Tool, Assistant, Tool, Assistant, Tool, Assistant]);
+        assert_eq!(said[4], (Tool, "it broke".to_owned()));
+    });
+    let outcomes: Vec<_> = world.ledger().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, ["committed", "failed", "committed"]);
+    assert_eq!(world.file("page").as_deref(), Some("one\n"));
 }
 
 /// The session of the program is in the log before the program starts, an answer before its call begins, and the state is
@@ -152,6 +175,45 @@ fn the_events_of_an_evaluation_are_records() {
         assert_eq!((executed.tool_calls, executed.cost_micros), (2, Some(12_500)));
         assert_eq!(executed.model.as_deref(), Some("claude-sonnet-4-20250514"));
         assert!(executed.answer.is_some() && !executed.is_resume);
+    });
+}
+
+/// The adapter writes no log lines: when a run began, what it resumed, and how it ended stands in the records of its session.
+#[test]
+fn what_a_log_line_would_say_of_a_run_stands_in_its_records() {
+    let world =
+        World::new(&json!([{"turn": true}, {"text": "first"}, {"result": "first", "total_cost_usd": 0.5}]));
+    world.run(|host| {
+        for text in ["Go.", "More."] {
+            host.ask(text).unwrap();
+        }
+        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let requests: Vec<(String, Value)> = conversation
+            .entries()
+            .iter()
+            .filter_map(|entry| match &entry.content {
+                EntryContent::Request { model, parameters, .. } => {
+                    Some((model.clone()?, serde_json::from_str(parameters.as_ref()?).ok()?))
+                }
+                _ => None,
+            })
+            .collect();
+        let [(model, began), (_, resumed)] = &requests[..] else { panic!("{requests:?}") };
+        // sdk.invoke.start: the model and the session; the name of the prompt and its tools stand in `PromptRendered`.
+        assert_eq!(model, "claude-sonnet-4-20250514");
+        assert!(began["session_id"].is_string() && began["resume"].is_null(), "{began}");
+        // sdk.resuming_session: which session is resumed, and in which copy.
+        assert_eq!(resumed["resume"], began["session_id"]);
+        assert!(resumed["session_id"].is_string() && resumed["session_id"] != resumed["resume"], "{resumed}");
+        // sdk.invoke.complete: duration, tokens and cost, and the session in the last state.
+        let executed = host.session().log::<PromptExecutions>().unwrap();
+        let executed: Vec<_> = executed.iter().map(Result::unwrap).collect();
+        assert_eq!(executed.len(), 2);
+        assert_eq!((executed[0].input_tokens, executed[0].output_tokens), (10, 20));
+        assert_eq!((executed[0].cost_micros, executed[0].is_resume), (Some(500_000), false));
+        assert!(executed[0].elapsed_us > 0 && executed[1].is_resume);
+        let last = host.states().pop().unwrap();
+        assert_eq!(last.state.state()["session_id"], resumed["session_id"]);
     });
 }
 

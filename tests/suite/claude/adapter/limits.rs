@@ -7,6 +7,7 @@ use foldlog::conversation::EntryContent;
 use foldlog::tools::resources::BudgetTracker;
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::claude::RunOptions;
+use foldlog_agent::events::PromptExecutions;
 use foldlog_agent::provider::CancelToken;
 use foldlog_agent::{Budget, Deadline, Error, EvaluateOptions, Phase};
 use serde_json::json;
@@ -157,6 +158,35 @@ fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
             })
             .collect();
         assert_eq!(answers.len(), 2);
+    });
+}
+
+/// What the program says that a session cost is the sum over all its runs: of one that is resumed, only a difference counts.
+#[test]
+fn the_cost_of_a_resumed_run_is_its_own_or_is_not_told() {
+    let said = |more: &[(&str, serde_json::Value)]| {
+        let mut result = json!({"result": "ok", "total_cost_usd": 0.75});
+        for (name, value) in more {
+            result[*name] = value.clone();
+        }
+        json!([{"turn": true}, {"text": "ok"}, result])
+    };
+    let difference = json!({"claude-opus": {"costUSD": 0.2}, "claude-haiku": {"costUSD": 0.05}});
+    let world = World::new(&said(&[]));
+    world.run(|host| {
+        let scripts = [
+            said(&[]),
+            said(&[]),
+            said(&[("model_usage_since_last_result", difference.clone())]),
+            said(&[("total_cost_usd", json!(-1.0))]),
+        ];
+        for (number, script) in scripts.iter().enumerate() {
+            world.stand_in.play(script);
+            host.ask(&format!("{number}")).unwrap();
+        }
+        let executed = host.session().log::<PromptExecutions>().unwrap();
+        let costs: Vec<_> = executed.iter().map(|one| one.unwrap().cost_micros).collect();
+        assert_eq!(costs, [Some(750_000), None, Some(250_000), None]);
     });
 }
 

@@ -3,8 +3,6 @@
 //! A test tells its story in a closure that is given a [`Host`]: [`World::run`] runs it, and then replays it over the log
 //! that it left. In the replay no program is started, so what it asserts holds twice, the second time from the log alone.
 
-#![allow(dead_code, reason = "the tests that follow use all of it")]
-
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
