@@ -410,10 +410,11 @@ impl<'a> Replay<'a> {
             if frame.record.kind == Kind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
-                // A recovery rewrites what an earlier process wrote.
-                let at = resumed.recovered.unwrap_or(at);
-                if bounds.last().is_some_and(|last| *last < at) && at < end {
-                    bounds.push(at);
+                // A recovery rewrites what earlier processes wrote, and says where those began.
+                for at in resumed.began.into_iter().chain([resumed.recovered.unwrap_or(at)]) {
+                    if bounds.last().is_some_and(|last| *last < at) && at < end {
+                        bounds.push(at);
+                    }
                 }
             }
             Ok(())
