@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foldlog::audit::LogReader;
 use foldlog::replay::Replay;
-use foldlog::{Session, SystemClock};
+use foldlog::{Session, SessionOptions, SystemClock};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -83,4 +83,22 @@ fn a_recovery_that_wrote_nothing_else_passes_on_where_the_processes_before_it_be
     let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
     let report = Replay::of(&log, &types()).run(|session| three(&session, 77)).unwrap();
     assert_eq!((report.processes, report.compared), (4, 16));
+}
+
+/// The frames with which the parent's processes began, in the segments that a fork shares, passed for the fork's: their numbers are
+/// those of the parent's log, and the fork's host was called for processes that never were.
+#[test]
+fn the_processes_of_a_forks_parent_are_not_the_forks() {
+    let (folder, id) = lives(&[Kill, Close], &three);
+    let store = store_in(folder.path(), Arc::new(SystemClock));
+    let fork = store.fork(id, 1, &types(), SessionOptions::default()).unwrap();
+    let host = |session: &Session| -> foldlog::Result<()> {
+        (0..12).try_for_each(|number| session.dispatch(Noted::new(number, "in the fork")).map(drop))
+    };
+    host(&fork).unwrap();
+    let dir = fork.dir().to_owned();
+    fork.close().unwrap();
+    let log = LogReader::open(dir).unwrap();
+    let report = Replay::of(&log, &types()).run(|session| host(&session)).unwrap();
+    assert_eq!((report.processes, report.compared), (1, 12));
 }
