@@ -245,6 +245,9 @@ impl<'a> Record<'a> {
                 if let Some(recovered) = resumed.recovered {
                     object.set("recovered", Value::from(recovered));
                 }
+                if !resumed.began.is_empty() {
+                    object.set("began", Value::Array(resumed.began.into_iter().map(Value::from).collect()));
+                }
             }
             Kind::SEAL => {
                 let seal = Seal::decode(self.body)?;

@@ -2,12 +2,12 @@
 
 use uuid::Uuid;
 
-use super::fields::{fixed, required, walk};
+use super::fields::{fixed, list, required, walk};
 use crate::msgpack::Writer;
 use crate::{Error, SequenceNumber};
 
 /// Envelope: states that the session was opened for writing. The writer appends it before its first record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
     /// Number of times that the session was opened for writing before.
     pub epoch: u64,
@@ -19,13 +19,18 @@ pub struct Resumed {
     /// Sequence number behind the last record that a recovery rewrote into the segment; `None` if no recovery began it.
     /// The recovery's `SYNCED` frame at that number became durable with the segment, before the segment's name did.
     pub recovered: Option<SequenceNumber>,
+    /// Sequence numbers at which earlier openings for writing began to write, in order: those of records that the recovery
+    /// rewrote, whose own `resumed` frames are left behind. Empty in all but recoveries.
+    pub began: Vec<SequenceNumber>,
 }
 
 impl Resumed {
     /// Encodes the body of a `resumed` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        let optional = usize::from(self.boot_id.is_some()) + usize::from(self.recovered.is_some());
+        let optional = usize::from(self.boot_id.is_some())
+            + usize::from(self.recovered.is_some())
+            + usize::from(!self.began.is_empty());
         writer.map(2 + optional).str("epoch").unsigned(self.epoch);
         if let Some(boot_id) = self.boot_id {
             writer.str("boot").bin(boot_id.as_bytes());
@@ -33,6 +38,12 @@ impl Resumed {
         writer.str("clock").signed(self.clock_us);
         if let Some(recovered) = self.recovered {
             writer.str("recovered").unsigned(recovered.get());
+        }
+        if !self.began.is_empty() {
+            writer.str("began").array(self.began.len());
+            for began in &self.began {
+                writer.unsigned(began.get());
+            }
         }
         writer.finish()
     }
@@ -45,17 +56,19 @@ impl Resumed {
     /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
         let (mut epoch, mut boot_id, mut clock_us, mut recovered) = (None, None, 0, None);
+        let mut began = Vec::new();
         walk("resumed", bytes, |name, value| {
             match name {
                 "epoch" => epoch = Some(value.unsigned()?),
                 "boot" => boot_id = Some(Uuid::from_bytes(fixed(value)?)),
                 "clock" => clock_us = value.signed()?,
                 "recovered" => recovered = Some(value.unsigned()?.into()),
+                "began" => began = list(value, |began| Ok(began.unsigned()?.into()))?,
                 _ => {}
             }
             Ok(())
         })?;
-        Ok(Resumed { epoch: required("resumed", "epoch", epoch)?, boot_id, clock_us, recovered })
+        Ok(Resumed { epoch: required("resumed", "epoch", epoch)?, boot_id, clock_us, recovered, began })
     }
 }
 

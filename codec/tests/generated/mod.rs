@@ -395,12 +395,14 @@ pub(crate) fn observed() -> impl Strategy<Value = Observed<'static>> {
 }
 
 pub(crate) fn resumed() -> impl Strategy<Value = Resumed> {
-    let fields = (unsigned(), prop::option::of(uuid()), signed(), prop::option::of(unsigned()));
-    fields.prop_map(|(epoch, boot_id, clock_us, recovered)| Resumed {
+    let began = prop::collection::vec(unsigned(), 0..3);
+    let fields = (unsigned(), prop::option::of(uuid()), signed(), prop::option::of(unsigned()), began);
+    fields.prop_map(|(epoch, boot_id, clock_us, recovered, began)| Resumed {
         epoch,
         boot_id,
         clock_us,
         recovered: recovered.map(Into::into),
+        began: began.into_iter().map(Into::into).collect(),
     })
 }
 

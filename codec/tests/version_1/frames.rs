@@ -432,7 +432,13 @@ fn envelopes() -> Vec<Golden> {
         golden(
             "resumed",
             Kind::RESUMED,
-            Body::Resumed(Resumed { epoch: 5, boot_id: Some(OTHER), clock_us: TIME_US, recovered: None }),
+            Body::Resumed(Resumed {
+                epoch: 5,
+                boot_id: Some(OTHER),
+                clock_us: TIME_US,
+                recovered: None,
+                began: Vec::new(),
+            }),
         ),
         golden(
             "resumed-by-a-recovery",
@@ -442,12 +448,30 @@ fn envelopes() -> Vec<Golden> {
                 boot_id: Some(OTHER),
                 clock_us: TIME_US,
                 recovered: Some(4_321.into()),
+                began: Vec::new(),
+            }),
+        ),
+        golden(
+            "resumed-behind-others",
+            Kind::RESUMED,
+            Body::Resumed(Resumed {
+                epoch: 7,
+                boot_id: Some(OTHER),
+                clock_us: TIME_US,
+                recovered: Some(4_325.into()),
+                began: vec![4_300.into(), 4_321.into()],
             }),
         ),
         golden(
             "resumed-on-an-unknown-machine",
             Kind::RESUMED,
-            Body::Resumed(Resumed { epoch: 0, boot_id: None, clock_us: -1, recovered: None }),
+            Body::Resumed(Resumed {
+                epoch: 0,
+                boot_id: None,
+                clock_us: -1,
+                recovered: None,
+                began: Vec::new(),
+            }),
         ),
         golden("declared", Kind::DECLARED, Body::Declare(declaration())),
         // Kinds of a later version: a value, and bytes that are none.

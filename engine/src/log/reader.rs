@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::frame::Frame;
+use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::image::Indexed;
 use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{Record, SequenceNumber};
@@ -154,6 +154,27 @@ impl Places {
         Ok(())
     }
 
+    /// Hands every envelope frame to `visit` that stands behind the record before `from` and before the last record.
+    pub(crate) fn envelopes_behind(
+        &self,
+        storage: &Arc<dyn Storage>,
+        from: SequenceNumber,
+        visit: &mut dyn FnMut(&Segment, Frame<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(last) = self.next_sequence.checked_sub(1) else { return Ok(()) };
+        // From the record before on, since the envelope frames behind it come before the record `from`.
+        let start = self.index.before(from.saturating_sub(1));
+        self.walk_frames(storage, from, start, &mut |index, _, frame| {
+            let Header { kind, sequence, .. } = frame.header;
+            match self.segments.get(index) {
+                _ if !kind.is_envelope() && sequence >= last => return Ok(ControlFlow::Break(())),
+                Some(segment) if kind.is_envelope() && sequence >= from => visit(segment, frame)?,
+                _ => {}
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
     fn walk(
         &self,
         storage: &Arc<dyn Storage>,
@@ -178,6 +199,25 @@ impl Places {
             return Ok(());
         }
         let start = start.or_else(|| self.index.before(from));
+        self.walk_frames(storage, from, start, &mut |index, offset, frame| {
+            let header = frame.header;
+            if header.kind.is_envelope() || header.sequence < from {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let seen = visit(index, offset, frame)?;
+            Ok(if header.sequence >= through { ControlFlow::Break(()) } else { seen })
+        })
+    }
+
+    /// Hands every frame from `start` on to `visit`, or from the first segment's, until `visit` has enough. A frame that cannot be
+    /// read is reported as the record `from`.
+    fn walk_frames(
+        &self,
+        storage: &Arc<dyn Storage>,
+        from: SequenceNumber,
+        start: Option<Location>,
+        visit: &mut impl FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let Location { segment: first, mut offset } =
             start.unwrap_or(Location { segment: 0, offset: HEADER_LEN as u64 });
         for (index, segment) in self.segments.iter().enumerate().skip(first) {
@@ -189,13 +229,9 @@ impl Places {
                     Ok(frame) => frame,
                     Err(error) => return Err(segment.changed(offset, from, &error)),
                 };
-                let header = frame.header;
                 let len = frame.len() as u64;
-                if !header.kind.is_envelope() && header.sequence >= from {
-                    let enough = visit(index, offset, frame)?.is_break();
-                    if enough || header.sequence >= through {
-                        return Ok(());
-                    }
+                if visit(index, offset, frame)?.is_break() {
+                    return Ok(());
                 }
                 offset += len;
             }

@@ -65,6 +65,8 @@
 //! it was when the reader was opened, or earlier. So a log that is being written can be replayed. With
 //! [`go_live`](Replay::go_live) the host goes on in a fork at that end, as it would after a crash.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -405,15 +407,26 @@ impl<'a> Replay<'a> {
 
     /// Returns where the processes begin that wrote the records from `begin` to before `end`, and `end`.
     fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Vec<SequenceNumber>> {
+        // In the segments that a fork shares with its parent stand the parent's processes.
+        let session = self.log.opened().session;
+        let segments = self.log.recorded().places.segments.iter();
+        let own: BTreeSet<&Path> = segments
+            .filter(|segment| segment.header.session == session)
+            .map(|segment| segment.path.as_path())
+            .collect();
         let mut bounds = vec![begin];
         self.log.frames(|frame| {
+            if !own.contains(frame.segment) {
+                return Ok(());
+            }
             if frame.record.kind == Kind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
-                // A recovery rewrites what an earlier process wrote.
-                let at = resumed.recovered.unwrap_or(at);
-                if bounds.last().is_some_and(|last| *last < at) && at < end {
-                    bounds.push(at);
+                // A recovery rewrites what earlier processes wrote, and says where those began.
+                for at in resumed.began.into_iter().chain([resumed.recovered.unwrap_or(at)]) {
+                    if bounds.last().is_some_and(|last| *last < at) && at < end {
+                        bounds.push(at);
+                    }
                 }
             }
             Ok(())

@@ -506,7 +506,7 @@ impl Log {
                 return Ok(());
             }
         }
-        let body = self.resumed(time_us, None);
+        let body = self.resumed(time_us, None, Vec::new());
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
         // Only now: if there was no room, the next attempt has to write the same frame first.
         self.start = Start::Running;
@@ -520,9 +520,14 @@ impl Log {
         self.epoch.map_or(0, |epoch| epoch.saturating_add(1))
     }
 
-    fn resumed(&self, time_us: i64, recovered: Option<SequenceNumber>) -> Vec<u8> {
+    fn resumed(
+        &self,
+        time_us: i64,
+        recovered: Option<SequenceNumber>,
+        began: Vec<SequenceNumber>,
+    ) -> Vec<u8> {
         let epoch = self.next_epoch();
-        Resumed { epoch, boot_id: self.storage.boot_id(), clock_us: time_us, recovered }.encode()
+        Resumed { epoch, boot_id: self.storage.boot_id(), clock_us: time_us, recovered, began }.encode()
     }
 
     /// Goes on in the last segment, which its last writer closed.

@@ -2,8 +2,8 @@
 //!
 //! # The fresh segment
 //!
-//! The fresh segment holds, behind its header: a `Resumed` frame that says that a recovery wrote the segment and up to where, the
-//! declarations, the records that no frame had attested, and last a `Synced` frame that attests these. All of this is
+//! The fresh segment holds, behind its header: a `Resumed` frame that says that a recovery wrote the segment, up to where, and
+//! where the processes began that had written the rewritten records, whose own `Resumed` frames stay behind; the declarations, the records that no frame had attested, and last a `Synced` frame that attests these. All of this is
 //! synced under a temporary name, which a scan passes over, and only then gets its final name. Under that name the
 //! records and the frame that attests them are durable together, so that no later recovery writes the same records once
 //! more: a thousand crashes cost a thousand tails.
@@ -24,6 +24,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use foldlog_codec::body::Resumed;
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -48,6 +49,8 @@ impl Log {
         context: &AppendContext<'_>,
     ) -> Result<()> {
         let Tail { records, bytes } = self.unattested(attested)?;
+        let through = attested + records.len() as u64;
+        let body = self.resumed(time_us, Some(through), self.began_behind(attested)?);
         let cut = self.cut_at(attested)?;
         let ordinal = self.next_ordinal()?;
         let building = match sabotage::is(Breakage::RecoveryInPlace) {
@@ -56,7 +59,7 @@ impl Log {
         };
         let below = AppendContext { synced: attested, declared: context.declared };
         let declared = encoded(&below);
-        let wanted = HEAD_BYTES + declared.len() as u64 + bytes + FRAME_HEADER_LEN as u64;
+        let wanted = HEAD_BYTES + (body.len() + declared.len() + FRAME_HEADER_LEN) as u64 + bytes;
         let made = self.space_for_recovery(&building, wanted)?;
         let (mut active, mut segment) =
             self.begun(ordinal, building.clone(), (cut.previous, attested), made, &below);
@@ -71,8 +74,6 @@ impl Log {
         segment.path.clone_from(&path);
         self.ordinal_max = Some(ordinal);
         self.follow_with(active, segment);
-        let through = attested + records.len() as u64;
-        let body = self.resumed(time_us, Some(through));
         self.epoch = Some(self.next_epoch());
         let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
         self.write(Kind::RESUMED, sequence, last_time_us, Body::Alone(&body), attested)?;
@@ -104,6 +105,26 @@ impl Log {
             Ok(())
         })?;
         Ok(tail)
+    }
+
+    /// Returns where the processes began whose `Resumed` frames stand behind the attested records, and among the session's own
+    /// records: each behind the one before. A recovery that never got further names those before it.
+    fn began_behind(&self, attested: SequenceNumber) -> Result<Vec<SequenceNumber>> {
+        let mut began: Vec<SequenceNumber> = Vec::new();
+        self.places.envelopes_behind(&self.storage, attested, &mut |segment, frame| {
+            if frame.header.kind != Kind::RESUMED || segment.header.session != self.session {
+                return Ok(());
+            }
+            let at = frame.header.sequence;
+            let resumed = Resumed::decode(frame.body).map_err(Error::unread(at))?;
+            for at in resumed.began.into_iter().chain([resumed.recovered.unwrap_or(at)]) {
+                if began.last().is_none_or(|last| *last < at) && at < self.places.next_sequence {
+                    began.push(at);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(began)
     }
 
     /// Writes records as the next ones.

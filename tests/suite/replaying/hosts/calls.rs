@@ -1,7 +1,5 @@
 //! Records of a tool that runs again, where the log holds fewer of them: behind its end, and behind the last one of the call.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
@@ -11,7 +9,7 @@ use foldlog::tools::{
 };
 use foldlog::{DivergenceKind, Error, ExecutionState, Idempotency, ResourceRegistry, Session, Store};
 
-use super::host::{Noted, Nothing, Stored, bytes_in, types};
+use super::host::{Noted, Nothing, Stored, copy, types};
 
 /// Notes numbers, and does something else before that.
 struct Notes<'a> {
@@ -50,15 +48,6 @@ fn host(session: &Session, notes: &Notes<'_>) -> foldlog::Result<()> {
 
 fn notes(numbers: &[u64]) -> Notes<'_> {
     Notes { numbers, before: Arc::new(|| ()) }
-}
-
-/// Copies a session's folder, as a kill at this moment would leave it.
-fn copy(from: &Path, to: &Path) {
-    for (path, bytes) in bytes_in(from) {
-        let path = to.join(path.strip_prefix(from).unwrap());
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    }
 }
 
 /// A log whose begin of a call was its last record, and synced, passed for one of a session that was closed: what the tool wrote

@@ -128,6 +128,15 @@ pub(super) fn bytes_in(folder: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     files
 }
 
+/// Copies a session's folder, as a kill at this moment would leave it.
+pub(super) fn copy(from: &Path, to: &Path) {
+    for (path, bytes) in bytes_in(from) {
+        let path = to.join(path.strip_prefix(from).unwrap());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
 fn read(folder: &Path, files: &mut BTreeMap<std::path::PathBuf, Vec<u8>>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

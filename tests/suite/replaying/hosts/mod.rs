@@ -7,6 +7,7 @@ mod host;
 mod limits;
 mod live;
 mod planted;
+mod processes;
 mod raised;
 mod workspaces;
 
