@@ -38,14 +38,14 @@ pub(super) struct Process {
     identity: ProcessIdentity,
     stderr: Arc<Mutex<VecDeque<u8>>>,
     stderr_end: Mutex<Receiver<()>>,
-    /// File of a long system prompt, which is removed with this.
-    _prompt: Option<PromptFile>,
 }
 
 struct State {
     child: Child,
     group: ProcessGroup,
     exit: Option<ExitStatus>,
+    /// File of a long system prompt, which is removed once the program has ended.
+    prompt: Option<PromptFile>,
 }
 
 /// Removes a file when dropped.
@@ -88,7 +88,7 @@ impl Process {
         })?;
         let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
         let identity = ProcessIdentity::of(child.id());
-        let mut state = State { child, group, exit: None };
+        let mut state = State { child, group, exit: None, prompt };
         let (Some(((stdin, stdout), stderr)), Some(identity)) = (pipes, identity) else {
             state.kill();
             let reason = "the system does not show the program, in /proc";
@@ -97,7 +97,7 @@ impl Process {
         match keep_end(stderr, options.stderr_limit) {
             Ok((stderr, end)) => {
                 let (state, stderr_end) = (Mutex::new(state), Mutex::new(end));
-                let process = Process { state, identity, stderr, stderr_end, _prompt: prompt };
+                let process = Process { state, identity, stderr, stderr_end };
                 Ok((process, Pipes { stdin, stdout }))
             }
             Err(error) => {
@@ -158,6 +158,9 @@ impl State {
         if self.exit.is_none() {
             self.exit = self.child.try_wait().ok().flatten();
         }
+        if self.exit.is_some() {
+            self.prompt = None;
+        }
         self.exit
     }
 
@@ -169,6 +172,7 @@ impl State {
         if self.exit.is_none() {
             self.exit = self.child.wait().ok();
         }
+        self.prompt = None;
     }
 }
 

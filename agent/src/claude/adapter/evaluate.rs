@@ -280,6 +280,7 @@ impl ClaudeAgentSDKAdapter {
             interrupted: None,
             mirrored: BTreeSet::new(),
             unmirrored: None,
+            answers: BTreeSet::new(),
             result: None,
             ended: None,
         };

@@ -47,6 +47,8 @@ pub(super) struct Run<'a, O> {
     pub(super) mirrored: BTreeSet<String>,
     /// Call that waits for a person, and that the transcript does not hold yet.
     pub(super) unmirrored: Option<String>,
+    /// Ids of the model's answers to this run itself.
+    pub(super) answers: BTreeSet<String>,
     pub(super) result: Option<Box<TurnResult>>,
     pub(super) ended: Option<Failure>,
 }
@@ -125,6 +127,7 @@ impl<O> Run<'_, O> {
                 let parent = said.parent_tool_use_id.clone();
                 self.heard.of(parent.as_deref()).hear(&said, &self.calls.runner)?;
                 self.state.message_count += 1;
+                self.count(said.id.filter(|_| parent.is_none()));
             }
             Body::User(told) => {
                 self.state.message_count += 1;
@@ -151,6 +154,19 @@ impl<O> Run<'_, O> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Counts the answers of the model, and ends a run that got more than are allowed: where an output is missing, the program
+    /// asks for it again and again, whatever number it was given.
+    fn count(&mut self, answer: Option<String>) {
+        self.answers.extend(answer);
+        let Some(max) = self.options.max_turns.filter(|max| self.answers.len() > *max as usize) else {
+            return;
+        };
+        if self.failing.is_none() {
+            self.failing = Some(Error::TooManyRequests { max: max.into() });
+            self.interrupt();
+        }
     }
 
     fn then(&mut self, then: Then) -> Result<()> {

@@ -94,6 +94,11 @@ impl Entry {
         self.uuid().is_some() && (self.uuid() == said.uuid() || is_same())
     }
 
+    /// Returns when the entry was made, as text; `None` if it does not say.
+    fn time(&self) -> Option<&str> {
+        self.json.get("timestamp")?.as_str()
+    }
+
     /// Returns the entry's own id; `None` if it has none.
     fn uuid(&self) -> Option<&str> {
         uuid_of(&self.json)
@@ -264,8 +269,7 @@ impl Transcript {
 
     /// Adds what is missing behind the last line: what the program told, the results of calls, and calls of `asked` with theirs.
     fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a Asked>, results: &[CallResult]) {
-        let last = self.entries.iter().rev().find(|entry| entry.uuid().is_some());
-        let Some(like) = last.map(|entry| entry.json.clone()) else { return };
+        let Some(like) = self.end().map(|entry| entry.json.clone()) else { return };
         for said in std::mem::take(&mut self.said) {
             if self.entries.iter().rev().any(|entry| entry.tells(&said)) {
                 continue;
@@ -316,7 +320,7 @@ impl Transcript {
         self.add("user", json!({"role": "user", "content": [block]}), name_of(&result.call_id), like);
     }
 
-    /// Adds an entry. A result follows the call, others the last entry. What is the same in all entries is taken from `like`.
+    /// Adds an entry. A result follows the call, others the end of the history. What is the same in all entries is taken from `like`.
     fn add(&mut self, kind: &str, message: Value, uuid: String, like: &Value) {
         let mut entry = json!({
             "isSidechain": false,
@@ -328,7 +332,7 @@ impl Transcript {
         let closes = Entry { line: String::new(), json: entry.clone() }.ids("tool_result", "tool_use_id");
         let asks = |entry: &&Entry| entry.ids("tool_use", "id").iter().any(|id| closes.contains(id));
         let call = self.entries.iter().rfind(asks).and_then(Entry::uuid);
-        let parent = call.or_else(|| self.entries.iter().rev().find_map(Entry::uuid)).map(str::to_owned);
+        let parent = call.or_else(|| self.end().and_then(Entry::uuid)).map(str::to_owned);
         if let Some(entry) = entry.as_object_mut() {
             entry.insert("parentUuid".to_owned(), parent.into());
             for name in ["cwd", "sessionId", "version", "gitBranch"] {
@@ -339,17 +343,20 @@ impl Transcript {
         self.entries.push(Entry { line: entry.to_string(), json: entry });
     }
 
+    /// Returns the entry with which the history ends: the latest one that no other follows. Mirrored lines may come in another
+    /// order than that of the history.
+    fn end(&self) -> Option<&Entry> {
+        let parents = self.entries.iter().filter_map(|entry| entry.json.get("parentUuid")?.as_str());
+        let followed: BTreeSet<&str> = parents.collect();
+        let is_end = |entry: &&Entry| entry.uuid().is_some_and(|uuid| !followed.contains(uuid));
+        // Times are written alike, so that they compare as texts; of equal ones the last counts.
+        self.entries.iter().filter(is_end).max_by_key(|entry| entry.time())
+    }
+
     /// Returns a time behind that of the last entry: of all ends of a history the program goes on with the latest one, and
     /// leaves out the others.
     fn next_time(&self) -> Option<String> {
-        let last = self
-            .entries
-            .iter()
-            .rev()
-            .find(|entry| entry.uuid().is_some())?
-            .json
-            .get("timestamp")?
-            .as_str()?;
+        let last = self.end()?.time()?;
         let last = DateTime::parse_from_rfc3339(last).ok()?.to_utc();
         let next = last.checked_add_signed(TimeDelta::milliseconds(1))?;
         Some(next.to_rfc3339_opts(SecondsFormat::Millis, true))

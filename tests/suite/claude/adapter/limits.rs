@@ -247,3 +247,18 @@ fn one_adapter_evaluates_for_several_sessions_at_once() {
         });
     });
 }
+
+/// Where the program asks the model again for an output, it heeds no greatest number of answers, and asked without end.
+#[test]
+fn a_run_with_more_answers_than_are_allowed_is_ended() {
+    let answer = json!({"text": "still no output"});
+    let steps: Vec<_> =
+        std::iter::once(json!({"turn": true})).chain(std::iter::repeat_n(answer, 9)).collect();
+    let steps = [steps, vec![json!({"gate": "never"}), json!({"result": "never"})]].concat();
+    let world = World::new(&steps.into());
+    world.run(|host| {
+        let adapter = host.adapter().with_options(RunOptions { max_turns: Some(4), ..native(&[]) });
+        let error = host.ask_with(&adapter, "Go.").unwrap_err();
+        assert!(matches!(error, Error::TooManyRequests { max: 4 }), "{error:?}");
+    });
+}
