@@ -2,20 +2,22 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use foldlog::Settlement;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Rebind};
-use foldlog::tools::Question;
+use foldlog::process::ProcessIdentity;
+use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes};
-use foldlog_agent::Error;
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::RunOptions;
+use foldlog_agent::claude::{ProgramHome, RunOptions};
+use foldlog_agent::{Error, MarkdownSection, Prompt};
 use serde_json::json;
 
 use crate::api::{Answers, Api, call, text};
-use crate::world::{Store, World, cli};
+use crate::world::{City, Store, Weather, World, cli};
 use crate::{copy, ledger, native, results};
 
 /// Waits until a file is there.
@@ -136,17 +138,69 @@ fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
     assert_eq!(outcomes, ["failed", "committed"]);
 }
 
-/// The program had told of the call, and it was committed, but the line of the transcript that holds it was not mirrored yet.
+/// Kills the program that calls it, and ends well.
+struct Kill;
+
+impl Tool for Kill {
+    const NAME: &'static str = "kill";
+    const DESCRIPTION: &'static str = "Kills.";
+    type Parameters = City;
+    type Output = ();
+
+    fn call(&self, _: City, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let mut pid = None;
+        context.session().observations("claude.started", &mut |_, started: Option<ProcessIdentity>| {
+            pid = started.map(|started| started.pid.to_string());
+            Ok(())
+        })?;
+        let killed = Command::new("kill").args(["-9", &pid.unwrap_or_default()]).status()?;
+        assert!(killed.success());
+        Ok(ToolResult::ok("killed", ()))
+    }
+}
+
+/// The call was committed, but no line of the transcript holds it: the program writes late.
 #[test]
 fn a_call_that_committed_is_told_although_the_transcript_lacks_it() {
     let Some(cli) = cli() else { return };
     let world = World::new();
-    let page = world.workspace().join("page");
+    let prompt = Prompt::text("tests", "killing")
+        .with_section(MarkdownSection::new("task", "Kill."))
+        .with_tools(ToolRegistry::new().with(Weather).with(Kill));
     let api = Api::answering(vec![
         Answers::With(vec![call("toolu_1", "mcp__wink__weather", &json!({"city": "Oslo"}))]),
+        Answers::With(vec![call("toolu_2", "mcp__wink__kill", &json!({"city": "Oslo"}))]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let kept = world.folder.path().join("kept");
+    let adapter = world.adapter(&cli, &api, native(&[])).with_home(ProgramHome::Kept(kept.clone()));
+    adapter.evaluate(&prompt, &world.state, world.asking("Kill.")).unwrap_err();
+    let project = fs::read_dir(kept.join("projects")).unwrap().next().unwrap().unwrap().path();
+    let files = fs::read_dir(project).unwrap().map(|file| file.unwrap().path());
+    let file = files.into_iter().find(|file| file.extension().is_some_and(|it| it == "jsonl")).unwrap();
+    let lines = fs::read_to_string(&file).unwrap();
+    let early: Vec<&str> = lines.lines().filter(|line| !line.contains("toolu_2")).collect();
+    fs::write(&file, early.join("\n")).unwrap();
+    assert_eq!(adapter.evaluate(&prompt, &world.state, world.asking("Kill.")).unwrap().text, "done");
+    let told = results(api.seen().last().unwrap());
+    let texts: Vec<&str> = told.iter().map(|(_, text, _)| text.as_str()).collect();
+    assert_eq!(texts, ["snow", "killed"], "{told:?}");
+}
+
+/// Two calls of one answer, of which the second has no result in the transcript.
+#[test]
+fn each_call_of_an_answer_has_its_result_behind_a_kill() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let page = world.workspace().join("page");
+    let api = Api::answering(vec![
         Answers::With(vec![
-            call("toolu_2", "Write", &json!({"file_path": page, "content": "one"})),
-            call("toolu_3", "Bash", &json!({"command": "kill -9 $PPID; sleep 1", "description": "d"})),
+            call("toolu_1", "Write", &json!({"file_path": page, "content": "one"})),
+            call(
+                "toolu_2",
+                "Bash",
+                &json!({"command": "sleep 0.3; kill -9 $PPID; sleep 1", "description": "d"}),
+            ),
         ]),
         Answers::With(vec![text("done")]),
     ]);
@@ -154,9 +208,9 @@ fn a_call_that_committed_is_told_although_the_transcript_lacks_it() {
     adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap_err();
     assert_eq!(adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap().text, "done");
     let told = results(api.seen().last().unwrap());
-    let ids: Vec<&str> = told.iter().map(|(id, ..)| id.as_str()).collect();
-    assert_eq!(ids, ["toolu_1", "toolu_2", "toolu_3"], "{told:?}");
-    assert!(!told[1].2 && told[2].2, "{told:?}");
+    let failed: std::collections::BTreeMap<&str, bool> =
+        told.iter().map(|(id, _, failed)| (id.as_str(), *failed)).collect();
+    assert_eq!(failed, [("toolu_1", false), ("toolu_2", true)].into(), "{told:?}");
     let written = ledger(&world.session).into_iter().filter(|(tool, _)| tool == "Write").count();
     assert_eq!(written, 1);
 }

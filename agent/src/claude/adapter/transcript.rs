@@ -26,11 +26,13 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, SecondsFormat, TimeDelta};
 use foldlog::Session;
 use foldlog::conversation::ToolCallRecord;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::DEFAULT_MODEL;
 use super::arrival::{ARRIVED, Arrival, Stamped, message_of};
 use crate::claude::{Body, TranscriptMirror};
 use crate::error::{Error, Phase, Result};
@@ -190,8 +192,16 @@ impl Transcript {
         without(&mut self.said, &self.entries);
         for said in std::mem::take(&mut self.said) {
             let text = |name: &str| said.json.get(name).and_then(Value::as_str).unwrap_or_default();
-            let message = said.json.get("message").unwrap_or(&Value::Null);
-            self.add(text("uuid").to_owned(), text("type"), message);
+            let mut message = said.json.get("message").cloned().unwrap_or_default();
+            let stop = message.get_mut("stop_reason").filter(|stop| stop.is_null());
+            // While an answer streams, the program tells no reason for its end.
+            match stop {
+                Some(stop) if said.ids("tool_use", "id").is_empty() => *stop = "end_turn".into(),
+                Some(stop) => *stop = "tool_use".into(),
+                None => {}
+            }
+            let follows = said.ids("tool_result", "tool_use_id").first().and_then(|call| self.asking(call));
+            self.add(text("uuid").to_owned(), text("type"), (&message, follows));
         }
         let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
         let (asked, closed): (BTreeSet<String>, BTreeSet<String>) =
@@ -201,6 +211,9 @@ impl Transcript {
                 self.add_result(result);
             }
         }
+        // The program leaves out answers of a model that it takes for none.
+        let model = |entry: &Entry| Some(entry.json.get("message")?.get("model")?.as_str()?.to_owned());
+        let model = self.entries.iter().rev().find_map(model).unwrap_or_else(|| DEFAULT_MODEL.to_owned());
         for call in told.calls.get(id).into_iter().flatten() {
             let result = told.results.iter().find(|result| result.call_id == call.call_id);
             if let Some(result) = result.filter(|_| !asked.contains(&call.call_id)) {
@@ -211,13 +224,13 @@ impl Transcript {
                     "id": format!("msg_{}", call.call_id),
                     "type": "message",
                     "role": "assistant",
-                    "model": SYNTHETIC,
+                    "model": model,
                     "content": [block],
-                    "stop_reason": null,
+                    "stop_reason": "tool_use",
                     "stop_sequence": null,
                     "usage": {"input_tokens": 0, "output_tokens": 0},
                 });
-                self.add(name_of(&format!("call {}", call.call_id)), "assistant", &message);
+                self.add(name_of(&format!("call {}", call.call_id)), "assistant", (&message, None));
                 self.add_result(result);
             }
         }
@@ -230,25 +243,35 @@ impl Transcript {
             "content": [{"type": "text", "text": result.text}],
             "is_error": result.is_error,
         });
-        self.add(name_of(&result.call_id), "user", &json!({"role": "user", "content": [block]}));
+        let call = self.asking(&result.call_id);
+        self.add(name_of(&result.call_id), "user", (&json!({"role": "user", "content": [block]}), call));
     }
 
-    /// Adds a message behind the last line. A transcript without lines stays so.
-    fn add(&mut self, uuid: String, kind: &str, message: &Value) {
+    /// Returns the id of the entry that asks for a call. The program has the result follow it, although others of the same
+    /// answer may stand behind it.
+    fn asking(&self, call_id: &str) -> Option<String> {
+        let asks = |entry: &&Entry| entry.ids("tool_use", "id").iter().any(|id| id == call_id);
+        self.entries.iter().rfind(asks).and_then(|entry| Some(entry.uuid()?.to_owned()))
+    }
+
+    /// Adds a message behind the last line, which it follows unless it follows another one. A transcript without lines stays
+    /// so.
+    fn add(&mut self, uuid: String, kind: &str, (message, follows): (&Value, Option<String>)) {
         let last = self.entries.iter().rev().find(|entry| entry.uuid().is_some());
         let Some(last) = last.map(|entry| entry.json.clone()) else { return };
         let mut entry = json!({
-            "parentUuid": uuid_of(&last),
+            "parentUuid": follows.as_deref().or(uuid_of(&last)),
             "isSidechain": false,
             "userType": "external",
             "type": kind,
             "message": message,
             "uuid": uuid,
         });
-        for name in ["cwd", "sessionId", "version", "gitBranch", "timestamp"] {
-            if let (Some(value), Some(entry)) = (last.get(name), entry.as_object_mut()) {
-                entry.insert(name.to_owned(), value.clone());
+        if let Some(entry) = entry.as_object_mut() {
+            for name in ["cwd", "sessionId", "version", "gitBranch"] {
+                entry.extend(last.get(name).map(|value| (name.to_owned(), value.clone())));
             }
+            entry.extend(later(&last).map(|time| ("timestamp".to_owned(), time.into())));
         }
         self.entries.push(Entry { line: entry.to_string(), json: entry });
     }
@@ -264,6 +287,13 @@ impl Transcript {
         let parent = first.json.get("parentUuid")?.as_str()?;
         self.place_of(parent).is_none().then_some(parent)
     }
+}
+
+/// Returns a time just behind that of an entry: the program goes on behind the first of its latest entries.
+fn later(entry: &Value) -> Option<String> {
+    let time = DateTime::parse_from_rfc3339(entry.get("timestamp")?.as_str()?).ok()?;
+    let later = time.to_utc().checked_add_signed(TimeDelta::milliseconds(1))?;
+    Some(later.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 /// Makes the id of an entry that stands for what the log tells: the same each time.
