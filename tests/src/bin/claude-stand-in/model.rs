@@ -17,7 +17,15 @@ impl Player {
             let id = format!("again_{}", Uuid::new_v4());
             self.give(&id, &json!({"text": "once more", "calls": again}))?;
         }
-        let is_said = |answer: &Value| answer["text"].as_str().is_some_and(|text| self.session.says(text));
+        // A prompt in words may tell of a call that was repeated, and of no answer that asked for it first.
+        let prompts = self.session.prompts().join("\n");
+        let in_words = |call: &Value| {
+            prompts.contains(&format!("[calls {} with {}]", self.named(call).0, call["input"]))
+        };
+        let is_said = |answer: &Value| {
+            answer["text"].as_str().is_some_and(|text| self.session.says(text))
+                || answer["calls"].as_array().is_some_and(|calls| calls.iter().any(in_words))
+        };
         let said = answers.iter().rposition(is_said).map_or(0, |last| last + 1);
         for number in said.. {
             self.started.note("asked", &number.to_string());
