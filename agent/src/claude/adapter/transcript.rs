@@ -78,6 +78,11 @@ impl Entry {
         matches!(self.json.get("type").and_then(Value::as_str), Some("user" | "assistant"))
     }
 
+    /// Returns when the entry was made, as text; `None` if it does not say.
+    fn time(&self) -> Option<&str> {
+        self.json.get("timestamp")?.as_str()
+    }
+
     /// Returns the entry's own id; `None` if it has none.
     fn uuid(&self) -> Option<&str> {
         uuid_of(&self.json)
@@ -215,8 +220,7 @@ impl Transcript {
         let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
         let (held, told): (BTreeSet<String>, BTreeSet<String>) =
             (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
-        let last = self.entries.iter().rev().find(|entry| entry.json.get("uuid").is_some());
-        let Some(last) = last.map(|entry| entry.json.clone()) else { return };
+        let Some(last) = self.end().map(|entry| entry.json.clone()) else { return };
         let missing = || results.iter().filter(|one| !told.contains(&one.call_id));
         for result in missing().filter(|one| held.contains(&one.call_id)) {
             self.add_result(result, &last);
@@ -252,7 +256,7 @@ impl Transcript {
 
     /// Adds an entry that follows the last one. What is the same in all entries is taken from `like`.
     fn add(&mut self, kind: &str, message: Value, uuid: String, like: &Value) {
-        let parent = self.entries.iter().rev().find_map(Entry::uuid);
+        let parent = self.end().and_then(Entry::uuid);
         let mut entry = json!({
             "parentUuid": parent,
             "isSidechain": false,
@@ -270,17 +274,20 @@ impl Transcript {
         self.entries.push(Entry { line: entry.to_string(), json: entry });
     }
 
+    /// Returns the entry with which the history ends: the latest one that no other follows. Mirrored lines may come in another
+    /// order than that of the history.
+    fn end(&self) -> Option<&Entry> {
+        let parents = self.entries.iter().filter_map(|entry| entry.json.get("parentUuid")?.as_str());
+        let followed: BTreeSet<&str> = parents.collect();
+        let is_end = |entry: &&Entry| entry.uuid().is_some_and(|uuid| !followed.contains(uuid));
+        // Times are written alike, so that they compare as texts; of equal ones the last counts.
+        self.entries.iter().filter(is_end).max_by_key(|entry| entry.time())
+    }
+
     /// Returns a time behind that of the last entry: of all ends of a history the program goes on with the latest one, and
     /// leaves out the others.
     fn next_time(&self) -> Option<String> {
-        let last = self
-            .entries
-            .iter()
-            .rev()
-            .find(|entry| entry.uuid().is_some())?
-            .json
-            .get("timestamp")?
-            .as_str()?;
+        let last = self.end()?.time()?;
         let last = DateTime::parse_from_rfc3339(last).ok()?.to_utc();
         let next = last.checked_add_signed(TimeDelta::milliseconds(1))?;
         Some(next.to_rfc3339_opts(SecondsFormat::Millis, true))
