@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog::conversation::TokenUsage;
+use uuid::Uuid;
 
 use super::arrival::{Arrival, Arrivals, Failure, ReplyTo, message_of};
 use super::calls::{Calls, Then};
@@ -122,7 +123,10 @@ impl<O> Run<'_, O> {
         // The line was read once already.
         let Some(message) = message_of(line) else { return Ok(()) };
         match message.body {
-            Body::Init(init) if !init.session_id.is_empty() => self.state.session_id = init.session_id,
+            // An id becomes a part of a file's name.
+            Body::Init(init) if Uuid::parse_str(&init.session_id).is_ok() => {
+                self.state.session_id = init.session_id;
+            }
             Body::Assistant(said) => {
                 let parent = said.parent_tool_use_id.clone();
                 self.heard.of(parent.as_deref()).hear(&said, &self.calls.runner)?;
