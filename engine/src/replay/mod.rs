@@ -15,9 +15,9 @@
 //! What the host returns is not looked at. A host that fails by itself, such as over a folder that does not exist, shows only in
 //! the records that it did not produce: whoever looks for the reason prints what the host returns.
 //!
-//! A record behind the last one of a log is one too many if the session was closed there. A process that was killed right behind
-//! a record that was synced, and outside of any call, left the same bytes as one that closed its session: such a log counts as
-//! closed.
+//! A record behind the last one of a log is one too many if the session was closed there, by the process that wrote that record:
+//! the log's last frame says so. Where a process was killed, or closed on a disk so full that the frame found no room, the host
+//! gets [`Error::ReplayEnded`] instead, since nobody knows what it would have written.
 //!
 //! # What has to be the same
 //!
@@ -181,6 +181,14 @@ impl ReplayReport {
     }
 }
 
+/// Says where the processes begin and end whose records are replayed.
+struct Processes {
+    /// Sequence numbers of their first records, and the one behind the last record.
+    bounds: Vec<SequenceNumber>,
+    /// Whether a frame behind the last record says that the process that wrote it closed the session.
+    closed: bool,
+}
+
 impl<'a> Replay<'a> {
     /// Prepares a replay of the whole log, which stops at the first divergence.
     pub fn of(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
@@ -261,11 +269,12 @@ impl<'a> Replay<'a> {
             left_out.fold((*self.rules.left_out).clone(), |list, (event, path)| list.path(event, path));
         let rules = Rules { left_out: Arc::new(left_out), ..self.rules.clone() };
         let mut report = ReplayReport { records: end.since(begin), ..ReplayReport::default() };
-        let bounds = self.processes(begin, end)?;
+        let Processes { bounds, closed } = self.processes(begin, end)?;
+        let closed = closed && self.log.report().closed;
         for (from, end) in bounds.iter().zip(bounds.iter().skip(1)) {
             let (from, end) = (*from, *end);
             let places = |next_sequence| Places { next_sequence, ..recorded.places.clone() };
-            let closed = end == recorded.places.next_sequence && self.log.report().closed;
+            let closed = closed && end == recorded.places.next_sequence;
             let source = (Arc::clone(recorded.storage), recorded.places.clone());
             let recording = Recording::new(source, (from, end, closed), rules.clone());
             if !self.is_hosts(from, end)? {
@@ -405,8 +414,8 @@ impl<'a> Replay<'a> {
         history.fold_behind(live, end, Some(&self.types), &mut |_, _| Ok(()))
     }
 
-    /// Returns where the processes begin that wrote the records from `begin` to before `end`, and `end`.
-    fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Vec<SequenceNumber>> {
+    /// Finds the processes that wrote the records from `begin` to before `end`.
+    fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Processes> {
         // In the segments that a fork shares with its parent stand the parent's processes.
         let session = self.log.opened().session;
         let segments = self.log.recorded().places.segments.iter();
@@ -414,16 +423,21 @@ impl<'a> Replay<'a> {
             .filter(|segment| segment.header.session == session)
             .map(|segment| segment.path.as_path())
             .collect();
-        let mut bounds = vec![begin];
+        let (mut bounds, mut closed, mut last_began) = (vec![begin], false, None);
         self.log.frames(|frame| {
             if !own.contains(frame.segment) {
                 return Ok(());
+            }
+            // Whoever wrote no record says nothing about the one before it.
+            if frame.record.kind == Kind::CLOSED && frame.record.sequence == end {
+                closed |= last_began < Some(end);
             }
             if frame.record.kind == Kind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
                 // A recovery rewrites what earlier processes wrote, and says where those began.
                 for at in resumed.began.into_iter().chain([resumed.recovered.unwrap_or(at)]) {
+                    last_began = last_began.max(Some(at));
                     if bounds.last().is_some_and(|last| *last < at) && at < end {
                         bounds.push(at);
                     }
@@ -432,7 +446,7 @@ impl<'a> Replay<'a> {
             Ok(())
         })?;
         bounds.push(end);
-        Ok(bounds)
+        Ok(Processes { bounds, closed })
     }
 
     /// Returns whether a process's records are a host's: whether there are others than settlements and the ends of calls

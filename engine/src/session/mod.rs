@@ -372,6 +372,16 @@ impl Inner {
         self.sync_through(next)
     }
 
+    /// Makes every record durable, and states in the log that the session was closed behind the last one.
+    fn sync_to_close(&self) -> Result<()> {
+        self.sync()?;
+        let mut state = self.state.lock();
+        if self.gate.failure().is_some() {
+            return Ok(());
+        }
+        state.log.attest_close(self.gate.synced()).map_err(|error| self.failed(error))
+    }
+
     /// Checks that this process opened the session. In a forked copy of that process, the session's threads
     /// and locks belong to the original.
     #[inline]
@@ -391,7 +401,7 @@ impl Inner {
             (!before && state.log.is_writing(), stuck)
         };
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
-        let result = if writing { self.finish().and_then(|()| self.sync()) } else { Ok(()) };
+        let result = if writing { self.finish().and_then(|()| self.sync_to_close()) } else { Ok(()) };
         if writing && result.is_ok() {
             self.image_at_closing();
         }

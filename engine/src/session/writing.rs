@@ -531,6 +531,7 @@ impl Inner {
         };
         // A session that failed meanwhile is not written any more.
         let attest = || match self.sound() {
+            Ok(mut state) if state.closed => state.log.attest_close(self.gate.synced()),
             Ok(mut state) => state.log.attest(self.gate.synced()),
             Err(_) => Ok(()),
         };
