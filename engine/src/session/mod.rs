@@ -31,6 +31,7 @@
 //!    or another thread's.
 //! 5. Subscribers are notified.
 
+mod attempting;
 mod comparing;
 mod conversation_follower;
 mod conversing;

@@ -292,6 +292,11 @@ impl Recording {
         own.find(|(before, record)| is_it(*before, record))
     }
 
+    /// Returns the next record that somebody brings, if it was read ahead.
+    pub(super) fn next_of(&self, whose: &Whose) -> Option<&Recorded> {
+        self.ahead.iter().find(|record| self.whose(record) == *whose)
+    }
+
     /// Returns the record behind the next one of a lane, if it was read ahead.
     pub(super) fn behind_next(&self, lane: &Whose) -> Option<&Recorded> {
         self.ahead.iter().skip(1).find(|record| self.whose(record) == *lane)

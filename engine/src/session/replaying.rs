@@ -31,10 +31,12 @@ use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
+use super::attempting::Attempt;
 use super::comparing::Comparison;
 use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, Ended};
 use super::recording::{Recording, Whose};
+use super::schedule::Access;
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -172,16 +174,20 @@ impl Inner {
     }
 
     /// Applies what the engine brings, until `ready` finds something, and returns that. Waits meanwhile for what the other
-    /// lanes bring.
+    /// lanes bring, unless the write that waits is refused.
     ///
     /// # Errors
     ///
-    /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped.
+    /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped; the error that refuses the
+    /// write.
     fn move_on<T>(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
+        (whose, mut attempt): (Option<&Whose>, Option<&mut Attempt<'_>>),
         mut ready: impl FnMut(&mut Recording) -> Result<Option<T>>,
     ) -> Result<T> {
+        let mut attempted = attempt.take().zip(whose);
+        let mut is_checked = false;
         loop {
             if let Some(refusal) = self.refusal(state) {
                 return Err(self.refused(refusal, state));
@@ -205,8 +211,15 @@ impl Inner {
                 Some(_) if !returned => {}
                 _ => return Err(ended(next)),
             }
+            if let Some((attempt, whose)) = attempted.as_mut().filter(|_| !is_checked) {
+                attempt.check(state, whose, false)?;
+                is_checked = true;
+            }
             let timed_out = self.schedule.wait_until(state, clock::after(patience)).timed_out();
             if timed_out && state.log.next_sequence() == next {
+                if let Some((attempt, whose)) = &mut attempted {
+                    attempt.check(state, whose, true)?;
+                }
                 self.pass_missing(state, None)?;
             }
         }
@@ -224,13 +237,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until the next record is the one that `whose` brings, and sets the clock to its time.
+    /// Waits until the next record is the one that `whose` brings, and sets the clock to its time. `attempt` is the write that
+    /// waits, if its refusal leaves no record.
     pub(super) fn turn<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
         whose: &Whose,
+        attempt: Option<&mut Attempt<'_>>,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        let time_us = self.move_on(&mut state, |recording| {
+        let time_us = self.move_on(&mut state, (Some(whose), attempt), |recording| {
             let is_too_many = recording.is_closed_behind() && !recording.returned;
             Ok(match recording.head()? {
                 // Whoever brings a record too many is told so once it is known.
@@ -316,7 +331,7 @@ impl Inner {
         for _ in 0..count {
             self.pass_missing(state, Some(other))?;
             self.go_on(state)?;
-            self.move_on(state, |recording| {
+            self.move_on(state, (None, None), |recording| {
                 let next = recording.head()?.map(|(_, whose)| whose);
                 Ok((next == lane).then_some(()))
             })?;
@@ -354,7 +369,7 @@ impl Session {
         if !self.replays() {
             return Ok(state);
         }
-        self.inner.turn(state, &Whose::Lane(self.lane_name()))
+        self.inner.turn(state, &Whose::Lane(self.lane_name()), None)
     }
 
     /// Compares the begin of a call with the recorded one, whose captures count, and has everything up to the call's end
@@ -376,7 +391,9 @@ impl Session {
 
     fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let mut state = self.in_turn(inner.writable()?)?;
+        let state = inner.writable()?;
+        self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
+        let mut state = self.in_turn(state)?;
         let next = state.log.next_sequence();
         let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == Kind::TOOL_BEGIN);
         let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
@@ -420,7 +437,7 @@ impl Session {
     /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
     pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin))?;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
         let objects = state.log.objects.clone();
         let Some((head, _)) = state.recording()?.head()? else { return Ok(RecordedCaptures::new()) };
         match ToolEnd::decode(&head.body) {
@@ -472,7 +489,7 @@ impl Session {
         left: BTreeMap<String, Vec<String>>,
     ) -> Result<Ended> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin))?;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin), None)?;
         for (resource, paths) in left {
             state.note_left_otherwise(&resource, paths)?;
         }
@@ -508,13 +525,13 @@ impl Session {
     pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let mut state = inner.writable()?;
-        inner.move_on(&mut state, |recording| Ok(recording.ends.remove(&begin)))
+        inner.move_on(&mut state, (None, None), |recording| Ok(recording.ends.remove(&begin)))
     }
 
     /// Takes from the log the end of a call that an earlier process left open.
     pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin))?;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
         let end = state.log.next_sequence();
         inner.apply_recorded(&mut state)?;
         let left = state.left_open().next().is_some();

@@ -6,6 +6,8 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 
+use super::attempting::Attempt;
+use super::schedule::WriteScope;
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::conversation::{settled_text, text_payload};
@@ -133,23 +135,15 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
         let inner = &self.inner;
-        let state = self.in_turn(inner.settleable()?)?;
-        let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
-        let operations = &state.live.projection.operations;
-        if operations.open().any(|open| open.operation == operation) {
-            return refused("it is still open: recover the session first");
-        }
-        if let Some(suspended) = operations.suspended_one(operation) {
-            if let Some(reason) =
-                inner.standings(&state).objection(suspended, settlement.decision, settlement.arguments)
-            {
-                return refused(reason);
-            }
-        } else if operations.unsettled_one(operation).is_none() {
-            return refused("it is not one that was interrupted or suspended and waits to be settled");
-        } else if settlement.arguments.is_some() {
-            return refused("it was interrupted and asks for no approval");
-        }
+        let attempt = Attempt {
+            brings: &|recorded, _| recorded.kind == Kind::SETTLE,
+            refused: &mut |state| inner.settles(state, operation, settlement),
+        };
+        let state = match self.replays() {
+            true => self.attempt(inner.settleable()?, WriteScope::Log, attempt)?,
+            false => inner.settleable()?,
+        };
+        inner.settles(&state, operation, settlement)?;
         self.write_settlement(state, operation, settlement, (by, reason))
     }
 
@@ -259,6 +253,27 @@ impl Session {
 }
 
 impl Inner {
+    /// Fails if an operation cannot be settled so now.
+    fn settles(&self, state: &WriterState, operation: OperationId, settlement: &Settlement) -> Result<()> {
+        let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
+        let operations = &state.live.projection.operations;
+        if operations.open().any(|open| open.operation == operation) {
+            return refused("it is still open: recover the session first");
+        }
+        if let Some(suspended) = operations.suspended_one(operation) {
+            if let Some(reason) =
+                self.standings(state).objection(suspended, settlement.decision, settlement.arguments)
+            {
+                return refused(reason);
+            }
+        } else if operations.unsettled_one(operation).is_none() {
+            return refused("it is not one that was interrupted or suspended and waits to be settled");
+        } else if settlement.arguments.is_some() {
+            return refused("it was interrupted and asks for no approval");
+        }
+        Ok(())
+    }
+
     /// Returns the time by which it is judged what has expired: in a replay that of the next record, since a process may have
     /// been begun long behind the last one.
     pub(super) fn judged_us(&self, state: &WriterState) -> i64 {

@@ -9,6 +9,7 @@ mod live;
 mod planted;
 mod processes;
 mod raised;
+mod refused;
 mod workspaces;
 
 use foldlog::SequenceNumber;
