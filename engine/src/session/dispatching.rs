@@ -8,6 +8,7 @@ use foldlog_codec::body::{
 };
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
+use smol_str::SmolStr;
 
 use super::attempting::Attempt;
 use super::declaring::slice_declaration;
@@ -338,9 +339,11 @@ impl Inner {
         })?;
         buffer.put_back();
         let promised = promises_sync(self.durability, kind);
-        self.notify((sequence, time_us, kind), promised, || {
-            Some(PendingEvent { name, version, value: told })
-        });
+        if self.is_news(&mut state, sequence) {
+            self.notify((sequence, time_us, kind), promised, || {
+                Some(PendingEvent { name: SmolStr::new_static(name), version, value: told })
+            });
+        }
         self.finish_write(state, sequence, promised)
     }
 
@@ -391,7 +394,8 @@ impl Inner {
         let mut body = dispatch.encode();
         lane.add_to(&mut body, 0);
         let told = self.subscribers.listen().then(|| Arc::clone(value));
-        let event = Some(PendingEvent { name: plan.name, version: plan.version, value: told });
+        let event =
+            Some(PendingEvent { name: SmolStr::new_static(plan.name), version: plan.version, value: told });
         let decoded_values = if as_declared {
             DecodedValues::Event(Arc::clone(value))
         } else {

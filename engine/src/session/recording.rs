@@ -126,6 +126,8 @@ pub(crate) struct Recording {
     pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
     /// Record that each lane brought last.
     pub(super) last: BTreeMap<LaneName, Recorded>,
+    /// Last record of which subscribers were notified.
+    pub(super) told: Option<SequenceNumber>,
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
     pub(super) stopped: bool,
@@ -159,6 +161,7 @@ impl Recording {
             runs: BTreeMap::new(),
             ends: BTreeMap::new(),
             last: BTreeMap::new(),
+            told: None,
             found: Vec::new(),
             stopped: false,
             closed,
@@ -241,6 +244,11 @@ impl Recording {
             Some(run) if self.from_log.contains_key(&run) => Whose::Engine,
             within => Whose::Lane(LaneName { within, name: lane.name.clone() }),
         }
+    }
+
+    /// Returns whether this process has begun an operation and not ended it.
+    pub(super) fn is_running(&self, operation: OperationId) -> bool {
+        self.runs.contains_key(&operation)
     }
 
     /// Returns the latest run of an operation, or its first if that is still to begin.

@@ -27,27 +27,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Action, Declare, Dispatch, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
+use smol_str::SmolStr;
 
 use super::attempting::Attempt;
 use super::comparing::Comparison;
 use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, Ended};
 use super::recording::{Recording, Whose};
-use super::schedule::Access;
-use super::writing::PendingRecord;
+use super::schedule::{Access, RUNS_AGAIN, inside};
+use super::writing::{PendingEvent, PendingRecord};
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::log::objects::Objects;
 use crate::log::writer::Body;
+use crate::names::Names;
 use crate::operation::CHILD_SESSION;
 use crate::sabotage::{self, Breakage};
-use crate::types::SessionTypes;
+use crate::types::{Recorded as Stored, SessionTypes};
 
 /// Holds what a session needs to know of its replay without its lock.
 #[derive(Debug, Default)]
@@ -74,7 +77,25 @@ enum Verdict {
     Extra(Divergence),
 }
 
+/// Says what a thread of the host waits for.
+enum Waits<'w, 'a> {
+    /// For the turn of its own record, and of which write.
+    Turn(&'w Whose, Option<&'w mut Attempt<'a>>),
+    /// For the end of its call, which comes from the log.
+    End,
+    /// For what others bring before the next record of its lane.
+    Others,
+}
+
 impl WriterState {
+    /// Returns an operation of the replayed process whose end a subscriber must not wait for.
+    pub(super) fn replayed_within(&self) -> Option<(u64, OperationId)> {
+        let recording = self.recording.as_ref()?;
+        let mut open = self.live.projection.operations.open();
+        let open = open.find(|open| !open.reads_only && recording.is_running(open.operation))?;
+        Some((RUNS_AGAIN, open.operation))
+    }
+
     fn recording(&mut self) -> Result<&mut Recording> {
         let none = Error::NoSuchPosition { position: self.log.next_sequence(), last: None };
         self.recording.as_deref_mut().ok_or(none)
@@ -167,10 +188,53 @@ impl Inner {
         if let Some((sequence, kind)) = live.projection.unsupported {
             return Err(Error::UnsupportedKind { sequence, kind });
         }
-        self.notify((head.sequence, head.time_us, head.kind), false, || None);
+        recording.told = Some(head.sequence);
+        self.notify((head.sequence, head.time_us, head.kind), false, || {
+            self.recorded_event(&record, &live.projection.names, &log.objects)
+        });
         recording.remember(whose, head);
         self.schedule.notify_all();
         Ok(())
+    }
+
+    /// Returns what subscribers are told of a recorded event, brought up to date; `None` if it is none, or cannot be read.
+    fn recorded_event(&self, record: &Record<'_>, names: &Names, objects: &Objects) -> Option<PendingEvent> {
+        if record.kind != Kind::DISPATCH {
+            return None;
+        }
+        let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
+        let declared = names.event(event)?;
+        let Some(types) = self.types.as_ref().and_then(|types| types.event(&declared.name)) else {
+            let name = SmolStr::new(&declared.name);
+            return Some(PendingEvent { name, version: declared.version, value: None });
+        };
+        let value = objects.resolve(data).ok().and_then(|bytes| {
+            (types.decode)(declared.version, record.sequence, Stored::Elsewhere(&bytes)).ok()
+        });
+        Some(PendingEvent { name: SmolStr::new_static(types.name), version: types.version, value })
+    }
+
+    /// Returns whether subscribers are still to be notified of a record that was written, or that took the place of a recorded one,
+    /// and notes that they are.
+    #[inline]
+    pub(super) fn is_news(&self, state: &mut WriterState, sequence: SequenceNumber) -> bool {
+        let Some(recording) = &mut state.recording else { return true };
+        let is_news = recording.told < Some(sequence);
+        recording.told = recording.told.max(Some(sequence));
+        is_news
+    }
+
+    /// Notifies the subscribers of the records that came from the log for a call of this thread. A subscriber must not wait for
+    /// that call's end.
+    fn tell_replayed(&self, state: &mut MutexGuard<'_, WriterState>) {
+        let changing = state.replayed_within();
+        MutexGuard::unlocked(state, || {
+            let tell = || self.subscribers.tell(&|| self.gate.synced());
+            match changing {
+                Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
+                None => tell(),
+            }
+        });
     }
 
     /// Applies what the engine brings, until `ready` finds something, and returns that. Waits meanwhile for what the other
@@ -183,12 +247,14 @@ impl Inner {
     fn move_on<T>(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
-        (whose, mut attempt): (Option<&Whose>, Option<&mut Attempt<'_>>),
+        mut waits: Waits<'_, '_>,
         mut ready: impl FnMut(&mut Recording) -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut attempted = attempt.take().zip(whose);
         let mut is_checked = false;
         loop {
+            if matches!(waits, Waits::End) && self.subscribers.waits() {
+                self.tell_replayed(state);
+            }
             if let Some(refusal) = self.refusal(state) {
                 return Err(self.refused(refusal, state));
             }
@@ -200,10 +266,10 @@ impl Inner {
             if let Some(found) = ready(recording)? {
                 return Ok(found);
             }
-            let whose = recording.head()?.map(|(_, whose)| whose);
+            let brings = recording.head()?.map(|(_, whose)| whose);
             let returned = recording.returned;
             let patience = recording.rules.patience;
-            match whose {
+            match brings {
                 Some(Whose::Engine) => {
                     self.apply_recorded(state)?;
                     continue;
@@ -211,13 +277,14 @@ impl Inner {
                 Some(_) if !returned => {}
                 _ => return Err(ended(next)),
             }
-            if let Some((attempt, whose)) = attempted.as_mut().filter(|_| !is_checked) {
+            if let Waits::Turn(whose, Some(attempt)) = &mut waits
+                && !std::mem::replace(&mut is_checked, true)
+            {
                 attempt.check(state, whose, false)?;
-                is_checked = true;
             }
-            let timed_out = self.schedule.wait_until(state, clock::after(patience)).timed_out();
-            if timed_out && state.log.next_sequence() == next {
-                if let Some((attempt, whose)) = &mut attempted {
+            let is_over = self.schedule.wait_until(state, clock::after(patience)).timed_out();
+            if is_over && state.log.next_sequence() == next {
+                if let Waits::Turn(whose, Some(attempt)) = &mut waits {
                     attempt.check(state, whose, true)?;
                 }
                 self.pass_missing(state, None)?;
@@ -245,7 +312,7 @@ impl Inner {
         whose: &Whose,
         attempt: Option<&mut Attempt<'_>>,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        let time_us = self.move_on(&mut state, (Some(whose), attempt), |recording| {
+        let time_us = self.move_on(&mut state, Waits::Turn(whose, attempt), |recording| {
             let is_too_many = recording.is_closed_behind() && !recording.returned;
             Ok(match recording.head()? {
                 // Whoever brings a record too many is told so once it is known.
@@ -331,7 +398,7 @@ impl Inner {
         for _ in 0..count {
             self.pass_missing(state, Some(other))?;
             self.go_on(state)?;
-            self.move_on(state, (None, None), |recording| {
+            self.move_on(state, Waits::Others, |recording| {
                 let next = recording.head()?.map(|(_, whose)| whose);
                 Ok((next == lane).then_some(()))
             })?;
@@ -525,7 +592,7 @@ impl Session {
     pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let mut state = inner.writable()?;
-        inner.move_on(&mut state, (None, None), |recording| Ok(recording.ends.remove(&begin)))
+        inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
     }
 
     /// Takes from the log the end of a call that an earlier process left open.
@@ -536,6 +603,8 @@ impl Session {
         inner.apply_recorded(&mut state)?;
         let left = state.left_open().next().is_some();
         state.interrupted = left;
+        drop(state);
+        inner.subscribers.tell(&|| inner.gate.synced());
         Ok(end)
     }
 

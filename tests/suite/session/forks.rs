@@ -1,6 +1,6 @@
 //! Sessions that share their past.
 
-use foldlog::{Error, Parent, SessionOptions, SnapshotOptions};
+use foldlog::{Error, Parent, SessionOptions, SnapshotOptions, Store};
 use foldlog_tests::host::*;
 
 use super::{home, home_with, kinds, seeded, step, stored, titles};

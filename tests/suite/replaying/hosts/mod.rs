@@ -10,6 +10,7 @@ mod planted;
 mod processes;
 mod raised;
 mod refused;
+mod subscribers;
 mod workspaces;
 
 use foldlog::SequenceNumber;
