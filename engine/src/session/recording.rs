@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Declare, Lane, Observed, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
 use super::comparing::Comparison;
@@ -128,6 +128,8 @@ pub(crate) struct Recording {
     pub(super) last: BTreeMap<LaneName, Recorded>,
     /// Last record of which subscribers were notified.
     pub(super) told: Option<SequenceNumber>,
+    /// Whether any record of this process has come.
+    pub(super) begun: bool,
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
     pub(super) stopped: bool,
@@ -162,6 +164,7 @@ impl Recording {
             ends: BTreeMap::new(),
             last: BTreeMap::new(),
             told: None,
+            begun: false,
             found: Vec::new(),
             stopped: false,
             closed,
@@ -226,9 +229,10 @@ impl Recording {
         self.closed && self.runs.is_empty()
     }
 
-    /// Returns the time of the next record; `None` behind the last.
-    pub(super) fn next_us(&self) -> Option<i64> {
-        self.ahead.front().map(|head| head.time_us)
+    /// Returns the time of the next record if that settles something or the process begins there.
+    pub(super) fn judging_us(&self) -> Option<i64> {
+        let head = self.ahead.front().filter(|head| !self.begun || head.kind == Kind::SETTLE);
+        head.map(|head| head.time_us)
     }
 
     pub(super) fn whose(&self, record: &Recorded) -> Whose {
@@ -259,6 +263,7 @@ impl Recording {
     /// Takes the next record, which is applied now.
     pub(super) fn take(&mut self, whose: &Whose) -> Option<Recorded> {
         let head = self.ahead.pop_front()?;
+        self.begun = true;
         match head.role {
             Role::Begin { operation, .. } => {
                 self.runs.insert(operation, head.sequence);
@@ -282,6 +287,25 @@ impl Recording {
         if let Whose::Lane(lane) = whose {
             self.last.insert(lane, record);
         }
+    }
+
+    /// Returns the time at which this lane's handle settles an operation since nobody answered in time, if that and calls that go on
+    /// are all that the lane brings before.
+    pub(super) fn expires_us(&self, lane: &LaneName, operation: OperationId) -> Option<i64> {
+        let lanes = Whose::Lane(lane.clone());
+        for record in self.ahead.iter().filter(|record| self.whose(record) == lanes) {
+            match record.kind {
+                Kind::SETTLE => {
+                    let settle = Settle::decode(&record.body).ok()?;
+                    if settle.operation == operation && settle.decision == Decision::Failed {
+                        return Some(record.time_us);
+                    }
+                }
+                Kind::TOOL_BEGIN if ToolBegin::decode(&record.body).ok()?.again.is_some() => {}
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// Returns how many of the next records of this lane stand before the one that the host has produced, and that; `None` if it is

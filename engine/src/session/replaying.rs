@@ -192,6 +192,9 @@ impl Inner {
         self.notify((head.sequence, head.time_us, head.kind), false, || {
             self.recorded_event(&record, &live.projection.names, &log.objects)
         });
+        if let Some(replayed) = &self.replayed {
+            replayed.now_us.store(head.time_us, Ordering::Relaxed);
+        }
         recording.remember(whose, head);
         self.schedule.notify_all();
         Ok(())

@@ -150,8 +150,8 @@ impl Session {
     /// Returns a suspended operation and how it stands, if it counts.
     pub(crate) fn suspended(&self, operation: OperationId) -> Option<(SuspendedOperation, Standing)> {
         let state = self.inner.state.lock();
-        let standings = self.inner.standings(&state);
-        let suspended = standings.operations.suspended_one(operation)?;
+        let suspended = state.live.projection.operations.suspended_one(operation)?;
+        let standings = self.inner.standings_of(&state, self, suspended);
         Some((suspended.clone(), standings.of_live(suspended)?))
     }
 
@@ -184,7 +184,8 @@ impl Session {
                 && !made_again.contains(&one.operation)
         };
         let suspended = operations.suspended_within(parent).filter(same).last()?;
-        Some((suspended.clone(), self.inner.standings(&state).standing(suspended)))
+        let standings = self.inner.standings_of(&state, self, suspended);
+        Some((suspended.clone(), standings.standing(suspended)))
     }
 
     /// Notes that a call is made again that was suspended within an earlier run of the operation whose handle this is, so
@@ -206,7 +207,7 @@ impl Session {
         let is_asked = |one: &SuspendedOperation| {
             one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
         };
-        let due = outer.filter_map(|one| match standings.of_live(one)? {
+        let due = outer.filter_map(|one| match self.inner.standings_of(&state, self, one).of_live(one)? {
             standing @ (Standing::MayRun(Some(_)) | Standing::Expired) => Some((one.clone(), standing)),
             standing @ Standing::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
             Standing::Waits(_) => None,
@@ -274,11 +275,29 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns the time by which it is judged what has expired: in a replay that of the next record, since a process may have
-    /// been begun long behind the last one.
+    /// Returns the time by which it is judged what has expired: in a replay that of the last record. It is that of the next one where
+    /// that settles something, and where a process begins, since it may have been begun long behind the last one.
     pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
-        let next_us = state.recording.as_ref().and_then(|recording| recording.next_us());
+        let next_us = state.recording.as_ref().and_then(|recording| recording.judging_us());
         next_us.filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)).unwrap_or_else(|| self.now_us())
+    }
+
+    /// Returns how suspended operations stand for a call or recovery of this handle that would settle the one that has expired. A
+    /// replay knows from the record that settles it whether it had.
+    fn standings_of<'a>(
+        &self,
+        state: &'a WriterState,
+        lane: &Session,
+        one: &SuspendedOperation,
+    ) -> Standings<'a> {
+        let standings = self.standings(state);
+        match state.recording.as_ref().filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)) {
+            Some(recording) => {
+                let settled_us = recording.expires_us(&lane.lane_name(), one.operation);
+                Standings { now_us: settled_us.unwrap_or_else(|| self.now_us()), ..standings }
+            }
+            None => standings,
+        }
     }
 
     /// Returns how suspended operations stand now.

@@ -264,6 +264,39 @@ fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too
     assert_eq!(report.processes, 2);
 }
 
+/// Each question about what has expired was judged by the time of the next record, which came after a wait: a recovery that had found
+/// that a question still waited found it expired, and so did a host that asked.
+#[test]
+fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_replay() {
+    for recovers in [true, false] {
+        let stored = Stored::new();
+        let clock = Arc::new(FixedClock::new(1_700_000_000_000_000));
+        let store = stored.store_with(Arc::clone(&clock) as Arc<dyn Clock>);
+        let host = |session: &Session| -> foldlog::Result<()> {
+            let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+            let runner = ToolRunner::new(state, ToolRegistry::new().with(Asks));
+            let asked = runner.execute(&ToolCall::new("asks", "{}"), &ExecuteOptions::default());
+            assert!(matches!(asked, Err(Error::Suspended { .. })), "{asked:?}");
+            for round in 0..3 {
+                let waiting = match recovers {
+                    true => runner.recover(&ExecuteOptions::default())?.len() as u64,
+                    false => session.pending()?.len() as u64,
+                };
+                session.observe("letter", || clock.advance_us(2_000_000_000))?;
+                session.dispatch(Noted::new(round * 10 + waiting, "so many"))?;
+            }
+            Ok(())
+        };
+        let session = store.create(&types()).unwrap();
+        host(&session).unwrap();
+        let dir = session.dir().to_owned();
+        session.close().unwrap();
+        let log = LogReader::open(dir).unwrap();
+        let replay = Replay::of(&log, &types()).run(|session| host(&session));
+        replay.unwrap_or_else(|error| panic!("recovers {recovers}: {error}"));
+    }
+}
+
 /// A host that read an input as another type got an error of encoding, of which no divergence told.
 #[test]
 fn an_input_that_a_host_reads_as_another_type_has_changed() {
