@@ -51,7 +51,8 @@
 //! A replay of [all](Replay::all) divergences goes on from the recorded state. A record that is not recorded is not applied; where
 //! one cannot do without it, as the begin of a call or an observation, the host gets [`Error::Diverged`], and if it stops there,
 //! what it would have written further on is listed as missing. The lane of a write moved to another one is known only once the
-//! [patience](Replay::patience) is over: another thread might still bring the record of the first lane.
+//! [patience](Replay::patience) is over: another thread might still bring the record of the first lane. A lane that did not come
+//! is not waited for once more until it writes.
 //!
 //! # Memory
 //!

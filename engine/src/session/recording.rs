@@ -1,6 +1,6 @@
 //! The recorded part of a log that a host is run over: the records that come next, who brings each, and what has diverged.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) struct Rules {
 }
 
 /// Names who brings a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
     /// Names the engine, which takes it from the log.
     Engine,
@@ -130,6 +130,8 @@ pub(crate) struct Recording {
     pub(super) told: Option<SequenceNumber>,
     /// Whether any record of this process has come.
     pub(super) begun: bool,
+    /// Those who did not bring their record until the patience was over, and who have not come since.
+    pub(super) gone: BTreeSet<Whose>,
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
     pub(super) stopped: bool,
@@ -165,6 +167,7 @@ impl Recording {
             last: BTreeMap::new(),
             told: None,
             begun: false,
+            gone: BTreeSet::new(),
             found: Vec::new(),
             stopped: false,
             closed,
@@ -276,6 +279,7 @@ impl Recording {
                 if self.from_log.remove(&begin).is_some() {
                     self.ends.insert(begin, head.sequence);
                 }
+                self.forget_run(begin);
             }
             Role::Engines | Role::Other(_) => {}
         }
@@ -287,6 +291,16 @@ impl Recording {
         if let Whose::Lane(lane) = whose {
             self.last.insert(lane, record);
         }
+    }
+
+    /// Forgets whether the lanes of a run came: the run is over.
+    fn forget_run(&mut self, begin: SequenceNumber) {
+        let of_run = |lane: &LaneName| lane.within == Some(begin);
+        self.gone.retain(|whose| match whose {
+            Whose::Lane(lane) => !of_run(lane),
+            Whose::End(of) => *of != begin,
+            Whose::Engine => false,
+        });
     }
 
     /// Returns the time at which this lane's handle settles an operation since nobody answered in time, if that and calls that go on

@@ -272,6 +272,8 @@ impl Inner {
             let brings = recording.head()?.map(|(_, whose)| whose);
             let returned = recording.returned;
             let patience = recording.rules.patience;
+            // Whoever was waited for in vain is not waited for once more.
+            let is_gone = brings.as_ref().is_some_and(|brings| recording.gone.contains(brings));
             match brings {
                 Some(Whose::Engine) => {
                     self.apply_recorded(state)?;
@@ -285,11 +287,12 @@ impl Inner {
             {
                 attempt.check(state, whose, false)?;
             }
-            let is_over = self.schedule.wait_until(state, clock::after(patience)).timed_out();
+            let is_over = is_gone || self.schedule.wait_until(state, clock::after(patience)).timed_out();
             if is_over && state.log.next_sequence() == next {
                 if let Waits::Turn(whose, Some(attempt)) = &mut waits {
                     attempt.check(state, whose, true)?;
                 }
+                state.recording()?.gone.extend(brings);
                 self.pass_missing(state, None)?;
             }
         }
@@ -315,6 +318,7 @@ impl Inner {
         whose: &Whose,
         attempt: Option<&mut Attempt<'_>>,
     ) -> Result<MutexGuard<'a, WriterState>> {
+        state.recording()?.gone.remove(whose);
         let time_us = self.move_on(&mut state, Waits::Turn(whose, attempt), |recording| {
             let is_too_many = recording.is_closed_behind() && !recording.returned;
             Ok(match recording.head()? {

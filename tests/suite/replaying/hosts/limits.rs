@@ -1,7 +1,7 @@
 //! Logs and positions with which a replay cannot begin, and hosts that do what a replay does not know.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldlog::audit::LogReader;
 use foldlog::replay::Replay;
@@ -295,6 +295,27 @@ fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_repl
         let replay = Replay::of(&log, &types()).run(|session| host(&session));
         replay.unwrap_or_else(|error| panic!("recovers {recovers}: {error}"));
     }
+}
+
+/// Where a lane's thread was gone, each of its records was waited for anew, as long as the first.
+#[test]
+fn a_lane_that_does_not_come_is_waited_for_once() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let host = |session: &Session, comes: bool| -> foldlog::Result<()> {
+        let lane = session.lane("gone");
+        for number in 0..if comes { 30 } else { 0 } {
+            lane.dispatch(Noted::new(number, "of the lane"))?;
+        }
+        session.dispatch(Noted::new(99, "behind it")).map(drop)
+    };
+    host(&session, true).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    let (since, patience) = (Instant::now(), Duration::from_secs(2));
+    let report =
+        Replay::of(&log, &types()).all().patience(patience).run(|again| host(&again, false)).unwrap();
+    assert_eq!(report.divergences.len(), 30);
+    assert!(since.elapsed() < 10 * patience, "{:?}", since.elapsed());
 }
 
 /// A host that read an input as another type got an error of encoding, of which no divergence told.
