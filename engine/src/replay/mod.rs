@@ -56,7 +56,8 @@
 //!
 //! # Memory
 //!
-//! A replay holds the state, as a session does, and some records that it has read ahead, however long the log is. A reader that
+//! A replay holds the state, as a session does, some records that it has read ahead, and the last record of each of the 64 lanes that
+//! wrote last, however long the log is. A record that another lane than those brings twice counts as changed. A reader that
 //! was opened with [`ReadOptions::outline`](crate::audit::ReadOptions::outline) holds no names of items beside it.
 //!
 //! # Where a replay can begin and end

@@ -17,6 +17,9 @@ use crate::storage::Storage;
 /// Number of records that are read ahead, to tell a record that is missing from one that has changed.
 const AHEAD: usize = 64;
 
+/// Largest number of lanes of which the last record is kept, to tell a record that is brought twice from one that has changed.
+const LANES_MAX: usize = 64;
+
 /// Largest number of divergences that are kept of one replay.
 const FOUND_MAX: usize = 10_000;
 
@@ -108,6 +111,15 @@ impl Recorded {
     }
 }
 
+/// Says whether somebody asks for the end of a run whose records come from the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FromLog {
+    /// The host began it, and waits for its end.
+    Awaited,
+    /// It is within another one, or the host let go of it.
+    Within,
+}
+
 /// Holds the recorded part of a log that a host is run over.
 pub(crate) struct Recording {
     storage: Arc<dyn Storage>,
@@ -118,13 +130,13 @@ pub(crate) struct Recording {
     /// Sequence number behind the last record of this process.
     end: SequenceNumber,
     pub(super) rules: Rules,
-    /// Runs whose records come from the log, each with its operation.
-    pub(super) from_log: BTreeMap<SequenceNumber, OperationId>,
+    /// Runs whose records come from the log.
+    pub(super) from_log: BTreeMap<SequenceNumber, FromLog>,
     /// Latest run of each operation that is not over.
     runs: BTreeMap<OperationId, SequenceNumber>,
     /// Ends of the runs that came from the log and that nobody has asked for yet.
     pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
-    /// Record that each lane brought last.
+    /// Record that each lane brought last, of the [`LANES_MAX`] lanes that wrote last.
     pub(super) last: BTreeMap<LaneName, Recorded>,
     /// Last record of which subscribers were notified.
     pub(super) told: Option<SequenceNumber>,
@@ -271,12 +283,12 @@ impl Recording {
             Role::Begin { operation, .. } => {
                 self.runs.insert(operation, head.sequence);
                 if *whose == Whose::Engine {
-                    self.from_log.insert(head.sequence, operation);
+                    self.from_log.insert(head.sequence, FromLog::Within);
                 }
             }
             Role::End { begin, operation } => {
                 self.runs.remove(&operation);
-                if self.from_log.remove(&begin).is_some() {
+                if self.from_log.remove(&begin) == Some(FromLog::Awaited) {
                     self.ends.insert(begin, head.sequence);
                 }
                 self.forget_run(begin);
@@ -286,16 +298,22 @@ impl Recording {
         Some(head)
     }
 
-    /// Remembers the record that a lane brought last.
+    /// Remembers the record that a lane brought last, and forgets that of the lane whose own is the oldest if there are too many.
     pub(super) fn remember(&mut self, whose: Whose, record: Recorded) {
-        if let Whose::Lane(lane) = whose {
-            self.last.insert(lane, record);
+        let Whose::Lane(lane) = whose else { return };
+        self.last.insert(lane, record);
+        if self.last.len() > LANES_MAX {
+            let oldest = self.last.iter().min_by_key(|(_, record)| record.sequence);
+            if let Some(lane) = oldest.map(|(lane, _)| lane.clone()) {
+                self.last.remove(&lane);
+            }
         }
     }
 
-    /// Forgets whether the lanes of a run came: the run is over.
+    /// Forgets what the lanes of a run brought last and whether they came: the run is over.
     fn forget_run(&mut self, begin: SequenceNumber) {
         let of_run = |lane: &LaneName| lane.within == Some(begin);
+        self.last.retain(|lane, _| !of_run(lane));
         self.gone.retain(|whose| match whose {
             Whose::Lane(lane) => !of_run(lane),
             Whose::End(of) => *of != begin,
@@ -368,5 +386,42 @@ impl Recording {
     /// Returns the divergences that were found, and how many records were compared.
     pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
         (self.found, self.compared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::FileStorage;
+
+    fn recording() -> Recording {
+        let rules = Rules { all: true, patience: Duration::ZERO, run_tools: true, left_out: Arc::default() };
+        let nowhere = (SequenceNumber::MIN, SequenceNumber::MIN, false);
+        Recording::new((Arc::new(FileStorage::new()), Places::default()), nowhere, rules)
+    }
+
+    fn remember(recording: &mut Recording, sequence: u64, within: Option<u64>, name: Option<String>) {
+        let lane = LaneName { within: within.map(Into::into), name: name.map(Into::into) };
+        let role = Role::Other(lane.clone());
+        let (kind, body) = (Kind::DISPATCH, vec![0; 16]);
+        let record = Recorded { sequence: sequence.into(), kind, time_us: 0, body, role };
+        recording.remember(Whose::Lane(lane), record);
+    }
+
+    /// The last record of each run's lane and of each named lane was kept for as long as the replay went on.
+    #[test]
+    fn the_last_records_of_lanes_are_let_go_of_with_their_runs_and_beyond_a_bound() {
+        let mut recording = recording();
+        for begin in 0..10_000 {
+            remember(&mut recording, begin, Some(begin), None);
+            recording.gone.insert(Whose::End(begin.into()));
+            recording.forget_run(begin.into());
+        }
+        assert!(recording.last.is_empty() && recording.gone.is_empty());
+        for sequence in 0..10_000 {
+            remember(&mut recording, sequence, None, Some(format!("request {sequence}")));
+        }
+        assert_eq!(recording.last.len(), LANES_MAX);
+        assert!(recording.last.values().all(|record| record.sequence.get() >= 10_000 - LANES_MAX as u64));
     }
 }

@@ -36,7 +36,7 @@ use super::attempting::Attempt;
 use super::comparing::Comparison;
 use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, Ended};
-use super::recording::{Recording, Whose};
+use super::recording::{FromLog, Recording, Whose};
 use super::schedule::{Access, RUNS_AGAIN, inside};
 use super::writing::{PendingEvent, PendingRecord};
 use super::{Inner, Session, WriterState};
@@ -494,16 +494,18 @@ impl Session {
             return Err(recording.diverged());
         }
         if from_log {
-            recording.from_log.insert(sequence, begin.again.unwrap_or(sequence.into()));
+            recording.from_log.insert(sequence, FromLog::Awaited);
         }
         inner.finish_write(state, sequence, false)
     }
 
-    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log.
-    pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, operation: OperationId) {
+    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log. `is_awaited` says that somebody asks for its
+    /// end.
+    pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
         let mut state = self.inner.state.lock();
         if let Ok(recording) = state.recording() {
-            recording.from_log.insert(begin, operation);
+            let from_log = if is_awaited { FromLog::Awaited } else { FromLog::Within };
+            recording.from_log.insert(begin, from_log);
         }
         self.inner.schedule.notify_all();
     }
