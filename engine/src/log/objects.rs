@@ -38,6 +38,8 @@ pub(crate) struct Objects {
     checked: Mutex<BTreeSet<ObjectId>>,
     /// Objects whose bytes somebody holds in memory.
     held: Mutex<BTreeMap<ObjectId, Weak<[u8]>>>,
+    /// The first error with which an object could not be read.
+    damage: Mutex<Option<Error>>,
 }
 
 /// Holds what a sync has to make durable before the log.
@@ -56,6 +58,7 @@ impl Objects {
             unsynced: Mutex::default(),
             checked: Mutex::default(),
             held: Mutex::default(),
+            damage: Mutex::default(),
         }
     }
 
@@ -127,8 +130,23 @@ impl Objects {
         }
     }
 
+    /// Returns the first error with which an object could not be read, whoever asked for it.
+    pub(crate) fn damage(&self) -> Option<Error> {
+        self.damage.lock().clone()
+    }
+
+    fn noted<T>(&self, read: Result<T>) -> Result<T> {
+        read.inspect_err(|error| {
+            self.damage.lock().get_or_insert_with(|| error.clone());
+        })
+    }
+
     /// Returns the bytes of an object.
     pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
+        self.noted(self.read(object))
+    }
+
+    fn read(&self, object: &ObjectId) -> Result<Vec<u8>> {
         let (path, file) = self.open(object)?;
         // The file really has that length, so the length is no mere claim.
         let mut bytes = vec![0; usize::try_from(object.len).unwrap_or(0)];
@@ -180,6 +198,12 @@ impl Objects {
         if self.checked.lock().contains(object) {
             return Ok(());
         }
+        self.noted(self.check_anew(object))?;
+        self.checked.lock().insert(*object);
+        Ok(())
+    }
+
+    fn check_anew(&self, object: &ObjectId) -> Result<()> {
         let (path, file) = self.open(object)?;
         let mut hasher = blake3::Hasher::new();
         let mut piece = vec![0; PIECE_BYTES];
@@ -195,7 +219,6 @@ impl Objects {
         if offset != object.len || hasher.finalize() != object.hash {
             return Err(Error::Object { path, reason: UNLIKE_ITS_NAME.to_owned() });
         }
-        self.checked.lock().insert(*object);
         Ok(())
     }
 

@@ -52,7 +52,8 @@
 //! one cannot do without it, as the begin of a call or an observation, the host gets [`Error::Diverged`], and if it stops there,
 //! what it would have written further on is listed as missing. The lane of a write moved to another one is known only once the
 //! [patience](Replay::patience) is over: another thread might still bring the record of the first lane. A lane that did not come
-//! is not waited for once more until it writes.
+//! is not waited for once more until it writes. An object of the log that is missing or damaged is no divergence: the replay fails
+//! with [`Error::Object`], also where only the host came upon it.
 //!
 //! # Memory
 //!
@@ -194,7 +195,13 @@ struct Processes {
 impl<'a> Replay<'a> {
     /// Prepares a replay of the whole log, which stops at the first divergence.
     pub fn of(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
-        let rules = Rules { all: false, patience: PATIENCE, run_tools: false, left_out: Arc::default() };
+        let rules = Rules {
+            all: false,
+            patience: PATIENCE,
+            run_tools: false,
+            left_out: Arc::default(),
+            checks_objects: log.is_outline(),
+        };
         let (types, options) = (types.clone(), StoreOptions::default());
         Replay { log, types, options, rules, from: None, through: None }
     }
@@ -257,7 +264,7 @@ impl<'a> Replay<'a> {
     /// [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the host's types do not fit the
     /// log. [`Error::Poisoned`] with the reason if a copy of a resource cannot be made.
     /// [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
-    /// the log cannot be read.
+    /// the log or an object that it names cannot be read, or is damaged.
     pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
         let recorded = self.log.recorded();
         check_declared(&self.types, recorded.names)?;

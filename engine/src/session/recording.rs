@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_codec::body::{Decision, Declare, Lane, Observed, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Declare, Lane, ObjectId, Observed, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
 use super::comparing::Comparison;
@@ -34,6 +34,8 @@ pub(crate) struct Rules {
     pub(crate) run_tools: bool,
     /// What is not compared.
     pub(crate) left_out: Arc<LeaveOut>,
+    /// Whether the objects of the records are still to be checked.
+    pub(crate) checks_objects: bool,
 }
 
 /// Names who brings a record.
@@ -102,6 +104,12 @@ impl Role {
 impl Recorded {
     pub(super) fn is(&self, kind: Kind, body: &[u8]) -> bool {
         self.kind == kind && self.body == body
+    }
+
+    /// Returns the objects that the record names.
+    pub(super) fn objects(&self) -> BTreeSet<ObjectId> {
+        let (sequence, kind, time_us) = (self.sequence, self.kind, self.time_us);
+        Record { sequence, kind, time_us, body: &self.body }.objects()
     }
 
     /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
@@ -395,7 +403,13 @@ mod tests {
     use crate::storage::FileStorage;
 
     fn recording() -> Recording {
-        let rules = Rules { all: true, patience: Duration::ZERO, run_tools: true, left_out: Arc::default() };
+        let rules = Rules {
+            all: true,
+            patience: Duration::ZERO,
+            run_tools: true,
+            left_out: Arc::default(),
+            checks_objects: false,
+        };
         let nowhere = (SequenceNumber::MIN, SequenceNumber::MIN, false);
         Recording::new((Arc::new(FileStorage::new()), Places::default()), nowhere, rules)
     }

@@ -23,7 +23,7 @@
 //! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
 //! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -179,7 +179,10 @@ impl Inner {
     fn apply_recorded(&self, state: &mut WriterState) -> Result<()> {
         let WriterState { log, live, recording, .. } = state;
         let Some(recording) = recording.as_deref_mut() else { return Ok(()) };
-        let Some((_, whose)) = recording.head()? else { return Ok(()) };
+        let checks = recording.rules.checks_objects;
+        let Some((head, whose)) = recording.head()? else { return Ok(()) };
+        let checked = if checks { head.objects() } else { BTreeSet::new() };
+        checked.iter().try_for_each(|object| log.objects.check_object(object))?;
         let Some(head) = recording.take(&whose) else { return Ok(()) };
         let record =
             Record { sequence: head.sequence, kind: head.kind, time_us: head.time_us, body: &head.body };
@@ -358,11 +361,15 @@ impl Inner {
         recording.compared += 1;
         let Some(head) = recording.ahead.front() else { return Err(state.too_many(kind, produced)?) };
         if head.is(kind, produced) {
-            let whose = recording.whose(head);
-            if let Some(taken) = recording.take(&whose) {
+            let checked = if recording.rules.checks_objects { head.objects() } else { BTreeSet::new() };
+            let WriterState { log, live, recording, .. } = &mut **state;
+            checked.iter().try_for_each(|object| log.objects.check_object(object))?;
+            if let Some(recording) = recording
+                && let Some(whose) = recording.ahead.front().map(|head| recording.whose(head))
+                && let Some(taken) = recording.take(&whose)
+            {
                 recording.remember(whose, taken);
             }
-            let WriterState { log, live, .. } = &mut **state;
             log.pass_recorded();
             let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
             apply(live, next, sources).map_err(|error| self.failed(error))?;
@@ -668,9 +675,18 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] with the reason if the replay could not go on, such as copies of resources that cannot be made; else
-    /// those of reading the log.
+    /// [`Error::Poisoned`] with the reason if the replay could not go on, such as copies of resources that cannot be made;
+    /// [`Error::Object`] or [`Error::Io`] if an object is missing or damaged, or could not be read, be it by the host; else those
+    /// of reading the log.
     pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
+        let ended = self.end_recorded();
+        let mut state = self.inner.state.lock();
+        state.closed = true;
+        // What the host did behind that says nothing.
+        state.log.objects.damage().map_or(ended, Err)
+    }
+
+    fn end_recorded(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
         state.recording()?.returned = true;

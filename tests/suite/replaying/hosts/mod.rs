@@ -3,6 +3,7 @@
 
 mod calls;
 mod crashed;
+mod damaged;
 mod host;
 mod limits;
 mod live;
