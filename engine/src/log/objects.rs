@@ -34,6 +34,8 @@ pub(crate) struct Objects {
     dir: PathBuf,
     session_dir: PathBuf,
     unsynced: Mutex<BTreeMap<ObjectId, Arc<dyn StorageFile>>>,
+    /// Objects that this process has written, and that a sync was planned for since.
+    written: Mutex<BTreeSet<ObjectId>>,
     /// Objects that were found to be what their names say.
     checked: Mutex<BTreeSet<ObjectId>>,
     /// Objects whose bytes somebody holds in memory.
@@ -56,6 +58,7 @@ impl Objects {
             dir: layout::objects_dir(session_dir),
             session_dir: session_dir.to_owned(),
             unsynced: Mutex::default(),
+            written: Mutex::default(),
             checked: Mutex::default(),
             held: Mutex::default(),
             damage: Mutex::default(),
@@ -93,29 +96,44 @@ impl Objects {
             return Ok(object);
         }
         self.check_folder()?;
-        // An object that exists may come from a process that was killed before it synced.
-        match self.sync_again(&object) {
+        match self.read(&object) {
             // The object is missing, or is not what its name says: nothing is lost by replacing it.
-            Err(Error::Object { .. }) => {}
-            // If the object exists, a durable record may name it, and a replacement would not be durable yet.
-            done => return done.map(|()| object),
+            Err(Error::Object { .. }) => self.write_new(&object, &path, bytes, false)?,
+            Err(error) => return Err(error),
+            Ok(_) if self.written.lock().contains(&object) => {}
+            // An object that exists may come from a process that was killed before it synced. It may also be that of the session
+            // from which this one was forked, in the same file, which only that session writes: a synced copy takes its place.
+            Ok(_) => match self.write_new(&object, &path, bytes, true) {
+                Err(Error::Full { .. }) => self.sync_again(&object)?,
+                done => done?,
+            },
         }
-        let failed = |op, error| self.write_error(op, &path, object.len, error);
+        Ok(object)
+    }
+
+    /// Writes an object into a new file, and gives that the object's name. `sync_first` makes its bytes durable before: a durable
+    /// record may name the object that the file replaces.
+    fn write_new(&self, object: &ObjectId, path: &Path, bytes: &[u8], sync_first: bool) -> Result<()> {
+        let failed = |op, error| self.write_error(op, path, object.len, error);
         self.storage.create_dir_all(&self.dir).map_err(|error| failed("create", error))?;
         let building = self.dir.join(format!("{}.new", object.file_name()));
         // A file with this temporary name was left by an attempt that never ended.
         let _ = self.storage.remove_file(&building);
         let file = self.storage.create(&building, object.len).map_err(|error| failed("create", error))?;
         let written = file.write_at(bytes, 0).map_err(|error| failed("write", error));
-        let named = written
-            .and_then(|()| self.storage.rename(&building, &path).map_err(|error| failed("rename", error)));
+        let synced = written.and_then(|()| match sync_first {
+            true => file.sync_data().map_err(|error| failed("sync", error)),
+            false => Ok(()),
+        });
+        let named = synced
+            .and_then(|()| self.storage.rename(&building, path).map_err(|error| failed("rename", error)));
         if let Err(error) = named {
             // On a full disk every byte counts; a file that cannot be removed disturbs nobody.
             let _ = self.storage.remove_file(&building);
             return Err(error);
         }
-        self.unsynced.lock().insert(object, file);
-        Ok(object)
+        self.unsynced.lock().insert(*object, file);
+        Ok(())
     }
 
     /// Makes the error of a failed write. A disk that is full or takes no writes has its own error: nothing was
@@ -264,6 +282,8 @@ impl Objects {
         if unsynced.is_empty() {
             return Unsynced::default();
         }
+        // Where that sync fails, nothing is written any more.
+        self.written.lock().extend(unsynced.keys().copied());
         Unsynced {
             files: unsynced.into_iter().map(|(object, file)| (self.path(&object), file)).collect(),
             // The name of the object folder stands in the session's folder.
