@@ -30,6 +30,20 @@
 //!
 //! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
 //!
+//! # What leaves no record
+//!
+//! What was refused left no record, and neither did what was only read. A replay knows of it what follows from its state:
+//!
+//! | live | in a replay |
+//! |---|---|
+//! | a write was refused because of the state, or of its handle's call | it is refused as well, without waiting for a turn, unless its lane's next record looks like it: then it waits for that one's turn, or until the [patience](Replay::patience) is over |
+//! | a write was refused because of what another lane wrote | it may be refused or not: a thread must not read what other lanes write |
+//! | a recovery or a call found that an operation had expired, or had not | the same: the record that settles it says so |
+//! | [`pending`](Session::pending) was asked | a question counts as expired by the time of the process's last record; by that of the next one if that settles something, or before the first. What expired between two records is not known |
+//! | an observation was refused, since it could not be read again | not known: it is one record too many |
+//! | a call was refused before its begin, since a resource could not be captured or was [left dirty](crate::Error::ResourceDirty) | not known: the replay captures nothing, and begins the call, which is one record too many |
+//! | a subscriber was told of a record | it is told of it before the call returns that led to it; on which of several threads is not known |
+//!
 //! # Resources
 //!
 //! The resources themselves are not touched: they are neither leased nor captured nor restored.
