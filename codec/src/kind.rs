@@ -98,6 +98,9 @@ kinds! {
     RESUMED = 130, "resumed";
     /// Envelope: repeats all declarations so far at the head of a segment. See [`Declare`](crate::body::Declare).
     DECLARED = 131, "declared";
+    /// Envelope: attests what [`SYNCED`](Kind::SYNCED) does, and states that the writer closed the session behind the last record.
+    /// Its body is empty.
+    CLOSED = 132, "closed";
 }
 
 impl Kind {

@@ -255,7 +255,7 @@ impl<'a> Record<'a> {
                 object.set("records", Value::from(seal.records));
                 object.set("hash", Value::from(hex(&seal.hash)));
             }
-            Kind::SYNCED => {}
+            Kind::SYNCED | Kind::CLOSED => {}
             _ => {
                 let body = Streamed::new(self.body, Limits::of_payload());
                 object.set("body", body.map_or(Part::Hex(self.body), Part::Payload));

@@ -227,7 +227,7 @@ impl<'a> Payload<'a> {
 }
 
 /// Checks that a body decodes as a body of its kind. For a kind that this version does not decode, it only has to be
-/// one MessagePack value; the body of `SYNCED` is not looked at.
+/// one MessagePack value; the bodies of `SYNCED` and `CLOSED` are not looked at.
 ///
 /// # Errors
 ///
@@ -255,7 +255,7 @@ pub fn check(kind: Kind, body: &[u8]) -> Result<(), Error> {
         Kind::ADAPTER_STATE => AdapterState::decode(body).map(drop),
         Kind::RESUMED => Resumed::decode(body).map(drop),
         Kind::SEAL => Seal::decode(body).map(drop),
-        Kind::SYNCED => Ok(()),
+        Kind::SYNCED | Kind::CLOSED => Ok(()),
         _ => crate::msgpack::check(body),
     }
 }

@@ -457,6 +457,7 @@ pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
         1 => resumed().prop_map(|body| (Kind::RESUMED, body.encode())),
         1 => seal().prop_map(|body| (Kind::SEAL, body.encode())),
         1 => Just((Kind::SYNCED, Vec::new())),
+        1 => Just((Kind::CLOSED, Vec::new())),
         7 => conversation::body(),
         1 => value().prop_map(|body| (later(), body.encode())),
     ]

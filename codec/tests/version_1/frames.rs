@@ -424,6 +424,7 @@ fn imports() -> Vec<Golden> {
 fn envelopes() -> Vec<Golden> {
     vec![
         golden("synced", Kind::SYNCED, Body::Bytes(b"")),
+        golden("closed", Kind::CLOSED, Body::Bytes(b"")),
         golden(
             "seal",
             Kind::SEAL,

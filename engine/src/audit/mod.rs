@@ -193,6 +193,11 @@ fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
 }
 
 impl LogReader {
+    /// Returns whether the reader was opened with [`ReadOptions::outline`], and has checked no object.
+    pub(crate) fn is_outline(&self) -> bool {
+        self.folded.is_none()
+    }
+
     /// Opens the log in the folder `dir` and folds it, with the default [`ReadOptions`].
     ///
     /// ```

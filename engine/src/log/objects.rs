@@ -34,10 +34,14 @@ pub(crate) struct Objects {
     dir: PathBuf,
     session_dir: PathBuf,
     unsynced: Mutex<BTreeMap<ObjectId, Arc<dyn StorageFile>>>,
+    /// Objects that this process has written, and that a sync was planned for since.
+    written: Mutex<BTreeSet<ObjectId>>,
     /// Objects that were found to be what their names say.
     checked: Mutex<BTreeSet<ObjectId>>,
     /// Objects whose bytes somebody holds in memory.
     held: Mutex<BTreeMap<ObjectId, Weak<[u8]>>>,
+    /// The first error with which an object could not be read.
+    damage: Mutex<Option<Error>>,
 }
 
 /// Holds what a sync has to make durable before the log.
@@ -54,8 +58,10 @@ impl Objects {
             dir: layout::objects_dir(session_dir),
             session_dir: session_dir.to_owned(),
             unsynced: Mutex::default(),
+            written: Mutex::default(),
             checked: Mutex::default(),
             held: Mutex::default(),
+            damage: Mutex::default(),
         }
     }
 
@@ -90,29 +96,44 @@ impl Objects {
             return Ok(object);
         }
         self.check_folder()?;
-        // An object that exists may come from a process that was killed before it synced.
-        match self.sync_again(&object) {
+        match self.read(&object) {
             // The object is missing, or is not what its name says: nothing is lost by replacing it.
-            Err(Error::Object { .. }) => {}
-            // If the object exists, a durable record may name it, and a replacement would not be durable yet.
-            done => return done.map(|()| object),
+            Err(Error::Object { .. }) => self.write_new(&object, &path, bytes, false)?,
+            Err(error) => return Err(error),
+            Ok(_) if self.written.lock().contains(&object) => {}
+            // An object that exists may come from a process that was killed before it synced. It may also be that of the session
+            // from which this one was forked, in the same file, which only that session writes: a synced copy takes its place.
+            Ok(_) => match self.write_new(&object, &path, bytes, true) {
+                Err(Error::Full { .. }) => self.sync_again(&object)?,
+                done => done?,
+            },
         }
-        let failed = |op, error| self.write_error(op, &path, object.len, error);
+        Ok(object)
+    }
+
+    /// Writes an object into a new file, and gives that the object's name. `sync_first` makes its bytes durable before: a durable
+    /// record may name the object that the file replaces.
+    fn write_new(&self, object: &ObjectId, path: &Path, bytes: &[u8], sync_first: bool) -> Result<()> {
+        let failed = |op, error| self.write_error(op, path, object.len, error);
         self.storage.create_dir_all(&self.dir).map_err(|error| failed("create", error))?;
         let building = self.dir.join(format!("{}.new", object.file_name()));
         // A file with this temporary name was left by an attempt that never ended.
         let _ = self.storage.remove_file(&building);
         let file = self.storage.create(&building, object.len).map_err(|error| failed("create", error))?;
         let written = file.write_at(bytes, 0).map_err(|error| failed("write", error));
-        let named = written
-            .and_then(|()| self.storage.rename(&building, &path).map_err(|error| failed("rename", error)));
+        let synced = written.and_then(|()| match sync_first {
+            true => file.sync_data().map_err(|error| failed("sync", error)),
+            false => Ok(()),
+        });
+        let named = synced
+            .and_then(|()| self.storage.rename(&building, path).map_err(|error| failed("rename", error)));
         if let Err(error) = named {
             // On a full disk every byte counts; a file that cannot be removed disturbs nobody.
             let _ = self.storage.remove_file(&building);
             return Err(error);
         }
-        self.unsynced.lock().insert(object, file);
-        Ok(object)
+        self.unsynced.lock().insert(*object, file);
+        Ok(())
     }
 
     /// Makes the error of a failed write. A disk that is full or takes no writes has its own error: nothing was
@@ -127,8 +148,23 @@ impl Objects {
         }
     }
 
+    /// Returns the first error with which an object could not be read, whoever asked for it.
+    pub(crate) fn damage(&self) -> Option<Error> {
+        self.damage.lock().clone()
+    }
+
+    fn noted<T>(&self, read: Result<T>) -> Result<T> {
+        read.inspect_err(|error| {
+            self.damage.lock().get_or_insert_with(|| error.clone());
+        })
+    }
+
     /// Returns the bytes of an object.
     pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
+        self.noted(self.read(object))
+    }
+
+    fn read(&self, object: &ObjectId) -> Result<Vec<u8>> {
         let (path, file) = self.open(object)?;
         // The file really has that length, so the length is no mere claim.
         let mut bytes = vec![0; usize::try_from(object.len).unwrap_or(0)];
@@ -180,6 +216,12 @@ impl Objects {
         if self.checked.lock().contains(object) {
             return Ok(());
         }
+        self.noted(self.check_anew(object))?;
+        self.checked.lock().insert(*object);
+        Ok(())
+    }
+
+    fn check_anew(&self, object: &ObjectId) -> Result<()> {
         let (path, file) = self.open(object)?;
         let mut hasher = blake3::Hasher::new();
         let mut piece = vec![0; PIECE_BYTES];
@@ -195,7 +237,6 @@ impl Objects {
         if offset != object.len || hasher.finalize() != object.hash {
             return Err(Error::Object { path, reason: UNLIKE_ITS_NAME.to_owned() });
         }
-        self.checked.lock().insert(*object);
         Ok(())
     }
 
@@ -241,6 +282,8 @@ impl Objects {
         if unsynced.is_empty() {
             return Unsynced::default();
         }
+        // Where that sync fails, nothing is written any more.
+        self.written.lock().extend(unsynced.keys().copied());
         Unsynced {
             files: unsynced.into_iter().map(|(object, file)| (self.path(&object), file)).collect(),
             // The name of the object folder stands in the session's folder.

@@ -112,7 +112,7 @@ pub(crate) struct Scan {
     pub(crate) torn: Option<TornTail>,
     /// Files behind the chain that a crash left without a header.
     pub(crate) leftovers: Vec<PathBuf>,
-    /// Whether the last writer closed the log: the last frame of the last segment attests everything, a record stands
+    /// Whether a writer can go on in the last segment, as after a close: its last frame attests everything, a record stands
     /// before that frame in the same segment, and nothing follows it. Where the last record stands in an earlier
     /// segment, bytes behind that record may not be durable, and a writer that went on in the last segment would never
     /// sync them.
@@ -467,7 +467,7 @@ impl<'a> Walk<'a> {
         let unnamed = unnamed.filter(|_| !sabotage::is(Breakage::RecoveryNameTrusted));
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
-            && self.last_kind == Some(Kind::SYNCED)
+            && matches!(self.last_kind, Some(Kind::SYNCED | Kind::CLOSED))
             && self.chain.segments.last().is_some_and(|last| last.header.first_sequence < self.next_sequence)
             && self.watermark == self.next_sequence;
         let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();

@@ -15,9 +15,9 @@
 //! What the host returns is not looked at. A host that fails by itself, such as over a folder that does not exist, shows only in
 //! the records that it did not produce: whoever looks for the reason prints what the host returns.
 //!
-//! A record behind the last one of a log is one too many if the session was closed there. A process that was killed right behind
-//! a record that was synced, and outside of any call, left the same bytes as one that closed its session: such a log counts as
-//! closed.
+//! A record behind the last one of a log is one too many if the session was closed there, by the process that wrote that record:
+//! the log's last frame says so. Where a process was killed, or closed on a disk so full that the frame found no room, the host
+//! gets [`Error::ReplayEnded`] instead, since nobody knows what it would have written.
 //!
 //! # What has to be the same
 //!
@@ -29,6 +29,20 @@
 //! or at the end of the records. The host joins its threads before it returns. What it does beside its session is done again: other sessions, forks, files.
 //!
 //! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
+//!
+//! # What leaves no record
+//!
+//! What was refused left no record, and neither did what was only read. A replay knows of it what follows from its state:
+//!
+//! | live | in a replay |
+//! |---|---|
+//! | a write was refused because of the state, or of its handle's call | it is refused as well, without waiting for a turn, unless its lane's next record looks like it: then it waits for that one's turn, or until the [patience](Replay::patience) is over |
+//! | a write was refused because of what another lane wrote | it may be refused or not: a thread must not read what other lanes write |
+//! | a recovery or a call found that an operation had expired, or had not | the same: the record that settles it says so |
+//! | [`pending`](Session::pending) was asked | a question counts as expired by the time of the process's last record; by that of the next one if that settles something, or before the first. What expired between two records is not known |
+//! | an observation was refused, since it could not be read again | not known: it is one record too many |
+//! | a call was refused before its begin, since a resource could not be captured or was [left dirty](crate::Error::ResourceDirty) | not known: the replay captures nothing, and begins the call, which is one record too many |
+//! | a subscriber was told of a record | it is told of it before the call returns that led to it; on which of several threads is not known |
 //!
 //! # Resources
 //!
@@ -51,11 +65,14 @@
 //! A replay of [all](Replay::all) divergences goes on from the recorded state. A record that is not recorded is not applied; where
 //! one cannot do without it, as the begin of a call or an observation, the host gets [`Error::Diverged`], and if it stops there,
 //! what it would have written further on is listed as missing. The lane of a write moved to another one is known only once the
-//! [patience](Replay::patience) is over: another thread might still bring the record of the first lane.
+//! [patience](Replay::patience) is over: another thread might still bring the record of the first lane. A lane that did not come
+//! is not waited for once more until it writes. An object of the log that is missing or damaged is no divergence: the replay fails
+//! with [`Error::Object`], also where only the host came upon it.
 //!
 //! # Memory
 //!
-//! A replay holds the state, as a session does, and some records that it has read ahead, however long the log is. A reader that
+//! A replay holds the state, as a session does, some records that it has read ahead, and the last record of each of the 64 lanes that
+//! wrote last, however long the log is. A record that another lane than those brings twice counts as changed. A reader that
 //! was opened with [`ReadOptions::outline`](crate::audit::ReadOptions::outline) holds no names of items beside it.
 //!
 //! # Where a replay can begin and end
@@ -181,10 +198,24 @@ impl ReplayReport {
     }
 }
 
+/// Says where the processes begin and end whose records are replayed.
+struct Processes {
+    /// Sequence numbers of their first records, and the one behind the last record.
+    bounds: Vec<SequenceNumber>,
+    /// Whether a frame behind the last record says that the process that wrote it closed the session.
+    closed: bool,
+}
+
 impl<'a> Replay<'a> {
     /// Prepares a replay of the whole log, which stops at the first divergence.
     pub fn of(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
-        let rules = Rules { all: false, patience: PATIENCE, run_tools: false, left_out: Arc::default() };
+        let rules = Rules {
+            all: false,
+            patience: PATIENCE,
+            run_tools: false,
+            left_out: Arc::default(),
+            checks_objects: log.is_outline(),
+        };
         let (types, options) = (types.clone(), StoreOptions::default());
         Replay { log, types, options, rules, from: None, through: None }
     }
@@ -247,7 +278,7 @@ impl<'a> Replay<'a> {
     /// [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the host's types do not fit the
     /// log. [`Error::Poisoned`] with the reason if a copy of a resource cannot be made.
     /// [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
-    /// the log cannot be read.
+    /// the log or an object that it names cannot be read, or is damaged.
     pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
         let recorded = self.log.recorded();
         check_declared(&self.types, recorded.names)?;
@@ -261,11 +292,12 @@ impl<'a> Replay<'a> {
             left_out.fold((*self.rules.left_out).clone(), |list, (event, path)| list.path(event, path));
         let rules = Rules { left_out: Arc::new(left_out), ..self.rules.clone() };
         let mut report = ReplayReport { records: end.since(begin), ..ReplayReport::default() };
-        let bounds = self.processes(begin, end)?;
+        let Processes { bounds, closed } = self.processes(begin, end)?;
+        let closed = closed && self.log.report().closed;
         for (from, end) in bounds.iter().zip(bounds.iter().skip(1)) {
             let (from, end) = (*from, *end);
             let places = |next_sequence| Places { next_sequence, ..recorded.places.clone() };
-            let closed = end == recorded.places.next_sequence && self.log.report().closed;
+            let closed = closed && end == recorded.places.next_sequence;
             let source = (Arc::clone(recorded.storage), recorded.places.clone());
             let recording = Recording::new(source, (from, end, closed), rules.clone());
             if !self.is_hosts(from, end)? {
@@ -405,8 +437,8 @@ impl<'a> Replay<'a> {
         history.fold_behind(live, end, Some(&self.types), &mut |_, _| Ok(()))
     }
 
-    /// Returns where the processes begin that wrote the records from `begin` to before `end`, and `end`.
-    fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Vec<SequenceNumber>> {
+    /// Finds the processes that wrote the records from `begin` to before `end`.
+    fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Processes> {
         // In the segments that a fork shares with its parent stand the parent's processes.
         let session = self.log.opened().session;
         let segments = self.log.recorded().places.segments.iter();
@@ -414,16 +446,21 @@ impl<'a> Replay<'a> {
             .filter(|segment| segment.header.session == session)
             .map(|segment| segment.path.as_path())
             .collect();
-        let mut bounds = vec![begin];
+        let (mut bounds, mut closed, mut last_began) = (vec![begin], false, None);
         self.log.frames(|frame| {
             if !own.contains(frame.segment) {
                 return Ok(());
+            }
+            // Whoever wrote no record says nothing about the one before it.
+            if frame.record.kind == Kind::CLOSED && frame.record.sequence == end {
+                closed |= last_began < Some(end);
             }
             if frame.record.kind == Kind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
                 // A recovery rewrites what earlier processes wrote, and says where those began.
                 for at in resumed.began.into_iter().chain([resumed.recovered.unwrap_or(at)]) {
+                    last_began = last_began.max(Some(at));
                     if bounds.last().is_some_and(|last| *last < at) && at < end {
                         bounds.push(at);
                     }
@@ -432,7 +469,7 @@ impl<'a> Replay<'a> {
             Ok(())
         })?;
         bounds.push(end);
-        Ok(bounds)
+        Ok(Processes { bounds, closed })
     }
 
     /// Returns whether a process's records are a host's: whether there are others than settlements and the ends of calls

@@ -4,11 +4,13 @@ use std::any::TypeId;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Action, Added, BuiltIn, Declare, Dispatch, Effect, Lane, Payload, Policy, Removed,
+    Action, Added, BuiltIn, Declare, Dispatch, Effect, Lane, Payload, Policy, Removed, SliceDeclaration,
 };
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
+use smol_str::SmolStr;
 
+use super::attempting::Attempt;
 use super::declaring::slice_declaration;
 use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
 use super::schedule::WriteScope;
@@ -77,8 +79,11 @@ impl Session {
         let mut buffer = EncodeBuffer::take();
         buffer.encode(&event)?;
         let inner = &self.inner;
+        if self.replays() {
+            return self.dispatch_again::<E>(Arc::new(event), buffer);
+        }
         let state = inner.writable()?;
-        let mut state = self.wait_to_write(state, || types_change::<E>(inner.types.as_ref()))?;
+        let state = self.wait_to_write(state, || types_change::<E>(inner.types.as_ref()))?;
         let time_us = inner.now_us();
         let large = inner.is_large(buffer.payload());
         let alone = buffer.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
@@ -90,20 +95,27 @@ impl Session {
                 let value = (OwnedValue(&mut event), None);
                 inner.write_fast(state, time_us, fast_path, value, (buffer, lane.as_ref()))
             }
-            Some(fast_path) => {
-                let value: AnyValue = Arc::new(event);
-                let told = inner.subscribers.listen().then(|| Arc::clone(&value));
-                inner.write_fast(state, time_us, fast_path, (value, told), (buffer, lane.as_ref()))
-            }
-            None => {
-                let value: AnyValue = Arc::new(event);
-                let (plan, declare) = inner.plan::<E>(&mut state)?;
-                let event = (&value, buffer.payload(), lane.unwrap_or_default());
-                let written = inner.write_reduced(state, time_us, (declare, &plan), event);
-                buffer.put_back();
-                written
+            fast_path => {
+                inner.write_shared::<E>(state, (time_us, fast_path), Arc::new(event), (buffer, lane))
             }
         }
+    }
+
+    /// Dispatches an event, whose encoded payload is in `buffer`, in a replay.
+    fn dispatch_again<E: Event>(&self, event: AnyValue, buffer: Box<EncodeBuffer>) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let state = inner.writable()?;
+        let attempt = Attempt {
+            brings: &|recorded, names| recorded.is_event(E::NAME, buffer.payload(), names),
+            refused: &mut |state| {
+                let (plan, declare) = inner.plan::<E>(state)?;
+                inner.reduced(state, (inner.now_us(), declare.is_some()), &plan, &event).map(drop)
+            },
+        };
+        let state = self.attempt(state, types_change::<E>(inner.types.as_ref()), attempt)?;
+        let fast_path = state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
+        let fast_path = fast_path.filter(|_| !inner.is_large(buffer.payload()));
+        inner.write_shared::<E>(state, (inner.now_us(), fast_path), event, (buffer, self.own_lane()))
     }
 
     /// Replaces all items of a slice by these. A LOG slice must be empty.
@@ -218,26 +230,24 @@ impl Session {
         let inner = &self.inner;
         let types = inner.types()?;
         let log = types.slice(S::NAME).is_some_and(|slice| slice.policy == Policy::Log);
-        let mut state = self.writable(if log { WriteScope::Log } else { WriteScope::State })?;
-        let time_us = inner.now_us();
-        inner.decode_slice::<S>(&mut state)?;
-        let slice = S::NAME.to_owned();
-        let declared = state.live.projection.names.slice_named(S::NAME).cloned();
-        let (declare, declared) = match declared {
-            Some(declared) => (None, declared),
-            None => {
-                let declared = slice_declaration(types, S::NAME, state.live.projection.names.slices().len())
-                    .ok_or(Error::NoSuchSlice { slice, reason: "it was never declared" })?;
-                let declare = Declare { events: Vec::new(), slices: vec![declared.clone()] };
-                state.live.projection.names.check_len(&declare)?;
-                (Some(declare), declared)
-            }
+        let scope = if log { WriteScope::Log } else { WriteScope::State };
+        let changes_same = |of: &Action<'_>| std::mem::discriminant(of) == std::mem::discriminant(&action);
+        let attempt = Attempt {
+            brings: &|recorded, _| {
+                let dispatch = Dispatch::decode(&recorded.body);
+                recorded.kind == Kind::DISPATCH
+                    && dispatch.is_ok_and(|dispatch| changes_same(&dispatch.action))
+            },
+            refused: &mut |state| inner.changeable::<S>(state, name).map(drop),
         };
+        let mut state = match self.replays() {
+            true => self.attempt(inner.writable()?, scope, attempt)?,
+            false => self.writable(scope)?,
+        };
+        let time_us = inner.now_us();
+        let (declare, declared) = inner.changeable::<S>(&mut state, name)?;
         let empty = Rows::default();
         let items = state.live.projection.items(declared.id).map(|(_, items)| items);
-        if declared.policy == Policy::Log && !(name == "seed" && items.is_none_or(Items::is_empty)) {
-            return Err(Error::LogOnlyGrows { slice: declared.name, operation: name });
-        }
         let version = types.slice(S::NAME).map_or(S::ITEM_VERSION, |slice| slice.item_version);
         let mut effect = resolve(items.map_or(&empty, Items::held), version)?;
         let mut decoded = Vec::new();
@@ -265,6 +275,52 @@ impl Inner {
         self.types.as_ref().ok_or(Error::Untyped { session: self.id })
     }
 
+    /// Returns the declaration of a slice that is to be changed without an event, and what has to be declared before.
+    fn changeable<S: Slice>(
+        &self,
+        state: &mut WriterState,
+        name: &'static str,
+    ) -> Result<(Option<Declare>, SliceDeclaration)> {
+        let types = self.types()?;
+        self.decode_slice::<S>(state)?;
+        let slice = S::NAME.to_owned();
+        let declared = state.live.projection.names.slice_named(S::NAME).cloned();
+        let (declare, declared) = match declared {
+            Some(declared) => (None, declared),
+            None => {
+                let declared = slice_declaration(types, S::NAME, state.live.projection.names.slices().len())
+                    .ok_or(Error::NoSuchSlice { slice, reason: "it was never declared" })?;
+                let declare = Declare { events: Vec::new(), slices: vec![declared.clone()] };
+                state.live.projection.names.check_len(&declare)?;
+                (Some(declare), declared)
+            }
+        };
+        let items = state.live.projection.items(declared.id).map(|(_, items)| items);
+        if declared.policy == Policy::Log && !(name == "seed" && items.is_none_or(Items::is_empty)) {
+            return Err(Error::LogOnlyGrows { slice: declared.name, operation: name });
+        }
+        Ok((declare, declared))
+    }
+
+    /// Writes an event, whose encoded payload is in `buffer`, and puts the buffer back.
+    fn write_shared<E: Event>(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, WriterState>,
+        (time_us, fast_path): (i64, Option<FastPath>),
+        value: AnyValue,
+        (buffer, lane): (Box<EncodeBuffer>, Option<Lane<'_>>),
+    ) -> Result<SequenceNumber> {
+        if let Some(fast_path) = fast_path {
+            let told = self.subscribers.listen().then(|| Arc::clone(&value));
+            return self.write_fast(state, time_us, fast_path, (value, told), (buffer, lane.as_ref()));
+        }
+        let (plan, declare) = self.plan::<E>(&mut state)?;
+        let event = (&value, buffer.payload(), lane.unwrap_or_default());
+        let written = self.write_reduced(state, time_us, (declare, &plan), event);
+        buffer.put_back();
+        written
+    }
+
     /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `told` clones
     /// the value for subscribers, if there are any. `lane` is `None` for the main lane.
     fn write_fast(
@@ -283,10 +339,41 @@ impl Inner {
         })?;
         buffer.put_back();
         let promised = promises_sync(self.durability, kind);
-        self.notify((sequence, time_us, kind), promised, || {
-            Some(PendingEvent { name, version, value: told })
-        });
+        if self.is_news(&mut state, sequence) {
+            self.notify((sequence, time_us, kind), promised, || {
+                Some(PendingEvent { name: SmolStr::new_static(name), version, value: told })
+            });
+        }
         self.finish_write(state, sequence, promised)
+    }
+
+    /// Runs the reducers of an event, whose record has another before it if it `is_declared`.
+    fn reduced(
+        &self,
+        state: &WriterState,
+        (time_us, is_declared): (i64, bool),
+        plan: &EventPlan,
+        value: &AnyValue,
+    ) -> Result<Reduced> {
+        let sequence = state.log.next_sequence() + u64::from(is_declared);
+        let context = ReducerContext { seed: state.seed(), sequence, time_us };
+        let mut decoded = Vec::new();
+        let mut effects = Vec::new();
+        let mut as_declared = true;
+        for reducer in &plan.reducers {
+            let mut effect = reduce(state, self.types.as_ref(), (plan.name, reducer), value, &context)?;
+            if effect.is_nothing() {
+                continue;
+            }
+            as_declared &= reducer.built_in != BuiltIn::Explicit;
+            if matches!(effect.added, NewItems::Event) {
+                decoded.push(((reducer.slice, 0), Arc::clone(value)));
+            }
+            ready(self, state, (reducer.slice, &mut effect), &mut decoded)?;
+            effects.push((reducer.slice, effect));
+        }
+        decoded.sort_by_key(|(place, _)| *place);
+        Ok(Reduced { decoded, effects, as_declared })
     }
 
     /// Runs the reducers of an event and writes what they resolve, after its declaration if one is needed.
@@ -297,24 +384,8 @@ impl Inner {
         (declare, plan): (Option<Declare>, &EventPlan),
         (value, payload, lane): (&AnyValue, &[u8], Lane<'_>),
     ) -> Result<SequenceNumber> {
-        let sequence = state.log.next_sequence() + u64::from(declare.is_some());
-        let context = ReducerContext { seed: state.seed(), sequence, time_us };
-        let mut decoded = Vec::new();
-        let mut effects = Vec::new();
-        let mut as_declared = true;
-        for reducer in &plan.reducers {
-            let mut effect = reduce(&state, self.types.as_ref(), (plan.name, reducer), value, &context)?;
-            if effect.is_nothing() {
-                continue;
-            }
-            as_declared &= reducer.built_in != BuiltIn::Explicit;
-            if matches!(effect.added, NewItems::Event) {
-                decoded.push(((reducer.slice, 0), Arc::clone(value)));
-            }
-            ready(self, &state, (reducer.slice, &mut effect), &mut decoded)?;
-            effects.push((reducer.slice, effect));
-        }
-        decoded.sort_by_key(|(place, _)| *place);
+        let Reduced { decoded, effects, as_declared } =
+            self.reduced(&state, (time_us, declare.is_some()), plan, value)?;
         let data = self.recorded(&state, payload)?;
         let data: &[u8] = data.as_deref().unwrap_or(payload);
         let effects =
@@ -323,7 +394,8 @@ impl Inner {
         let mut body = dispatch.encode();
         lane.add_to(&mut body, 0);
         let told = self.subscribers.listen().then(|| Arc::clone(value));
-        let event = Some(PendingEvent { name: plan.name, version: plan.version, value: told });
+        let event =
+            Some(PendingEvent { name: SmolStr::new_static(plan.name), version: plan.version, value: told });
         let decoded_values = if as_declared {
             DecodedValues::Event(Arc::clone(value))
         } else {
@@ -333,6 +405,16 @@ impl Inner {
         let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
         self.write_declared(state, time_us, declare, pending)
     }
+}
+
+/// Holds what the reducers of an event resolved.
+struct Reduced {
+    /// Values of the items that are added, each with its slice and place.
+    decoded: Vec<((u32, u32), AnyValue)>,
+    /// Effects, each with its slice.
+    effects: Vec<(u32, SliceEffect)>,
+    /// Whether the event does what its declaration says, so that the record need not say so.
+    as_declared: bool,
 }
 
 /// Runs one reducer and resolves what the event does to its slice.

@@ -31,6 +31,7 @@
 //!    or another thread's.
 //! 5. Subscribers are notified.
 
+mod attempting;
 mod comparing;
 mod conversation_follower;
 mod conversing;
@@ -372,6 +373,16 @@ impl Inner {
         self.sync_through(next)
     }
 
+    /// Makes every record durable, and states in the log that the session was closed behind the last one.
+    fn sync_to_close(&self) -> Result<()> {
+        self.sync()?;
+        let mut state = self.state.lock();
+        if self.gate.failure().is_some() {
+            return Ok(());
+        }
+        state.log.attest_close(self.gate.synced()).map_err(|error| self.failed(error))
+    }
+
     /// Checks that this process opened the session. In a forked copy of that process, the session's threads
     /// and locks belong to the original.
     #[inline]
@@ -391,7 +402,7 @@ impl Inner {
             (!before && state.log.is_writing(), stuck)
         };
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
-        let result = if writing { self.finish().and_then(|()| self.sync()) } else { Ok(()) };
+        let result = if writing { self.finish().and_then(|()| self.sync_to_close()) } else { Ok(()) };
         if writing && result.is_ok() {
             self.image_at_closing();
         }

@@ -59,7 +59,8 @@ pub struct RecoveryReport {
     /// Number of sound records at the end that are not attested as durable. They are kept; the first append
     /// writes them once more, into a fresh segment.
     pub unattested: u64,
-    /// Whether the last writer closed the session.
+    /// Whether the log ends as one whose last writer closed the session, so that the next one need not recover it. One that was
+    /// killed right behind a sync leaves such an end too.
     pub closed: bool,
     /// First record of a kind that this version cannot fold. With such a record, the session can be read but
     /// not written.

@@ -24,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::declaring::slice_declaration;
-use super::schedule::{Abandon, Access, Admitted, CallScope, runs_here};
+use super::schedule::{Abandon, Access, Admitted, CallScope, RUNS_AGAIN, runs_here};
 use super::writing::{PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -354,7 +354,7 @@ impl Session {
         began_us: i64,
     ) -> ActiveCall {
         let within = Arc::new(CallScope {
-            ticket: u64::MAX,
+            ticket: RUNS_AGAIN,
             operation,
             run: Some(begin),
             until: None,

@@ -9,6 +9,7 @@ use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
+use super::attempting::Attempt;
 use super::schedule::WriteScope;
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
@@ -216,22 +217,16 @@ impl Session {
         past: Option<OperationId>,
     ) -> Result<RollbackReport> {
         let inner = &self.inner;
-        let mut state = self.writable(WriteScope::State)?;
+        let attempt = Attempt {
+            brings: &|recorded, _| recorded.kind == Kind::ROLLBACK,
+            refused: &mut |state| inner.target(state, to, past).map(drop),
+        };
+        let mut state = match self.replays() {
+            true => self.attempt(inner.writable()?, WriteScope::State, attempt)?,
+            false => self.writable(WriteScope::State)?,
+        };
         let next = state.log.next_sequence();
-        if to >= next {
-            return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
-        }
-        let frozen = inner.frozen_at(&state, to)?;
-        // Rolling back to a position at which other operations were open than are now would leave half of the
-        // changes of one.
-        let then = frozen.projection().operations.all_changing();
-        let now = state.live.projection.operations.all_changing();
-        if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
-            return Err(Error::InsideTransaction { position: to, operation: *operation });
-        }
-        if let Some(operation) = now.iter().find(|open| !then.contains(open) && past != Some(**open)) {
-            return Err(Error::OutsideTransaction { position: to, operation: *operation });
-        }
+        let frozen = inner.target(&state, to, past)?;
         let time_us = inner.now_us();
         let abandoned = state.live.path.abandoned_by(next, to);
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
@@ -262,6 +257,31 @@ impl Session {
 }
 
 impl Inner {
+    /// Returns the slices at `to`, if STATE can be rolled back to there now. The operation `past` may have begun later.
+    fn target(
+        &self,
+        state: &WriterState,
+        to: SequenceNumber,
+        past: Option<OperationId>,
+    ) -> Result<Arc<Frozen>> {
+        let next = state.log.next_sequence();
+        if to >= next {
+            return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
+        }
+        let frozen = self.frozen_at(state, to)?;
+        // Rolling back to a position at which other operations were open than are now would leave half of the
+        // changes of one.
+        let then = frozen.projection().operations.all_changing();
+        let now = state.live.projection.operations.all_changing();
+        if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
+            return Err(Error::InsideTransaction { position: to, operation: *operation });
+        }
+        if let Some(operation) = now.iter().find(|open| !then.contains(open) && past != Some(**open)) {
+            return Err(Error::OutsideTransaction { position: to, operation: *operation });
+        }
+        Ok(frozen)
+    }
+
     /// Returns the committed calls that ended within these ranges and may have effects outside.
     fn calls_with_effects(
         &self,

@@ -1,10 +1,10 @@
 //! The recorded part of a log that a host is run over: the records that come next, who brings each, and what has diverged.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Declare, Lane, ObjectId, Observed, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
 use super::comparing::Comparison;
@@ -16,6 +16,9 @@ use crate::storage::Storage;
 
 /// Number of records that are read ahead, to tell a record that is missing from one that has changed.
 const AHEAD: usize = 64;
+
+/// Largest number of lanes of which the last record is kept, to tell a record that is brought twice from one that has changed.
+const LANES_MAX: usize = 64;
 
 /// Largest number of divergences that are kept of one replay.
 const FOUND_MAX: usize = 10_000;
@@ -31,10 +34,12 @@ pub(crate) struct Rules {
     pub(crate) run_tools: bool,
     /// What is not compared.
     pub(crate) left_out: Arc<LeaveOut>,
+    /// Whether the objects of the records are still to be checked.
+    pub(crate) checks_objects: bool,
 }
 
 /// Names who brings a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
     /// Names the engine, which takes it from the log.
     Engine,
@@ -101,11 +106,26 @@ impl Recorded {
         self.kind == kind && self.body == body
     }
 
+    /// Returns the objects that the record names.
+    pub(super) fn objects(&self) -> BTreeSet<ObjectId> {
+        let (sequence, kind, time_us) = (self.sequence, self.kind, self.time_us);
+        Record { sequence, kind, time_us, body: &self.body }.objects()
+    }
+
     /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
     pub(super) fn is_observed_as(&self, kind: Kind, body: &[u8]) -> bool {
         let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
         self.kind == kind && kind == Kind::OBSERVED && name(&self.body) == name(body)
     }
+}
+
+/// Says whether somebody asks for the end of a run whose records come from the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FromLog {
+    /// The host began it, and waits for its end.
+    Awaited,
+    /// It is within another one, or the host let go of it.
+    Within,
 }
 
 /// Holds the recorded part of a log that a host is run over.
@@ -118,14 +138,20 @@ pub(crate) struct Recording {
     /// Sequence number behind the last record of this process.
     end: SequenceNumber,
     pub(super) rules: Rules,
-    /// Runs whose records come from the log, each with its operation.
-    pub(super) from_log: BTreeMap<SequenceNumber, OperationId>,
+    /// Runs whose records come from the log.
+    pub(super) from_log: BTreeMap<SequenceNumber, FromLog>,
     /// Latest run of each operation that is not over.
     runs: BTreeMap<OperationId, SequenceNumber>,
     /// Ends of the runs that came from the log and that nobody has asked for yet.
     pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
-    /// Record that each lane brought last.
+    /// Record that each lane brought last, of the [`LANES_MAX`] lanes that wrote last.
     pub(super) last: BTreeMap<LaneName, Recorded>,
+    /// Last record of which subscribers were notified.
+    pub(super) told: Option<SequenceNumber>,
+    /// Whether any record of this process has come.
+    pub(super) begun: bool,
+    /// Those who did not bring their record until the patience was over, and who have not come since.
+    pub(super) gone: BTreeSet<Whose>,
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
     pub(super) stopped: bool,
@@ -159,6 +185,9 @@ impl Recording {
             runs: BTreeMap::new(),
             ends: BTreeMap::new(),
             last: BTreeMap::new(),
+            told: None,
+            begun: false,
+            gone: BTreeSet::new(),
             found: Vec::new(),
             stopped: false,
             closed,
@@ -223,9 +252,10 @@ impl Recording {
         self.closed && self.runs.is_empty()
     }
 
-    /// Returns the time of the next record; `None` behind the last.
-    pub(super) fn next_us(&self) -> Option<i64> {
-        self.ahead.front().map(|head| head.time_us)
+    /// Returns the time of the next record if that settles something or the process begins there.
+    pub(super) fn judging_us(&self) -> Option<i64> {
+        let head = self.ahead.front().filter(|head| !self.begun || head.kind == Kind::SETTLE);
+        head.map(|head| head.time_us)
     }
 
     pub(super) fn whose(&self, record: &Recorded) -> Whose {
@@ -243,6 +273,11 @@ impl Recording {
         }
     }
 
+    /// Returns whether this process has begun an operation and not ended it.
+    pub(super) fn is_running(&self, operation: OperationId) -> bool {
+        self.runs.contains_key(&operation)
+    }
+
     /// Returns the latest run of an operation, or its first if that is still to begin.
     fn run_of(&self, operation: OperationId) -> SequenceNumber {
         self.runs.get(&operation).copied().unwrap_or(operation.sequence())
@@ -251,29 +286,66 @@ impl Recording {
     /// Takes the next record, which is applied now.
     pub(super) fn take(&mut self, whose: &Whose) -> Option<Recorded> {
         let head = self.ahead.pop_front()?;
+        self.begun = true;
         match head.role {
             Role::Begin { operation, .. } => {
                 self.runs.insert(operation, head.sequence);
                 if *whose == Whose::Engine {
-                    self.from_log.insert(head.sequence, operation);
+                    self.from_log.insert(head.sequence, FromLog::Within);
                 }
             }
             Role::End { begin, operation } => {
                 self.runs.remove(&operation);
-                if self.from_log.remove(&begin).is_some() {
+                if self.from_log.remove(&begin) == Some(FromLog::Awaited) {
                     self.ends.insert(begin, head.sequence);
                 }
+                self.forget_run(begin);
             }
             Role::Engines | Role::Other(_) => {}
         }
         Some(head)
     }
 
-    /// Remembers the record that a lane brought last.
+    /// Remembers the record that a lane brought last, and forgets that of the lane whose own is the oldest if there are too many.
     pub(super) fn remember(&mut self, whose: Whose, record: Recorded) {
-        if let Whose::Lane(lane) = whose {
-            self.last.insert(lane, record);
+        let Whose::Lane(lane) = whose else { return };
+        self.last.insert(lane, record);
+        if self.last.len() > LANES_MAX {
+            let oldest = self.last.iter().min_by_key(|(_, record)| record.sequence);
+            if let Some(lane) = oldest.map(|(lane, _)| lane.clone()) {
+                self.last.remove(&lane);
+            }
         }
+    }
+
+    /// Forgets what the lanes of a run brought last and whether they came: the run is over.
+    fn forget_run(&mut self, begin: SequenceNumber) {
+        let of_run = |lane: &LaneName| lane.within == Some(begin);
+        self.last.retain(|lane, _| !of_run(lane));
+        self.gone.retain(|whose| match whose {
+            Whose::Lane(lane) => !of_run(lane),
+            Whose::End(of) => *of != begin,
+            Whose::Engine => false,
+        });
+    }
+
+    /// Returns the time at which this lane's handle settles an operation since nobody answered in time, if that and calls that go on
+    /// are all that the lane brings before.
+    pub(super) fn expires_us(&self, lane: &LaneName, operation: OperationId) -> Option<i64> {
+        let lanes = Whose::Lane(lane.clone());
+        for record in self.ahead.iter().filter(|record| self.whose(record) == lanes) {
+            match record.kind {
+                Kind::SETTLE => {
+                    let settle = Settle::decode(&record.body).ok()?;
+                    if settle.operation == operation && settle.decision == Decision::Failed {
+                        return Some(record.time_us);
+                    }
+                }
+                Kind::TOOL_BEGIN if ToolBegin::decode(&record.body).ok()?.again.is_some() => {}
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// Returns how many of the next records of this lane stand before the one that the host has produced, and that; `None` if it is
@@ -290,6 +362,11 @@ impl Recording {
             produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
         };
         own.find(|(before, record)| is_it(*before, record))
+    }
+
+    /// Returns the next record that somebody brings, if it was read ahead.
+    pub(super) fn next_of(&self, whose: &Whose) -> Option<&Recorded> {
+        self.ahead.iter().find(|record| self.whose(record) == *whose)
     }
 
     /// Returns the record behind the next one of a lane, if it was read ahead.
@@ -317,5 +394,48 @@ impl Recording {
     /// Returns the divergences that were found, and how many records were compared.
     pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
         (self.found, self.compared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::FileStorage;
+
+    fn recording() -> Recording {
+        let rules = Rules {
+            all: true,
+            patience: Duration::ZERO,
+            run_tools: true,
+            left_out: Arc::default(),
+            checks_objects: false,
+        };
+        let nowhere = (SequenceNumber::MIN, SequenceNumber::MIN, false);
+        Recording::new((Arc::new(FileStorage::new()), Places::default()), nowhere, rules)
+    }
+
+    fn remember(recording: &mut Recording, sequence: u64, within: Option<u64>, name: Option<String>) {
+        let lane = LaneName { within: within.map(Into::into), name: name.map(Into::into) };
+        let role = Role::Other(lane.clone());
+        let (kind, body) = (Kind::DISPATCH, vec![0; 16]);
+        let record = Recorded { sequence: sequence.into(), kind, time_us: 0, body, role };
+        recording.remember(Whose::Lane(lane), record);
+    }
+
+    /// The last record of each run's lane and of each named lane was kept for as long as the replay went on.
+    #[test]
+    fn the_last_records_of_lanes_are_let_go_of_with_their_runs_and_beyond_a_bound() {
+        let mut recording = recording();
+        for begin in 0..10_000 {
+            remember(&mut recording, begin, Some(begin), None);
+            recording.gone.insert(Whose::End(begin.into()));
+            recording.forget_run(begin.into());
+        }
+        assert!(recording.last.is_empty() && recording.gone.is_empty());
+        for sequence in 0..10_000 {
+            remember(&mut recording, sequence, None, Some(format!("request {sequence}")));
+        }
+        assert_eq!(recording.last.len(), LANES_MAX);
+        assert!(recording.last.values().all(|record| record.sequence.get() >= 10_000 - LANES_MAX as u64));
     }
 }

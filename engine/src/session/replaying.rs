@@ -23,29 +23,34 @@
 //! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
 //! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use foldlog_codec::body::{Declare, Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Action, Declare, Dispatch, Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
+use smol_str::SmolStr;
 
+use super::attempting::Attempt;
 use super::comparing::Comparison;
 use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, Ended};
-use super::recording::{Recording, Whose};
-use super::writing::PendingRecord;
+use super::recording::{FromLog, Recording, Whose};
+use super::schedule::{Access, RUNS_AGAIN, inside};
+use super::writing::{PendingEvent, PendingRecord};
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::log::objects::Objects;
 use crate::log::writer::Body;
+use crate::names::Names;
 use crate::operation::CHILD_SESSION;
 use crate::sabotage::{self, Breakage};
-use crate::types::SessionTypes;
+use crate::types::{Recorded as Stored, SessionTypes};
 
 /// Holds what a session needs to know of its replay without its lock.
 #[derive(Debug, Default)]
@@ -72,7 +77,25 @@ enum Verdict {
     Extra(Divergence),
 }
 
+/// Says what a thread of the host waits for.
+enum Waits<'w, 'a> {
+    /// For the turn of its own record, and of which write.
+    Turn(&'w Whose, Option<&'w mut Attempt<'a>>),
+    /// For the end of its call, which comes from the log.
+    End,
+    /// For what others bring before the next record of its lane.
+    Others,
+}
+
 impl WriterState {
+    /// Returns an operation of the replayed process whose end a subscriber must not wait for.
+    pub(super) fn replayed_within(&self) -> Option<(u64, OperationId)> {
+        let recording = self.recording.as_ref()?;
+        let mut open = self.live.projection.operations.open();
+        let open = open.find(|open| !open.reads_only && recording.is_running(open.operation))?;
+        Some((RUNS_AGAIN, open.operation))
+    }
+
     fn recording(&mut self) -> Result<&mut Recording> {
         let none = Error::NoSuchPosition { position: self.log.next_sequence(), last: None };
         self.recording.as_deref_mut().ok_or(none)
@@ -156,7 +179,10 @@ impl Inner {
     fn apply_recorded(&self, state: &mut WriterState) -> Result<()> {
         let WriterState { log, live, recording, .. } = state;
         let Some(recording) = recording.as_deref_mut() else { return Ok(()) };
-        let Some((_, whose)) = recording.head()? else { return Ok(()) };
+        let checks = recording.rules.checks_objects;
+        let Some((head, whose)) = recording.head()? else { return Ok(()) };
+        let checked = if checks { head.objects() } else { BTreeSet::new() };
+        checked.iter().try_for_each(|object| log.objects.check_object(object))?;
         let Some(head) = recording.take(&whose) else { return Ok(()) };
         let record =
             Record { sequence: head.sequence, kind: head.kind, time_us: head.time_us, body: &head.body };
@@ -165,24 +191,76 @@ impl Inner {
         if let Some((sequence, kind)) = live.projection.unsupported {
             return Err(Error::UnsupportedKind { sequence, kind });
         }
-        self.notify((head.sequence, head.time_us, head.kind), false, || None);
+        recording.told = Some(head.sequence);
+        self.notify((head.sequence, head.time_us, head.kind), false, || {
+            self.recorded_event(&record, &live.projection.names, &log.objects)
+        });
+        if let Some(replayed) = &self.replayed {
+            replayed.now_us.store(head.time_us, Ordering::Relaxed);
+        }
         recording.remember(whose, head);
         self.schedule.notify_all();
         Ok(())
     }
 
+    /// Returns what subscribers are told of a recorded event, brought up to date; `None` if it is none, or cannot be read.
+    fn recorded_event(&self, record: &Record<'_>, names: &Names, objects: &Objects) -> Option<PendingEvent> {
+        if record.kind != Kind::DISPATCH {
+            return None;
+        }
+        let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
+        let declared = names.event(event)?;
+        let Some(types) = self.types.as_ref().and_then(|types| types.event(&declared.name)) else {
+            let name = SmolStr::new(&declared.name);
+            return Some(PendingEvent { name, version: declared.version, value: None });
+        };
+        let value = objects.resolve(data).ok().and_then(|bytes| {
+            (types.decode)(declared.version, record.sequence, Stored::Elsewhere(&bytes)).ok()
+        });
+        Some(PendingEvent { name: SmolStr::new_static(types.name), version: types.version, value })
+    }
+
+    /// Returns whether subscribers are still to be notified of a record that was written, or that took the place of a recorded one,
+    /// and notes that they are.
+    #[inline]
+    pub(super) fn is_news(&self, state: &mut WriterState, sequence: SequenceNumber) -> bool {
+        let Some(recording) = &mut state.recording else { return true };
+        let is_news = recording.told < Some(sequence);
+        recording.told = recording.told.max(Some(sequence));
+        is_news
+    }
+
+    /// Notifies the subscribers of the records that came from the log for a call of this thread. A subscriber must not wait for
+    /// that call's end.
+    fn tell_replayed(&self, state: &mut MutexGuard<'_, WriterState>) {
+        let changing = state.replayed_within();
+        MutexGuard::unlocked(state, || {
+            let tell = || self.subscribers.tell(&|| self.gate.synced());
+            match changing {
+                Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
+                None => tell(),
+            }
+        });
+    }
+
     /// Applies what the engine brings, until `ready` finds something, and returns that. Waits meanwhile for what the other
-    /// lanes bring.
+    /// lanes bring, unless the write that waits is refused.
     ///
     /// # Errors
     ///
-    /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped.
+    /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped; the error that refuses the
+    /// write.
     fn move_on<T>(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
+        mut waits: Waits<'_, '_>,
         mut ready: impl FnMut(&mut Recording) -> Result<Option<T>>,
     ) -> Result<T> {
+        let mut is_checked = false;
         loop {
+            if matches!(waits, Waits::End) && self.subscribers.waits() {
+                self.tell_replayed(state);
+            }
             if let Some(refusal) = self.refusal(state) {
                 return Err(self.refused(refusal, state));
             }
@@ -194,10 +272,12 @@ impl Inner {
             if let Some(found) = ready(recording)? {
                 return Ok(found);
             }
-            let whose = recording.head()?.map(|(_, whose)| whose);
+            let brings = recording.head()?.map(|(_, whose)| whose);
             let returned = recording.returned;
             let patience = recording.rules.patience;
-            match whose {
+            // Whoever was waited for in vain is not waited for once more.
+            let is_gone = brings.as_ref().is_some_and(|brings| recording.gone.contains(brings));
+            match brings {
                 Some(Whose::Engine) => {
                     self.apply_recorded(state)?;
                     continue;
@@ -205,8 +285,17 @@ impl Inner {
                 Some(_) if !returned => {}
                 _ => return Err(ended(next)),
             }
-            let timed_out = self.schedule.wait_until(state, clock::after(patience)).timed_out();
-            if timed_out && state.log.next_sequence() == next {
+            if let Waits::Turn(whose, Some(attempt)) = &mut waits
+                && !std::mem::replace(&mut is_checked, true)
+            {
+                attempt.check(state, whose, false)?;
+            }
+            let is_over = is_gone || self.schedule.wait_until(state, clock::after(patience)).timed_out();
+            if is_over && state.log.next_sequence() == next {
+                if let Waits::Turn(whose, Some(attempt)) = &mut waits {
+                    attempt.check(state, whose, true)?;
+                }
+                state.recording()?.gone.extend(brings);
                 self.pass_missing(state, None)?;
             }
         }
@@ -224,13 +313,16 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until the next record is the one that `whose` brings, and sets the clock to its time.
+    /// Waits until the next record is the one that `whose` brings, and sets the clock to its time. `attempt` is the write that
+    /// waits, if its refusal leaves no record.
     pub(super) fn turn<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
         whose: &Whose,
+        attempt: Option<&mut Attempt<'_>>,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        let time_us = self.move_on(&mut state, |recording| {
+        state.recording()?.gone.remove(whose);
+        let time_us = self.move_on(&mut state, Waits::Turn(whose, attempt), |recording| {
             let is_too_many = recording.is_closed_behind() && !recording.returned;
             Ok(match recording.head()? {
                 // Whoever brings a record too many is told so once it is known.
@@ -269,11 +361,15 @@ impl Inner {
         recording.compared += 1;
         let Some(head) = recording.ahead.front() else { return Err(state.too_many(kind, produced)?) };
         if head.is(kind, produced) {
-            let whose = recording.whose(head);
-            if let Some(taken) = recording.take(&whose) {
+            let checked = if recording.rules.checks_objects { head.objects() } else { BTreeSet::new() };
+            let WriterState { log, live, recording, .. } = &mut **state;
+            checked.iter().try_for_each(|object| log.objects.check_object(object))?;
+            if let Some(recording) = recording
+                && let Some(whose) = recording.ahead.front().map(|head| recording.whose(head))
+                && let Some(taken) = recording.take(&whose)
+            {
                 recording.remember(whose, taken);
             }
-            let WriterState { log, live, .. } = &mut **state;
             log.pass_recorded();
             let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
             apply(live, next, sources).map_err(|error| self.failed(error))?;
@@ -316,7 +412,7 @@ impl Inner {
         for _ in 0..count {
             self.pass_missing(state, Some(other))?;
             self.go_on(state)?;
-            self.move_on(state, |recording| {
+            self.move_on(state, Waits::Others, |recording| {
                 let next = recording.head()?.map(|(_, whose)| whose);
                 Ok((next == lane).then_some(()))
             })?;
@@ -354,7 +450,7 @@ impl Session {
         if !self.replays() {
             return Ok(state);
         }
-        self.inner.turn(state, &Whose::Lane(self.lane_name()))
+        self.inner.turn(state, &Whose::Lane(self.lane_name()), None)
     }
 
     /// Compares the begin of a call with the recorded one, whose captures count, and has everything up to the call's end
@@ -376,7 +472,9 @@ impl Session {
 
     fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let mut state = self.in_turn(inner.writable()?)?;
+        let state = inner.writable()?;
+        self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
+        let mut state = self.in_turn(state)?;
         let next = state.log.next_sequence();
         let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == Kind::TOOL_BEGIN);
         let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
@@ -403,16 +501,18 @@ impl Session {
             return Err(recording.diverged());
         }
         if from_log {
-            recording.from_log.insert(sequence, begin.again.unwrap_or(sequence.into()));
+            recording.from_log.insert(sequence, FromLog::Awaited);
         }
         inner.finish_write(state, sequence, false)
     }
 
-    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log.
-    pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, operation: OperationId) {
+    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log. `is_awaited` says that somebody asks for its
+    /// end.
+    pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
         let mut state = self.inner.state.lock();
         if let Ok(recording) = state.recording() {
-            recording.from_log.insert(begin, operation);
+            let from_log = if is_awaited { FromLog::Awaited } else { FromLog::Within };
+            recording.from_log.insert(begin, from_log);
         }
         self.inner.schedule.notify_all();
     }
@@ -420,7 +520,7 @@ impl Session {
     /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
     pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin))?;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
         let objects = state.log.objects.clone();
         let Some((head, _)) = state.recording()?.head()? else { return Ok(RecordedCaptures::new()) };
         match ToolEnd::decode(&head.body) {
@@ -472,7 +572,7 @@ impl Session {
         left: BTreeMap<String, Vec<String>>,
     ) -> Result<Ended> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin))?;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin), None)?;
         for (resource, paths) in left {
             state.note_left_otherwise(&resource, paths)?;
         }
@@ -508,17 +608,19 @@ impl Session {
     pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let mut state = inner.writable()?;
-        inner.move_on(&mut state, |recording| Ok(recording.ends.remove(&begin)))
+        inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
     }
 
     /// Takes from the log the end of a call that an earlier process left open.
     pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin))?;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
         let end = state.log.next_sequence();
         inner.apply_recorded(&mut state)?;
         let left = state.left_open().next().is_some();
         state.interrupted = left;
+        drop(state);
+        inner.subscribers.tell(&|| inner.gate.synced());
         Ok(end)
     }
 
@@ -573,9 +675,18 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] with the reason if the replay could not go on, such as copies of resources that cannot be made; else
-    /// those of reading the log.
+    /// [`Error::Poisoned`] with the reason if the replay could not go on, such as copies of resources that cannot be made;
+    /// [`Error::Object`] or [`Error::Io`] if an object is missing or damaged, or could not be read, be it by the host; else those
+    /// of reading the log.
     pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
+        let ended = self.end_recorded();
+        let mut state = self.inner.state.lock();
+        state.closed = true;
+        // What the host did behind that says nothing.
+        state.log.objects.damage().map_or(ended, Err)
+    }
+
+    fn end_recorded(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
         state.recording()?.returned = true;

@@ -62,7 +62,7 @@ pub(super) enum Access {
 impl Access {
     /// Returns what the refusal calls this access if an operation only reads. `None` if such an operation may do
     /// this.
-    fn changes(self) -> Option<&'static str> {
+    pub(super) fn changes(self) -> Option<&'static str> {
         match self {
             Access::Write(WriteScope::State) => Some("change STATE"),
             Access::Begin { reads_only: false } => Some("run a tool that changes something"),
@@ -137,6 +137,16 @@ impl CallScope {
         self.until.is_some_and(clock::is_past)
     }
 
+    /// Returns whether the operation's tool runs again in a replay.
+    pub(super) fn runs_again(&self) -> bool {
+        self.ticket == RUNS_AGAIN
+    }
+
+    /// Returns whether the operation is that one or runs within it.
+    pub(super) fn is_of(&self, operation: OperationId) -> bool {
+        self.operation == operation || self.parent.as_deref().is_some_and(|parent| parent.is_of(operation))
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         let operation = self.operation;
         if self.is_late() {
@@ -148,6 +158,9 @@ impl CallScope {
         Ok(())
     }
 }
+
+/// Ticket of the calls of replays whose tools run again: no schedule knows of them.
+pub(super) const RUNS_AGAIN: u64 = u64::MAX;
 
 /// Ends an operation that whoever ran it dropped without ending it.
 pub(crate) type Abandon = Arc<dyn Fn() -> Result<()> + Send + Sync>;
@@ -358,6 +371,12 @@ pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
     })
 }
 
+/// Returns the innermost operation whose tool runs again on this thread, in a replay of the session, if any.
+pub(super) fn runs_again_here(session: Uuid) -> Option<OperationId> {
+    let again = |own: &&(Uuid, u64, OperationId)| own.0 == session && own.1 == RUNS_AGAIN;
+    INSIDE.with_borrow(|inside| inside.iter().rev().find(again).map(|(_, _, operation)| *operation))
+}
+
 impl Session {
     /// Locks the writer's state, once the schedule allows this change.
     pub(super) fn writable(&self, change: WriteScope) -> Result<MutexGuard<'_, WriterState>> {
@@ -373,7 +392,8 @@ impl Session {
         change: impl FnOnce() -> WriteScope,
     ) -> Result<MutexGuard<'a, WriterState>> {
         if self.inner.replayed.is_some() {
-            return self.inner.turn(state, &Whose::Lane(self.lane_name()));
+            self.check_handle(&state, Access::Write(change()))?;
+            return self.inner.turn(state, &Whose::Lane(self.lane_name()), None);
         }
         if state.running_calls.is_empty() && self.within.is_none() {
             return Ok(state);

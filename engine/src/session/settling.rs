@@ -6,6 +6,8 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 
+use super::attempting::Attempt;
+use super::schedule::WriteScope;
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::conversation::{settled_text, text_payload};
@@ -133,31 +135,23 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
         let inner = &self.inner;
-        let state = self.in_turn(inner.settleable()?)?;
-        let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
-        let operations = &state.live.projection.operations;
-        if operations.open().any(|open| open.operation == operation) {
-            return refused("it is still open: recover the session first");
-        }
-        if let Some(suspended) = operations.suspended_one(operation) {
-            if let Some(reason) =
-                inner.standings(&state).objection(suspended, settlement.decision, settlement.arguments)
-            {
-                return refused(reason);
-            }
-        } else if operations.unsettled_one(operation).is_none() {
-            return refused("it is not one that was interrupted or suspended and waits to be settled");
-        } else if settlement.arguments.is_some() {
-            return refused("it was interrupted and asks for no approval");
-        }
+        let attempt = Attempt {
+            brings: &|recorded, _| recorded.kind == Kind::SETTLE,
+            refused: &mut |state| inner.settles(state, operation, settlement),
+        };
+        let state = match self.replays() {
+            true => self.attempt(inner.settleable()?, WriteScope::Log, attempt)?,
+            false => inner.settleable()?,
+        };
+        inner.settles(&state, operation, settlement)?;
         self.write_settlement(state, operation, settlement, (by, reason))
     }
 
     /// Returns a suspended operation and how it stands, if it counts.
     pub(crate) fn suspended(&self, operation: OperationId) -> Option<(SuspendedOperation, Standing)> {
         let state = self.inner.state.lock();
-        let standings = self.inner.standings(&state);
-        let suspended = standings.operations.suspended_one(operation)?;
+        let suspended = state.live.projection.operations.suspended_one(operation)?;
+        let standings = self.inner.standings_of(&state, self, suspended);
         Some((suspended.clone(), standings.of_live(suspended)?))
     }
 
@@ -190,7 +184,8 @@ impl Session {
                 && !made_again.contains(&one.operation)
         };
         let suspended = operations.suspended_within(parent).filter(same).last()?;
-        Some((suspended.clone(), self.inner.standings(&state).standing(suspended)))
+        let standings = self.inner.standings_of(&state, self, suspended);
+        Some((suspended.clone(), standings.standing(suspended)))
     }
 
     /// Notes that a call is made again that was suspended within an earlier run of the operation whose handle this is, so
@@ -212,7 +207,7 @@ impl Session {
         let is_asked = |one: &SuspendedOperation| {
             one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
         };
-        let due = outer.filter_map(|one| match standings.of_live(one)? {
+        let due = outer.filter_map(|one| match self.inner.standings_of(&state, self, one).of_live(one)? {
             standing @ (Standing::MayRun(Some(_)) | Standing::Expired) => Some((one.clone(), standing)),
             standing @ Standing::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
             Standing::Waits(_) => None,
@@ -259,11 +254,50 @@ impl Session {
 }
 
 impl Inner {
-    /// Returns the time by which it is judged what has expired: in a replay that of the next record, since a process may have
-    /// been begun long behind the last one.
+    /// Fails if an operation cannot be settled so now.
+    fn settles(&self, state: &WriterState, operation: OperationId, settlement: &Settlement) -> Result<()> {
+        let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
+        let operations = &state.live.projection.operations;
+        if operations.open().any(|open| open.operation == operation) {
+            return refused("it is still open: recover the session first");
+        }
+        if let Some(suspended) = operations.suspended_one(operation) {
+            if let Some(reason) =
+                self.standings(state).objection(suspended, settlement.decision, settlement.arguments)
+            {
+                return refused(reason);
+            }
+        } else if operations.unsettled_one(operation).is_none() {
+            return refused("it is not one that was interrupted or suspended and waits to be settled");
+        } else if settlement.arguments.is_some() {
+            return refused("it was interrupted and asks for no approval");
+        }
+        Ok(())
+    }
+
+    /// Returns the time by which it is judged what has expired: in a replay that of the last record. It is that of the next one where
+    /// that settles something, and where a process begins, since it may have been begun long behind the last one.
     pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
-        let next_us = state.recording.as_ref().and_then(|recording| recording.next_us());
+        let next_us = state.recording.as_ref().and_then(|recording| recording.judging_us());
         next_us.filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)).unwrap_or_else(|| self.now_us())
+    }
+
+    /// Returns how suspended operations stand for a call or recovery of this handle that would settle the one that has expired. A
+    /// replay knows from the record that settles it whether it had.
+    fn standings_of<'a>(
+        &self,
+        state: &'a WriterState,
+        lane: &Session,
+        one: &SuspendedOperation,
+    ) -> Standings<'a> {
+        let standings = self.standings(state);
+        match state.recording.as_ref().filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)) {
+            Some(recording) => {
+                let settled_us = recording.expires_us(&lane.lane_name(), one.operation);
+                Standings { now_us: settled_us.unwrap_or_else(|| self.now_us()), ..standings }
+            }
+            None => standings,
+        }
     }
 
     /// Returns how suspended operations stand now.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::Mutex;
+use smol_str::SmolStr;
 
 use super::Session;
 use super::writing::PendingEvent;
@@ -23,7 +24,7 @@ pub struct RecordNotification {
     sequence: SequenceNumber,
     time_us: i64,
     kind: Kind,
-    name: Option<&'static str>,
+    name: Option<SmolStr>,
     version: u32,
     event: Option<AnyValue>,
 }
@@ -69,7 +70,7 @@ impl RecordNotification {
 
     /// Returns the event's name and version, if the record dispatched an event.
     pub fn event_name(&self) -> Option<(&str, u32)> {
-        self.name.map(|name| (name, self.version))
+        self.name.as_deref().map(|name| (name, self.version))
     }
 
     /// Returns the event, if the record dispatched one of type `E`.
@@ -118,6 +119,11 @@ impl Subscribers {
     /// Returns whether anyone subscribed. Under the writer's lock the answer stays true.
     pub(super) fn listen(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Returns whether a notification waits to be delivered.
+    pub(super) fn waits(&self) -> bool {
+        self.listen() && !self.queue.lock().is_empty()
     }
 
     /// Queues a notification, if anyone subscribed. Called under the writer's lock, so notifications have the
@@ -179,6 +185,11 @@ impl Session {
     /// stays, the other subscribers are called, and [`take_panics`](Session::take_panics) reports the panic.
     /// Closing ends all subscriptions; a subscriber that holds a handle of this session keeps it open until
     /// then.
+    ///
+    /// A [replay](crate::replay) notifies subscribers of the recorded records, those that it takes from the log before the call
+    /// that led to them returns. Events that it takes from there and for which the host declared no slice have no
+    /// [value](RecordNotification::event). Which of several threads notifies a subscriber is nowhere recorded: one that
+    /// dispatches needs a lane of its own, or a host that writes on one thread.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};

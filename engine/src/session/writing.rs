@@ -5,6 +5,7 @@ use std::sync::Arc;
 use foldlog_codec::body::Declare;
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::schedule::inside;
@@ -61,7 +62,7 @@ pub(super) struct PendingRecord<'a> {
 
 /// Holds what subscribers are told about an event.
 pub(super) struct PendingEvent {
-    pub(super) name: &'static str,
+    pub(super) name: SmolStr,
     pub(super) version: u32,
     /// The event's value, if there are subscribers.
     pub(super) value: Option<AnyValue>,
@@ -371,7 +372,9 @@ impl Inner {
             self.append(state, time_us, (kind, Body::Alone(body)), |live, sequence, sources| {
                 live.apply(sequence, content, decoded_values, sources)
             })?;
-        self.notify((sequence, time_us, kind), promised, || event);
+        if self.is_news(state, sequence) {
+            self.notify((sequence, time_us, kind), promised, || event);
+        }
         Ok(sequence)
     }
 
@@ -409,7 +412,7 @@ impl Inner {
     ) -> Result<SequenceNumber> {
         let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
         let image = self.image_at_rollover(&mut state);
-        let within = state.running_calls.told_within();
+        let within = state.running_calls.told_within().or_else(|| state.replayed_within());
         drop(state);
         if sabotage::is(Breakage::ToldBeforeSync) {
             self.subscribers.tell(&|| SequenceNumber::MAX);
@@ -531,6 +534,7 @@ impl Inner {
         };
         // A session that failed meanwhile is not written any more.
         let attest = || match self.sound() {
+            Ok(mut state) if state.closed => state.log.attest_close(self.gate.synced()),
             Ok(mut state) => state.log.attest(self.gate.synced()),
             Err(_) => Ok(()),
         };

@@ -265,6 +265,7 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
         Kind::SYNCED,
         Kind::RESUMED,
         Kind::DECLARED,
+        Kind::CLOSED,
     ];
     assert_eq!(kinds, BTreeSet::from(written));
     assert!(
@@ -337,7 +338,7 @@ fn each_byte_of_every_kind_of_record_is_found_and_named() {
         );
         found.extend(frame.map(|frame| frame.kind));
     });
-    assert_eq!(found.len(), 20, "of every kind: {found:?}");
+    assert_eq!(found.len(), 21, "of every kind: {found:?}");
     assert!(of_no_chain > 100, "{of_no_chain}");
 }
 

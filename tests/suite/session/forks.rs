@@ -1,6 +1,6 @@
 //! Sessions that share their past.
 
-use foldlog::{Error, Parent, SessionOptions, SnapshotOptions};
+use foldlog::{Error, Parent, SessionOptions, SnapshotOptions, Store};
 use foldlog_tests::host::*;
 
 use super::{home, home_with, kinds, seeded, step, stored, titles};
@@ -55,6 +55,40 @@ fn what_either_writes_later_never_reaches_the_other() {
     let fork = home.reopened(fork, &types());
     fork.rollback_to(at).unwrap();
     assert_eq!(titles::<Plan>(&fork), ["shared"]);
+}
+
+/// A fork shares its parent's object files. One that recorded the same large text anew wrote over the parent's file.
+#[cfg(unix)]
+#[test]
+fn a_fork_that_stores_a_payload_of_its_parent_again_leaves_the_parents_file_alone() {
+    use std::os::unix::fs::MetadataExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let parent = store.create(&types()).unwrap();
+    let large = || Noted { text: "large ".repeat(30_000) };
+    let at = parent.dispatch(large()).unwrap();
+    let fork = store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
+    let file = |dir: &std::path::Path| {
+        let object = std::fs::read_dir(dir.join("objects")).unwrap().next().unwrap().unwrap();
+        let metadata = object.metadata().unwrap();
+        (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
+    };
+    let before = file(parent.dir());
+    assert_eq!(file(fork.dir()), before, "they do not share the file");
+    for _ in 0..3 {
+        fork.dispatch(large()).unwrap();
+        fork.sync().unwrap();
+    }
+    assert_eq!(file(parent.dir()), before, "the parent's file was written");
+    let own = file(fork.dir());
+    assert_ne!(own.0, before.0, "the fork's file is still the parent's");
+    fork.dispatch(large()).unwrap();
+    fork.sync().unwrap();
+    assert_eq!(file(fork.dir()), own, "what this process has written is written once more");
+    let id = fork.id();
+    fork.close().unwrap();
+    assert_eq!(store.open_session(id, &types()).unwrap().log::<Notes>().unwrap().len(), 5);
 }
 
 /// The fork's parent may itself be a fork, and the position older than both: then the shared records are

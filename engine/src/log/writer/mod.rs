@@ -78,7 +78,7 @@ pub(crate) use self::room::Room;
 pub(crate) use self::sync::SyncPlan;
 use self::sync::Written;
 
-/// Room in bytes that every segment keeps for its seal and for one `Synced` frame.
+/// Room in bytes that every segment keeps for its seal, for one `Synced` frame and for a `Closed` one.
 const RESERVED_BYTES: u64 = 160;
 
 /// Room in bytes that is kept for the end of each open operation: a full disk does not keep a tool from ending, though
@@ -209,6 +209,8 @@ pub(crate) struct Log {
     watermark: SequenceNumber,
     /// Sequence number below which this writer made everything durable before its first append.
     recovered: SequenceNumber,
+    /// Whether this writer has written its `Closed` frame.
+    is_closed: bool,
     epoch: Option<u64>,
     written_bytes: u64,
     /// Capacity in bytes of the segment that its last writer closed and that this writer went on in; 0 where there is
@@ -320,6 +322,7 @@ impl Log {
             last_time_us: 0,
             watermark: SequenceNumber::MIN,
             recovered: SequenceNumber::MIN,
+            is_closed: false,
             epoch: None,
             written_bytes: 0,
             reopened_bytes: 0,
@@ -428,16 +431,32 @@ impl Log {
     }
 
     /// Appends a `Synced` frame, if there is room; the header of a later segment attests the same. A frame that does
-    /// not attest everything leaves room for one that does: should the disk be full there is no later segment, and
-    /// without that last frame a closed log would pass for one that was not closed.
+    /// not attest everything leaves room for one that does, and each for the `Closed` frame: should the disk be full there is
+    /// no later segment, and without that last frame a closed log would pass for one that was not closed.
     pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
-        let frames = if synced < self.places.next_sequence { 2 } else { 1 };
+        self.attest_as(Kind::SYNCED, synced, if synced < self.places.next_sequence { 3 } else { 2 })
+    }
+
+    /// Appends the `Closed` frame once, if there is room, in the place of a `Synced` one that attests everything. This writer must
+    /// not append anything behind it.
+    pub(crate) fn attest_close(&mut self, synced: SequenceNumber) -> Result<()> {
+        if synced < self.places.next_sequence {
+            return self.attest(synced);
+        }
+        if std::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
+        self.attest_as(Kind::CLOSED, synced, 1)
+    }
+
+    /// Appends a frame that attests, if there is room for so many.
+    fn attest_as(&mut self, kind: Kind, synced: SequenceNumber, frames: u64) -> Result<()> {
         let room = self.active.as_ref().is_some_and(|active| {
             active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
         });
         if room && !sabotage::is(Breakage::NoSyncedFrame) {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
-            self.write(Kind::SYNCED, sequence, time_us, Body::Alone(&[]), synced)?;
+            self.write(kind, sequence, time_us, Body::Alone(&[]), synced)?;
             self.spare.attested(synced, self.written_bytes);
         }
         self.seals.synced(synced);
@@ -611,5 +630,5 @@ impl Log {
 }
 
 fn seal_bytes_max() -> u64 {
-    RESERVED_BYTES - FRAME_HEADER_LEN as u64
+    RESERVED_BYTES - 2 * FRAME_HEADER_LEN as u64
 }

@@ -81,7 +81,7 @@ impl Drop for Operation {
             if !self.running().from_log {
                 self.running().state.end_on_copies();
             }
-            return self.context.session.let_go_replayed(begun.begin, begun.within.operation());
+            return self.context.session.let_go_replayed(begun.begin, false);
         }
         let Some(leases) = self.running().held.lock().as_ref().map(|held| held.leases.clone()) else {
             return;
@@ -403,7 +403,7 @@ impl RunningCall {
         if self.state.session().replays() {
             let Held { before, text, .. } = held.take().unwrap_or_default();
             if self.from_log {
-                self.state.session().let_go_replayed(self.begun.begin, operation);
+                self.state.session().let_go_replayed(self.begun.begin, true);
                 return replayed::end(self.state.session(), &self.info, self.begun.begin);
             }
             return self.finish_again(ending, &before, text);

@@ -1,7 +1,7 @@
 //! Logs and positions with which a replay cannot begin, and hosts that do what a replay does not know.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldlog::audit::LogReader;
 use foldlog::replay::Replay;
@@ -262,6 +262,60 @@ fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too
     let log = LogReader::open(dir).unwrap();
     let report = Replay::of(&log, &types()).run(|session| host(&session)).unwrap();
     assert_eq!(report.processes, 2);
+}
+
+/// Each question about what has expired was judged by the time of the next record, which came after a wait: a recovery that had found
+/// that a question still waited found it expired, and so did a host that asked.
+#[test]
+fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_replay() {
+    for recovers in [true, false] {
+        let stored = Stored::new();
+        let clock = Arc::new(FixedClock::new(1_700_000_000_000_000));
+        let store = stored.store_with(Arc::clone(&clock) as Arc<dyn Clock>);
+        let host = |session: &Session| -> foldlog::Result<()> {
+            let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+            let runner = ToolRunner::new(state, ToolRegistry::new().with(Asks));
+            let asked = runner.execute(&ToolCall::new("asks", "{}"), &ExecuteOptions::default());
+            assert!(matches!(asked, Err(Error::Suspended { .. })), "{asked:?}");
+            for round in 0..3 {
+                let waiting = match recovers {
+                    true => runner.recover(&ExecuteOptions::default())?.len() as u64,
+                    false => session.pending()?.len() as u64,
+                };
+                session.observe("letter", || clock.advance_us(2_000_000_000))?;
+                session.dispatch(Noted::new(round * 10 + waiting, "so many"))?;
+            }
+            Ok(())
+        };
+        let session = store.create(&types()).unwrap();
+        host(&session).unwrap();
+        let dir = session.dir().to_owned();
+        session.close().unwrap();
+        let log = LogReader::open(dir).unwrap();
+        let replay = Replay::of(&log, &types()).run(|session| host(&session));
+        replay.unwrap_or_else(|error| panic!("recovers {recovers}: {error}"));
+    }
+}
+
+/// Where a lane's thread was gone, each of its records was waited for anew, as long as the first.
+#[test]
+fn a_lane_that_does_not_come_is_waited_for_once() {
+    let stored = Stored::new();
+    let session = stored.store().create(&types()).unwrap();
+    let host = |session: &Session, comes: bool| -> foldlog::Result<()> {
+        let lane = session.lane("gone");
+        for number in 0..if comes { 30 } else { 0 } {
+            lane.dispatch(Noted::new(number, "of the lane"))?;
+        }
+        session.dispatch(Noted::new(99, "behind it")).map(drop)
+    };
+    host(&session, true).unwrap();
+    let log = LogReader::open(session.dir()).unwrap();
+    let (since, patience) = (Instant::now(), Duration::from_secs(2));
+    let report =
+        Replay::of(&log, &types()).all().patience(patience).run(|again| host(&again, false)).unwrap();
+    assert_eq!(report.divergences.len(), 30);
+    assert!(since.elapsed() < 10 * patience, "{:?}", since.elapsed());
 }
 
 /// A host that read an input as another type got an error of encoding, of which no divergence told.

@@ -3,12 +3,15 @@
 
 mod calls;
 mod crashed;
+mod damaged;
 mod host;
 mod limits;
 mod live;
 mod planted;
 mod processes;
 mod raised;
+mod refused;
+mod subscribers;
 mod workspaces;
 
 use foldlog::SequenceNumber;

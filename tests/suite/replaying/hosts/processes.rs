@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foldlog::audit::LogReader;
 use foldlog::replay::Replay;
-use foldlog::{Session, SessionOptions, SystemClock};
+use foldlog::{Error, Session, SessionOptions, SystemClock};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -83,6 +83,54 @@ fn a_recovery_that_wrote_nothing_else_passes_on_where_the_processes_before_it_be
     let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
     let report = Replay::of(&log, &types()).run(|session| three(&session, 77)).unwrap();
     assert_eq!((report.processes, report.compared), (4, 16));
+}
+
+/// A log whose last record was synced passed for one of a session that was closed, and most hosts are killed while they wait: the
+/// first record behind such a wait was one too many.
+#[test]
+fn a_host_that_was_killed_while_it_waited_has_not_written_too_few_records() {
+    let waits = |session: &Session, process: u64| -> foldlog::Result<()> {
+        three(session, process)?;
+        session.sync()
+    };
+    // What the killed process did not come to.
+    let goes_on = |session: &Session| -> foldlog::Result<()> {
+        three(session, 77)?;
+        session.dispatch(Noted::new(9, "behind the wait")).map(drop)
+    };
+    let stories: [(&[End], bool); 5] = [
+        (&[Kill], false),
+        (&[Close, Kill], false),
+        (&[Kill, Close], true),
+        (&[Close], true),
+        (&[Kill, Kill, Close], true),
+    ];
+    for (ends, closed) in stories {
+        let (folder, id) = lives(ends, &waits);
+        let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
+        let (mut told, replay) = (None, Replay::of(&log, &types()).all());
+        let report = replay.run(|session| told = goes_on(&session).err()).unwrap();
+        assert_eq!(report.divergences.len(), usize::from(closed), "{ends:?}: {:?}", report.divergences);
+        assert_eq!(matches!(told, Some(Error::ReplayEnded { .. })), !closed, "{ends:?}: {told:?}");
+    }
+}
+
+/// The process that closed the session may not be the one that wrote the last record.
+#[test]
+fn a_recovery_that_closes_the_session_says_nothing_of_the_killed_process_before_it() {
+    let host = |session: &Session, process: u64| match process {
+        1 => session.sync(),
+        _ => three(session, process),
+    };
+    let (folder, id) = lives(&[Kill, Close], &host);
+    let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
+    assert!(log.report().closed);
+    let goes_on = |session: Session| -> foldlog::Result<()> {
+        three(&session, 77)?;
+        session.dispatch(Noted::new(9, "not written")).map(drop)
+    };
+    let report = Replay::of(&log, &types()).run(goes_on).unwrap();
+    assert_eq!((report.processes, report.compared), (1, 4));
 }
 
 /// The frames with which the parent's processes began, in the segments that a fork shares, passed for the fork's: their numbers are

@@ -66,7 +66,8 @@ impl Reading<'_> {
     fn known_again(&self, context: Context, bytes: &[u8], named: u32) -> Option<Vec<u8>> {
         let (stated, body) = bytes.split_first_chunk::<FRAME_HEADER_LEN>()?;
         let (sequence, predecessor_crc) = (self.walk.next_sequence, self.walk.last_crc);
-        let kinds: &[Kind] = if body.is_empty() { &[Kind::SYNCED] } else { &[Kind::RESUMED, Kind::DECLARED] };
+        let kinds: &[Kind] =
+            if body.is_empty() { &[Kind::SYNCED, Kind::CLOSED] } else { &[Kind::RESUMED, Kind::DECLARED] };
         let lag = stated.get(16..20).and_then(<[u8]>::first_chunk).map(|lag| u32::from_le_bytes(*lag));
         let lagging = lag.and_then(|lag| sequence.checked_sub(u64::from(lag)));
         let stated_time = frame::peek(context, stated).ok().map(|header| header.time_us);
