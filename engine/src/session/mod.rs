@@ -20,6 +20,8 @@
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
 //! | `open_store` | what the sessions of one store share |
+//! | `replaying`, `recording`, `comparing` | a host that runs again over its log |
+//! | `attempting`, `replayed_calls`, `retelling` | its refused writes, its calls, its subscribers |
 //!
 //! # Invariants: the order of a write
 //!
@@ -50,7 +52,9 @@ mod positions;
 mod reading;
 mod recorded_replies;
 pub(crate) mod recording;
+mod replayed_calls;
 pub(crate) mod replaying;
+mod retelling;
 pub(crate) mod schedule;
 pub(crate) mod settling;
 mod shared_prefix;

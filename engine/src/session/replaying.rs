@@ -23,34 +23,25 @@
 //! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
 //! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use foldlog_codec::body::{Action, Declare, Dispatch, Lane, Observed, ToolBegin, ToolEnd};
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::body::{Declare, Lane};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::MutexGuard;
-use smol_str::SmolStr;
 
 use super::attempting::Attempt;
 use super::comparing::Comparison;
-use super::operation_records::{RecordedCaptures, captures_of};
-use super::operations::{ActiveCall, Ended};
-use super::recording::{FromLog, Recording, Whose};
-use super::schedule::{Access, RUNS_AGAIN, inside};
-use super::writing::{PendingEvent, PendingRecord};
+use super::recording::{Recording, Whose};
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
-use crate::fold::record_body::{MaybeOwned, RecordBody};
-use crate::log::objects::Objects;
 use crate::log::writer::Body;
-use crate::names::Names;
-use crate::operation::CHILD_SESSION;
 use crate::sabotage::{self, Breakage};
-use crate::types::{Recorded as Stored, SessionTypes};
+use crate::types::SessionTypes;
 
 /// Holds what a session needs to know of its replay without its lock.
 #[derive(Debug, Default)]
@@ -78,7 +69,7 @@ enum Verdict {
 }
 
 /// Says what a thread of the host waits for.
-enum Waits<'w, 'a> {
+pub(super) enum Waits<'w, 'a> {
     /// For the turn of its own record, and of which write.
     Turn(&'w Whose, Option<&'w mut Attempt<'a>>),
     /// For the end of its call, which comes from the log.
@@ -88,15 +79,7 @@ enum Waits<'w, 'a> {
 }
 
 impl WriterState {
-    /// Returns an operation of the replayed process whose end a subscriber must not wait for.
-    pub(super) fn replayed_within(&self) -> Option<(u64, OperationId)> {
-        let recording = self.recording.as_ref()?;
-        let mut open = self.live.projection.operations.open();
-        let open = open.find(|open| !open.reads_only && recording.is_running(open.operation))?;
-        Some((RUNS_AGAIN, open.operation))
-    }
-
-    fn recording(&mut self) -> Result<&mut Recording> {
+    pub(super) fn recording(&mut self) -> Result<&mut Recording> {
         let none = Error::NoSuchPosition { position: self.log.next_sequence(), last: None };
         self.recording.as_deref_mut().ok_or(none)
     }
@@ -150,7 +133,7 @@ impl WriterState {
     }
 
     /// Notes that a tool, whose end is the next record, left a resource otherwise than recorded.
-    fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
+    pub(super) fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
         let names = self.live.projection.names.clone();
         let recording = self.recording()?;
         let Some((head, whose)) = recording.head()? else { return Ok(()) };
@@ -176,7 +159,7 @@ fn ended(next: SequenceNumber) -> Error {
 
 impl Inner {
     /// Applies the next record from the log.
-    fn apply_recorded(&self, state: &mut WriterState) -> Result<()> {
+    pub(super) fn apply_recorded(&self, state: &mut WriterState) -> Result<()> {
         let WriterState { log, live, recording, .. } = state;
         let Some(recording) = recording.as_deref_mut() else { return Ok(()) };
         let checks = recording.rules.checks_objects;
@@ -203,46 +186,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns what subscribers are told of a recorded event, brought up to date; `None` if it is none, or cannot be read.
-    fn recorded_event(&self, record: &Record<'_>, names: &Names, objects: &Objects) -> Option<PendingEvent> {
-        if record.kind != Kind::DISPATCH {
-            return None;
-        }
-        let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
-        let declared = names.event(event)?;
-        let Some(types) = self.types.as_ref().and_then(|types| types.event(&declared.name)) else {
-            let name = SmolStr::new(&declared.name);
-            return Some(PendingEvent { name, version: declared.version, value: None });
-        };
-        let value = objects.resolve(data).ok().and_then(|bytes| {
-            (types.decode)(declared.version, record.sequence, Stored::Elsewhere(&bytes)).ok()
-        });
-        Some(PendingEvent { name: SmolStr::new_static(types.name), version: types.version, value })
-    }
-
-    /// Returns whether subscribers are still to be notified of a record that was written, or that took the place of a recorded one,
-    /// and notes that they are.
-    #[inline]
-    pub(super) fn is_news(&self, state: &mut WriterState, sequence: SequenceNumber) -> bool {
-        let Some(recording) = &mut state.recording else { return true };
-        let is_news = recording.told < Some(sequence);
-        recording.told = recording.told.max(Some(sequence));
-        is_news
-    }
-
-    /// Notifies the subscribers of the records that came from the log for a call of this thread. A subscriber must not wait for
-    /// that call's end.
-    fn tell_replayed(&self, state: &mut MutexGuard<'_, WriterState>) {
-        let changing = state.replayed_within();
-        MutexGuard::unlocked(state, || {
-            let tell = || self.subscribers.tell(&|| self.gate.synced());
-            match changing {
-                Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
-                None => tell(),
-            }
-        });
-    }
-
     /// Applies what the engine brings, until `ready` finds something, and returns that. Waits meanwhile for what the other
     /// lanes bring, unless the write that waits is refused.
     ///
@@ -250,7 +193,7 @@ impl Inner {
     ///
     /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped; the error that refuses the
     /// write.
-    fn move_on<T>(
+    pub(super) fn move_on<T>(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
         mut waits: Waits<'_, '_>,
@@ -421,7 +364,7 @@ impl Inner {
     }
 
     /// Fails if the replay has stopped at a divergence.
-    fn go_on(&self, state: &mut WriterState) -> Result<()> {
+    pub(super) fn go_on(&self, state: &mut WriterState) -> Result<()> {
         let recording = state.recording()?;
         if recording.stopped {
             self.schedule.notify_all();
@@ -451,177 +394,6 @@ impl Session {
             return Ok(state);
         }
         self.inner.turn(state, &Whose::Lane(self.lane_name()), None)
-    }
-
-    /// Compares the begin of a call with the recorded one, whose captures count, and has everything up to the call's end
-    /// taken from the log. Returns the sequence number of the begin.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Diverged`] if no such begin is recorded; [`Error::ReplayEnded`] behind the last record.
-    pub(crate) fn begin_replayed(&self, begin: &ToolBegin<'_>) -> Result<SequenceNumber> {
-        self.begin_again(begin, true)
-    }
-
-    /// Compares the begin of a call, whose tool runs again, with the recorded one.
-    pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
-        let sequence = self.begin_again(begin, false)?;
-        let began_us = self.inner.now_us();
-        Ok(self.active_again(sequence, begin.again.unwrap_or(sequence.into()), began_us))
-    }
-
-    fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
-        let inner = &self.inner;
-        let state = inner.writable()?;
-        self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
-        let mut state = self.in_turn(state)?;
-        let next = state.log.next_sequence();
-        let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == Kind::TOOL_BEGIN);
-        let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
-        let mut produced = begin.clone();
-        if let Ok(recorded) = ToolBegin::decode(&recorded) {
-            produced.resources = recorded.resources;
-        }
-        let references = inner.references(&state, produced.payloads_mut())?;
-        let mut begin = produced;
-        inner.refer(begin.payloads_mut(), &references);
-        let mut body = begin.encode();
-        // The begin names the operation around it in a field of its own.
-        Lane { within: None, ..self.record_lane() }.add_to(&mut body, 0);
-        let content = RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin));
-        let sequence = inner.write_pending(
-            &mut state,
-            inner.now_us(),
-            PendingRecord::new(Kind::TOOL_BEGIN, &body, content),
-            false,
-        )?;
-        let recording = state.recording()?;
-        // It was not recorded.
-        if sequence < next {
-            return Err(recording.diverged());
-        }
-        if from_log {
-            recording.from_log.insert(sequence, FromLog::Awaited);
-        }
-        inner.finish_write(state, sequence, false)
-    }
-
-    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log. `is_awaited` says that somebody asks for its
-    /// end.
-    pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
-        let mut state = self.inner.state.lock();
-        if let Ok(recording) = state.recording() {
-            let from_log = if is_awaited { FromLog::Awaited } else { FromLog::Within };
-            recording.from_log.insert(begin, from_log);
-        }
-        self.inner.schedule.notify_all();
-    }
-
-    /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
-    pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
-        let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
-        let objects = state.log.objects.clone();
-        let Some((head, _)) = state.recording()?.head()? else { return Ok(RecordedCaptures::new()) };
-        match ToolEnd::decode(&head.body) {
-            Ok(end) => captures_of(end.resources, &objects),
-            Err(_) => Ok(RecordedCaptures::new()),
-        }
-    }
-
-    /// Returns the captures of the first begin that is still to come and records any; empty if none does.
-    pub(crate) fn captures_to_come(&self) -> Result<RecordedCaptures> {
-        let mut state = self.inner.state.lock();
-        let objects = state.log.objects.clone();
-        let first = state.recording()?.look_ahead(|record| {
-            if record.kind != Kind::TOOL_BEGIN {
-                return Ok(None);
-            }
-            match ToolBegin::decode(record.body) {
-                Ok(begin) if !begin.resources.is_empty() => captures_of(begin.resources, &objects).map(Some),
-                _ => Ok(None),
-            }
-        });
-        Ok(first?.unwrap_or_default())
-    }
-
-    /// Returns whether the call whose begin comes next in this handle's lane opened child sessions.
-    pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
-        let mut state = self.in_turn(self.inner.writable()?)?;
-        let recording = state.recording()?;
-        let begin = recording.head()?.map(|(head, _)| head.sequence);
-        let opened = recording.look_ahead(|record| {
-            Ok(match record.kind {
-                Kind::OBSERVED => Observed::decode(record.body)
-                    .is_ok_and(|observed| observed.name == CHILD_SESSION)
-                    .then_some(true),
-                Kind::TOOL_END => {
-                    ToolEnd::decode(record.body).is_ok_and(|end| Some(end.begin) == begin).then_some(false)
-                }
-                _ => None,
-            })
-        });
-        Ok(opened?.unwrap_or(false))
-    }
-
-    /// Compares the end of a call, whose tool ran again, with the recorded one. Captures, durations and what could not be
-    /// undone are the recorded ones. `left` names what of the resources the tool left otherwise than recorded.
-    pub(crate) fn end_run_again(
-        &self,
-        end: &ToolEnd<'_>,
-        left: BTreeMap<String, Vec<String>>,
-    ) -> Result<Ended> {
-        let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin), None)?;
-        for (resource, paths) in left {
-            state.note_left_otherwise(&resource, paths)?;
-        }
-        inner.go_on(&mut state)?;
-        let recorded = state.recording()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
-        let mut produced = end.clone();
-        if let Ok(recorded) = ToolEnd::decode(&recorded) {
-            produced.resources = recorded.resources;
-            produced.not_undone = recorded.not_undone;
-            (produced.elapsed_us, produced.slice) = (recorded.elapsed_us, recorded.slice);
-            // Its time is measured.
-            if let (Some(produced), Some(recorded)) = (&mut produced.suspension, recorded.suspension) {
-                produced.expires_us = recorded.expires_us;
-            }
-        }
-        let references = inner.references(&state, produced.payloads_mut())?;
-        let mut end = produced;
-        inner.refer(end.payloads_mut(), &references);
-        let body = end.encode();
-        let content = RecordBody::ToolEnd(MaybeOwned::Borrowed(&end));
-        let pending = PendingRecord::new(Kind::TOOL_END, &body, content);
-        let sequence = inner.write_pending(&mut state, inner.now_us(), pending, false)?;
-        Ok(Ended { end: inner.finish_write(state, sequence, false)?, elapsed_us: end.elapsed_us })
-    }
-
-    /// Returns whether this session replays and lets tools run again.
-    pub(crate) fn runs_tools_again(&self) -> bool {
-        let mut state = self.inner.state.lock();
-        state.recording().is_ok_and(|recording| recording.rules.run_tools)
-    }
-
-    /// Waits until the end of a call comes from the log, and returns its sequence number.
-    pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
-        let inner = &self.inner;
-        let mut state = inner.writable()?;
-        inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
-    }
-
-    /// Takes from the log the end of a call that an earlier process left open.
-    pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
-        let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
-        let end = state.log.next_sequence();
-        inner.apply_recorded(&mut state)?;
-        let left = state.left_open().next().is_some();
-        state.interrupted = left;
-        drop(state);
-        inner.subscribers.tell(&|| inner.gate.synced());
-        Ok(end)
     }
 
     /// Returns the record whose turn it is in this handle's lane, if its kind is one of these.

@@ -1,0 +1,190 @@
+//! Calls of a replayed host: their begins and ends, compared with the recorded ones or taken from the log.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{Lane, Observed, ToolBegin, ToolEnd};
+use foldlog_codec::{Kind, SequenceNumber};
+
+use super::Session;
+use super::operation_records::{RecordedCaptures, captures_of};
+use super::operations::{ActiveCall, Ended};
+use super::recording::{FromLog, Whose};
+use super::replaying::Waits;
+use super::schedule::Access;
+use super::writing::PendingRecord;
+use crate::error::Result;
+use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::operation::CHILD_SESSION;
+
+impl Session {
+    /// Compares the begin of a call with the recorded one, whose captures count, and has everything up to the call's end
+    /// taken from the log. Returns the sequence number of the begin.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Diverged`] if no such begin is recorded; [`Error::ReplayEnded`] behind the last record.
+    pub(crate) fn begin_replayed(&self, begin: &ToolBegin<'_>) -> Result<SequenceNumber> {
+        self.begin_again(begin, true)
+    }
+
+    /// Compares the begin of a call, whose tool runs again, with the recorded one.
+    pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
+        let sequence = self.begin_again(begin, false)?;
+        let began_us = self.inner.now_us();
+        Ok(self.active_again(sequence, begin.again.unwrap_or(sequence.into()), began_us))
+    }
+
+    fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let state = inner.writable()?;
+        self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
+        let mut state = self.in_turn(state)?;
+        let next = state.log.next_sequence();
+        let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == Kind::TOOL_BEGIN);
+        let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
+        let mut produced = begin.clone();
+        if let Ok(recorded) = ToolBegin::decode(&recorded) {
+            produced.resources = recorded.resources;
+        }
+        let references = inner.references(&state, produced.payloads_mut())?;
+        let mut begin = produced;
+        inner.refer(begin.payloads_mut(), &references);
+        let mut body = begin.encode();
+        // The begin names the operation around it in a field of its own.
+        Lane { within: None, ..self.record_lane() }.add_to(&mut body, 0);
+        let content = RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin));
+        let sequence = inner.write_pending(
+            &mut state,
+            inner.now_us(),
+            PendingRecord::new(Kind::TOOL_BEGIN, &body, content),
+            false,
+        )?;
+        let recording = state.recording()?;
+        // It was not recorded.
+        if sequence < next {
+            return Err(recording.diverged());
+        }
+        if from_log {
+            recording.from_log.insert(sequence, FromLog::Awaited);
+        }
+        inner.finish_write(state, sequence, false)
+    }
+
+    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log. `is_awaited` says that somebody asks for its
+    /// end.
+    pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
+        let mut state = self.inner.state.lock();
+        if let Ok(recording) = state.recording() {
+            let from_log = if is_awaited { FromLog::Awaited } else { FromLog::Within };
+            recording.from_log.insert(begin, from_log);
+        }
+        self.inner.schedule.notify_all();
+    }
+
+    /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
+    pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
+        let inner = &self.inner;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
+        let objects = state.log.objects.clone();
+        let Some((head, _)) = state.recording()?.head()? else { return Ok(RecordedCaptures::new()) };
+        match ToolEnd::decode(&head.body) {
+            Ok(end) => captures_of(end.resources, &objects),
+            Err(_) => Ok(RecordedCaptures::new()),
+        }
+    }
+
+    /// Returns the captures of the first begin that is still to come and records any; empty if none does.
+    pub(crate) fn captures_to_come(&self) -> Result<RecordedCaptures> {
+        let mut state = self.inner.state.lock();
+        let objects = state.log.objects.clone();
+        let first = state.recording()?.look_ahead(|record| {
+            if record.kind != Kind::TOOL_BEGIN {
+                return Ok(None);
+            }
+            match ToolBegin::decode(record.body) {
+                Ok(begin) if !begin.resources.is_empty() => captures_of(begin.resources, &objects).map(Some),
+                _ => Ok(None),
+            }
+        });
+        Ok(first?.unwrap_or_default())
+    }
+
+    /// Returns whether the call whose begin comes next in this handle's lane opened child sessions.
+    pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
+        let mut state = self.in_turn(self.inner.writable()?)?;
+        let recording = state.recording()?;
+        let begin = recording.head()?.map(|(head, _)| head.sequence);
+        let opened = recording.look_ahead(|record| {
+            Ok(match record.kind {
+                Kind::OBSERVED => Observed::decode(record.body)
+                    .is_ok_and(|observed| observed.name == CHILD_SESSION)
+                    .then_some(true),
+                Kind::TOOL_END => {
+                    ToolEnd::decode(record.body).is_ok_and(|end| Some(end.begin) == begin).then_some(false)
+                }
+                _ => None,
+            })
+        });
+        Ok(opened?.unwrap_or(false))
+    }
+
+    /// Compares the end of a call, whose tool ran again, with the recorded one. Captures, durations and what could not be
+    /// undone are the recorded ones. `left` names what of the resources the tool left otherwise than recorded.
+    pub(crate) fn end_run_again(
+        &self,
+        end: &ToolEnd<'_>,
+        left: BTreeMap<String, Vec<String>>,
+    ) -> Result<Ended> {
+        let inner = &self.inner;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin), None)?;
+        for (resource, paths) in left {
+            state.note_left_otherwise(&resource, paths)?;
+        }
+        inner.go_on(&mut state)?;
+        let recorded = state.recording()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
+        let mut produced = end.clone();
+        if let Ok(recorded) = ToolEnd::decode(&recorded) {
+            produced.resources = recorded.resources;
+            produced.not_undone = recorded.not_undone;
+            (produced.elapsed_us, produced.slice) = (recorded.elapsed_us, recorded.slice);
+            // Its time is measured.
+            if let (Some(produced), Some(recorded)) = (&mut produced.suspension, recorded.suspension) {
+                produced.expires_us = recorded.expires_us;
+            }
+        }
+        let references = inner.references(&state, produced.payloads_mut())?;
+        let mut end = produced;
+        inner.refer(end.payloads_mut(), &references);
+        let body = end.encode();
+        let content = RecordBody::ToolEnd(MaybeOwned::Borrowed(&end));
+        let pending = PendingRecord::new(Kind::TOOL_END, &body, content);
+        let sequence = inner.write_pending(&mut state, inner.now_us(), pending, false)?;
+        Ok(Ended { end: inner.finish_write(state, sequence, false)?, elapsed_us: end.elapsed_us })
+    }
+
+    /// Returns whether this session replays and lets tools run again.
+    pub(crate) fn runs_tools_again(&self) -> bool {
+        let mut state = self.inner.state.lock();
+        state.recording().is_ok_and(|recording| recording.rules.run_tools)
+    }
+
+    /// Waits until the end of a call comes from the log, and returns its sequence number.
+    pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let mut state = inner.writable()?;
+        inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
+    }
+
+    /// Takes from the log the end of a call that an earlier process left open.
+    pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
+        let end = state.log.next_sequence();
+        inner.apply_recorded(&mut state)?;
+        let left = state.left_open().next().is_some();
+        state.interrupted = left;
+        drop(state);
+        inner.subscribers.tell(&|| inner.gate.synced());
+        Ok(end)
+    }
+}
