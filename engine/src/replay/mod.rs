@@ -59,6 +59,8 @@
 //! All that a replay needs is in the session's folder. [`Session::dir`] is that folder, and a host that opens its workspace
 //! there, with the captures in it, may give it any folder for the workspace: it has to exist, may be empty, and is not looked
 //! into. In a fork only the captures of its own records count, not those of its parent.
+//! The copy that the run shows has another path: a host that writes `HostFilesystem::root`
+//! into a record diverges, and a link of the workspace that names the workspace's own path leads nowhere.
 //!
 //! # Behind a divergence
 //!
