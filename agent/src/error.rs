@@ -120,7 +120,7 @@ pub enum Error {
         tool: String,
     },
     /// A part of the evaluation failed in a way that has no error of its own.
-    #[error("prompt {}: {phase} failed: {}", escape::text(.prompt), escape::text(.reason))]
+    #[error("{}{phase} failed: {}", of_prompt(.prompt), escape::text(.reason))]
     PromptEvaluation {
         /// Part of the evaluation that failed.
         phase: Phase,
@@ -315,6 +315,11 @@ pub enum Error {
     /// The engine reports an error.
     #[error(transparent)]
     Engine(foldlog::Error),
+}
+
+/// Returns the words that name a prompt before what failed, and none where no prompt is named.
+fn of_prompt(prompt: &str) -> String {
+    if prompt.is_empty() { String::new() } else { format!("prompt {}: ", escape::text(prompt)) }
 }
 
 impl Error {

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpgrp};
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,55 @@ pub(crate) fn poll(mut done: impl FnMut() -> bool) {
 pub(crate) fn processes() -> impl Iterator<Item = i32> {
     let listed = fs::read_dir("/proc").into_iter().flatten().flatten();
     listed.filter_map(|process| process.file_name().to_str()?.parse().ok())
+}
+
+/// Number of searches in a row that must find no process. One search is not enough: a process that is just
+/// replacing its program shows no environment.
+pub(crate) const QUIET_ROUNDS: u32 = 2;
+
+/// Kills each process for which `is_it` holds, except this one. Returns whether there was any.
+pub(crate) fn kill_each(is_it: &dyn Fn(i32) -> bool) -> bool {
+    let own = i32::try_from(std::process::id()).ok();
+    let mut found = false;
+    for process in processes().filter(|process| Some(*process) != own && is_it(*process)) {
+        found = true;
+        kill_if(process, is_it);
+    }
+    found
+}
+
+/// Kills a process, unless its number belongs to another one by now, for which `is_it` does not hold.
+fn kill_if(process: i32, is_it: &dyn Fn(i32) -> bool) {
+    let Some(pid) = rustix::process::Pid::from_raw(process) else { return };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(handle) if is_it(process) => {
+            let _ = pidfd_send_signal(handle, rustix::process::Signal::KILL);
+        }
+        Ok(_) | Err(Errno::SRCH) => {}
+        // The system has no process handles or denies them, so the last look and the signal are not
+        // atomic.
+        Err(_) if is_it(process) => {
+            let _ = kill_process(pid, rustix::process::Signal::KILL);
+        }
+        Err(_) => {}
+    }
+}
+
+/// Kills all processes, except this one, whose environment has this variable with this value, and waits up to ten seconds until
+/// none is left. Returns `false` if one is. One that has cleared its environment, or whose environment this process may not read,
+/// is not found.
+pub fn end_all_with(variable: &str, value: &str) -> bool {
+    let wanted = format!("{variable}={value}");
+    let bears = |process: i32| {
+        let environment = fs::read(format!("/proc/{process}/environ"));
+        environment.is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()))
+    };
+    let (until, mut quiet) = (clock::after(GONE_WITHIN), 0);
+    poll(|| {
+        quiet = if kill_each(&bears) { 0 } else { quiet + 1 };
+        quiet == QUIET_ROUNDS || clock::is_past(until)
+    });
+    quiet == QUIET_ROUNDS
 }
 
 /// Returns the boot id of the machine, and the inode of this process's namespace of process ids. In another

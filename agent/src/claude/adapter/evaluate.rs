@@ -22,6 +22,7 @@ use super::failure;
 use super::home::Folders;
 use super::logs;
 use super::native;
+use super::recovery::{MARK, end_left};
 use super::run::Run;
 use super::transcript::{self, Lineage, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
@@ -293,12 +294,13 @@ impl ClaudeAgentSDKAdapter {
             }
             false => match self.prepare(&mut ready, prompt) {
                 Ok((folders, _lock)) => {
-                    let with = self.client_options(
+                    let mut with = self.client_options(
                         (prompt, rendered),
                         &ready.provided,
                         &folders,
                         (&tools, options.deadline),
                     );
+                    with.variables.set(MARK, session.id().to_string());
                     ready.provided.resumes.iter().for_each(|id| logs::resuming(id));
                     logs::start(&prompt.name(), (&self.model.model, self.is_stateful), tools.len());
                     self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
@@ -467,6 +469,8 @@ impl ClaudeAgentSDKAdapter {
             run.client = None;
             // Nobody is told a reply that the log does not hold.
             client.kill();
+            // It would go on to change what the calls that are open are rolled back to.
+            end_left(run.arrivals.session);
             drop(run.arrivals.from.take());
             ran
         })

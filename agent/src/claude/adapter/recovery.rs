@@ -3,7 +3,7 @@
 //!
 //! | step | what happens | if the process ends within it |
 //! |---|---|---|
-//! | 1 | a program that outlived its host is ended: it would go on to change the workspace, and to call the model | the next recovery ends it |
+//! | 1 | a program that outlived its host is ended, and what a program left running, known by a variable in its environment: it would go on to change the workspace, and to call the model | the next recovery ends it |
 //! | 2 | the engine recovers the open calls ([`ToolRunner::recover`]): it restores their resources, and runs those tools of the host again that may run again | the next recovery does it again |
 //! | 3 | interrupted calls of the program's own tools are settled as failed, with a text for the model | the next recovery settles the others |
 //!
@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foldlog::process::ProcessIdentity;
+use foldlog::process::{ProcessIdentity, end_all_with};
 use foldlog::tools::{ExecuteOptions, ExecutionState, Recovered, Recovery};
 use foldlog::{Parent, SequenceNumber, Session, Settlement};
 use parking_lot::Mutex;
@@ -61,6 +61,16 @@ pub struct ProgramRecovery {
 #[derive(Debug, Default)]
 pub(super) struct Searched(Mutex<BTreeMap<Uuid, SequenceNumber>>);
 
+/// Variable in the environment of a session's program, and so of the commands that it runs, even if these outlive it. Its value
+/// is the session's id.
+pub(super) const MARK: &str = "FOLDLOG_RUN";
+
+/// Ends what a program of this session left running, such as a command in a process group of its own: it would go on to change
+/// the workspace. Returns `false` if something does not end.
+pub(super) fn end_left(session: &Session) -> bool {
+    end_all_with(MARK, &session.id().to_string())
+}
+
 impl Searched {
     /// Ends the program of an earlier process of this session, should it have outlived its host. Reads the records that were
     /// added since the last search alone.
@@ -80,9 +90,13 @@ impl Searched {
             last = identity;
             Ok(())
         })?;
-        if let Some(last) = last.filter(|last| last.is_alive() && !last.end(ORPHAN_ENDS_WITHIN)) {
+        if let Some(last) = last.as_ref().filter(|last| last.is_alive() && !last.end(ORPHAN_ENDS_WITHIN)) {
             let reason =
                 format!("the program of an earlier process does not end: {last:?}: end it, and resume");
+            return Err(Error::evaluation(Phase::Request, "", reason));
+        }
+        if last.is_some() && !end_left(session) {
+            let reason = "a command that an earlier process left running does not end: end it, and resume";
             return Err(Error::evaluation(Phase::Request, "", reason));
         }
         self.0.lock().insert(session.id(), position);

@@ -103,9 +103,9 @@ impl<O> Run<'_, O> {
     /// Asks the program to end the run and tell its result.
     fn interrupt(&mut self) {
         self.calls.is_over = true;
-        if let Some(client) = &self.client {
+        if let Some(client) = self.client.clone() {
             // A program that does not answer is stopped behind the time for its result.
-            let _ = client.interrupt();
+            std::thread::spawn(move || drop(client.interrupt()));
         }
         self.interrupted = Some(Instant::now() + self.options.result_within);
     }

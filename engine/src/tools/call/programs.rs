@@ -40,8 +40,6 @@ use foldlog_codec::SequenceNumber;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -52,7 +50,8 @@ use crate::error::{Error, Result as EngineResult};
 use crate::generator::Generator;
 use crate::operation::PROGRAMS;
 use crate::process::{
-    GONE_WITHIN, end_child, has_ended, here, is_any_left, poll, processes, start_leader, started,
+    GONE_WITHIN, QUIET_ROUNDS, end_child, has_ended, here, is_any_left, kill_each, poll, start_leader,
+    started,
 };
 use crate::sabotage::{self, Breakage};
 use crate::session::Session;
@@ -62,10 +61,6 @@ use crate::session::schedule::CallScope;
 /// Names the variable in the environment of every program of a call. Its value is the marks of the call and
 /// of the calls around it, of whichever session and process, separated by commas.
 pub(in crate::tools) const VARIABLE: &str = "FOLDLOG_CALL";
-
-/// Number of searches in a row that must find no process. One search is not enough: a process that is just
-/// replacing its program shows no environment.
-const QUIET_ROUNDS: u32 = 2;
 
 /// Marks the programs of one run of a call: the session's id, the sequence number of the begin and a random
 /// number in 16 hexadecimal digits, separated by colons. A re-run of the call has another mark.
@@ -120,32 +115,7 @@ impl Mark {
 
     /// Kills each process that has the mark, except this one. Returns whether there was any.
     fn kill_all(&self) -> bool {
-        let own = i32::try_from(std::process::id()).ok();
-        let mut found = false;
-        for process in processes().filter(|process| Some(*process) != own) {
-            if self.is_borne_by(process) {
-                found = true;
-                self.kill(process);
-            }
-        }
-        found
-    }
-
-    /// Kills a process that has the mark, unless its number belongs to another process by now.
-    fn kill(&self, process: i32) {
-        let Some(pid) = rustix::process::Pid::from_raw(process) else { return };
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(handle) if self.is_borne_by(process) => {
-                let _ = pidfd_send_signal(handle, rustix::process::Signal::KILL);
-            }
-            Ok(_) | Err(Errno::SRCH) => {}
-            // The system has no process handles or denies them, so the last look and the signal are not
-            // atomic.
-            Err(_) if self.is_borne_by(process) => {
-                let _ = kill_process(pid, rustix::process::Signal::KILL);
-            }
-            Err(_) => {}
-        }
+        kill_each(&|process| self.is_borne_by(process))
     }
 }
 

@@ -88,7 +88,6 @@ pub(super) struct Held {
     pub(super) system: Option<String>,
     /// What the user said.
     pub(super) said: Vec<String>,
-    pub(super) is_complete: bool,
 }
 
 /// Reads what a session has recorded.
@@ -102,7 +101,6 @@ pub(super) fn held(session: &Session) -> Result<Held> {
             _ => {}
         }
     }
-    held.is_complete = session.resume(Some(EVALUATION))?.point == ResumePoint::Complete;
     Ok(held)
 }
 

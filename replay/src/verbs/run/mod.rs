@@ -123,7 +123,7 @@ fn evaluate(asked: &Asked, said: Option<String>, found: Found, output: &mut Outp
             "say what is to be done: --prompt FILE",
         ));
     }
-    let recorded = held.is_complete && new.is_none();
+    let before = session.position();
     let messages = new.map(|text| UserMessage { id: Uuid::new_v4().to_string(), text });
     let evaluated = watch::watch(&session, output, |cancel| {
         let options = EvaluateOptions {
@@ -136,7 +136,8 @@ fn evaluate(asked: &Asked, said: Option<String>, found: Found, output: &mut Outp
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
     note_workspace(&files, output);
-    Document::of(&session, evaluated.map_err(failed)?, recorded)
+    // What the log answers leaves no record.
+    Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
 }
 
 /// Notes what the captures of a workspace met that fails no call.

@@ -382,3 +382,22 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
         assert!(left.session.unsettled_operations().is_empty() && left.session.pending().unwrap().is_empty());
     }
 }
+
+/// A command that made a session of its own outlived the run, and wrote into the workspace that was rolled back.
+#[test]
+fn a_command_that_the_program_left_running_ends_with_the_run() {
+    let leave = json!({"leave": ["setsid", "sleep", "600"]});
+    let world = World::new(&json!([{"turn": true}, leave, {"text": "ok"}, {"result": "ok"}]));
+    let id = world.run_unreplayed(|host| {
+        host.ask("Go.").unwrap();
+        host.session().id()
+    });
+    let mark = format!("FOLDLOG_RUN={id}");
+    let is_marked =
+        |environment: Vec<u8>| environment.split(|byte| *byte == 0).any(|one| one == mark.as_bytes());
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let left = processes.filter(|process| std::fs::read(process.path().join("environ")).is_ok_and(is_marked));
+    assert_eq!(left.count(), 0, "a command outlived the run");
+    // The program was started with it.
+    assert_eq!(world.starts()[0]["environment"]["FOLDLOG_RUN"], id.to_string());
+}
