@@ -415,7 +415,7 @@ mod tests {
     }
 
     fn remember(recording: &mut Recording, sequence: u64, within: Option<u64>, name: Option<String>) {
-        let lane = LaneName { within: within.map(Into::into), name: name.map(Into::into) };
+        let lane = LaneName { within: within.map(Into::into), name };
         let role = Role::Other(lane.clone());
         let (kind, body) = (Kind::DISPATCH, vec![0; 16]);
         let record = Recorded { sequence: sequence.into(), kind, time_us: 0, body, role };

@@ -320,7 +320,8 @@ impl ClaudeAgentSDKAdapter {
     /// Makes ready what the program works with: no other program, its folders, its transcript, and the lock of its session.
     fn prepare<O>(&self, ready: &mut Ready<'_>, prompt: &Prompt<O>) -> Result<(Folders, File)> {
         self.searched.end_orphan(ready.session)?;
-        let folders = Folders::make(&self.home, self.client.cwd.as_deref(), &prompt.name())?;
+        let folders =
+            Folders::make(&self.home, self.client.cwd.as_deref(), (ready.session.id(), &prompt.name()))?;
         self.write_transcript(ready, &folders, prompt)?;
         let lock = folders.lock(&ready.provided, &prompt.name())?;
         Ok((folders, lock))

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use uuid::Uuid;
+
 use super::begin::Provided;
 use super::config::ProgramHome;
 use crate::error::{Error, Phase, Result};
@@ -12,7 +14,8 @@ use crate::error::{Error, Phase, Result};
 /// Permissions of folders that hold transcripts and, maybe, credentials.
 const PRIVATE: u32 = 0o700;
 
-/// Holds the folders of a run. Those that belong to the run are removed with it.
+/// Holds the folders of a run. Those that belong to the run are removed with it; those of a run that was killed, when the session's
+/// next one begins.
 #[derive(Debug)]
 pub(super) struct Folders {
     /// `HOME`; `None` is that of the user.
@@ -37,15 +40,38 @@ impl Drop for OwnFolder {
     }
 }
 
+/// Returns how the names of the folders of a session's runs begin.
+fn own_names(session: Uuid) -> String {
+    format!("foldlog-claude-{session}-")
+}
+
+/// Removes the folders of earlier runs of a session, whose processes were killed. They hold transcripts.
+fn remove_left(session: Uuid) {
+    let names = own_names(session);
+    for found in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        if found.file_name().to_str().is_some_and(|name| name.starts_with(&names)) {
+            // What is another user's stays.
+            let _ = fs::remove_dir_all(found.path());
+        }
+    }
+}
+
 impl Folders {
-    /// Makes the folders of a run. `cwd` is the working folder, which must exist; `None` is a fresh one.
+    /// Makes the folders of a run of a session, and removes those that its earlier runs left. `cwd` is the working folder, which
+    /// must exist; `None` is a fresh one.
     ///
     /// # Errors
     ///
     /// [`Error::PromptEvaluation`] if a folder cannot be made.
-    pub(super) fn make(keeps: &ProgramHome, cwd: Option<&Path>, prompt: &str) -> Result<Folders> {
+    pub(super) fn make(
+        keeps: &ProgramHome,
+        cwd: Option<&Path>,
+        (session, prompt): (Uuid, &str),
+    ) -> Result<Folders> {
+        remove_left(session);
         let made = || -> io::Result<Folders> {
-            let own = std::env::temp_dir().join(format!("foldlog-claude-{}", uuid::Uuid::new_v4()));
+            let name = format!("{}{:08x}", own_names(session), Uuid::new_v4().as_fields().0);
+            let own = std::env::temp_dir().join(name);
             make_private(&own)?;
             let own = OwnFolder(own);
             let (home, tmpdir) = (own.0.join("home"), own.0.join("tmp"));

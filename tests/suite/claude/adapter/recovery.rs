@@ -401,3 +401,20 @@ fn a_command_that_the_program_left_running_ends_with_the_run() {
     // The program was started with it.
     assert_eq!(world.starts()[0]["environment"]["FOLDLOG_RUN"], id.to_string());
 }
+
+/// A killed process left the folder of its run among the temporary files for ever, with the transcript in it.
+#[test]
+fn the_next_run_of_a_session_removes_the_folders_that_killed_ones_left() {
+    let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    let id = world.dir().file_name().unwrap().to_str().unwrap().to_owned();
+    let folder = |session: &str| std::env::temp_dir().join(format!("foldlog-claude-{session}-00000001"));
+    let (own, others) = (folder(&id), folder(&uuid::Uuid::new_v4().to_string()));
+    for left in [&own, &others] {
+        fs::create_dir_all(left.join("config/projects")).unwrap();
+        fs::write(left.join("config/projects/said.jsonl"), "{}").unwrap();
+    }
+    world.run(|host| drop(host.ask("Go.").unwrap()));
+    let stay = others.exists();
+    fs::remove_dir_all(&others).unwrap();
+    assert!(!own.exists() && stay);
+}
