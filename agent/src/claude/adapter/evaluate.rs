@@ -22,7 +22,7 @@ use super::failure;
 use super::home::Folders;
 use super::logs;
 use super::native;
-use super::recovery::{MARK, end_left};
+use super::recovery::{self, MARK, end_left};
 use super::run::Run;
 use super::transcript::{self, Lineage, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
@@ -300,7 +300,7 @@ impl ClaudeAgentSDKAdapter {
                         &folders,
                         (&tools, options.deadline),
                     );
-                    with.variables.set(MARK, session.id().to_string());
+                    with.variables.set(MARK, recovery::mark(session));
                     ready.provided.resumes.iter().for_each(|id| logs::resuming(id));
                     logs::start(&prompt.name(), (&self.model.model, self.is_stateful), tools.len());
                     self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
@@ -320,8 +320,11 @@ impl ClaudeAgentSDKAdapter {
     /// Makes ready what the program works with: no other program, its folders, its transcript, and the lock of its session.
     fn prepare<O>(&self, ready: &mut Ready<'_>, prompt: &Prompt<O>) -> Result<(Folders, File)> {
         self.searched.end_orphan(ready.session)?;
-        let folders =
-            Folders::make(&self.home, self.client.cwd.as_deref(), (ready.session.id(), &prompt.name()))?;
+        let folders = Folders::make(
+            &self.home,
+            self.client.cwd.as_deref(),
+            (&recovery::mark(ready.session), &prompt.name()),
+        )?;
         self.write_transcript(ready, &folders, prompt)?;
         let lock = folders.lock(&ready.provided, &prompt.name())?;
         Ok((folders, lock))

@@ -40,14 +40,14 @@ impl Drop for OwnFolder {
     }
 }
 
-/// Returns how the names of the folders of a session's runs begin.
-fn own_names(session: Uuid) -> String {
-    format!("foldlog-claude-{session}-")
+/// Returns how the names of the folders of a session's runs begin. `mark` is what the session is known by.
+fn own_names(mark: &str) -> String {
+    format!("foldlog-claude-{mark}-")
 }
 
 /// Removes the folders of earlier runs of a session, whose processes were killed. They hold transcripts.
-fn remove_left(session: Uuid) {
-    let names = own_names(session);
+fn remove_left(mark: &str) {
+    let names = own_names(mark);
     for found in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         if found.file_name().to_str().is_some_and(|name| name.starts_with(&names)) {
             // What is another user's stays.
@@ -66,11 +66,11 @@ impl Folders {
     pub(super) fn make(
         keeps: &ProgramHome,
         cwd: Option<&Path>,
-        (session, prompt): (Uuid, &str),
+        (mark, prompt): (&str, &str),
     ) -> Result<Folders> {
-        remove_left(session);
+        remove_left(mark);
         let made = || -> io::Result<Folders> {
-            let name = format!("{}{:08x}", own_names(session), Uuid::new_v4().as_fields().0);
+            let name = format!("{}{:08x}", own_names(mark), Uuid::new_v4().as_fields().0);
             let own = std::env::temp_dir().join(name);
             make_private(&own)?;
             let own = OwnFolder(own);

@@ -62,13 +62,20 @@ pub struct ProgramRecovery {
 pub(super) struct Searched(Mutex<BTreeMap<Uuid, SequenceNumber>>);
 
 /// Variable in the environment of a session's program, and so of the commands that it runs, even if these outlive it. Its value
-/// is the session's id.
+/// is the session's [`mark`].
 pub(super) const MARK: &str = "FOLDLOG_RUN";
+
+/// Returns what the program of a session, and the folders of its runs, are known by: the session's id, and a digest of the path
+/// of its folder, since a copy of the session elsewhere has the same id and may run too.
+pub(super) fn mark(session: &Session) -> String {
+    let digest = blake3::hash(session.dir().as_os_str().as_encoded_bytes()).to_hex();
+    format!("{}-{}", session.id(), digest.as_str().split_at(8).0)
+}
 
 /// Ends what a program of this session left running, such as a command in a process group of its own: it would go on to change
 /// the workspace. Returns `false` if something does not end.
 pub(super) fn end_left(session: &Session) -> bool {
-    end_all_with(MARK, &session.id().to_string())
+    end_all_with(MARK, &mark(session))
 }
 
 impl Searched {

@@ -399,21 +399,24 @@ fn a_command_that_the_program_left_running_ends_with_the_run() {
     let left = processes.filter(|process| std::fs::read(process.path().join("environ")).is_ok_and(is_marked));
     assert_eq!(left.count(), 0, "a command outlived the run");
     // The program was started with it.
-    assert_eq!(world.starts()[0]["environment"]["FOLDLOG_RUN"], id.to_string());
+    let given = world.starts()[0]["environment"]["FOLDLOG_RUN"].as_str().unwrap().to_owned();
+    assert!(given.starts_with(&format!("{id}-")), "{given}");
 }
 
 /// A killed process left the folder of its run among the temporary files for ever, with the transcript in it.
 #[test]
 fn the_next_run_of_a_session_removes_the_folders_that_killed_ones_left() {
     let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
-    let id = world.dir().file_name().unwrap().to_str().unwrap().to_owned();
-    let folder = |session: &str| std::env::temp_dir().join(format!("foldlog-claude-{session}-00000001"));
-    let (own, others) = (folder(&id), folder(&uuid::Uuid::new_v4().to_string()));
+    let one = |host: &Host| drop(host.ask("Go.").unwrap());
+    world.run_unreplayed(one);
+    let mark = world.starts()[0]["environment"]["FOLDLOG_RUN"].as_str().unwrap().to_owned();
+    let folder = |mark: &str| std::env::temp_dir().join(format!("foldlog-claude-{mark}-00000001"));
+    let (own, others) = (folder(&mark), folder(&uuid::Uuid::new_v4().to_string()));
     for left in [&own, &others] {
         fs::create_dir_all(left.join("config/projects")).unwrap();
         fs::write(left.join("config/projects/said.jsonl"), "{}").unwrap();
     }
-    world.run(|host| drop(host.ask("Go.").unwrap()));
+    world.run_unreplayed(|host| drop(host.ask("And now?").unwrap()));
     let stay = others.exists();
     fs::remove_dir_all(&others).unwrap();
     assert!(!own.exists() && stay);
