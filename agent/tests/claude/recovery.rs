@@ -1,7 +1,7 @@
 //! What becomes of a run whose process ends within a call of the program's own tools.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -20,13 +20,18 @@ use crate::api::{Answers, Api, call, text};
 use crate::world::{City, Store, Weather, World, cli};
 use crate::{copy, ledger, native, results};
 
-/// Waits until a file is there.
-pub(crate) fn wait_for(file: &Path) {
+/// Waits until something is so.
+fn wait_until(is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
-    while !file.exists() {
-        assert!(Instant::now() < until, "{} does not come to be", file.display());
+    while !is_so() {
+        assert!(Instant::now() < until, "it does not come to be");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until a file is there.
+pub(crate) fn wait_for(file: &Path) {
+    wait_until(|| file.exists());
 }
 
 /// Makes a run whose workspace is a copy of the one that the log tells of.
@@ -139,7 +144,7 @@ fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
 }
 
 /// Kills the program that calls it, and ends well.
-struct Kill;
+struct Kill(PathBuf);
 
 impl Tool for Kill {
     const NAME: &'static str = "kill";
@@ -148,6 +153,8 @@ impl Tool for Kill {
     type Output = ();
 
     fn call(&self, _: City, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        // The program writes a little later.
+        wait_until(|| file_in(&self.0).is_some());
         let mut pid = None;
         context.session().observations("claude.started", &mut |_, started: Option<ProcessIdentity>| {
             pid = started.map(|started| started.pid.to_string());
@@ -159,25 +166,31 @@ impl Tool for Kill {
     }
 }
 
+/// Finds the transcript below a folder that the program keeps.
+fn file_in(kept: &Path) -> Option<PathBuf> {
+    let projects = fs::read_dir(kept.join("projects")).ok()?.flatten();
+    let files = projects.filter_map(|project| Some(fs::read_dir(project.path()).ok()?.flatten())).flatten();
+    let mut files = files.map(|file| file.path());
+    files.find(|file| file.extension().is_some_and(|it| it == "jsonl"))
+}
+
 /// The call was committed, but no line of the transcript holds it: the program writes late.
 #[test]
 fn a_call_that_committed_is_told_although_the_transcript_lacks_it() {
     let Some(cli) = cli() else { return };
     let world = World::new();
+    let kept = world.folder.path().join("kept");
     let prompt = Prompt::text("tests", "killing")
         .with_section(MarkdownSection::new("task", "Kill."))
-        .with_tools(ToolRegistry::new().with(Weather).with(Kill));
+        .with_tools(ToolRegistry::new().with(Weather).with(Kill(kept.clone())));
     let api = Api::answering(vec![
         Answers::With(vec![call("toolu_1", "mcp__wink__weather", &json!({"city": "Oslo"}))]),
         Answers::With(vec![call("toolu_2", "mcp__wink__kill", &json!({"city": "Oslo"}))]),
         Answers::With(vec![text("done")]),
     ]);
-    let kept = world.folder.path().join("kept");
     let adapter = world.adapter(&cli, &api, native(&[])).with_home(ProgramHome::Kept(kept.clone()));
     adapter.evaluate(&prompt, &world.state, world.asking("Kill.")).unwrap_err();
-    let project = fs::read_dir(kept.join("projects")).unwrap().next().unwrap().unwrap().path();
-    let files = fs::read_dir(project).unwrap().map(|file| file.unwrap().path());
-    let file = files.into_iter().find(|file| file.extension().is_some_and(|it| it == "jsonl")).unwrap();
+    let file = file_in(&kept).unwrap();
     let lines = fs::read_to_string(&file).unwrap();
     let early: Vec<&str> = lines.lines().filter(|line| !line.contains("toolu_2")).collect();
     fs::write(&file, early.join("\n")).unwrap();
