@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpgrp};
-use rustix::io::Errno;
 use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -64,25 +63,22 @@ pub(crate) fn kill_each(is_it: &dyn Fn(i32) -> bool) -> bool {
     let mut found = false;
     for process in processes().filter(|process| Some(*process) != own && is_it(*process)) {
         found = true;
-        kill_if(process, is_it);
+        signal_if(process, rustix::process::Signal::KILL, &|| is_it(process));
     }
     found
 }
 
-/// Kills a process, unless its number belongs to another one by now, for which `is_it` does not hold.
-fn kill_if(process: i32, is_it: &dyn Fn(i32) -> bool) {
-    let Some(pid) = rustix::process::Pid::from_raw(process) else { return };
-    match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(handle) if is_it(process) => {
-            let _ = pidfd_send_signal(handle, rustix::process::Signal::KILL);
-        }
-        Ok(_) | Err(Errno::SRCH) => {}
-        // The system has no process handles or denies them, so the last look and the signal are not
-        // atomic.
-        Err(_) if is_it(process) => {
-            let _ = kill_process(pid, rustix::process::Signal::KILL);
-        }
-        Err(_) => {}
+/// Sends a process a signal, unless `is_it` says that its number belongs to another process by now. Returns whether it was sent.
+fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> bool) -> bool {
+    let Some(pid) = rustix::process::Pid::from_raw(process.max(0)) else { return false };
+    let handle: Option<OwnedFd> = pidfd_open(pid, PidfdFlags::empty()).ok();
+    if !is_it() {
+        return false;
+    }
+    match handle {
+        Some(handle) => pidfd_send_signal(handle, signal).is_ok(),
+        // The system has no process handles or denies them, so the last look and the signal are not atomic.
+        None => kill_process(pid, signal).is_ok(),
     }
 }
 
@@ -247,16 +243,7 @@ impl ProcessIdentity {
 
     /// Sends the process a signal, unless its number belongs to another process by now.
     fn signal(&self, signal: rustix::process::Signal) -> bool {
-        let Some(pid) = rustix::process::Pid::from_raw(self.pid.max(0)) else { return false };
-        let handle: Option<OwnedFd> = pidfd_open(pid, PidfdFlags::empty()).ok();
-        if !self.is_alive() {
-            return false;
-        }
-        match handle {
-            Some(handle) => pidfd_send_signal(handle, signal).is_ok(),
-            // The system has no process handles or denies them, so the last look and the signal are not atomic.
-            None => kill_process(pid, signal).is_ok(),
-        }
+        signal_if(self.pid, signal, &|| self.is_alive())
     }
 }
 
