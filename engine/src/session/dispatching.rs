@@ -1,6 +1,7 @@
 //! Writes events, seeds, clears, resets and tags.
 
 use std::any::TypeId;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
@@ -426,12 +427,13 @@ fn reduce(
     context: &ReducerContext,
 ) -> Result<SliceEffect> {
     let Some(reduce) = &reducer.reduce else { return Ok(SliceEffect::append()) };
-    let items = state.live.projection.items(reducer.slice).map(|(_, items)| items);
-    // Its declaration is written together with this event.
-    let none = items
-        .is_none()
-        .then(|| Items::Held(SliceTypes::no_rows(types.and_then(|types| types.slice(reducer.name)))));
-    let Some(items) = items.or(none.as_ref()) else { return Ok(SliceEffect::append()) };
+    // Before its declaration, which is written together with this event, a slice has no items.
+    let none = OnceCell::new();
+    let no_items = || {
+        let types = types.and_then(|types| types.slice(reducer.name));
+        none.get_or_init(|| Items::Held(SliceTypes::no_rows(types)))
+    };
+    let items = state.live.projection.items(reducer.slice).map_or_else(no_items, |(_, items)| items);
     let call = ReduceCall {
         items,
         tail_items: reducer.tail_items,

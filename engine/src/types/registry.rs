@@ -116,6 +116,16 @@ pub(crate) struct SliceTypes {
 type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
 
 impl SliceTypes {
+    /// Returns the bytes of an item, recorded at `version` by the record `sequence`, as the host's present version has them.
+    pub(crate) fn up_to_date(
+        &self,
+        (version, sequence): (u32, SequenceNumber),
+        bytes: &[u8],
+    ) -> Result<Vec<u8>> {
+        let item = (self.decoder.alone)(version, sequence, Recorded::Elsewhere(bytes))?;
+        (self.encode)(&item)
+    }
+
     /// Makes the rows of a slice that has no items yet, with an index if the host declares one.
     pub(crate) fn no_rows(types: Option<&SliceTypes>) -> Rows {
         Rows::indexed(types.and_then(|types| types.make_index.as_ref()).map(|make| make()))

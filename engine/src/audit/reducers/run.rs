@@ -1,5 +1,6 @@
 //! Runs the reducers of one log, record by record.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{Action, Added, Binding, BuiltIn, Dispatch, Effect, Lane, Opened, Payload};
@@ -230,9 +231,10 @@ pub(super) fn reduced<'r>(
     let context = ReducerContext { seed, sequence, time_us };
     event_types.reducers.iter().map(move |(slice, reduce)| {
         let of_slice = types.slice(slice);
-        let empty = Items::Held(SliceTypes::no_rows(of_slice));
+        let none = OnceCell::new();
+        let no_items = || none.get_or_init(|| Items::Held(SliceTypes::no_rows(of_slice)));
         let call = ReduceCall {
-            items: before.items_named(slice).map_or(&empty, |(_, items)| items),
+            items: before.items_named(slice).map_or_else(no_items, |(_, items)| items),
             tail_items: of_slice.map_or(0, |types| types.tail_items),
             item_version: of_slice.map_or(1, |types| types.item_version),
             event,
@@ -292,11 +294,7 @@ impl Edits<'_> {
             let bytes = self.reader.objects.resolve(*item)?;
             readable.push(match types {
                 None => bytes.into_owned(),
-                Some(types) => {
-                    let item =
-                        (types.decoder.alone)(*version, reducing.sequence, Recorded::Elsewhere(&bytes))?;
-                    (types.encode)(&item)?
-                }
+                Some(types) => types.up_to_date((*version, reducing.sequence), &bytes)?,
             });
         }
         Ok(Some((readable, types.map_or(*version, |types| types.item_version))))
