@@ -84,16 +84,6 @@ impl Entry {
         matches!(self.json.get("type").and_then(Value::as_str), Some("user" | "assistant"))
     }
 
-    /// Returns whether this entry is what the program told: by its id, or as an answer or a result that is the same.
-    fn tells(&self, said: &Entry) -> bool {
-        let message = |entry: &Entry| entry.json.get("message").cloned().unwrap_or_default();
-        let is_same = || {
-            let (own, told) = (message(self), message(said));
-            own.get("id") == told.get("id") && own.get("content") == told.get("content")
-        };
-        self.uuid().is_some() && (self.uuid() == said.uuid() || is_same())
-    }
-
     /// Returns when the entry was made, as text; `None` if it does not say.
     fn time(&self) -> Option<&str> {
         self.json.get("timestamp")?.as_str()
@@ -147,6 +137,12 @@ fn said(line: &str) -> Option<(String, Entry)> {
     (is_own && is_message).then_some((id, entry))
 }
 
+/// Removes what is mirrored from what was told: the program gives both the same id.
+fn without(said: &mut Vec<Entry>, mirrored: &[Entry]) {
+    let ids: BTreeSet<&str> = mirrored.iter().filter_map(Entry::uuid).collect();
+    said.retain(|one| one.uuid().is_none_or(|uuid| !ids.contains(uuid)));
+}
+
 /// Reads the transcripts of all the program's sessions that the log holds, by their ids.
 pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     let mut found = Transcripts::new();
@@ -154,14 +150,11 @@ pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
         if let Some((id, lines)) = mirrored(&line) {
             let transcript = found.entry(id).or_default();
-            transcript.entries.extend(lines.into_iter().map(Entry::new));
-            let Transcript { entries, said } = transcript;
-            said.retain(|one| !entries.iter().rev().any(|entry| entry.tells(one)));
+            let lines: Vec<Entry> = lines.into_iter().map(Entry::new).collect();
+            without(&mut transcript.said, &lines);
+            transcript.entries.extend(lines);
         } else if let Some((id, entry)) = said(&line) {
-            let transcript = found.entry(id).or_default();
-            if !transcript.entries.iter().rev().any(|held| held.tells(&entry)) {
-                transcript.said.push(entry);
-            }
+            found.entry(id).or_default().said.push(entry);
         }
         Ok(())
     })?;
@@ -270,10 +263,9 @@ impl Transcript {
     /// Adds what is missing behind the last line: what the program told, the results of calls, and calls of `asked` with theirs.
     fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a Asked>, results: &[CallResult]) {
         let Some(like) = self.end().map(|entry| entry.json.clone()) else { return };
+        // What was mirrored before it was told is there.
+        without(&mut self.said, &self.entries);
         for said in std::mem::take(&mut self.said) {
-            if self.entries.iter().rev().any(|entry| entry.tells(&said)) {
-                continue;
-            }
             let text =
                 |name: &str| said.json.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
             let mut message = said.json.get("message").cloned().unwrap_or_default();
