@@ -126,7 +126,7 @@ impl Reading<'_> {
     /// Reads a file or a link into an object; `None` where it is gone, or is a mount.
     pub(super) fn keep(&self, first: Stat) -> Result<Option<Leaf>> {
         let mut stat = first;
-        let mut only_grew = true;
+        let mut never_shrank = true;
         for _ in 0..READ_TRIES {
             let racy = (self.is_racy)(&stat);
             let content = match stat.kind() {
@@ -160,10 +160,13 @@ impl Reading<'_> {
                 return Ok(Some(Leaf { stat, attributes, form, blob, racy }));
             }
             let is_one = (after.device, after.inode, after.kind()) == (stat.device, stat.inode, Kind::File);
-            only_grew &= is_one && after.len > stat.len;
+            // A write sets a file's time before its length: looked at in between, it has a new time alone.
+            never_shrank &= is_one && after.len >= stat.len;
             stat = after;
         }
-        if only_grew
+        let grew = stat.len > first.len;
+        if never_shrank
+            && grew
             && !sabotage::is(Breakage::GrowingFileRefused)
             && let Some(leaf) = self.prefix(first)?
         {
