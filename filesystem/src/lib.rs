@@ -17,6 +17,7 @@
 //! | restore | makes a workspace what it was at a snapshot |
 //! | store | the folder of a `HostFilesystem`'s snapshots, a bare git repository |
 //! | left out | of a path: no snapshot holds it, and no restore touches it |
+//! | change | of a file or link: what a `SnapshotReader` finds to differ between two snapshots |
 //! | lease | holds a workspace for one holder among threads and processes |
 //! | mark | an attribute of the root folder that says who worked there, should that process end |
 //! | identity | what tells a folder from any other that stands at its path later ([`FolderIdentity`]) |
@@ -47,11 +48,13 @@ mod pattern;
 pub mod sabotage;
 mod system;
 
+use serde::{Deserialize, Serialize};
+
 pub use error::{Error, Result, Unrestored};
 #[cfg(feature = "host")]
 pub use host::{
-    FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind, Restored, WorkspaceLease,
-    WorkspaceMark, WorkspaceNotice,
+    ChangeKind, FileChange, FileFacts, FileForm, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions,
+    Rebind, Restored, SnapshotReader, WorkspaceLease, WorkspaceMark, WorkspaceNotice,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
@@ -184,7 +187,8 @@ pub struct Entry {
 }
 
 /// Names the kinds of files that a path can stand for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FileKind {
     /// A regular file.

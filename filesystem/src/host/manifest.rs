@@ -293,6 +293,17 @@ impl Permissions {
         all
     }
 
+    /// The paths with other permissions than most, sorted; the root's is empty.
+    pub(super) fn others(&self) -> &[(Vec<u8>, u32)] {
+        &self.others
+    }
+
+    /// Whether most files have the same permissions on both sides. Where there is no executable, a side has 0 for them.
+    pub(super) fn is_usual_same_for_files(&self, other: &Permissions) -> bool {
+        let (was, is) = (self.executable, other.executable);
+        self.file == other.file && (was == is || was == 0 || is == 0)
+    }
+
     fn usual(&self, mode: GitMode) -> u32 {
         match mode {
             GitMode::Folder => self.folder,

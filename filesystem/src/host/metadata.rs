@@ -127,6 +127,12 @@ impl Metadata {
         sparse.map(|(path, _)| path.as_slice())
     }
 
+    /// The files whose blob is not their content, sorted by path.
+    pub(super) fn into_forms(self) -> Vec<(Vec<u8>, Form)> {
+        let forms = self.others.into_iter().map(|(path, other)| (path, other.form));
+        forms.filter(|(_, form)| *form != Form::Whole).collect()
+    }
+
     /// Whether all but times is the same.
     pub(super) fn is_same_but_for_times(&self, other: &Metadata) -> bool {
         self.owner == other.owner && self.others == other.others

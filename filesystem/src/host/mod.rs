@@ -6,6 +6,8 @@
 //! | `snapshot` | taking a snapshot, and making it durable |
 //! | `restore` | bringing a snapshot back: walk, plan, check, carry out |
 //! | `scratch` | a copy of a snapshot in a folder of its own, which goes with its value |
+//! | `changes` | snapshots read from their store alone: what differs, files, contents |
+//! | `comparison` | the walk through two snapshots side by side |
 //! | `collect` | removing from the store what no snapshot needs |
 //! | `state` | what is known from one call to the next; when the stat cache is read and written |
 //! | `root` | the folder that a workspace is: open, and known again |
@@ -52,9 +54,11 @@ mod attributes;
 mod beneath;
 mod binding;
 mod cache;
+mod changes;
 mod checked;
 mod clearing;
 mod collect;
+mod comparison;
 mod content;
 mod lease;
 mod leave_out;
@@ -94,6 +98,7 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 pub use binding::{Rebind, WorkspaceNotice};
+pub use changes::{ChangeKind, FileChange, FileFacts, FileForm, SnapshotReader};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
 use objects::Objects;

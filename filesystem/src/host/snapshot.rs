@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::content::Limits;
 use super::manifest::{self, Folder, Form, Node, Permissions};
 use super::metadata::Metadata;
-use super::objects::{ObjectId, ObjectKind};
+use super::objects::{ObjectId, ObjectKind, Objects};
 use super::repositories::Repositories;
 use super::rules::{Gitignore, Rules};
 use super::sparse::Sparse;
@@ -240,9 +240,14 @@ impl HostFilesystem {
     }
 
     pub(super) fn object_of(&self, name: &str) -> Result<ObjectId> {
-        ObjectId::parse(name).ok_or_else(|| Error::Object {
-            path: self.objects.store().to_owned(),
-            reason: format!("`{}` is no name of an object", name.escape_debug()),
-        })
+        named_object(&self.objects, name)
     }
+}
+
+/// The object that a record names.
+pub(super) fn named_object(objects: &Objects, name: &str) -> Result<ObjectId> {
+    ObjectId::parse(name).ok_or_else(|| Error::Object {
+        path: objects.store().to_owned(),
+        reason: format!("`{}` is no name of an object", name.escape_debug()),
+    })
 }

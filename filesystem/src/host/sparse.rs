@@ -86,6 +86,23 @@ impl Sparse {
         Ok(Data { file, pieces: &self.pieces, done: 0 })
     }
 
+    /// Returns the content, its data where it belongs and zeros in its holes; `None` where the data is of another
+    /// length, or there is no memory for the content.
+    pub(super) fn filled(&self, data: &[u8]) -> Option<Vec<u8>> {
+        let length = usize::try_from(self.length).ok()?;
+        let mut content = Vec::new();
+        content.try_reserve_exact(length).ok()?;
+        content.resize(length, 0);
+        let mut rest = data;
+        for (offset, len) in &self.pieces {
+            let (offset, len) = (usize::try_from(*offset).ok()?, usize::try_from(*len).ok()?);
+            let (piece, after) = rest.split_at_checked(len)?;
+            content.get_mut(offset..)?.get_mut(..len)?.copy_from_slice(piece);
+            rest = after;
+        }
+        rest.is_empty().then_some(content)
+    }
+
     pub(super) fn encode(&self, data: ObjectId) -> String {
         let mut text = format!("{HEAD}\nlength {}\ndata {data}\n", self.length);
         for (offset, len) in &self.pieces {

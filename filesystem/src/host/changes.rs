@@ -1,0 +1,453 @@
+//! Reads snapshots from their store alone: what differs between two of them, which files one holds, and their contents.
+//!
+//! The workspace is not needed, no lock is taken and nothing is written, so that an auditor may read a store that
+//! belongs to somebody else, while it is written to.
+//!
+//! # Invariants
+//!
+//! 1. A folder whose tree is the same on both sides is not read, unless the snapshots say something else of a path
+//!    below it than its content (`comparison.rs`).
+//! 2. Nothing that an object claims of itself is allocated before it is there, and what is held at once is bounded:
+//!    trees of at most [`TREE_BYTES_MAX`], at most [`CHANGES_BYTES_MAX`] of changes.
+//! 3. An object's content is returned only after it proved to be what its name stands for. A file's length is what its
+//!    object says, until its content is read.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::comparison::{Comparison, HeldTrees, Side};
+use super::manifest::Form;
+use super::objects::{ObjectKind, Objects, len};
+use super::snapshot::{FilesystemSnapshot, named_object};
+use super::sparse::Sparse;
+use crate::FileKind;
+use crate::error::{Error, Result};
+
+/// A list of changes takes so much memory at most.
+const CHANGES_BYTES_MAX: u64 = 1 << 30;
+
+/// What a change takes beside its path, about.
+const CHANGE_BYTES: u64 = 400;
+
+/// Reads the snapshots in a store, without their workspace.
+///
+/// A reader takes no lock and writes nothing. What it read of folders it keeps, up to a bound, so that to compare many
+/// snapshots of one workspace is quicker with one reader than with many.
+///
+/// ```
+/// use foldlog_filesystem::{ChangeKind, Filesystem, HostFilesystem, HostFilesystemOptions, SnapshotReader};
+///
+/// let dir = tempfile::tempdir()?;
+/// let (folder, store) = (dir.path().join("work"), dir.path().join("store"));
+/// std::fs::create_dir(&folder)?;
+/// let work = HostFilesystem::open(&folder, &store, HostFilesystemOptions::default())?;
+/// work.write("a.txt", b"one")?;
+/// let before = work.snapshot(None, true)?;
+/// work.write("a.txt", b"other")?;
+/// work.write("b.txt", b"new")?;
+/// let after = work.snapshot(None, true)?;
+///
+/// let mut reader = SnapshotReader::open(&store);
+/// let changes = reader.changes(Some(&before), &after)?;
+/// let found: Vec<_> = changes.iter().map(|change| (change.path.as_str(), change.kind)).collect();
+/// assert_eq!(found, [("a.txt", ChangeKind::Modified), ("b.txt", ChangeKind::Created)]);
+/// let was = changes[0].before.as_ref().unwrap();
+/// assert_eq!(reader.content(was, 1024)?, b"one");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SnapshotReader {
+    objects: Objects,
+    trees: HeldTrees,
+}
+
+/// Names what became of a file or link between two snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// Only the later snapshot has a file or link at the path.
+    Created,
+    /// Both have one, with different [`FileFacts`].
+    Modified,
+    /// Only the earlier snapshot has one.
+    Removed,
+}
+
+impl ChangeKind {
+    /// Returns the name of the kind, as JSON has it: `created`, `modified`, `removed`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ChangeKind::Created => "created",
+            ChangeKind::Modified => "modified",
+            ChangeKind::Removed => "removed",
+        }
+    }
+}
+
+impl fmt::Display for ChangeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Describes what became of one file or link between two snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// Path relative to the workspace's root. Backslashes, control characters and bytes that are not UTF-8 appear as
+    /// `\xNN`.
+    pub path: String,
+    /// What became of it.
+    pub kind: ChangeKind,
+    /// The file in the earlier snapshot; `None` if it was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<FileFacts>,
+    /// The file in the later snapshot; `None` if it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<FileFacts>,
+}
+
+/// Describes a file or link as a snapshot holds it, without its content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// [`FileKind::File`] or [`FileKind::Link`].
+    pub kind: FileKind,
+    /// Permission bits of a file, those of `0o7777`; `None` of a link, which bears none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<u32>,
+    /// Id of the git object that the snapshot has for the content, in hexadecimal. Files of one form are equal exactly
+    /// if their digests are.
+    pub digest: String,
+    /// Length of the content in bytes, holes included; of a link, that of its target path.
+    pub len: u64,
+    /// How the object holds the content.
+    #[serde(default, skip_serializing_if = "FileForm::is_whole")]
+    pub form: FileForm,
+}
+
+impl FileFacts {
+    /// Returns whether the file's owner may run it. Returns `false` for a link.
+    pub fn is_executable(&self) -> bool {
+        self.permissions.is_some_and(|permissions| permissions & 0o100 != 0)
+    }
+}
+
+/// Names how a snapshot's object holds the content of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileForm {
+    /// The object is the content.
+    #[default]
+    Whole,
+    /// The file has holes: the object says where it has data, and names the object of the data.
+    Sparse,
+    /// Others appended to the file while the snapshot was taken: the object is what the file began with.
+    Prefix,
+}
+
+impl FileForm {
+    fn is_whole(&self) -> bool {
+        matches!(self, FileForm::Whole)
+    }
+}
+
+impl From<Form> for FileForm {
+    fn from(form: Form) -> FileForm {
+        match form {
+            Form::Whole => FileForm::Whole,
+            Form::Sparse => FileForm::Sparse,
+            Form::Prefix => FileForm::Prefix,
+        }
+    }
+}
+
+impl fmt::Debug for SnapshotReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SnapshotReader").field("store", &self.objects.store()).finish_non_exhaustive()
+    }
+}
+
+impl SnapshotReader {
+    /// Makes a reader of the snapshots in the folder `store`. Nothing is read yet, and nothing is ever written.
+    pub fn open(store: impl Into<PathBuf>) -> SnapshotReader {
+        SnapshotReader { objects: Objects::new(store.into()), trees: HeldTrees::default() }
+    }
+
+    /// Returns the files and links that differ between two snapshots, in ascending order of their paths. `None` as
+    /// `before` stands for an empty workspace.
+    ///
+    /// | between the snapshots | is |
+    /// |---|---|
+    /// | content, the target of a link, a file in place of a link | `Modified` |
+    /// | permissions alone | `Modified`, with equal digests |
+    /// | a file with holes that has none any more, or others | `Modified`, even if it reads the same |
+    /// | a file in place of a folder, or a folder in place of a file | `Removed` and `Created`, of the paths themselves |
+    /// | a file under another name | `Removed` and `Created`, with equal facts |
+    /// | times, owners, extended attributes, which names are one file | no change |
+    /// | folders: empty ones, and permissions of any | no change |
+    /// | what a snapshot leaves out, what is in a `.git` or a mount | unknown to it: `Removed` or `Created` if only one of the two leaves it out |
+    ///
+    /// The cost is that of the folders around the changes: a folder that holds the same on both sides is not read. If
+    /// most files of the workspace have other permissions than before, all folders are read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`], with the path of the object's file and the path in the workspace:
+    ///
+    /// - an object that is needed is missing, damaged, or larger than any that a snapshot writes;
+    /// - a folder holds two files of one name, or folders stand in one another more than 256 deep;
+    /// - without `before`, the snapshot holds another number of files than [`FilesystemSnapshot::files`];
+    /// - the changes would take more than about 1 GiB.
+    pub fn changes(
+        &mut self,
+        before: Option<&FilesystemSnapshot>,
+        after: &FilesystemSnapshot,
+    ) -> Result<Vec<FileChange>> {
+        let commit = named_object(&self.objects, &after.commit)?;
+        let too_much =
+            Error::Object { path: self.objects.path(commit), reason: "too much has changed".to_owned() };
+        let (mut changes, mut bytes) = (Vec::new(), 0_u64);
+        self.compare(before, after, &mut |change| {
+            bytes = bytes.saturating_add(CHANGE_BYTES).saturating_add(len(change.path.as_bytes()));
+            if bytes > CHANGES_BYTES_MAX {
+                return Err(too_much.clone());
+            }
+            changes.push(change);
+            Ok(())
+        })?;
+        Ok(changes)
+    }
+
+    /// Hands each file and link of a snapshot to `visit`, in ascending order of their paths.
+    ///
+    /// # Errors
+    ///
+    /// The error that `visit` returned, after which no more files are handed to it; else [`Error::Object`] as of
+    /// [`changes`](SnapshotReader::changes): files that come before the damage were handed to `visit` by then.
+    pub fn files(
+        &mut self,
+        snapshot: &FilesystemSnapshot,
+        mut visit: impl FnMut(&str, &FileFacts) -> Result<()>,
+    ) -> Result<()> {
+        self.compare(None, snapshot, &mut |change| match &change.after {
+            Some(facts) => visit(&change.path, facts),
+            None => Ok(()),
+        })
+    }
+
+    /// Returns the whole content of a file, its holes filled with zeros, or the target path of a link. The content of a
+    /// [`FileForm::Prefix`] is what the file began with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] if the object is missing or damaged, or the content has more than `bytes_max` bytes: a part of
+    /// a content is never returned.
+    pub fn content(&mut self, facts: &FileFacts, bytes_max: u64) -> Result<Vec<u8>> {
+        let id = named_object(&self.objects, &facts.digest)?;
+        let refused = |reason: String| Error::Object { path: self.objects.path(id), reason };
+        let too_long =
+            |len: u64| refused(format!("the content has {len} bytes, and {bytes_max} may be read"));
+        if facts.form != FileForm::Sparse {
+            return match self.objects.said_len(id, ObjectKind::Blob)? {
+                len if len > bytes_max => Err(too_long(len)),
+                _ => self.objects.read(id, ObjectKind::Blob, bytes_max),
+            };
+        }
+        let (sparse, data) = Sparse::read(&self.objects, id)?;
+        if sparse.length > bytes_max {
+            return Err(too_long(sparse.length));
+        }
+        let data = self.objects.read(data, ObjectKind::Blob, sparse.data_len())?;
+        sparse.filled(&data).ok_or_else(|| refused("its data is not as long as it says".to_owned()))
+    }
+
+    fn compare(
+        &mut self,
+        before: Option<&FilesystemSnapshot>,
+        after: &FilesystemSnapshot,
+        take: &mut dyn FnMut(FileChange) -> Result<()>,
+    ) -> Result<()> {
+        let was = before.map(|snapshot| Side::read(&self.objects, snapshot)).transpose()?;
+        let is = Side::read(&self.objects, after)?;
+        let miscounted = |found: u64| Error::Object {
+            path: self.objects.path(is.commit),
+            reason: format!("the snapshot is said to hold {} files, and holds {found}", after.files),
+        };
+        let mut found = 0_u64;
+        let mut count = |change: FileChange| {
+            found += 1;
+            if before.is_none() && found > after.files {
+                return Err(miscounted(found));
+            }
+            take(change)
+        };
+        Comparison::new(&self.objects, &mut self.trees, was.as_ref(), &is, &mut count).run()?;
+        if before.is_none() && found != after.files {
+            return Err(miscounted(found));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::objects::ObjectId;
+    use super::super::trees::encode_commit;
+    use super::*;
+
+    /// A store into which anything can be put that is an object at all.
+    struct Forgery {
+        _folder: tempfile::TempDir,
+        objects: Objects,
+    }
+
+    impl Forgery {
+        fn new() -> Forgery {
+            let folder = tempfile::tempdir().unwrap();
+            let objects = Objects::new(folder.path().join("store"));
+            objects.prepare().unwrap();
+            Forgery { _folder: folder, objects }
+        }
+
+        fn blob(&self, text: &str) -> ObjectId {
+            self.objects.write(ObjectKind::Blob, text.as_bytes()).unwrap()
+        }
+
+        fn tree(&self, lines: &[(&str, &str, ObjectId)]) -> ObjectId {
+            let mut bytes = Vec::new();
+            for (mode, name, id) in lines {
+                bytes.extend_from_slice(format!("{mode} {name}\0").as_bytes());
+                bytes.extend_from_slice(&id.0);
+            }
+            self.objects.write(ObjectKind::Tree, &bytes).unwrap()
+        }
+
+        /// Folders in one another, so many, and what is in the last one.
+        fn nested(&self, depth: usize, names: &[&str], inmost: ObjectId) -> ObjectId {
+            (0..depth).fold(inmost, |id, _| {
+                self.tree(&names.iter().map(|name| ("40000", *name, id)).collect::<Vec<_>>())
+            })
+        }
+
+        fn snapshot(&self, tree: ObjectId, files: u64, metadata: Option<&str>) -> FilesystemSnapshot {
+            let commit = encode_commit(tree, &Default::default(), None);
+            let commit = self.objects.write(ObjectKind::Commit, commit.as_bytes()).unwrap();
+            FilesystemSnapshot {
+                commit: commit.to_string(),
+                leave_out: Vec::new(),
+                gitignore: false,
+                files,
+                mounts: Vec::new(),
+                metadata: metadata.map(|text| self.blob(text).to_string()),
+                repositories: None,
+                folder: None,
+            }
+        }
+
+        fn reader(&self) -> SnapshotReader {
+            SnapshotReader::open(self.objects.store())
+        }
+
+        /// Why the files of a tree cannot be told.
+        fn refusal(&self, tree: ObjectId) -> String {
+            self.reader().changes(None, &self.snapshot(tree, 9, None)).unwrap_err().to_string()
+        }
+    }
+
+    #[test]
+    fn trees_that_no_snapshot_writes_are_refused_by_name() {
+        let forged = Forgery::new();
+        let file = forged.blob("x");
+        for name in ["..", ".", "", ".git", "a/b"] {
+            let outer = forged.tree(&[("40000", "outer", forged.tree(&[("100644", name, file)]))]);
+            let refusal = forged.refusal(outer);
+            assert!(refusal.contains("the folder `outer` is no tree"), "{name:?}: {refusal}");
+        }
+        let twice = forged.tree(&[("100644", "a", file), ("100644", "a!", file), ("40000", "a", file)]);
+        assert!(forged.refusal(twice).contains("it holds `a` twice"));
+        let crossed = forged.tree(&[("40000", "a", file)]);
+        assert!(forged.refusal(crossed).contains("the folder `a`: it is no tree"));
+        let crossed = forged.tree(&[("100644", "a", crossed)]);
+        assert!(forged.refusal(crossed).contains("the file `a`: it is no blob"));
+        let submodule = forged.tree(&[("160000", "a", file)]);
+        assert!(forged.refusal(submodule).contains("the folder `.` is no tree"));
+    }
+
+    #[test]
+    fn folders_in_one_another_are_followed_as_deep_as_a_workspace_can_be() {
+        let forged = Forgery::new();
+        let inmost = forged.tree(&[("100644", "file", forged.blob("x"))]);
+        let deepest = forged.nested(256, &["d"], inmost);
+        assert_eq!(forged.reader().changes(None, &forged.snapshot(deepest, 1, None)).unwrap().len(), 1);
+        assert!(
+            forged.refusal(forged.nested(1, &["d"], deepest)).contains("folders in one another at `d/d/")
+        );
+        // Long names add up to paths that nobody could hold for each of the folders.
+        let long = "n".repeat(100 << 10);
+        assert!(
+            forged.refusal(forged.nested(20, &[&long], inmost)).contains("folders in one another at `nnn")
+        );
+    }
+
+    /// 200 small trees stand for 2^200 folders.
+    #[test]
+    fn trees_that_stand_for_more_folders_than_can_be_walked_are_walked_once() {
+        let forged = Forgery::new();
+        let nothing = forged.tree(&[]);
+        let two = forged.snapshot(
+            forged.nested(200, &["a", "b"], forged.tree(&[("40000", "c", nothing)])),
+            0,
+            None,
+        );
+        let one = forged.snapshot(forged.nested(200, &["a", "b"], nothing), 0, None);
+        for (before, after) in [(None, &one), (Some(&one), &two), (Some(&two), &one)] {
+            assert_eq!(forged.reader().changes(before, after).unwrap(), []);
+        }
+        // With files in them there is an end too.
+        let file = forged.tree(&[("100644", "file", forged.blob("x"))]);
+        let many = forged.nested(200, &["a", "b"], file);
+        assert!(forged.refusal(many).contains("said to hold 9 files, and holds 10"));
+        let endless = forged.snapshot(many, u64::MAX, None);
+        let mut visited = 0;
+        let stopped = forged.reader().files(&endless, |path, _| {
+            visited += 1;
+            if visited < 1000 { Ok(()) } else { Err(Error::path(path, "enough")) }
+        });
+        assert!(matches!(stopped, Err(Error::Path { .. })) && visited == 1000);
+    }
+
+    #[test]
+    fn what_an_object_claims_is_not_allocated() {
+        let forged = Forgery::new();
+        let claim = |length: u64, pieces: &str, data: &str| {
+            let says = format!("foldlog-sparse 1\nlength {length}\ndata {}\n{pieces}", forged.blob(data));
+            let tree = forged.tree(&[("100644", "image", forged.blob(&says))]);
+            let snapshot = forged.snapshot(tree, 1, Some("foldlog-metadata 1\nowner 0:0\nsparse ./image\n"));
+            forged.reader().changes(None, &snapshot).unwrap().remove(0).after.unwrap()
+        };
+        let whole = claim(5, "1 2\n4 1\n", "abc");
+        assert_eq!(forged.reader().content(&whole, 5).unwrap(), b"\0ab\0c");
+        for (length, pieces, data) in [(u64::MAX, "", ""), (5, "1 2\n4 1\n", "ab"), (5, "1 2\n", "abc")] {
+            let facts = claim(length, pieces, data);
+            assert_eq!((facts.form, facts.len), (FileForm::Sparse, length));
+            assert!(matches!(forged.reader().content(&facts, u64::MAX), Err(Error::Object { .. })));
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_appended_to_is_named_as_such() {
+        let forged = Forgery::new();
+        let tree = forged.tree(&[("100644", "log", forged.blob("so far"))]);
+        let grown = forged.snapshot(tree, 1, Some("foldlog-metadata 1\nowner 0:0\nprefix ./log\n"));
+        let whole = forged.snapshot(tree, 1, Some("foldlog-metadata 1\nowner 7:7\n"));
+        let change = forged.reader().changes(Some(&grown), &whole).unwrap().remove(0);
+        let (was, is) = (change.before.unwrap(), change.after.unwrap());
+        assert_eq!(
+            (change.kind, was.form, is.form),
+            (ChangeKind::Modified, FileForm::Prefix, FileForm::Whole)
+        );
+        assert_eq!(forged.reader().content(&was, 6).unwrap(), b"so far");
+        let other_owner = forged.snapshot(tree, 1, Some("foldlog-metadata 1\nowner 8:8\n"));
+        assert_eq!(forged.reader().changes(Some(&whole), &other_owner).unwrap(), []);
+    }
+}

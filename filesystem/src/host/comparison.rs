@@ -1,0 +1,328 @@
+//! Walks through two snapshots side by side.
+//!
+//! Two folders of one tree hold the same contents. What a snapshot says of a path beside them, its permissions and
+//! the form of its content, stands outside of the trees: so such folders are passed over only where nothing of that
+//! differs below them either. A store may be hostile: the same few trees can stand under more paths than could ever be
+//! walked, so pairs of trees that were found not to differ are not walked again.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+
+use super::changes::{ChangeKind, FileChange, FileFacts, FileForm};
+use super::manifest::{Form, GitMode, Permissions, TreeEntry, is_too_deep, join, shown, told};
+use super::metadata::Metadata;
+use super::objects::{ObjectId, ObjectKind, Objects, len};
+use super::snapshot::{FilesystemSnapshot, named_object};
+use super::sparse::Sparse;
+use super::trees::{Commit, Trees};
+use crate::FileKind;
+use crate::error::{Error, Result};
+
+/// A folder of two million files has a smaller tree than this.
+pub(super) const TREE_BYTES_MAX: u64 = 128 << 20;
+
+/// A commit's message has a line for each file of unusual permissions.
+const COMMIT_BYTES_MAX: u64 = 256 << 20;
+
+/// The folders around the one that is compared are held; they take so much memory at most.
+const OPEN_BYTES_MAX: u64 = 1 << 30;
+
+/// Trees that were read are held until they take so much memory.
+const HELD_BYTES_MAX: u64 = 256 << 20;
+
+/// What a line of a tree takes in memory beside its name, about.
+const LINE_BYTES: u64 = 160;
+
+/// No path in a real folder comes near to this, even where it is deeper than a system call can name.
+const PATH_BYTES_MAX: usize = 1 << 20;
+
+/// So many pairs of trees are remembered as not differing. More are walked again.
+const UNCHANGED_MAX: usize = 1 << 20;
+
+/// Trees that were read, up to a bound on the memory that they take.
+#[derive(Default)]
+pub(super) struct HeldTrees {
+    trees: Trees,
+    bytes: u64,
+}
+
+impl HeldTrees {
+    /// The lines of a tree, in the order of the paths that they stand for, and how much memory they take.
+    fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<Line>, u64)> {
+        let damaged = |reason: String| Error::Object {
+            path: objects.path(id),
+            reason: format!("the folder `{}`: {reason}", told(path)),
+        };
+        let said = objects.said_len(id, ObjectKind::Tree).map_err(|error| within(error, "folder", path))?;
+        if said > TREE_BYTES_MAX {
+            return Err(damaged(format!("a tree of {said} bytes is more than can be compared")));
+        }
+        let entries = self.trees.get(objects, id, path)?;
+        let mut names = HashSet::with_capacity(entries.len());
+        if let Some(twice) = entries.iter().find(|entry| !names.insert(&*entry.name)) {
+            return Err(damaged(format!("it holds `{}` twice", told(&twice.name))));
+        }
+        let mut lines: Vec<Line> = entries.iter().map(Line::new).collect();
+        lines.sort_by(|left, right| left.key.cmp(&right.key));
+        let bytes = lines.iter().map(|line| LINE_BYTES + 2 * len(line.key.as_bytes())).sum();
+        self.bytes += bytes;
+        if self.bytes > HELD_BYTES_MAX {
+            self.trees.forget();
+            self.bytes = 0;
+        }
+        Ok((lines, bytes))
+    }
+}
+
+/// One line of a tree.
+struct Line {
+    /// The name as paths have it, a folder's with a slash behind it: in the order of these keys, folder by folder, the
+    /// paths of all files come in their own order.
+    key: String,
+    entry: TreeEntry,
+}
+
+impl Line {
+    fn new(entry: &TreeEntry) -> Line {
+        let mut key = shown(&entry.name);
+        if entry.mode == GitMode::Folder {
+            key.push('/');
+        }
+        Line { key, entry: entry.clone() }
+    }
+}
+
+/// One of the two snapshots, as far as it stands outside of trees.
+pub(super) struct Side {
+    pub(super) commit: ObjectId,
+    tree: ObjectId,
+    permissions: Permissions,
+    /// The files whose blob is not their content, by path, sorted.
+    forms: Vec<(Vec<u8>, Form)>,
+}
+
+impl Side {
+    pub(super) fn read(objects: &Objects, snapshot: &FilesystemSnapshot) -> Result<Side> {
+        let commit = named_object(objects, &snapshot.commit)?;
+        let said = objects.said_len(commit, ObjectKind::Commit)?;
+        if said > COMMIT_BYTES_MAX {
+            let reason = format!("a commit of {said} bytes is more than can be compared");
+            return Err(Error::Object { path: objects.path(commit), reason });
+        }
+        let Commit { tree, permissions } = Commit::read(objects, commit)?;
+        let forms = match &snapshot.metadata {
+            Some(name) => Metadata::read(objects, named_object(objects, name)?)?.into_forms(),
+            None => Vec::new(),
+        };
+        Ok(Side { commit, tree, permissions, forms })
+    }
+
+    /// What the snapshot says of a file, but for its length.
+    fn file(&self, path: &[u8], entry: &TreeEntry) -> File {
+        let is_link = entry.mode == GitMode::Link;
+        let at = self.forms.binary_search_by(|(other, _)| other.as_slice().cmp(path));
+        File {
+            kind: if is_link { FileKind::Link } else { FileKind::File },
+            permissions: (!is_link).then(|| self.permissions.get(path, entry.mode)),
+            form: at.ok().and_then(|at| self.forms.get(at)).map_or(Form::Whole, |(_, form)| *form),
+            blob: entry.id,
+        }
+    }
+
+    /// Whether it says anything of a path below a folder, beside what it says of most.
+    fn is_any_told_below(&self, folder: &[u8]) -> bool {
+        is_any_below(self.permissions.others(), |(path, _)| path, folder)
+            || is_any_below(&self.forms, |(path, _)| path, folder)
+    }
+}
+
+/// A file or link of a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct File {
+    kind: FileKind,
+    permissions: Option<u32>,
+    form: Form,
+    blob: ObjectId,
+}
+
+impl File {
+    fn facts(self, objects: &Objects, path: &[u8]) -> Result<FileFacts> {
+        let File { kind, permissions, form, blob } = self;
+        let len = match form {
+            Form::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
+            Form::Whole | Form::Prefix => objects.said_len(blob, ObjectKind::Blob),
+        };
+        let len = len.map_err(|error| within(error, "file", path))?;
+        Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form: FileForm::from(form) })
+    }
+}
+
+/// Trees of one folder on both sides, of which one may be missing.
+type Pair = (Option<ObjectId>, Option<ObjectId>);
+
+/// Two snapshots, and what a walk through them keeps.
+pub(super) struct Comparison<'a> {
+    objects: &'a Objects,
+    trees: &'a mut HeldTrees,
+    before: Option<&'a Side>,
+    after: &'a Side,
+    /// Paths of which the two say other permissions or another form, sorted.
+    told_apart: Vec<&'a [u8]>,
+    /// Whether files of which nothing is said have other permissions on the other side.
+    usual_differs: bool,
+    /// Pairs below which nothing differs, and of whose paths nothing is said.
+    unchanged: HashSet<Pair>,
+    /// What the lines of the open folders take in memory.
+    open_bytes: u64,
+    take: &'a mut dyn FnMut(FileChange) -> Result<()>,
+}
+
+impl<'a> Comparison<'a> {
+    pub(super) fn new(
+        objects: &'a Objects,
+        trees: &'a mut HeldTrees,
+        before: Option<&'a Side>,
+        after: &'a Side,
+        take: &'a mut dyn FnMut(FileChange) -> Result<()>,
+    ) -> Comparison<'a> {
+        let (mut told_apart, mut usual_differs) = (Vec::new(), false);
+        if let Some(before) = before {
+            let (was, is) = (&before.permissions, &after.permissions);
+            told_apart.extend(apart(was.others(), is.others()).chain(apart(&before.forms, &after.forms)));
+            told_apart.sort();
+            usual_differs = !was.is_usual_same_for_files(is);
+        }
+        let unchanged = HashSet::new();
+        Comparison {
+            objects,
+            trees,
+            before,
+            after,
+            told_apart,
+            usual_differs,
+            unchanged,
+            open_bytes: 0,
+            take,
+        }
+    }
+
+    /// Walks through all folders that may differ, and hands on what does.
+    pub(super) fn run(mut self) -> Result<()> {
+        let pair = (self.before.map(|side| side.tree), Some(self.after.tree));
+        self.folder(b"", pair).map(drop)
+    }
+
+    /// Compares a folder, and returns whether anything differs in it.
+    fn folder(&mut self, path: &[u8], pair: Pair) -> Result<bool> {
+        let (before, after) = pair;
+        if before == after && !self.usual_differs && !is_any_below(&self.told_apart, |path| path, path) {
+            return Ok(false);
+        }
+        let sides = self.before.into_iter().chain([self.after]);
+        let nothing_told = !sides.into_iter().any(|side| side.is_any_told_below(path));
+        if nothing_told && self.unchanged.contains(&pair) {
+            return Ok(false);
+        }
+        if is_too_deep(path) || path.len() > PATH_BYTES_MAX {
+            return Err(self.too_deep(path, pair));
+        }
+        let mut read = |tree: Option<ObjectId>| match tree {
+            Some(tree) => self.trees.lines(self.objects, tree, path),
+            None => Ok((Vec::new(), 0)),
+        };
+        let ((before, before_bytes), (after, after_bytes)) = (read(before)?, read(after)?);
+        let bytes = before_bytes + after_bytes;
+        self.open_bytes += bytes;
+        if self.open_bytes > OPEN_BYTES_MAX {
+            return Err(self.too_deep(path, pair));
+        }
+        let differs = self.lines(path, before, after)?;
+        self.open_bytes -= bytes;
+        if nothing_told && !differs {
+            if self.unchanged.len() >= UNCHANGED_MAX {
+                self.unchanged.clear();
+            }
+            self.unchanged.insert(pair);
+        }
+        Ok(differs)
+    }
+
+    fn too_deep(&self, path: &[u8], (before, after): Pair) -> Error {
+        let shown: String = told(path).chars().take(1000).collect();
+        Error::Object {
+            path: self.objects.path(after.or(before).unwrap_or_default()),
+            reason: format!("too many or too large folders in one another at `{shown}`"),
+        }
+    }
+
+    /// Compares what is in a folder, name by name.
+    fn lines(&mut self, folder: &[u8], before: Vec<Line>, after: Vec<Line>) -> Result<bool> {
+        let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
+        let mut differs = false;
+        loop {
+            let order = match (before.peek(), after.peek()) {
+                (None, None) => return Ok(differs),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(was), Some(is)) => was.key.cmp(&is.key),
+            };
+            let was = before.next_if(|_| order.is_le()).map(|line| line.entry);
+            let is = after.next_if(|_| order.is_ge()).map(|line| line.entry);
+            let Some(entry) = was.as_ref().or(is.as_ref()) else { return Ok(differs) };
+            let path = join(folder, &entry.name);
+            // A key tells a folder from a file, so that equal keys are of two folders or of two files.
+            differs |= match entry.mode {
+                GitMode::Folder => self.folder(&path, (was.map(|was| was.id), is.map(|is| is.id)))?,
+                _ => self.file(&path, was.as_ref(), is.as_ref())?,
+            };
+        }
+    }
+
+    fn file(&mut self, path: &[u8], was: Option<&TreeEntry>, is: Option<&TreeEntry>) -> Result<bool> {
+        let before = was.zip(self.before).map(|(entry, side)| side.file(path, entry));
+        let after = is.map(|entry| self.after.file(path, entry));
+        if before == after {
+            return Ok(false);
+        }
+        let kind = match (before, after) {
+            (None, _) => ChangeKind::Created,
+            (_, None) => ChangeKind::Removed,
+            _ => ChangeKind::Modified,
+        };
+        let facts = |file: Option<File>| file.map(|file| file.facts(self.objects, path)).transpose();
+        let change = FileChange { path: shown(path), kind, before: facts(before)?, after: facts(after)? };
+        (self.take)(change)?;
+        Ok(true)
+    }
+}
+
+/// The paths that only one of two sorted lists has, or for which they have different values.
+fn apart<'a, T: PartialEq>(
+    left: &'a [(Vec<u8>, T)],
+    right: &'a [(Vec<u8>, T)],
+) -> impl Iterator<Item = &'a [u8]> {
+    let has = |list: &'a [(Vec<u8>, T)], (path, value): &(Vec<u8>, T)| {
+        let at = list.binary_search_by(|(other, _)| other.cmp(path));
+        at.ok().and_then(|at| list.get(at)).is_some_and(|(_, other)| other == value)
+    };
+    let of_left = left.iter().filter(move |line| !has(right, line));
+    let of_right = right.iter().filter(move |line| !has(left, line));
+    of_left.chain(of_right).map(|(path, _)| path.as_slice())
+}
+
+/// Whether one of the sorted paths of a list is below a folder.
+fn is_any_below<T>(list: &[T], path: impl Fn(&T) -> &[u8], folder: &[u8]) -> bool {
+    let below = if folder.is_empty() { Vec::new() } else { [folder, b"/"].concat() };
+    let at = list.partition_point(|one| path(one) < below.as_slice());
+    list.get(at).is_some_and(|one| path(one).starts_with(&below))
+}
+
+/// Says of which file or folder of the workspace an object is.
+fn within(error: Error, what: &str, path: &[u8]) -> Error {
+    match error {
+        Error::Object { path: object, reason } => {
+            Error::Object { path: object, reason: format!("the {what} `{}`: {reason}", told(path)) }
+        }
+        error => error,
+    }
+}
