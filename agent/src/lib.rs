@@ -11,7 +11,7 @@
 //! | [`main_loop`] | requests, each with a session, a prompt and a checkpoint |
 //! | [`shortening`] | what a provider is sent in place of a part of a long conversation |
 //! | `claude` | a client of the Claude Code program, and an adapter that evaluates prompts with it (feature `claude`) |
-//! | [`persistence`] | tasks that depend on each other, for work of many days |
+//! | `persistence` | work of many days: tasks, checkpoints, files, validation and recovery (feature `persistence`) |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |
@@ -41,6 +41,7 @@ pub mod events;
 pub mod inner_loop;
 mod json_size;
 pub mod main_loop;
+#[cfg(feature = "persistence")]
 pub mod persistence;
 pub mod prompt;
 pub mod provider;

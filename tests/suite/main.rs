@@ -12,7 +12,6 @@ mod following;
 mod fuzz;
 mod laws;
 mod pairing;
-mod persistence;
 mod private;
 mod processes;
 mod proportion;

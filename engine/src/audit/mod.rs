@@ -3,9 +3,10 @@
 //! A [`LogReader`] opens a session's folder, in a store or copied from one. It opens files for reading only,
 //! takes no lock, and judges damage by the rules of opening. A [`Follower`] hands over the records of a log
 //! while it is written. Nothing here writes. Only replays of reducers and of versions ([`LogReader::replay_reducers`],
-//! [`replay_versions`]) decode events and items as a host's types.
+//! [`replay_versions`]), and whoever asks for it ([`StateReader::items`], [`RecordedEvent::read`]), decode events and items as a host's types.
 
 mod along;
+mod contents;
 mod conversations;
 mod export;
 mod follow;
@@ -45,6 +46,10 @@ use crate::storage::{FileStorage, Storage};
 
 pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
+pub use contents::{
+    Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
+    RecordedObservation,
+};
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};

@@ -309,18 +309,25 @@ impl Conversation {
 
     /// Returns the messages as they were recorded, in the order of their records.
     pub fn messages(&self) -> Vec<ConversationMessage> {
+        self.recorded_messages().into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// Returns the [messages as they were recorded](Conversation::messages), each with its record.
+    pub fn recorded_messages(&self) -> Vec<(SequenceNumber, ConversationMessage)> {
         let mut calls = BTreeMap::new();
         let mut messages = Vec::new();
         for entry in &self.entries {
+            let sequence = entry.sequence;
             match &entry.content {
-                EntryContent::Input { message, .. } => messages.push(message.clone()),
+                EntryContent::Input { message, .. } => messages.push((sequence, message.clone())),
                 EntryContent::Answer { message, .. } => {
-                    calls.insert(entry.sequence, message);
-                    messages.push(message.clone());
+                    calls.insert(sequence, message);
+                    messages.push((sequence, message.clone()));
                 }
                 EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
                     let closed = closing(entry).filter(|_| calls.contains_key(&origin.answer));
-                    messages.extend(closed.map(|(_, closed)| self.result(&calls, *origin, &closed)));
+                    let result = closed.map(|(_, closed)| self.result(&calls, *origin, &closed));
+                    messages.extend(result.map(|message| (sequence, message)));
                 }
                 _ => {}
             }

@@ -170,6 +170,12 @@ pub(crate) fn decode_event<E: Event>(
     Ok(Arc::new(decode::<E>(&Versioned::event::<E>(), version, sequence, recorded)?))
 }
 
+/// Decodes an event of whichever place as the host's type.
+pub(crate) fn read_event<E: Event>(version: u32, sequence: SequenceNumber, bytes: &[u8]) -> Result<E> {
+    decode::<E>(&Versioned::event::<E>(), version, sequence, Recorded::Elsewhere(bytes))
+        .map_err(|error| *error)
+}
+
 /// Decodes an event and appends it to the items of a slice, as the first item of its record.
 pub(crate) fn append_event<E: Event>(
     rows: &mut Rows,

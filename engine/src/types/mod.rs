@@ -22,7 +22,7 @@ pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
 pub(crate) use event::{
     Decoded, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
-    encode_into,
+    encode_into, read_event,
 };
 pub(crate) use reducer::{NewItem, NewItems, SliceEffect, new_items, resolve_op};
 pub(crate) use registry::{DecodeItem, Decoder, EventTypes, Reduce, ReduceCall, SliceTypes, TAIL_ITEMS};

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Blocks, ConversationScope, ScopeFields, len};
 use crate::body::Payload;
 use crate::body::fields::{FieldWriter, bad, list, required, walk, walk_map};
@@ -53,7 +55,7 @@ pub struct AnsweredCall<'a> {
 }
 
 /// Counts the tokens of one request, as the provider said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Tokens of the messages that were sent, those that the provider read from its cache or wrote into it left out.
     pub input: u64,

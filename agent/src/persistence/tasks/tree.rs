@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, StateReader};
 use foldlog::{Result, SequenceNumber, Session, SessionTypes};
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,15 @@ impl TaskTreeState {
     /// [`Decode`](foldlog::Error::Decode) if a task cannot be read, and the errors of reading a log.
     pub fn at(log: &LogReader, position: impl Into<SequenceNumber>) -> Result<TaskTreeState> {
         let types = declare(SessionTypes::builder()).build()?;
-        let tasks = log.state_reader_at(position)?.items::<Tasks>(&types)?;
+        TaskTreeState::of_slices(&log.state_reader_at(position)?, &types)
+    }
+
+    /// Reads the tasks of a log's slices.
+    pub(in crate::persistence) fn of_slices(
+        slices: &StateReader,
+        types: &SessionTypes,
+    ) -> Result<TaskTreeState> {
+        let tasks = slices.items::<Tasks>(types)?;
         Ok(TaskTreeState::from_tasks(tasks.iter().map(|task| Task::clone(task))))
     }
 

@@ -1,0 +1,312 @@
+//! All that a session is at a position, in nine parts.
+//!
+//! No part is kept anywhere but in the log: parts that a host tells of are slices, folded from its events, and the others
+//! are read from the records of conversations, calls and captures. So they are the same at every position for whoever reads
+//! them, and what a rollback takes back is gone from them.
+//!
+//! | part | comes from |
+//! |---|---|
+//! | `session_id`, `created_at` | the log's first record |
+//! | `last_checkpoint` | the latest [update](crate::persistence::StateUpdate) that counts |
+//! | [`SessionConfiguration`] | [`SessionConfigured`] |
+//! | [`TaskTreeState`] | the four events of tasks |
+//! | [`ClaudeContextState`] | records of conversations and adapter states |
+//! | [`FileSystemState`] | captures of workspaces; [`ArtifactBuilt`], [`DependenciesResolved`], [`GitObserved`] |
+//! | [`ExecutionLogState`] | [`ExecutionLogged`], [`RecoveryAction`], changes of tasks, ends of calls, requests and replies |
+//! | [`ResourceUsageState`] | answers, ends of calls, [`PromptExecuted`](crate::events::PromptExecuted) |
+//!
+//! # Invariants
+//!
+//! 1. Equal logs have equal states, byte for byte in JSON: every map is ordered.
+//! 2. Reading a state writes nothing and takes no lock.
+
+mod claude_context;
+mod configuration;
+mod execution_logs;
+mod file_system;
+mod git;
+mod resource_usage;
+pub(super) mod walk;
+
+use chrono::{DateTime, Utc};
+use foldlog::audit::LogReader;
+use foldlog::conversation::{Conversation, EntryContent};
+use foldlog::{Outcome, Result, SequenceNumber, SessionTypes, SessionTypesBuilder};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{TaskId, TaskTreeState, UpdateOperation};
+use walk::{At, Visitor, walk};
+
+pub use claude_context::{
+    ClaudeContextState, ContextWindow, ConversationHistory, ModelConfiguration, RateLimitState,
+    RecordedConversation, RefusedRequest, UsageTracking, UsedTokens,
+};
+pub use configuration::{Configurations, SessionConfiguration, SessionConfigured};
+pub use execution_logs::{
+    ErrorEntry, ExecutionLog, ExecutionLogState, ExecutionLogged, Happened, Interaction, InteractionKind,
+    LogEntry, LogLevel, RecoveryAction, RecoveryActions,
+};
+pub use file_system::{
+    ArtifactBuilt, ArtifactKind, Artifacts, BuildArtifact, DependenciesResolved, DependencyResolution,
+    FileModification, FileSystemState, GitObserved, GitStates, NotCompared, Resolutions, ResolvedDependency,
+    WorkspaceSnapshot,
+};
+pub use git::GitState;
+pub use resource_usage::ResourceUsageState;
+pub use walk::WorkspaceStores;
+
+/// Holds all that a session is at a position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionState {
+    /// Id of the session.
+    pub session_id: Uuid,
+    /// Time of its first record.
+    pub created_at: DateTime<Utc>,
+    /// Time of the latest update that counts; of the first record where there is none.
+    pub last_checkpoint: DateTime<Utc>,
+    /// What the host says of it.
+    pub configuration: SessionConfiguration,
+    /// Its tasks.
+    pub task_tree: TaskTreeState,
+    /// Its conversations.
+    pub claude_context: ClaudeContextState,
+    /// Its files.
+    pub file_system: FileSystemState,
+    /// What happened.
+    pub execution_logs: ExecutionLogState,
+    /// What it has cost.
+    pub resource_usage: ResourceUsageState,
+}
+
+/// Names the parts of a [`SessionState`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateComponent {
+    /// Id and times.
+    Session,
+    /// [`SessionConfiguration`].
+    Configuration,
+    /// [`TaskTreeState`].
+    TaskTree,
+    /// [`ClaudeContextState`].
+    ClaudeContext,
+    /// [`FileSystemState`].
+    FileSystem,
+    /// [`ExecutionLogState`].
+    ExecutionLogs,
+    /// [`ResourceUsageState`].
+    ResourceUsage,
+}
+
+impl StateComponent {
+    /// Lists all parts.
+    pub const ALL: [StateComponent; 7] = [
+        StateComponent::Session,
+        StateComponent::Configuration,
+        StateComponent::TaskTree,
+        StateComponent::ClaudeContext,
+        StateComponent::FileSystem,
+        StateComponent::ExecutionLogs,
+        StateComponent::ResourceUsage,
+    ];
+
+    /// Returns the part's name in output and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            StateComponent::Session => "session",
+            StateComponent::Configuration => "configuration",
+            StateComponent::TaskTree => "task_tree",
+            StateComponent::ClaudeContext => "claude_context",
+            StateComponent::FileSystem => "file_system",
+            StateComponent::ExecutionLogs => "execution_logs",
+            StateComponent::ResourceUsage => "resource_usage",
+        }
+    }
+}
+
+/// Declares the slices and events of all parts beside tasks.
+pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
+    execution_logs::declare(file_system::declare(configuration::declare(types)))
+}
+
+/// Reads the conversations of a log as they were at a position, in the order of their first records.
+pub(super) fn conversations(log: &LogReader, position: SequenceNumber) -> Result<Vec<Conversation>> {
+    let evaluations = log.evaluations_at(position);
+    let read = |id: &foldlog::SmolStr| log.conversation_at(id, position).transpose();
+    evaluations.iter().filter_map(read).collect()
+}
+
+impl SessionState {
+    /// Makes the state of a session of which nothing is known.
+    pub fn empty(session_id: Uuid, created_at: DateTime<Utc>) -> SessionState {
+        SessionState {
+            session_id,
+            created_at,
+            last_checkpoint: created_at,
+            configuration: SessionConfiguration::default(),
+            task_tree: TaskTreeState::default(),
+            claude_context: ClaudeContextState::default(),
+            file_system: FileSystemState::default(),
+            execution_logs: ExecutionLogState::default(),
+            resource_usage: ResourceUsageState::default(),
+        }
+    }
+
+    /// Reads the state of a log as it was at a position.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record,
+    /// [`Decode`](foldlog::Error::Decode) if an item or an event cannot be read, and the errors of reading a log.
+    pub fn at(
+        log: &LogReader,
+        position: impl Into<SequenceNumber>,
+        stores: &WorkspaceStores,
+    ) -> Result<SessionState> {
+        let position = position.into();
+        let types = super::declare(SessionTypes::builder()).build()?;
+        let slices = log.state_reader_at(position)?;
+        let conversations = conversations(log, position)?;
+        let mut reading = Reading::default();
+        walk(log, position, stores, &conversations, &mut reading)?;
+        let mut state = SessionState::empty(log.opened().session, reading.first.unwrap_or_default());
+        state.last_checkpoint = reading.last_update.unwrap_or(state.created_at);
+        let configured = slices.items::<Configurations>(&types)?;
+        state.configuration = configured.last().map(|one| one.configuration.clone()).unwrap_or_default();
+        state.task_tree = TaskTreeState::of_slices(&slices, &types)?;
+        state.claude_context = ClaudeContextState::of(&conversations, &log.adapter_states_at(position)?);
+        state.file_system = reading.files;
+        for built in slices.items::<Artifacts>(&types)? {
+            state.file_system.build_artifacts.insert(built.artifact.name.clone(), built.artifact.clone());
+        }
+        let resolved = slices.items::<Resolutions>(&types)?;
+        let resolved = resolved.last().map(|one| one.resolution.clone());
+        state.file_system.dependency_resolution = resolved.unwrap_or_default();
+        state.file_system.git_state = slices.items::<GitStates>(&types)?.last().map(|one| one.git.clone());
+        state.execution_logs = reading.logs;
+        state.execution_logs.add_interactions(&conversations);
+        let actions = slices.items::<RecoveryActions>(&types)?;
+        state.execution_logs.recovery_actions = actions.iter().map(|one| (**one).clone()).collect();
+        state.resource_usage = reading.usage;
+        state.resource_usage.add_requests(&conversations);
+        Ok(state)
+    }
+}
+
+/// Collects what a walk along the log finds.
+#[derive(Default)]
+struct Reading {
+    first: Option<DateTime<Utc>>,
+    last_update: Option<DateTime<Utc>>,
+    files: FileSystemState,
+    logs: ExecutionLogState,
+    usage: ResourceUsageState,
+}
+
+impl Visitor for Reading {
+    fn record(&mut self, at: At<'_>) {
+        let first = *self.first.get_or_insert(at.time);
+        let usage = &mut self.usage;
+        usage.records += 1;
+        usage.log_bytes += at.record.len();
+        let elapsed = at.time.signed_duration_since(first).num_microseconds().unwrap_or_default();
+        usage.elapsed_us = usage.elapsed_us.max(u64::try_from(elapsed).unwrap_or_default());
+    }
+
+    fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
+        self.last_update = Some(at.time);
+        if let UpdateOperation::FileModified { modification } = operation {
+            self.files.file_modifications.push(modification);
+        }
+    }
+
+    fn captured(&mut self, workspace: &str, snapshot: WorkspaceSnapshot) {
+        self.files.workspace_snapshot.insert(workspace.to_owned(), snapshot);
+    }
+
+    fn not_compared(&mut self, what: NotCompared) {
+        self.files.not_compared.push(what);
+    }
+
+    fn happened(&mut self, task: Option<&TaskId>, entry: LogEntry) {
+        match task {
+            Some(task) => self.logs.tasks.entry(task.clone()).or_default().push(entry),
+            None => self.logs.system_events.push(entry),
+        }
+    }
+
+    fn error(&mut self, entry: ErrorEntry) {
+        self.logs.errors.push(entry);
+    }
+
+    fn tool_ended(&mut self, outcome: Outcome, elapsed_us: u64) {
+        self.usage.tool_runs += 1;
+        self.usage.tool_time_us += elapsed_us;
+        if !matches!(outcome, Outcome::Committed | Outcome::Suspended) {
+            self.usage.failed_tool_runs += 1;
+        }
+    }
+
+    fn cost(&mut self, micros: u64) {
+        self.usage.cost_micros += micros;
+    }
+}
+
+impl ExecutionLogState {
+    /// Adds the requests of conversations, and what was replied to them.
+    fn add_interactions(&mut self, conversations: &[Conversation]) {
+        for conversation in conversations {
+            let evaluation_id = conversation.evaluation_id();
+            for entry in conversation.entries().iter().chain(conversation.abandoned()) {
+                let interaction = |kind, request, model, request_id, outcome| Interaction {
+                    sequence: entry.sequence,
+                    at: entry.time,
+                    evaluation_id: evaluation_id.to_owned(),
+                    kind,
+                    request,
+                    model,
+                    request_id,
+                    outcome,
+                };
+                match entry.content.clone() {
+                    EntryContent::Request { model, .. } => {
+                        let kind = InteractionKind::Request;
+                        self.interactions.push(interaction(kind, None, model, None, None));
+                    }
+                    EntryContent::Answer { request, stop, model, request_id, .. } => {
+                        let kind = InteractionKind::Answer;
+                        self.interactions.push(interaction(kind, request, model, request_id, stop));
+                    }
+                    EntryContent::RequestFailed { request, cause, message, .. } => {
+                        let outcome = Some(format!("{cause}: {message}"));
+                        let kind = InteractionKind::Failure;
+                        self.interactions.push(interaction(kind, Some(request), None, None, outcome));
+                        let (sequence, at) = (entry.sequence, entry.time);
+                        let (task, tool, cause) = (None, None, Some(cause));
+                        self.errors.push(ErrorEntry { sequence, at, task, tool, cause, message });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.interactions.sort_by_key(|one| one.sequence);
+        self.errors.sort_by_key(|one| one.sequence);
+    }
+}
+
+impl ResourceUsageState {
+    /// Counts the requests of conversations and their tokens.
+    fn add_requests(&mut self, conversations: &[Conversation]) {
+        for conversation in conversations {
+            self.tokens = self.tokens.plus(conversation.usage());
+            for entry in conversation.entries().iter().chain(conversation.abandoned()) {
+                match entry.content {
+                    EntryContent::Request { .. } => self.requests += 1,
+                    EntryContent::RequestFailed { .. } => self.failed_requests += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+}

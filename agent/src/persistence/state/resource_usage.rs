@@ -1,0 +1,29 @@
+//! What a session has cost.
+
+use foldlog::conversation::TokenUsage;
+use serde::{Deserialize, Serialize};
+
+/// Holds what a session has cost so far, what a rollback has abandoned included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceUsageState {
+    /// Tokens of all requests.
+    pub tokens: TokenUsage,
+    /// Cost in millionths of the host's currency, as far as providers said it.
+    pub cost_micros: u64,
+    /// Number of requests that were sent.
+    pub requests: u64,
+    /// Number of requests that failed.
+    pub failed_requests: u64,
+    /// Number of tool runs that ended.
+    pub tool_runs: u64,
+    /// Number of those that did not succeed.
+    pub failed_tool_runs: u64,
+    /// Time that tools ran, in microseconds.
+    pub tool_time_us: u64,
+    /// Time between the first record and the last, in microseconds.
+    pub elapsed_us: u64,
+    /// Number of records.
+    pub records: u64,
+    /// Length of what the records hold, in bytes, the objects that they name left out.
+    pub log_bytes: u64,
+}

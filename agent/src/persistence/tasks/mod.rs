@@ -1,0 +1,55 @@
+//! Tasks: one keyed slice over four events, read at any position.
+//!
+//! Tasks are items of the slice [`Tasks`], folded from four events, so that they survive a kill, are rolled back with the
+//! rest, and can be read at any position without the host.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `id` | [`TaskId`] |
+//! | `task` | [`Task`], its status and its dependencies |
+//! | `updates` | the events, and when they are refused |
+//! | `tree` | [`TaskTreeState`]: all tasks of a position, as a tree and as a graph |
+//! | `schedule` | [`SchedulingState`]: which task is next, and what the others wait for |
+//!
+//! # Events
+//!
+//! | event | changes | is refused if |
+//! |---|---|---|
+//! | [`TaskCreated`] | adds a task, which is pending | its id is taken; its parent or a task that it depends on is missing, or itself; it depends on one task twice; its parent has ended |
+//! | [`TaskStatusChanged`] | the status of a task | there is no such task, its status is another one than `old_status`, the table below has no such transition, or it would start before a task that it requires has ended well |
+//! | [`TaskModified`] | title, description, priority, parent or fields of a task | there is no such task, its new parent is missing or stands below it |
+//! | [`DependencyAdded`] | what a task depends on | a task is missing, depends on the other one already, or the dependency would close a cycle |
+//!
+//! A refusal names what contradicts the event, and records nothing.
+//!
+//! # Transitions
+//!
+//! | from | to |
+//! |---|---|
+//! | pending | in progress, blocked, skipped, cancelled |
+//! | blocked | pending, skipped, cancelled |
+//! | in progress | completed, failed, blocked, pending, cancelled |
+//! | failed | pending, skipped, cancelled |
+//! | completed, skipped, cancelled | - |
+//!
+//! # Invariants
+//!
+//! 1. Parents, and the tasks that a task depends on, exist.
+//! 2. Parents make no cycle, and neither do dependencies.
+//! 3. Tasks are numbered without gaps in the order of their creation.
+//! 4. The same events make the same bytes.
+
+mod id;
+mod schedule;
+mod task;
+mod tree;
+mod updates;
+
+pub use id::{InvalidTaskId, TASK_ID_BYTES_MAX, TaskId};
+pub use schedule::{BlockedTask, SchedulingState, Waits};
+pub use task::{Dependency, DependencyType, Task, TaskStatus};
+pub use tree::TaskTreeState;
+pub(super) use updates::declare;
+pub use updates::{
+    DependencyAdded, NewTask, TaskChanges, TaskCreated, TaskModified, TaskStatusChanged, Tasks,
+};

@@ -1,0 +1,279 @@
+//! Events and calls of a log in their order, each with what a host's types make of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::{
+    Action, CallOrigin, Cause, Dispatch, Observed, Outcome, Payload, ResourceSnapshot, ToolBegin, ToolEnd,
+};
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::record::Names;
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
+use serde::de::DeserializeOwned;
+
+use super::LogReader;
+use crate::error::{Error, Result};
+use crate::types::{Event, read_event};
+
+/// Holds a record as [`LogReader::contents`] hands it on.
+#[derive(Debug)]
+pub struct Recorded<'a> {
+    /// Sequence number of the record.
+    pub sequence: SequenceNumber,
+    /// Time of the record.
+    pub time: DateTime<Utc>,
+    /// What the record holds.
+    pub content: RecordedContent,
+    record: &'a Record<'a>,
+}
+
+/// Holds what of a record a reader of events and calls wants to know.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RecordedContent {
+    /// An event was dispatched.
+    Event(RecordedEvent),
+    /// A run of a tool began.
+    CallBegun(RecordedBegin),
+    /// A run of a tool ended.
+    CallEnded(RecordedEnd),
+    /// A value from outside was recorded.
+    Observed(RecordedObservation),
+    /// Any other record.
+    Other(Kind),
+}
+
+/// Holds an event that was dispatched.
+#[derive(Debug)]
+pub struct RecordedEvent {
+    /// Name of the event.
+    pub name: String,
+    /// Version at which it was recorded.
+    pub version: u32,
+    sequence: SequenceNumber,
+    bytes: Arc<[u8]>,
+}
+
+/// Holds a value from outside.
+#[derive(Debug)]
+pub struct RecordedObservation {
+    /// Name of the observation.
+    pub name: String,
+    sequence: SequenceNumber,
+    bytes: Arc<[u8]>,
+}
+
+/// Holds the begin of a tool's run.
+#[derive(Debug)]
+pub struct RecordedBegin {
+    /// Operation: the sequence number of its first begin.
+    pub operation: OperationId,
+    /// Operation within which it runs.
+    pub parent: Option<OperationId>,
+    /// Name of the tool.
+    pub tool: String,
+    /// Id that the provider gave the call.
+    pub call_id: Option<String>,
+    /// Answer that asked for the call.
+    pub origin: Option<CallOrigin>,
+    /// Whether the tool only reads.
+    pub reads_only: bool,
+    /// What each resource was before the run.
+    pub before: RecordedCaptures,
+}
+
+/// Holds the end of a tool's run.
+#[derive(Debug)]
+pub struct RecordedEnd {
+    /// Sequence number of the begin.
+    pub begin: SequenceNumber,
+    /// Operation: the sequence number of its first begin.
+    pub operation: OperationId,
+    /// Name of the tool.
+    pub tool: String,
+    /// Id that the provider gave the call.
+    pub call_id: Option<String>,
+    /// How the run ended.
+    pub outcome: Outcome,
+    /// Why it failed.
+    pub cause: Option<Cause>,
+    /// Text for the model.
+    pub shown: Option<String>,
+    /// Duration of the run in microseconds.
+    pub elapsed_us: u64,
+    /// What each resource was after the run, where the record says so.
+    pub after: RecordedCaptures,
+}
+
+/// Holds captures of resources as a record holds them.
+#[derive(Debug, Default)]
+pub struct RecordedCaptures {
+    sequence: SequenceNumber,
+    of_each: BTreeMap<String, Arc<[u8]>>,
+}
+
+impl RecordedCaptures {
+    /// Returns the names of the resources, in ascending order. Resources whose captures end with their process are left out.
+    pub fn resources(&self) -> impl Iterator<Item = &str> {
+        self.of_each.keys().map(String::as_str)
+    }
+
+    /// Reads the capture of a resource; `None` if the record has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`] if the capture is no `T`.
+    pub fn get<T: DeserializeOwned>(&self, resource: &str) -> Result<Option<T>> {
+        let Some(bytes) = self.of_each.get(resource) else { return Ok(None) };
+        read(resource, self.sequence, bytes).map(Some)
+    }
+}
+
+impl RecordedEvent {
+    /// Reads the event as the host's type, brought up to date; `None` if it is another event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`] if the event cannot be read or brought up to date, [`Error::NewerVersion`] if a later version of
+    /// the host recorded it.
+    pub fn read<E: Event>(&self) -> Result<Option<E>> {
+        if self.name != E::NAME {
+            return Ok(None);
+        }
+        read_event(self.version, self.sequence, &self.bytes).map(Some)
+    }
+}
+
+impl RecordedObservation {
+    /// Reads the value as the host's type.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`] if the value is no `T`.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
+        read(&self.name, self.sequence, &self.bytes)
+    }
+}
+
+impl Recorded<'_> {
+    /// Returns the length of what the record holds, in bytes, the objects that it names left out.
+    pub fn len(&self) -> u64 {
+        self.record.body.len() as u64
+    }
+
+    /// Returns whether the record holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.record.body.is_empty()
+    }
+
+    /// Returns the BLAKE3 of what the record holds: its number, kind, time and body, as a [seal](crate::audit) covers them.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut digest = SegmentDigest::new();
+        self.update(&mut digest);
+        digest.finish()
+    }
+
+    fn update(&self, digest: &mut SegmentDigest) {
+        digest.update(self.record.sequence, self.record.kind, self.record.time_us, self.record.body);
+    }
+}
+
+fn read<T: DeserializeOwned>(name: &str, sequence: SequenceNumber, bytes: &[u8]) -> Result<T> {
+    let bad = |error: foldlog_codec::Error| {
+        let reason = error.to_string();
+        Error::Decode { name: name.to_owned(), sequence, reason }
+    };
+    msgpack::from_slice(bytes).map_err(bad)
+}
+
+impl LogReader {
+    /// Hands each record from `from` through `through` to `visit`, in order, with its event, its call, or its observation.
+    /// Records that a rollback has abandoned are among them: [`live_path`](LogReader::live_path) tells them apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Inconsistent`] if the body of a record cannot be read, [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Io`] if the log can no longer be read; the error of `visit`.
+    pub fn contents(
+        &self,
+        from: impl Into<SequenceNumber>,
+        through: impl Into<SequenceNumber>,
+        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let names = self.names();
+        self.records(from, through, |record| {
+            let content = self.content_of(record, &names)?;
+            let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
+            visit(Recorded { sequence: record.sequence, time, content, record })
+        })
+    }
+
+    fn content_of(&self, record: &Record<'_>, names: &Names) -> Result<RecordedContent> {
+        let sequence = record.sequence;
+        let bad = Error::unread(sequence);
+        let content = match record.kind {
+            Kind::DISPATCH => match Dispatch::decode(record.body).map_err(bad)?.action {
+                Action::Event { event, data } => {
+                    let declared = names.events.get(&event).cloned();
+                    let (name, version) = declared.unwrap_or_else(|| (format!("#{event}"), 0));
+                    let bytes = self.payload(data)?;
+                    RecordedContent::Event(RecordedEvent { name, version, sequence, bytes })
+                }
+                _ => RecordedContent::Other(record.kind),
+            },
+            Kind::OBSERVED => {
+                let Observed { name, data, .. } = Observed::decode(record.body).map_err(bad)?;
+                let bytes = self.payload(data)?;
+                RecordedContent::Observed(RecordedObservation { name, sequence, bytes })
+            }
+            Kind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(record.body).map_err(bad)?;
+                RecordedContent::CallBegun(RecordedBegin {
+                    operation: begin.again.unwrap_or(OperationId::from(sequence)),
+                    parent: begin.parent,
+                    tool: begin.tool.into_owned(),
+                    call_id: begin.call_id.map(|id| id.into_owned()),
+                    origin: begin.origin,
+                    reads_only: begin.reads_only,
+                    before: self.captures(sequence, begin.resources)?,
+                })
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(record.body).map_err(bad)?;
+                let shown = end.shown.map(|shown| self.text(sequence, shown)).transpose()?;
+                RecordedContent::CallEnded(RecordedEnd {
+                    begin: end.begin,
+                    operation: end.operation(),
+                    tool: end.tool.into_owned(),
+                    call_id: end.call_id.map(|id| id.into_owned()),
+                    outcome: end.outcome,
+                    cause: end.cause,
+                    shown,
+                    elapsed_us: end.elapsed_us,
+                    after: self.captures(sequence, end.resources)?,
+                })
+            }
+            kind => RecordedContent::Other(kind),
+        };
+        Ok(content)
+    }
+
+    fn text(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
+        read("shown", sequence, &self.payload(payload)?)
+    }
+
+    fn captures(
+        &self,
+        sequence: SequenceNumber,
+        resources: Vec<ResourceSnapshot<'_>>,
+    ) -> Result<RecordedCaptures> {
+        let mut of_each = BTreeMap::new();
+        for ResourceSnapshot { resource, snapshot } in resources {
+            if let Some(snapshot) = snapshot {
+                of_each.insert(resource.into_owned(), self.payload(snapshot)?);
+            }
+        }
+        Ok(RecordedCaptures { sequence, of_each })
+    }
+}
