@@ -1,8 +1,11 @@
-//! Long-running work: tasks, and what is refused about them.
+//! Long-running work: tasks and what is refused about them, all that a session is, and what is kept of it beside its log.
 
+mod agent;
 mod laws;
+mod state;
 mod tasks;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldlog::storage::MemoryStorage;

@@ -15,6 +15,12 @@ impl LogReader {
         self.outline.conversations.evaluations_at(self.at_most(position.into()))
     }
 
+    /// Returns the ids of all evaluations whose conversation had begun when the record at `position` had been written, those
+    /// that a rollback has abandoned since included, in the order of their first records.
+    pub fn evaluations_through(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
+        self.outline.conversations.evaluations_through(self.at_most(position.into()))
+    }
+
     /// Returns the conversation of an evaluation as it was when the record at `position` had been written. `None` if
     /// there was none.
     ///

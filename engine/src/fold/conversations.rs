@@ -425,12 +425,22 @@ impl Conversations {
     /// Returns the ids of the evaluations with a conversation that counts at `position`, in the order of their first records.
     pub(crate) fn evaluations_at(&self, position: SequenceNumber) -> Vec<SmolStr> {
         let live = self.live_at(position);
+        self.evaluations_with(|sequence, entry| live.holds(sequence, entry))
+    }
+
+    /// Returns the ids of the evaluations with a conversation that had begun by `position`, in the order of their first
+    /// records, those that no longer count included.
+    pub(crate) fn evaluations_through(&self, position: SequenceNumber) -> Vec<SmolStr> {
+        self.evaluations_with(|sequence, _| sequence <= position)
+    }
+
+    fn evaluations_with(&self, counts: impl Fn(SequenceNumber, &ConversationEntry) -> bool) -> Vec<SmolStr> {
         let mut found = vec![false; self.inner.evaluations.len()];
         for (sequence, entry) in self.entries() {
             if entry.kind != EntryKind::AdapterState
                 && let Some(found) = found.get_mut(entry.evaluation as usize).filter(|found| !**found)
             {
-                *found = live.holds(sequence, entry);
+                *found = counts(sequence, entry);
             }
         }
         let evaluations = self.inner.evaluations.iter().zip(found);

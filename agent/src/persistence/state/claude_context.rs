@@ -172,6 +172,9 @@ impl ClaudeContextState {
         for entry in conversation.entries().iter().chain(conversation.abandoned()) {
             self.count(entry.sequence, entry.time, &entry.content);
         }
+        if conversation.entries().is_empty() {
+            return;
+        }
         self.context_windows.push(ContextWindow {
             evaluation_id: evaluation_id.clone(),
             messages: conversation.sent_messages().iter().map(|message| message.message_id).collect(),

@@ -130,9 +130,10 @@ pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
     execution_logs::declare(file_system::declare(configuration::declare(types)))
 }
 
-/// Reads the conversations of a log as they were at a position, in the order of their first records.
+/// Reads the conversations of a log as they were at a position, in the order of their first records, those of which nothing
+/// counts included.
 pub(super) fn conversations(log: &LogReader, position: SequenceNumber) -> Result<Vec<Conversation>> {
-    let evaluations = log.evaluations_at(position);
+    let evaluations = log.evaluations_through(position);
     let read = |id: &foldlog::SmolStr| log.conversation_at(id, position).transpose();
     evaluations.iter().filter_map(read).collect()
 }

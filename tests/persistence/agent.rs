@@ -1,0 +1,178 @@
+//! An agent over a real folder: tasks, a tool that writes files, a model that is scripted.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldlog::audit::LogReader;
+use foldlog::conversation::Role;
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{
+    BackgroundSync, ExecutionState, FixedClock, ResourceRegistry, SequenceNumber, Session, SessionTypes,
+    Store, StoreOptions,
+};
+use foldlog_agent::persistence::{SessionState, StateUpdate, TaskStatus, WorkspaceStores};
+use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
+use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
+
+use super::{BEGIN_US, change, create, task};
+
+#[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+pub(super) struct Written {
+    pub(super) path: String,
+    /// `None` removes the file.
+    pub(super) text: Option<String>,
+    #[serde(default)]
+    pub(super) fails: bool,
+}
+
+struct Write;
+
+impl Tool for Write {
+    const NAME: &'static str = "write";
+    const DESCRIPTION: &'static str = "Writes or removes a file.";
+    type Parameters = Written;
+    type Output = ();
+
+    fn call(&self, to_do: Written, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<dyn Filesystem>().ok_or(ToolError::failed("no workspace"))?;
+        match &to_do.text {
+            Some(text) => files.write(&to_do.path, text.as_bytes())?,
+            None => files.delete(&to_do.path)?,
+        }
+        if to_do.fails {
+            Err(ToolError::failed("the disk is on fire"))
+        } else {
+            Ok(ToolResult::ok("done", ()))
+        }
+    }
+}
+
+/// A session with its workspace, in a folder of their own.
+pub(super) struct Agent {
+    pub(super) clock: Arc<FixedClock>,
+    pub(super) store: Store,
+    pub(super) session: Session,
+    state: ExecutionState,
+    root: PathBuf,
+    calls: AtomicU64,
+}
+
+/// The types of an agent's session.
+pub(super) fn types() -> SessionTypes {
+    foldlog_agent::events::declare(foldlog_agent::persistence::declare(SessionTypes::builder()))
+        .build()
+        .unwrap()
+}
+
+pub(super) fn open_store(root: &Path) -> (Store, Arc<FixedClock>) {
+    let clock = Arc::new(FixedClock::new(BEGIN_US));
+    let options = StoreOptions {
+        clock: Arc::clone(&clock) as _,
+        seed: Some(1),
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    (Store::open_with(root.join("store"), options).unwrap(), clock)
+}
+
+impl Agent {
+    /// Begins a session beneath a folder.
+    pub(super) fn begin(root: &Path) -> Agent {
+        let (store, clock) = open_store(root);
+        let session = store.create(&types()).unwrap();
+        Agent::of(root, store, clock, session)
+    }
+
+    /// Goes on with the only session beneath a folder.
+    pub(super) fn resume(root: &Path) -> Agent {
+        let (store, clock) = open_store(root);
+        let id = store.session_ids().unwrap()[0];
+        let session = store.open_session(id, &types()).unwrap();
+        let agent = Agent::of(root, store, clock, session);
+        agent.runner().recover(&ExecuteOptions::default()).unwrap();
+        agent
+    }
+
+    fn of(root: &Path, store: Store, clock: Arc<FixedClock>, session: Session) -> Agent {
+        let workspace = root.join("workspace");
+        std::fs::create_dir_all(&workspace).unwrap();
+        let captures = session.dir().join("files");
+        let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default()).unwrap();
+        let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+        let state = ExecutionState::new(session.clone(), resources);
+        Agent { clock, store, session, state, root: root.to_owned(), calls: AtomicU64::new(0) }
+    }
+
+    pub(super) fn runner(&self) -> ToolRunner {
+        ToolRunner::new(self.state.clone(), ToolRegistry::new().with(Write))
+    }
+
+    pub(super) fn workspace(&self) -> PathBuf {
+        self.root.join("workspace")
+    }
+
+    /// Has a tool write a file, or fail after it did; returns whether it committed.
+    pub(super) fn write(&self, path: &str, text: Option<&str>, fails: bool) -> bool {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let arguments = Written { path: path.to_owned(), text: text.map(str::to_owned), fails };
+        let arguments = serde_json::to_string(&arguments).unwrap();
+        let call = ToolCall::new("write", arguments).with_id(format!("call_{number}"));
+        self.runner().execute(&call, &ExecuteOptions::default()).unwrap().success
+    }
+
+    /// Creates a task and begins to work on it.
+    pub(super) fn start(&self, name: &str) {
+        create(&self.session, task(name)).unwrap();
+        change(&self.session, name, (TaskStatus::Pending, TaskStatus::InProgress)).unwrap();
+    }
+
+    pub(super) fn finish(&self, name: &str) {
+        change(&self.session, name, (TaskStatus::InProgress, TaskStatus::Completed)).unwrap();
+    }
+
+    /// Asks the model something; it has a file written first.
+    pub(super) fn converse(&self, evaluation: &str, path: &str) -> String {
+        let arguments =
+            Written { path: path.to_owned(), text: Some("by the model".to_owned()), fails: false };
+        let arguments = serde_json::to_string(&arguments).unwrap();
+        let model =
+            ProviderAdapter::new(ScriptedProvider::from_fn(move |request| match request.messages.last() {
+                Some(last) if last.role == Role::Tool => ScriptedReply::text("It is written."),
+                _ => ScriptedReply::calls([("call_1", "write", arguments.as_str())]),
+            }));
+        let prompt = Prompt::text("tests", "write")
+            .with_section(MarkdownSection::new("task", "You write files."))
+            .with_tools(ToolRegistry::new().with(Write));
+        let options = EvaluateOptions {
+            evaluation_id: Some(evaluation.to_owned()),
+            messages: vec![UserMessage { id: "1".to_owned(), text: "Write the file.".to_owned() }],
+            ..EvaluateOptions::default()
+        };
+        model.evaluate(&prompt, &self.state, options).unwrap().text
+    }
+
+    pub(super) fn position(&self) -> SequenceNumber {
+        self.session.position().unwrap()
+    }
+
+    pub(super) fn log(&self) -> LogReader {
+        LogReader::open(self.session.dir()).unwrap()
+    }
+
+    pub(super) fn stores(&self) -> WorkspaceStores {
+        WorkspaceStores::beside(&self.session.dir())
+    }
+
+    /// Reads the state from the log alone.
+    pub(super) fn read(&self) -> SessionState {
+        SessionState::at(&self.log(), self.position(), &self.stores()).unwrap()
+    }
+
+    pub(super) fn updates(&self) -> Vec<StateUpdate> {
+        StateUpdate::list(&self.log(), self.position(), &self.stores()).unwrap()
+    }
+}
