@@ -84,7 +84,12 @@ fn assert_told(reader: &mut SnapshotReader, changes: &[FileChange], before: &Fil
 
 fn files(reader: &mut SnapshotReader, snapshot: &FilesystemSnapshot) -> Files {
     let mut found = Vec::new();
-    reader.files(snapshot, |path, facts| Ok(found.push((path.to_owned(), facts.clone())))).unwrap();
+    reader
+        .files(snapshot, |path, facts| {
+            found.push((path.to_owned(), facts.clone()));
+            Ok(())
+        })
+        .unwrap();
     assert!(found.is_sorted_by(|left, right| left.0 < right.0));
     found.into_iter().map(|(path, facts)| (path, read(reader, &facts))).collect()
 }
@@ -194,7 +199,10 @@ fn folders_that_hold_the_same_are_not_read() {
     let mut reader = SnapshotReader::open(bench.store());
     let mut contents = BTreeMap::new();
     reader
-        .files(&after, |path, facts| Ok(drop(contents.insert(path.to_owned(), facts.digest.clone()))))
+        .files(&after, |path, facts| {
+            contents.insert(path.to_owned(), facts.digest.clone());
+            Ok(())
+        })
         .unwrap();
     for path in ["same/deep/1", "same/2", "big/3"] {
         fs::remove_file(object(&bench, &contents[path])).unwrap();
