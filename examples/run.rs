@@ -57,6 +57,13 @@ fn a_conversation_that_is_killed_within_a_call_is_ended_by_the_next_process() {
 }
 
 #[test]
+fn a_tree_of_tasks_whose_process_was_killed_is_worked_through_by_the_next() {
+    let lines =
+        ["the first process ended by itself: false\n", "was interrupted: tag\n", "completed: 3 of 3\n"];
+    prints(env!("CARGO_BIN_EXE_task_tree"), &lines);
+}
+
+#[test]
 fn a_host_is_replayed_and_a_changed_one_is_told_where_it_differs() {
     let lines = [
         "the same host agrees: 2 processes\n",
