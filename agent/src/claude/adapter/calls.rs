@@ -74,8 +74,26 @@ fn no_such_tool(name: &str) -> String {
     format!("There is no tool `{}`.", shortened(name))
 }
 
-/// Holds a call of the program that waits for others to end.
-type Waiting = (Arrival, ReplyTo);
+/// Holds what the program asks for or tells of a call, and who waits for the reply.
+pub(super) struct Asking {
+    arrival: Arrival,
+    /// JSON of a hook or of a permission.
+    input: Value,
+    reply_to: ReplyTo,
+}
+
+impl Asking {
+    /// Reads what arrived.
+    pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> Asking {
+        let input = match &arrival {
+            Arrival::Hook { input, .. } | Arrival::Permission { input, .. } => {
+                serde_json::from_str(input).unwrap_or_default()
+            }
+            _ => Value::Null,
+        };
+        Asking { arrival, input, reply_to }
+    }
+}
 
 /// Runs the calls of one run.
 pub(super) struct Calls<'a> {
@@ -95,7 +113,7 @@ pub(super) struct Calls<'a> {
     /// Calls of the program's own tools that a person approved and that have not run.
     pub(super) approved: Approved,
     /// Calls that wait.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Asking>,
     /// Replies of calls that wait for a person.
     held: Vec<ReplyTo>,
     /// Whether the run is over, so that nothing begins any more.
@@ -126,15 +144,9 @@ pub(super) struct Hook {
     pub(super) tool_use_id: Option<String>,
 }
 
-impl Hook {
-    fn read(tool: &str, input: &str, tool_use_id: Option<String>) -> Hook {
-        Hook { tool: tool.to_owned(), input: serde_json::from_str(input).unwrap_or_default(), tool_use_id }
-    }
-
-    /// Returns the arguments of the call.
-    fn arguments(&self) -> &Value {
-        self.input.get("tool_input").unwrap_or(&Value::Null)
-    }
+/// Returns the arguments of the call that a hook tells of.
+pub(super) fn arguments_in(input: &Value) -> &Value {
+    input.get("tool_input").unwrap_or(&Value::Null)
 }
 
 impl<'a> Calls<'a> {
@@ -185,20 +197,22 @@ impl<'a> Calls<'a> {
 
     /// Takes a call of a tool, a question whether it may run, or what the program tells of one of its own. Returns what the
     /// run does then.
-    pub(super) fn take(&mut self, arrived: Waiting, heard: &mut Recorders<'_>) -> Result<Then> {
-        if let Some(reads_only) = self.begins(&arrived.0)
-            && (self.is_over || !self.waiting.is_empty() || self.conflicts(&arrived.0, reads_only, heard))
+    pub(super) fn take(&mut self, asking: Asking, heard: &mut Recorders<'_>) -> Result<Then> {
+        if let Some(reads_only) = self.begins(&asking)
+            && (self.is_over
+                || !self.waiting.is_empty()
+                || self.conflicts(&asking.arrival, reads_only, heard))
         {
-            self.waiting.push_back(arrived);
+            self.waiting.push_back(asking);
             return Ok(Then::GoOn);
         }
-        self.take_now(arrived, heard)
+        self.take_now(asking, heard)
     }
 
     /// Takes the next call that waited and need not wait any more; `None` if there is none.
     pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<Then>> {
-        let Some((first, _)) = self.waiting.front().filter(|_| !self.is_over) else { return Ok(None) };
-        if self.begins(first).is_some_and(|reads_only| self.conflicts(first, reads_only, heard)) {
+        let Some(first) = self.waiting.front().filter(|_| !self.is_over) else { return Ok(None) };
+        if self.begins(first).is_some_and(|reads_only| self.conflicts(&first.arrival, reads_only, heard)) {
             return Ok(None);
         }
         match self.waiting.pop_front() {
@@ -209,22 +223,19 @@ impl<'a> Calls<'a> {
 
     /// Returns whether the call that an arrival begins only reads; `None` if it begins none. One that is denied is closed
     /// at once, and changes nothing.
-    fn begins(&self, arrival: &Arrival) -> Option<bool> {
+    fn begins(&self, Asking { arrival, input, .. }: &Asking) -> Option<bool> {
         match arrival {
             Arrival::Call { name, .. } => match self.refusal(&bridged(name), &Value::Null) {
                 None if self.is_respond(name) => None,
                 refusal => Some(refusal.is_some() || self.runner.reads_only(name)),
             },
-            Arrival::Hook { event, tool, input, .. } if event == PRE_TOOL_USE => {
-                match self.refusal(tool, Hook::read(tool, input, None).arguments()) {
+            Arrival::Hook { event, tool, .. } if event == PRE_TOOL_USE => {
+                match self.refusal(tool, arguments_in(input)) {
                     None if is_no_call_of_its_own(tool) => None,
                     refusal => Some(refusal.is_some() || self.runner.reads_only(tool)),
                 }
             }
-            Arrival::Permission { tool, input, .. } => {
-                let input = serde_json::from_str(input).unwrap_or_default();
-                self.refusal(tool, &input).map(|_| true)
-            }
+            Arrival::Permission { tool, .. } => self.refusal(tool, input).map(|_| true),
             _ => None,
         }
     }
@@ -243,7 +254,11 @@ impl<'a> Calls<'a> {
             || tool_use_id.as_deref().is_some_and(|call_id| heard.is_behind(call_id, runs))
     }
 
-    fn take_now(&mut self, (arrival, reply_to): Waiting, heard: &mut Recorders<'_>) -> Result<Then> {
+    fn take_now(
+        &mut self,
+        Asking { arrival, input, reply_to }: Asking,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
         match arrival {
             Arrival::Call { name, arguments, tool_use_id } => {
                 let call_id = tool_use_id.unwrap_or_default();
@@ -255,14 +270,19 @@ impl<'a> Calls<'a> {
                 }
                 self.call(call, reply_to, heard)
             }
-            Arrival::Hook { event, tool, input, tool_use_id } => {
-                let hook = Hook::read(&tool, &input, tool_use_id);
+            Arrival::Hook { event, tool, tool_use_id, .. } => {
+                let hook = Hook { tool, input, tool_use_id };
                 match event.as_str() {
-                    PRE_TOOL_USE => match self.refuse((&tool, hook.arguments()), &hook.tool_use_id, heard)? {
-                        Some(reason) => reply_to.hook(HookReply::deny(reason)),
-                        None if is_no_call_of_its_own(&tool) => reply_to.hook(HookReply::proceed()),
-                        None => return self.before(&hook, reply_to, heard),
-                    },
+                    PRE_TOOL_USE => {
+                        let asked = (hook.tool.as_str(), arguments_in(&hook.input));
+                        match self.refuse(asked, &hook.tool_use_id, heard)? {
+                            Some(reason) => reply_to.hook(HookReply::deny(reason)),
+                            None if is_no_call_of_its_own(&hook.tool) => {
+                                reply_to.hook(HookReply::proceed());
+                            }
+                            None => return self.before(&hook, reply_to, heard),
+                        }
+                    }
                     POST_TOOL_USE | POST_TOOL_USE_FAILURE => {
                         return self.after(&hook, event == POST_TOOL_USE_FAILURE, reply_to, heard);
                     }
@@ -270,8 +290,7 @@ impl<'a> Calls<'a> {
                 }
                 Ok(Then::GoOn)
             }
-            Arrival::Permission { tool, input, tool_use_id } => {
-                let input = serde_json::from_str(&input).unwrap_or_default();
+            Arrival::Permission { tool, tool_use_id, .. } => {
                 reply_to.permission(match self.refuse((&tool, &input), &tool_use_id, heard)? {
                     Some(message) => PermissionReply::Deny { message, interrupt: false },
                     None => PermissionReply::Allow { updated_input: None },

@@ -13,7 +13,7 @@ use foldlog::tools::{
 use serde_json::Value;
 
 use super::arrival::ReplyTo;
-use super::calls::{Calls, Hook, Then, is_no_call_of_its_own};
+use super::calls::{Calls, Hook, Then, arguments_in, is_no_call_of_its_own};
 use super::config::RunOptions;
 use super::conversation::Recorders;
 use crate::claude::HookReply;
@@ -94,7 +94,7 @@ impl Calls<'_> {
             reply_to.hook(HookReply::deny("The program gave the call no id."));
             return Ok(Then::GoOn);
         };
-        let input = told.get("tool_input").unwrap_or(&Value::Null);
+        let input = arguments_in(told);
         let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
         let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
         let recorder = heard.asking(&call_id);
