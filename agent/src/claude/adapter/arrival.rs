@@ -82,6 +82,8 @@ pub(super) struct Failure {
     /// What happened and what to do, with exit code and the end of the standard error.
     pub(super) text: String,
     pub(super) exit_code: Option<i32>,
+    #[serde(default)]
+    pub(super) signal: Option<i32>,
     pub(super) stderr: String,
 }
 
@@ -103,6 +105,7 @@ impl Failure {
             is_retryable: false,
             text: reason,
             exit_code: None,
+            signal: None,
             stderr: String::new(),
         }
     }
@@ -125,6 +128,7 @@ impl Failure {
             is_retryable: error.is_retryable(),
             text: error.to_string(),
             exit_code: error.exit_code(),
+            signal: error.signal(),
             stderr: error.stderr().to_owned(),
         }
     }
