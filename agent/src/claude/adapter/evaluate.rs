@@ -436,7 +436,7 @@ impl ClaudeAgentSDKAdapter {
             (None, Some(spec)) => return Err(Error::OutputMissing { output: spec.name.clone() }),
             (output, _) => output.unwrap_or_else(|| outcome.last.text.clone()),
         };
-        let cost = result.as_ref().and_then(|result| cost_micros(result, is_resume));
+        let cost = result.as_deref().and_then(cost_micros);
         let names = (prompt, self.adapter_type());
         executed(names, session, &mut journal, &outcome, (began, is_resume, cost))?;
         let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
@@ -498,14 +498,15 @@ fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
     }
 }
 
-/// Returns what a run cost, in millionths of a US dollar; `None` if the program did not tell. What it tells of a session is the
-/// sum over all runs of it, so of one that was resumed only the difference counts.
-fn cost_micros(result: &TurnResult, is_resume: bool) -> Option<u64> {
+/// Returns what a run cost, in millionths of a US dollar; `None` if the program did not tell. A program whose sum goes on where a
+/// session is resumed (2.1.330) tells the difference too; one that tells no difference (2.1.100) counts anew in each process, so
+/// that its sum is what this run cost.
+fn cost_micros(result: &TurnResult) -> Option<u64> {
     let since = result.model_usage_since_last_result.as_ref().and_then(|models| {
         let costs = models.as_object()?.values().filter_map(|model| model.get("costUSD")?.as_f64());
         Some(costs.sum::<f64>())
     });
-    let usd = since.or_else(|| result.total_cost_usd.filter(|_| !is_resume))?;
+    let usd = since.or_else(|| result.total_cost_usd)?;
     // A negative or endless cost is none.
     (usd.is_finite() && usd >= 0.0).then(|| (usd * 1e6).round() as u64)
 }
