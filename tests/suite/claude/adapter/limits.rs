@@ -131,6 +131,36 @@ fn a_cancelled_run_ends_soon_and_is_resumed() {
     world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok"));
 }
 
+/// The run heeded nobody until the program had answered `initialize`, or the time for that was over.
+#[test]
+fn a_run_whose_program_does_not_start_up_is_cancelled_soon() {
+    let world = World::new(&json!([{"initialize": "never"}]));
+    let started = world.stand_in.path("script.starts");
+    world.run(|host| {
+        let cancel = CancelToken::new();
+        let options = EvaluateOptions { cancel: cancel.clone(), ..asking("Go.") };
+        let (error, took) = std::thread::scope(|scope| {
+            let started = &started;
+            let cancelled = scope.spawn(move || {
+                while !started.exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                cancel.cancel();
+                Instant::now()
+            });
+            let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
+            (error, cancelled.join().unwrap().elapsed())
+        });
+        assert!(matches!(error, Error::Cancelled), "{error:?}");
+        // A second, and what a busy machine adds; `initialize` may take a minute.
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    });
+    let pid = world.starts()[0]["pid"].as_u64().unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the program outlived its evaluation");
+    world.stand_in.play(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok"));
+}
+
 /// What the result tells, not what the answers tell in between, is what was used; a tracker is brought up to it.
 #[test]
 fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
