@@ -110,6 +110,8 @@ pub(super) struct Calls<'a> {
     pub(super) begun: BTreeSet<String>,
     /// Ids of calls that were denied.
     pub(super) denied: BTreeSet<String>,
+    /// Ids of all calls whose results the model was told.
+    pub(super) told: BTreeSet<String>,
     /// Calls of the program's own tools that a person approved and that have not run.
     pub(super) approved: Approved,
     /// Calls that wait.
@@ -166,12 +168,24 @@ impl<'a> Calls<'a> {
             open: BTreeMap::new(),
             begun: BTreeSet::new(),
             denied: BTreeSet::new(),
+            told: BTreeSet::new(),
             approved,
             waiting: VecDeque::new(),
             held: Vec::new(),
             is_over: false,
             responded: None,
         }
+    }
+
+    /// Takes it that the model asks for a call. Returns whether it uses the id of an earlier one again, of which the model was
+    /// told the result: what became of that one is forgotten.
+    pub(super) fn is_asked_again(&mut self, call_id: &str) -> bool {
+        let is_again = self.told.remove(call_id);
+        if is_again {
+            self.begun.remove(call_id);
+            self.denied.remove(call_id);
+        }
+        is_again
     }
 
     /// Returns why a tool must not run, as the log and as the model are told; `None` if it may.

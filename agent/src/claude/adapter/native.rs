@@ -215,6 +215,7 @@ impl Calls<'_> {
         heard: &mut Recorders<'_>,
     ) -> Result<Then> {
         let text = text_of(content);
+        self.told.insert(call_id.to_owned());
         let report = self.end(call_id, is_error, (&text, content), heard)?;
         heard.child_ended(call_id, &self.runner)?;
         let recorder = heard.asking(call_id);

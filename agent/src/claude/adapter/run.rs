@@ -132,6 +132,13 @@ impl<O> Run<'_, O> {
                 self.state.session_id = init.session_id;
             }
             Body::Assistant(said) => {
+                for block in &said.content {
+                    if let Block::ToolUse { id, .. } = block
+                        && self.calls.is_asked_again(id)
+                    {
+                        self.mirrored.remove(id);
+                    }
+                }
                 let parent = said.parent_tool_use_id.clone();
                 self.heard.of(parent.as_deref()).hear(&said, &self.calls.runner)?;
                 self.state.message_count += 1;
