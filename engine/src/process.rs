@@ -82,12 +82,23 @@ fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> 
     }
 }
 
-/// Kills all processes, except this one, whose environment has this variable with this value, and waits up to ten seconds until
-/// none is left. Returns `false` if one is. One that has cleared its environment, or whose environment this process may not read,
-/// is not found.
-pub fn end_all_with(variable: &str, value: &str) -> bool {
+/// Returns how long the machine has been running, in the clock ticks of [`ProcessIdentity::start_time`]; `None` if the system
+/// does not tell. Both count hundredths of a second.
+pub fn ticks_now() -> Option<u64> {
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let (seconds, rest) = uptime.split_whitespace().next()?.split_once('.')?;
+    Some(seconds.parse::<u64>().ok()?.checked_mul(100)? + rest.get(..2)?.parse::<u64>().ok()?)
+}
+
+/// Kills all processes, except this one, whose environment has this variable with this value and that were started at `since` or
+/// later, in clock ticks since the machine was started. Waits up to ten seconds until none is left; returns `false` if one is. One
+/// that has cleared its environment, or whose environment this process may not read, is not found.
+pub fn end_all_with(variable: &str, value: &str, since: u64) -> bool {
     let wanted = format!("{variable}={value}");
     let bears = |process: i32| {
+        if since > 0 && started(process).is_none_or(|started| started < since) {
+            return false;
+        }
         let environment = fs::read(format!("/proc/{process}/environ"));
         environment.is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()))
     };

@@ -23,9 +23,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use foldlog::Cause;
 use foldlog::conversation::{EXPANDED_TEXT, ToolCallRecord};
 use foldlog::tools::{Operation, ToolReport, ToolRunner};
+use foldlog::{Cause, FixedClock};
 use serde_json::Value;
 
 use super::approvals::Approved;
@@ -104,8 +104,10 @@ pub(super) struct Calls<'a> {
     pub(super) deadline: Deadline,
     /// Whether the prompt asks for a structured output.
     pub(super) is_structured: bool,
-    /// Calls of the program's own tools that are open, by their ids, and whether each only reads.
-    pub(super) open: BTreeMap<String, (Operation, bool)>,
+    /// Clock that tells the time of the last arrival.
+    pub(super) clock: &'a FixedClock,
+    /// Calls of the program's own tools that are open, by their ids.
+    pub(super) open: BTreeMap<String, OpenCall>,
     /// Ids of all calls of the program's own tools that began.
     pub(super) begun: BTreeSet<String>,
     /// Ids of calls that were denied.
@@ -122,6 +124,14 @@ pub(super) struct Calls<'a> {
     pub(super) is_over: bool,
     /// Output that the model gave by the tool `respond`.
     pub(super) responded: Option<String>,
+}
+
+/// Holds a call of one of the program's own tools that is open.
+pub(super) struct OpenCall {
+    pub(super) operation: Operation,
+    pub(super) reads_only: bool,
+    /// When it began, in clock ticks since the machine was started; `None` if nothing that it starts has to be ended.
+    pub(super) since: Option<u64>,
 }
 
 /// Says what the run does behind a call.
@@ -156,7 +166,7 @@ impl<'a> Calls<'a> {
         runner: ToolRunner,
         options: &'a RunOptions,
         (shown, approved): (Vec<String>, Approved),
-        deadline: Deadline,
+        (deadline, clock): (Deadline, &'a FixedClock),
         is_structured: bool,
     ) -> Calls<'a> {
         Calls {
@@ -164,6 +174,7 @@ impl<'a> Calls<'a> {
             options,
             shown,
             deadline,
+            clock,
             is_structured,
             open: BTreeMap::new(),
             begun: BTreeSet::new(),
@@ -264,7 +275,7 @@ impl<'a> Calls<'a> {
             return false;
         };
         let runs = |call_id: &str| self.open.contains_key(call_id);
-        self.open.values().any(|(_, other_reads_only)| !(reads_only && *other_reads_only))
+        self.open.values().any(|other| !(reads_only && other.reads_only))
             || tool_use_id.as_deref().is_some_and(|call_id| heard.is_behind(call_id, runs))
     }
 

@@ -371,6 +371,10 @@ impl<'a> Recorders<'a> {
         Recorders { own, session, children: BTreeMap::new() }
     }
 
+    pub(super) fn session(&self) -> &'a Session {
+        self.session
+    }
+
     /// Returns the conversation that belongs to a call of a sub-agent; that of the run if there is no call.
     pub(super) fn of(&mut self, parent: Option<&str>) -> &mut Recorder {
         let Some(parent) = parent else { return &mut self.own };

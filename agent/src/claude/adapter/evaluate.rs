@@ -272,7 +272,7 @@ impl ClaudeAgentSDKAdapter {
                 ready.runner.clone(),
                 &self.options,
                 (shown, std::mem::take(&mut ready.approved)),
-                options.deadline,
+                (options.deadline, &clock),
                 is_structured,
             ),
             heard: Recorders::new(session, recorder),
@@ -473,7 +473,7 @@ impl ClaudeAgentSDKAdapter {
         // Nobody is told a reply that the log does not hold.
         client.kill();
         // It would go on to change what the calls that are open are rolled back to.
-        end_left(run.arrivals.session);
+        end_left(run.arrivals.session, 0);
         ran
     }
 }
