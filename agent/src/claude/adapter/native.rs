@@ -113,7 +113,8 @@ impl Calls<'_> {
                     return Ok(Then::Fail(error.into()));
                 }
             };
-        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, &asked));
+        let now = DateTime::from_timestamp_micros(self.clock.now_us()).unwrap_or_default();
+        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, &asked, now));
         if let Some(question) = question {
             return match operation.fail(ToolError::Ask(question.clone())) {
                 Err(error @ foldlog::Error::Suspended { .. }) => {
