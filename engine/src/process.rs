@@ -83,11 +83,11 @@ fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> 
 }
 
 /// Returns how long the machine has been running, in the clock ticks of [`ProcessIdentity::start_time`]; `None` if the system
-/// does not tell. Both count hundredths of a second.
+/// does not tell.
 pub fn ticks_now() -> Option<u64> {
-    let uptime = fs::read_to_string("/proc/uptime").ok()?;
-    let (seconds, rest) = uptime.split_whitespace().next()?.split_once('.')?;
-    Some(seconds.parse::<u64>().ok()?.checked_mul(100)? + rest.get(..2)?.parse::<u64>().ok()?)
+    // A thread that starts now has the time in the system's own unit, where `/proc/uptime` may be that of a container.
+    let started = thread::Builder::new().spawn(|| field_in("/proc/thread-self/stat", 22)?.parse().ok());
+    started.ok()?.join().ok()?
 }
 
 /// Kills all processes, except this one, whose environment has this variable with this value and that were started at `since` or
@@ -138,7 +138,12 @@ pub(crate) fn has_ended(child: &Child) -> bool {
 
 /// Returns a field of a process's `stat` in `/proc`, by its number in the manual, which is 3 or more.
 fn field(process: i32, number: usize) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    field_in(&format!("/proc/{process}/stat"), number)
+}
+
+/// Returns a field of a file `stat`, as [`field`] does.
+fn field_in(stat: &str, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(stat).ok()?;
     // Field 2 is the name, in parentheses, and may hold any character.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
