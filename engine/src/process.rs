@@ -82,12 +82,23 @@ fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> 
     }
 }
 
-/// Kills all processes, except this one, whose environment has this variable with this value, and waits up to ten seconds until
-/// none is left. Returns `false` if one is. One that has cleared its environment, or whose environment this process may not read,
-/// is not found.
-pub fn end_all_with(variable: &str, value: &str) -> bool {
+/// Returns how long the machine has been running, in the clock ticks of [`ProcessIdentity::start_time`]; `None` if the system
+/// does not tell.
+pub fn ticks_now() -> Option<u64> {
+    // A thread that starts now has the time in the system's own unit, where `/proc/uptime` may be that of a container.
+    let started = thread::Builder::new().spawn(|| field_in("/proc/thread-self/stat", 22)?.parse().ok());
+    started.ok()?.join().ok()?
+}
+
+/// Kills all processes, except this one, whose environment has this variable with this value and that were started at `since` or
+/// later, in clock ticks since the machine was started. Waits up to ten seconds until none is left; returns `false` if one is. One
+/// that has cleared its environment, or whose environment this process may not read, is not found.
+pub fn end_all_with(variable: &str, value: &str, since: u64) -> bool {
     let wanted = format!("{variable}={value}");
     let bears = |process: i32| {
+        if since > 0 && started(process).is_none_or(|started| started < since) {
+            return false;
+        }
         let environment = fs::read(format!("/proc/{process}/environ"));
         environment.is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()))
     };
@@ -127,7 +138,12 @@ pub(crate) fn has_ended(child: &Child) -> bool {
 
 /// Returns a field of a process's `stat` in `/proc`, by its number in the manual, which is 3 or more.
 fn field(process: i32, number: usize) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    field_in(&format!("/proc/{process}/stat"), number)
+}
+
+/// Returns a field of a file `stat`, as [`field`] does.
+fn field_in(stat: &str, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(stat).ok()?;
     // Field 2 is the name, in parentheses, and may hold any character.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)

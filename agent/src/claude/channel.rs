@@ -1,5 +1,5 @@
-//! What the client's threads share: the way to the program, requests that wait for their answer, and messages that wait
-//! for the host.
+//! What the client's threads share: the way to the program, requests that wait for their answer, and what waits for the
+//! host.
 //!
 //! A thread of its own writes, so that neither the host nor the reading thread waits for a program that does not read.
 
@@ -12,12 +12,13 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::error::{Error, ErrorKind, Stage};
 use super::message::Message;
+use super::serving::{Asked, Pending};
 use super::stream::Frame;
 use crate::provider::CancelToken;
 
@@ -27,14 +28,14 @@ pub(super) type Reply = Result<Value, String>;
 /// Holds what the client's threads share.
 pub(super) struct Channel {
     writer: Writer,
-    pending: Mutex<Pending>,
+    requests: Mutex<Requests>,
     next_request: AtomicU64,
     pub(super) inbox: Inbox,
 }
 
 /// Holds the control requests that the program has not answered.
 #[derive(Default)]
-struct Pending {
+struct Requests {
     replies: HashMap<String, SyncSender<Reply>>,
     /// Whether the program's output has ended, so that no answer comes any more.
     is_over: bool,
@@ -44,7 +45,7 @@ impl Channel {
     pub(super) fn new(stdin: ChildStdin, unread_limit: usize) -> io::Result<Channel> {
         Ok(Channel {
             writer: Writer::start(stdin)?,
-            pending: Mutex::default(),
+            requests: Mutex::default(),
             next_request: AtomicU64::new(1),
             inbox: Inbox::new(unread_limit),
         })
@@ -76,9 +77,9 @@ impl Channel {
         let id = format!("req_{number}_{}", drawn.get(..8).unwrap_or_default());
         let (reply, replied) = sync_channel(1);
         {
-            let mut pending = self.pending.lock();
-            if !pending.is_over {
-                pending.replies.insert(id.clone(), reply);
+            let mut requests = self.requests.lock();
+            if !requests.is_over {
+                requests.replies.insert(id.clone(), reply);
             }
         }
         let line = json!({"type": "control_request", "request_id": id, "request": request});
@@ -91,14 +92,14 @@ impl Channel {
 
     /// No longer waits for the answer to a request.
     pub(super) fn forget(&self, id: &str) {
-        self.pending.lock().replies.remove(id);
+        self.requests.lock().replies.remove(id);
     }
 
     /// Takes a `control_response` of the program. One that nobody waits for is dropped.
     pub(super) fn answered(&self, mut frame: Map<String, Value>) {
         let Some(Value::Object(mut response)) = frame.remove("response") else { return };
         let id = response.get("request_id").and_then(Value::as_str).unwrap_or_default();
-        let Some(waiting) = self.pending.lock().replies.remove(id) else { return };
+        let Some(waiting) = self.requests.lock().replies.remove(id) else { return };
         let reply = if response.get("subtype").and_then(Value::as_str) == Some("error") {
             let text = response.get("error").and_then(Value::as_str);
             Err(text.unwrap_or("the program gives no reason").to_owned())
@@ -112,9 +113,9 @@ impl Channel {
     /// Notes that the program's output has ended, with the error that ended it.
     pub(super) fn end(&self, error: Option<Error>) {
         {
-            let mut pending = self.pending.lock();
-            pending.is_over = true;
-            pending.replies.clear();
+            let mut requests = self.requests.lock();
+            requests.is_over = true;
+            requests.replies.clear();
         }
         self.inbox.end(error);
     }
@@ -165,7 +166,15 @@ impl Writer {
     }
 }
 
-/// Holds the messages that the host has not taken.
+/// Holds what the program sent.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub(super) enum Event {
+    Message(Message),
+    /// Asks the host for something. Only where no callbacks answer that.
+    Asked(Asked, Pending),
+}
+
+/// Holds what the host has not taken.
 pub(super) struct Inbox {
     state: Mutex<InboxState>,
     changed: Condvar,
@@ -173,11 +182,14 @@ pub(super) struct Inbox {
 }
 
 struct InboxState {
-    messages: VecDeque<Message>,
-    /// Length of the lines of `messages`.
+    /// In the order in which they came, each with the length of its line.
+    events: VecDeque<(Event, usize)>,
+    /// Length of the lines of `events`.
     bytes: usize,
     /// Number of messages that came so far.
     received: u64,
+    /// Number of messages that the host has taken.
+    taken: u64,
     /// Number of the message that the host has asked for last; the greatest number until the client has started.
     asked: u64,
     /// Set at the end of the program's output, with the error that ended it.
@@ -189,17 +201,18 @@ struct InboxState {
 /// Says what a look into the inbox found.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum Taken {
-    Message(Message),
-    /// No message came in time.
+    Event(Event),
+    /// Nothing came in time.
     Nothing,
-    /// All messages were taken, and none comes any more.
+    /// All events were taken, and none comes any more.
     End(Option<Error>),
 }
 
 impl Inbox {
     fn new(limit: usize) -> Inbox {
-        let (messages, asked) = (VecDeque::new(), u64::MAX);
-        let state = InboxState { messages, bytes: 0, received: 0, asked, end: None, is_closing: false };
+        let (events, asked) = (VecDeque::new(), u64::MAX);
+        let state =
+            InboxState { events, bytes: 0, received: 0, taken: 0, asked, end: None, is_closing: false };
         Inbox { state: Mutex::new(state), changed: Condvar::new(), limit }
     }
 
@@ -214,31 +227,51 @@ impl Inbox {
         let index = self.received();
         // Only the reading thread adds messages, so that nobody else takes the number meanwhile.
         let message = Message::new(index, frame);
+        let mut state = self.wait_for_room();
+        state.received += 1;
+        state.bytes += length;
+        state.events.push_back((Event::Message(message), length));
+        self.changed.notify_all();
+    }
+
+    /// Adds a request of the program, whose line has this length. It is dropped if the client is closed, and waits as a
+    /// message does.
+    pub(super) fn ask(&self, asked: Asked, pending: Pending, length: usize) {
+        let mut state = self.wait_for_room();
+        if state.is_closing {
+            // To drop a request takes another lock.
+            drop(state);
+            return;
+        }
+        state.bytes += length;
+        state.events.push_back((Event::Asked(asked, pending), length));
+        self.changed.notify_all();
+    }
+
+    fn wait_for_room(&self) -> MutexGuard<'_, InboxState> {
         let mut state = self.state.lock();
         while state.bytes > self.limit && !state.is_closing {
             self.changed.wait(&mut state);
         }
-        state.received += 1;
-        state.bytes += length;
-        state.messages.push_back(message);
-        self.changed.notify_all();
+        state
     }
 
-    /// Takes the next message, and waits for one up to `until`.
+    /// Takes the next event, and waits for one up to `until`.
     pub(super) fn take(&self, until: Instant) -> Taken {
         let mut state = self.state.lock();
-        state.asked = state.received - state.messages.len() as u64;
+        state.asked = state.taken;
         self.changed.notify_all();
         loop {
-            if let Some(message) = state.messages.pop_front() {
-                state.bytes -= message.line().len();
+            if let Some((event, length)) = state.events.pop_front() {
+                state.bytes -= length;
+                state.taken += u64::from(matches!(event, Event::Message(_)));
                 self.changed.notify_all();
-                return Taken::Message(message);
+                return Taken::Event(event);
             }
             if let Some(end) = &state.end {
                 return Taken::End(end.clone());
             }
-            if self.changed.wait_until(&mut state, until).timed_out() && state.messages.is_empty() {
+            if self.changed.wait_until(&mut state, until).timed_out() && state.events.is_empty() {
                 return match &state.end {
                     Some(end) => Taken::End(end.clone()),
                     None => Taken::Nothing,
@@ -248,14 +281,17 @@ impl Inbox {
     }
 
     /// Calls `look` with each message that nobody has taken.
-    pub(super) fn find<T>(&self, look: impl FnMut(&Message) -> Option<T>) -> Option<T> {
-        self.state.lock().messages.iter().find_map(look)
+    pub(super) fn find<T>(&self, mut look: impl FnMut(&Message) -> Option<T>) -> Option<T> {
+        self.state.lock().events.iter().find_map(|(event, _)| match event {
+            Event::Message(message) => look(message),
+            Event::Asked(..) => None,
+        })
     }
 
     /// From now on, callbacks wait until the host has asked for the messages before them.
     pub(super) fn begin_order(&self) {
         let mut state = self.state.lock();
-        state.asked = state.received - state.messages.len() as u64;
+        state.asked = state.taken;
     }
 
     /// Waits until the host has asked for the message of number `index`, or nobody is to wait any more.
@@ -273,9 +309,18 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Lets nobody wait for the host any more.
+    /// Lets nobody wait for the host any more, and drops the requests that it has not taken.
     pub(super) fn close(&self) {
-        self.state.lock().is_closing = true;
+        // To drop a request takes another lock.
+        let _requests: VecDeque<(Event, usize)> = {
+            let mut state = self.state.lock();
+            state.is_closing = true;
+            let is_request = |(event, _): &(Event, usize)| matches!(event, Event::Asked(..));
+            let (requests, messages) = std::mem::take(&mut state.events).into_iter().partition(is_request);
+            state.events = messages;
+            state.bytes = state.events.iter().map(|(_, length)| length).sum();
+            requests
+        };
         self.changed.notify_all();
     }
 

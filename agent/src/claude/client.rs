@@ -17,13 +17,14 @@ use uuid::Uuid;
 use super::arguments::ARGUMENT_MAX;
 use super::bridge::Bridge;
 use super::callbacks::{BridgedTool, Callbacks};
-use super::channel::{Channel, Reply, Taken};
+use super::channel::{Channel, Event, Reply, Taken};
 use super::error::{Error, ErrorKind, Stage};
 use super::message::Message;
 use super::options::{ClientOptions, PermissionMode, SystemPrompt};
 use super::process::{Process, PromptFile};
 use super::result::FailureKind;
-use super::serving::Serving;
+use super::serving::{AnsweredBy, Serving};
+use crate::provider::CancelToken;
 
 /// Longest wait before a look at whether the program has ended without closing its output.
 const LOOK: Duration = Duration::from_millis(200);
@@ -108,18 +109,44 @@ impl Client {
     /// | [`Refused`](ErrorKind::Refused) | it refused `initialize`, and was killed |
     /// | [`MalformedLine`](ErrorKind::MalformedLine), [`LineTooLong`](ErrorKind::LineTooLong) | it wrote what cannot be read, and was killed |
     pub fn start(options: &ClientOptions, callbacks: Arc<dyn Callbacks>) -> Result<Client, Error> {
+        let tools = callbacks.tools();
+        let (threads_max, is_ordered) = (options.callback_threads, options.callbacks_in_order);
+        let answered_by = AnsweredBy::Callbacks { callbacks, threads_max, is_ordered };
+        Client::start_with(options, tools, answered_by, &CancelToken::new())
+    }
+
+    /// Starts the program for a host that takes what is asked of it one after the other, by
+    /// [`next_event`](Client::next_event). The start ends early if `cancel` is set.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Client::start), and [`ErrorKind::Cancelled`] once `cancel` is set; the program was killed then.
+    pub(super) fn start_in_turn(
+        options: &ClientOptions,
+        tools: Vec<BridgedTool>,
+        cancel: &CancelToken,
+    ) -> Result<Client, Error> {
+        Client::start_with(options, tools, AnsweredBy::Host, cancel)
+    }
+
+    fn start_with(
+        options: &ClientOptions,
+        tools: Vec<BridgedTool>,
+        answered_by: AnsweredBy,
+        cancel: &CancelToken,
+    ) -> Result<Client, Error> {
         let environment = options.environment(std::env::vars_os());
         options.check_root(&environment, rustix::process::getuid().is_root())?;
-        let tools = callbacks.tools();
         check_tools(&options.bridged_servers, &tools)?;
         let (options, prompt) = with_prompt_in_file(options.clone())?;
         let (process, pipes) = Process::start(&options, &environment, prompt)?;
         let process = Arc::new(process);
-        let started = Client::serve(&options, callbacks, tools, Arc::clone(&process), pipes);
+        let bridge = Bridge::new(options.bridged_servers.clone(), tools);
+        let started = Client::serve(&options, (answered_by, bridge), Arc::clone(&process), pipes);
         let mut client = started.inspect_err(|_| {
             process.kill();
         })?;
-        client.initialized = client.initialize(&options)?;
+        client.initialized = client.initialize(&options, cancel)?;
         client.channel.inbox.begin_order();
         Ok(client)
     }
@@ -127,8 +154,7 @@ impl Client {
     /// Starts the threads.
     fn serve(
         options: &ClientOptions,
-        callbacks: Arc<dyn Callbacks>,
-        tools: Vec<BridgedTool>,
+        (answered_by, bridge): (AnsweredBy, Bridge),
         process: Arc<Process>,
         pipes: super::process::Pipes,
     ) -> Result<Client, Error> {
@@ -136,9 +162,7 @@ impl Client {
             Error::new(ErrorKind::Spawn, Stage::Spawn, "no thread can be started").because(error)
         };
         let channel = Arc::new(Channel::new(pipes.stdin, options.unread_limit).map_err(failed)?);
-        let bridge = Bridge::new(options.bridged_servers.clone(), tools);
-        let (threads, is_ordered) = (options.callback_threads, options.callbacks_in_order);
-        let serving = Arc::new(Serving::new(callbacks, bridge, Arc::clone(&channel), threads, is_ordered));
+        let serving = Arc::new(Serving::new(answered_by, bridge, Arc::clone(&channel)));
         let reader = (Arc::clone(&serving), Arc::clone(&process), options.line_limit);
         thread::Builder::new()
             .name("foldlog-claude-read".to_owned())
@@ -157,11 +181,11 @@ impl Client {
     }
 
     /// Sends `initialize`, and returns the program's answer.
-    fn initialize(&self, options: &ClientOptions) -> Result<Value, Error> {
+    fn initialize(&self, options: &ClientOptions, cancel: &CancelToken) -> Result<Value, Error> {
         let sent = self.channel.request(&options.initialize_request());
         let Ok((id, replied)) = sent else { return Err(self.not_started()) };
         let until = after(options.initialize_timeout);
-        match self.reply(&replied, until) {
+        match self.reply(&replied, until, Some(cancel)) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(text)) => {
                 let reason = format!("the program refused to start: {text}");
@@ -172,19 +196,35 @@ impl Client {
                 self.channel.forget(&id);
                 let exit = self.process.kill();
                 let waited = options.initialize_timeout.as_secs_f64();
-                let reason = format!("the program did not answer within {waited} s, and was killed");
-                let error = Error::new(ErrorKind::InitializeTimeout, Stage::Initialize, reason);
+                let (kind, reason) = match cancel.is_cancelled() {
+                    true => {
+                        let reason = "the start was cancelled, and the program killed";
+                        (ErrorKind::Cancelled, reason.to_owned())
+                    }
+                    false => {
+                        let reason = format!("the program did not answer within {waited} s, and was killed");
+                        (ErrorKind::InitializeTimeout, reason)
+                    }
+                };
+                let error = Error::new(kind, Stage::Initialize, reason);
                 Err(error.with_exit(exit).with_stderr(self.process.stderr()))
             }
         }
     }
 
-    /// Waits for an answer. A program that has ended while another one holds its output gives none.
-    fn reply(&self, replied: &Receiver<Reply>, until: Instant) -> Result<Reply, RecvTimeoutError> {
+    /// Waits for an answer, but no longer once `cancel` is set. A program that has ended while another one holds its output
+    /// gives none.
+    fn reply(
+        &self,
+        replied: &Receiver<Reply>,
+        until: Instant,
+        cancel: Option<&CancelToken>,
+    ) -> Result<Reply, RecvTimeoutError> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
+            let is_cancelled = cancel.is_some_and(CancelToken::is_cancelled);
             match replied.recv_timeout(left.min(LOOK)) {
-                Err(RecvTimeoutError::Timeout) if left > LOOK => self.look(),
+                Err(RecvTimeoutError::Timeout) if left > LOOK && !is_cancelled => self.look(),
                 other => return other,
             }
         }
@@ -276,22 +316,38 @@ impl Client {
     /// without a result of the last prompt. [`ErrorKind::MalformedLine`], [`ErrorKind::LineTooLong`] or
     /// [`ErrorKind::Disconnected`] if its output cannot be read; it was killed then.
     pub fn next_message(&self, deadline: Option<Instant>) -> Result<Option<Message>, Error> {
+        loop {
+            match self.next_event(deadline)? {
+                Some(Event::Message(message)) => return Ok(Some(message)),
+                // Callbacks answer what is asked.
+                Some(Event::Asked(..)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Returns the next message or, where no callbacks answer them, request of the program; otherwise as
+    /// [`next_message`](Client::next_message). A request that the program has cancelled is left out.
+    pub(super) fn next_event(&self, deadline: Option<Instant>) -> Result<Option<Event>, Error> {
         let deadline = deadline.unwrap_or_else(|| after(FOREVER));
         loop {
             match self.channel.inbox.take(deadline.min(after(LOOK))) {
-                Taken::Message(message) => {
-                    if message.result().is_some() {
+                Taken::Event(Event::Asked(_, pending)) if pending.is_cancelled() => {}
+                Taken::Event(event) => {
+                    if matches!(&event, Event::Message(message) if message.result().is_some()) {
                         self.is_settled.store(true, Ordering::Relaxed);
                     }
-                    return Ok(Some(message));
+                    return Ok(Some(event));
                 }
                 Taken::End(Some(error)) => return Err(error),
                 Taken::End(None) => return self.ended().map_or(Ok(None), Err),
-                Taken::Nothing if Instant::now() >= deadline => {
-                    let reason = "no message came before the deadline";
-                    return Err(Error::new(ErrorKind::TimedOut, Stage::Response, reason));
+                Taken::Nothing => {
+                    self.look();
+                    if Instant::now() >= deadline {
+                        let reason = "no message came before the deadline";
+                        return Err(Error::new(ErrorKind::TimedOut, Stage::Response, reason));
+                    }
                 }
-                Taken::Nothing => self.look(),
             }
         }
     }
@@ -342,7 +398,7 @@ impl Client {
         let name = request.get("subtype").and_then(Value::as_str).unwrap_or("without a subtype");
         self.check_alive()?;
         let (id, replied) = self.channel.request(request).map_err(|error| self.with_end(error))?;
-        match self.reply(&replied, after(self.control_timeout)) {
+        match self.reply(&replied, after(self.control_timeout), None) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(text)) => {
                 let reason = format!("the program refused the request `{name}`: {text}");

@@ -95,6 +95,8 @@ pub enum ErrorKind {
     SessionInUse,
     /// The client was closed.
     Closed,
+    /// The start was cancelled.
+    Cancelled,
 }
 
 /// Reports what went wrong between a client and the program. Displayed, what the program said is escaped.

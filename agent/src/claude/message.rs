@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::result::TurnResult;
-use super::stream::Frame;
+use super::stream::{Content, Frame};
 
 /// Holds one message of the program.
 #[derive(Clone, Debug)]
@@ -182,8 +182,11 @@ pub struct TranscriptMirror {
 
 impl Message {
     /// Reads a message from its frame.
-    pub(super) fn new(index: u64, Frame { line, object }: Frame) -> Message {
-        let body = Body::of(&line, object);
+    pub(super) fn new(index: u64, Frame { line, content }: Frame) -> Message {
+        let body = match content {
+            Content::Object(object) => Body::of(&line, object),
+            Content::Mirror(mirror) => Body::TranscriptMirror(mirror),
+        };
         Message { index, body, line }
     }
 
@@ -349,6 +352,11 @@ impl ApiRetry {
 }
 
 impl TranscriptMirror {
+    /// Reads a line that begins as the program begins those that mirror; `None` for any other one.
+    pub(super) fn of_its_line(line: &str) -> Option<TranscriptMirror> {
+        line.starts_with(r#"{"type":"transcript_mirror","#).then(|| TranscriptMirror::of(line)).flatten()
+    }
+
     fn of(line: &str) -> Option<TranscriptMirror> {
         #[derive(Deserialize)]
         struct Mirror {

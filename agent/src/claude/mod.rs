@@ -71,7 +71,7 @@ mod stream;
 
 pub use adapter::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OutputBy,
-    ProgramHome, ProgramRecovery, RunOptions, SandboxSettings,
+    ProgramExit, ProgramHome, ProgramRecovery, RunOptions, SandboxSettings,
 };
 pub use arguments::ARGUMENT_MAX;
 pub use callbacks::{

@@ -1,11 +1,11 @@
 //! Serves what the program asks of its host: reads the frames, answers the bridge's handshake at once, and has tools,
-//! hooks and permissions answered on threads of their own.
+//! hooks and permissions answered by callbacks, on threads of their own, or by a host that takes them one after the other.
 //!
 //! # Invariants
 //!
 //! 1. The reading thread calls no callback and writes to no pipe.
 //! 2. A request that was cancelled is not answered; any other one is answered once.
-//! 3. No callback begins after the client was closed.
+//! 3. No callback begins after the client was closed, and no request reaches the host.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -27,26 +27,32 @@ use super::channel::Channel;
 use super::error::Error;
 use super::message::text;
 use super::process::Process;
-use super::stream::{Frame, Lines};
+use super::stream::{Content, Frame, Lines};
 use crate::provider::CancelToken;
 
-/// Greatest number of callbacks that wait for a thread. More are refused.
+/// Greatest number of requests that wait. More are refused.
 const WAITING_MAX: usize = 1024;
+
+/// Says who answers the program's requests.
+pub(super) enum AnsweredBy {
+    /// Callbacks, on up to `threads_max` threads; each behind the messages before it, if they are ordered.
+    Callbacks { callbacks: Arc<dyn Callbacks>, threads_max: usize, is_ordered: bool },
+    /// The host, which takes them in the order in which they came, among the messages.
+    Host,
+}
 
 /// Serves the program's requests.
 pub(super) struct Serving {
-    callbacks: Arc<dyn Callbacks>,
+    answered_by: AnsweredBy,
     bridge: Bridge,
     channel: Arc<Channel>,
     running: Mutex<Running>,
     changed: Condvar,
-    threads_max: usize,
-    is_ordered: bool,
 }
 
 #[derive(Default)]
 struct Running {
-    /// Callbacks that wait or run, by the id of the request.
+    /// Requests that wait or are being answered, by their ids.
     calls: HashMap<String, Entry>,
     waiting: VecDeque<Job>,
     threads: usize,
@@ -61,29 +67,91 @@ struct Entry {
 
 /// Holds a request that a callback answers.
 struct Job {
-    request: String,
-    cancel: CancelToken,
     after: u64,
     asked: Asked,
+    pending: Pending,
 }
 
-enum Asked {
-    Tool(ToolCall, Value),
+/// Holds what the program asks for.
+pub(super) enum Asked {
+    Tool(ToolCall),
     Hook(HookCall),
     Permission(PermissionRequest),
 }
 
+/// Holds what the form of an answer depends on.
+enum Form {
+    /// JSON-RPC id of a tool's call.
+    Tool(Value),
+    /// Name of a hook's event.
+    Hook(String),
+    /// Arguments that a permission is asked for.
+    Permission(Value),
+}
+
+/// Answers a request of the program, once. One that is dropped is not answered, nor one that was cancelled.
+pub(super) struct Pending {
+    serving: Arc<Serving>,
+    /// Id of the request; `None` once it is answered.
+    id: Option<String>,
+    cancel: CancelToken,
+    form: Form,
+}
+
+impl Pending {
+    /// Returns whether the program no longer waits for the answer.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Answers a call of a tool. Another request is not answered by it.
+    pub(super) fn call(self, reply: &ToolReply) {
+        if let Form::Tool(id) = &self.form {
+            let answer = json!({ "mcp_response": success(id, reply.to_json()) });
+            self.answer(Ok(answer));
+        }
+    }
+
+    /// Answers a hook. Another request is not answered by it.
+    pub(super) fn hook(self, reply: &HookReply) {
+        if let Form::Hook(event) = &self.form {
+            let answer = reply.to_json(event);
+            self.answer(Ok(answer));
+        }
+    }
+
+    /// Answers whether a tool may run. Another request is not answered by it.
+    pub(super) fn permission(self, reply: &PermissionReply) {
+        if let Form::Permission(input) = &self.form {
+            let answer = reply.to_json(input);
+            self.answer(Ok(answer));
+        }
+    }
+
+    /// Sends an answer, or the text of the error that stands for it.
+    fn answer(mut self, answer: Result<Value, String>) {
+        let Some(id) = self.id.take() else { return };
+        self.serving.running.lock().calls.remove(&id);
+        match answer {
+            _ if self.cancel.is_cancelled() => {}
+            Ok(answer) => self.serving.succeed(&id, answer),
+            Err(error) => self.serving.fail(&id, &error),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.serving.running.lock().calls.remove(&id);
+        }
+    }
+}
+
 impl Serving {
-    pub(super) fn new(
-        callbacks: Arc<dyn Callbacks>,
-        bridge: Bridge,
-        channel: Arc<Channel>,
-        threads_max: usize,
-        is_ordered: bool,
-    ) -> Serving {
+    pub(super) fn new(answered_by: AnsweredBy, bridge: Bridge, channel: Arc<Channel>) -> Serving {
         let (running, changed) = (Mutex::default(), Condvar::new());
-        let threads_max = threads_max.max(1);
-        Serving { callbacks, bridge, channel, running, changed, threads_max, is_ordered }
+        Serving { answered_by, bridge, channel, running, changed }
     }
 
     /// Reads the program's output to its end. A line that cannot be read ends the program, which nobody hears any more.
@@ -110,13 +178,14 @@ impl Serving {
 
     /// Takes a frame of the program.
     fn take(self: &Arc<Self>, mut frame: Frame) {
-        let object = &mut frame.object;
+        let Content::Object(object) = &mut frame.content else { return self.channel.inbox.push(frame) };
         match object.get("type").and_then(Value::as_str) {
             Some("control_request") => {
                 let id = text(object, "request_id").unwrap_or_default();
-                self.asked(id, object.remove("request").unwrap_or_default());
+                let request = object.remove("request").unwrap_or_default();
+                self.asked(id, request, frame.line.len());
             }
-            Some("control_response") => self.channel.answered(frame.object),
+            Some("control_response") => self.channel.answered(std::mem::take(object)),
             Some("control_cancel_request") => {
                 self.cancel(|id, _| object.get("request_id").and_then(Value::as_str) == Some(id));
             }
@@ -124,13 +193,14 @@ impl Serving {
         }
     }
 
-    /// Takes a request of the program.
-    fn asked(self: &Arc<Self>, id: String, request: Value) {
+    /// Takes a request of the program, whose line has this length.
+    fn asked(self: &Arc<Self>, id: String, request: Value, length: usize) {
         let field = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
         let (cancel, after) = (CancelToken::new(), self.channel.inbox.received());
         let tool_use_id = field("tool_use_id");
         let part = |name: &str| request.get(name).cloned().unwrap_or_default();
-        let (asked, bridged) = match field("subtype").as_deref() {
+        let entry = Entry { cancel: cancel.clone(), bridged: None };
+        let (asked, form, entry) = match field("subtype").as_deref() {
             Some("mcp_message") => {
                 let server = field("server_name").unwrap_or_default();
                 match self.bridge.take(&server, request.get("message").unwrap_or(&Value::Null)) {
@@ -141,48 +211,61 @@ impl Serving {
                     }
                     Bridged::Call(BridgedCall { id, name, arguments, tool_use_id }) => {
                         let bridged = Some((server.clone(), id.to_string()));
-                        let cancel = cancel.clone();
                         let call = ToolCall { server, name, arguments, tool_use_id, cancel, after };
-                        (Asked::Tool(call, id), bridged)
+                        (Asked::Tool(call), Form::Tool(id), Entry { bridged, ..entry })
                     }
                 }
             }
             Some("hook_callback") => {
                 let input = part("input");
                 let event = input.get("hook_event_name").and_then(Value::as_str).unwrap_or_default();
-                let (event, cancel) = (event.to_owned(), cancel.clone());
+                let (event, form) = (event.to_owned(), Form::Hook(event.to_owned()));
                 let callback_id = field("callback_id").unwrap_or_default();
                 let call = HookCall { callback_id, event, input, tool_use_id, cancel, after };
-                (Asked::Hook(call), None)
+                (Asked::Hook(call), form, entry)
             }
             Some("can_use_tool") => {
                 let (tool_name, input) = (field("tool_name").unwrap_or_default(), part("input"));
-                let cancel = cancel.clone();
+                let form = Form::Permission(input.clone());
                 let request = PermissionRequest { tool_name, input, tool_use_id, request, cancel, after };
-                (Asked::Permission(request), None)
+                (Asked::Permission(request), form, entry)
             }
             other => {
                 let what = other.unwrap_or("without a subtype");
                 return self.fail(&id, &format!("the host serves no request `{what}`"));
             }
         };
-        self.start(Job { request: id, cancel, after, asked }, bridged);
+        let cancel = entry.cancel.clone();
+        if self.begin(&id, entry) {
+            let pending = Pending { serving: Arc::clone(self), id: Some(id), cancel, form };
+            self.hand_over(Job { after, asked, pending }, length);
+        }
     }
 
-    /// Has a callback called on one of the threads.
-    fn start(self: &Arc<Self>, job: Job, bridged: Option<(String, String)>) {
-        let id = job.request.clone();
+    /// Notes a request that is to be answered. Returns `false` for one that is not: the client is closed, or it is refused.
+    fn begin(&self, id: &str, entry: Entry) -> bool {
         let mut running = self.running.lock();
         if running.is_closed {
-            return;
+            return false;
         }
-        if running.calls.contains_key(&id) || running.waiting.len() >= WAITING_MAX {
+        if running.calls.contains_key(id) || running.calls.len() >= WAITING_MAX {
             drop(running);
-            return self.fail(&id, "the host serves a request of this id already, or too many others");
+            self.fail(id, "the host serves a request of this id already, or too many others");
+            return false;
         }
-        running.calls.insert(id.clone(), Entry { cancel: job.cancel.clone(), bridged });
+        running.calls.insert(id.to_owned(), entry);
+        true
+    }
+
+    /// Has the host answer a request, or a callback on one of the threads.
+    fn hand_over(self: &Arc<Self>, job: Job, length: usize) {
+        let threads_max = match &self.answered_by {
+            AnsweredBy::Host => return self.channel.inbox.ask(job.asked, job.pending, length),
+            AnsweredBy::Callbacks { threads_max, .. } => (*threads_max).max(1),
+        };
+        let mut running = self.running.lock();
         running.waiting.push_back(job);
-        if running.threads >= self.threads_max {
+        if running.threads >= threads_max {
             return;
         }
         let this = Arc::clone(self);
@@ -192,10 +275,11 @@ impl Serving {
             // Another thread takes the job.
             Err(_) if running.threads > 0 => {}
             Err(error) => {
-                running.waiting.pop_back();
-                running.calls.remove(&id);
+                let job = running.waiting.pop_back();
                 drop(running);
-                self.fail(&id, &format!("the host can start no thread: {error}"));
+                if let Some(Job { pending, .. }) = job {
+                    pending.answer(Err(format!("the host can start no thread: {error}")));
+                }
             }
         }
     }
@@ -215,49 +299,37 @@ impl Serving {
     }
 
     /// Calls a callback, and answers the request unless it was cancelled.
-    fn run(&self, job: Job) {
-        let Job { request, cancel, after, asked } = job;
-        if self.is_ordered {
-            self.channel.inbox.wait_until_asked(after, &cancel);
+    fn run(&self, Job { after, asked, pending }: Job) {
+        let AnsweredBy::Callbacks { callbacks, is_ordered, .. } = &self.answered_by else { return };
+        if *is_ordered {
+            self.channel.inbox.wait_until_asked(after, &pending.cancel);
         }
-        let answer = (!cancel.is_cancelled()).then(|| self.answer(asked));
-        self.running.lock().calls.remove(&request);
-        match answer {
-            _ if cancel.is_cancelled() => {}
-            Some(Ok(answer)) => self.succeed(&request, answer),
-            Some(Err(error)) => self.fail(&request, &error),
-            None => {}
+        if pending.is_cancelled() {
+            return;
         }
-    }
-
-    /// Returns the answer of a callback, or the text of the error that stands for it.
-    fn answer(&self, asked: Asked) -> Result<Value, String> {
-        let callbacks = &*self.callbacks;
         match asked {
-            Asked::Tool(call, id) => {
-                let reply = caught(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
+            Asked::Tool(call) => {
+                pending.call(&caught(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
                     ToolReply::error(format!("Tool error: the tool panicked: {panic}"))
-                });
-                Ok(json!({ "mcp_response": success(&id, reply.to_json()) }))
+                }))
             }
             Asked::Hook(call) => {
-                let event = call.event.clone();
+                let is_before = call.event == "PreToolUse";
                 match caught(|| callbacks.hook(call)) {
-                    Ok(reply) => Ok(reply.to_json(&event)),
+                    Ok(reply) => pending.hook(&reply),
                     // The program goes on after a hook that fails, and the call would run unguarded.
-                    Err(panic) if event == "PreToolUse" => {
-                        Ok(HookReply::deny(format!("the host's hook panicked: {panic}")).to_json(&event))
+                    Err(panic) if is_before => {
+                        pending.hook(&HookReply::deny(format!("the host's hook panicked: {panic}")));
                     }
-                    Err(panic) => Err(format!("the host's hook panicked: {panic}")),
+                    Err(panic) => pending.answer(Err(format!("the host's hook panicked: {panic}"))),
                 }
             }
             Asked::Permission(request) => {
-                let input = request.input.clone();
                 let reply = caught(|| callbacks.can_use_tool(request)).unwrap_or_else(|panic| {
                     let message = format!("the host's decision panicked: {panic}");
                     PermissionReply::Deny { message, interrupt: false }
                 });
-                Ok(reply.to_json(&input))
+                pending.permission(&reply);
             }
         }
     }

@@ -16,7 +16,7 @@ use std::io::{self, BufRead};
 use serde_json::{Map, Value};
 
 use super::error::{Error, ErrorKind, Stage};
-use super::message::Message;
+use super::message::{Message, TranscriptMirror};
 
 /// Holds a line that begins as an object.
 pub(super) struct Line {
@@ -34,7 +34,14 @@ pub(super) struct Line {
 pub(super) struct Frame {
     /// The line, without spaces around it.
     pub(super) line: Box<str>,
-    pub(super) object: Map<String, Value>,
+    pub(super) content: Content,
+}
+
+/// Holds what the object of a line says.
+pub(super) enum Content {
+    Object(Map<String, Value>),
+    /// Mirrored lines, which are most of what the program writes: their entries are not read.
+    Mirror(TranscriptMirror),
 }
 
 /// Reads the lines of a stream that begin as objects.
@@ -129,10 +136,14 @@ impl Line {
             Err(_) if self.is_tail => return Ok(None),
             Err(error) => return Err(malformed(error.utf8_error().to_string())),
         };
-        let parsed = serde_json::from_str(&text)
-            .or_else(|error| with_whole_surrogates(&text).map_or(Err(error), |it| serde_json::from_str(&it)));
+        let object = |text: &str| serde_json::from_str(text).map(Content::Object);
+        let parsed = match TranscriptMirror::of_its_line(&text) {
+            Some(mirror) => Ok(Content::Mirror(mirror)),
+            None => object(&text)
+                .or_else(|error| with_whole_surrogates(&text).map_or(Err(error), |whole| object(&whole))),
+        };
         match parsed {
-            Ok(object) => Ok(Some(Frame { line: text.into_boxed_str(), object })),
+            Ok(content) => Ok(Some(Frame { line: text.into_boxed_str(), content })),
             Err(_) if self.is_tail => Ok(None),
             Err(error) => Err(malformed(error.to_string())),
         }

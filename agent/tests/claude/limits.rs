@@ -9,6 +9,7 @@ use std::sync::{Mutex, mpsc};
 use foldlog::SessionTypes;
 use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeMode, StatefulAdapter};
 use foldlog_agent::claude::{ClaudeAgentSDKClientConfig, PermissionMode, ProgramHome, RunOptions};
+use foldlog_agent::events::PromptExecutions;
 use foldlog_agent::provider::CancelToken;
 use foldlog_agent::{Error, EvaluateOptions};
 use serde_json::json;
@@ -173,5 +174,32 @@ fn a_mode_that_the_program_refuses_is_named_with_what_to_do() {
     match adapter.evaluate(&world.prompt(), &world.state, options) {
         Ok(response) => assert!(!rustix::process::getuid().is_root(), "{response:?}"),
         Err(error) => assert!(error.to_string().contains("choose `dontAsk`"), "{error}"),
+    }
+}
+
+/// Version 2.1.100 tells no difference, and was taken to count the runs before as well. It counts anew in each process: where it
+/// goes on in its own session and in its own folder, and where it goes on in a copy from the log alone.
+#[test]
+fn a_resumed_run_costs_what_it_used_itself() {
+    let Some(cli) = cli() else { return };
+    for is_kept in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let types = foldlog_agent::events::declare(SessionTypes::builder()).build().unwrap();
+        let session = Store::open(folder.path().join("store")).unwrap().create(&types).unwrap();
+        let world = World::of(folder, session);
+        let api = Api::answering(vec![Answers::With(vec![text("It snows.")])]);
+        let adapter = world.adapter(&cli, &api, RunOptions::default());
+        let adapter = match is_kept {
+            true => adapter.stateful().with_home(ProgramHome::Kept(world.folder.path().join("kept"))),
+            false => adapter,
+        };
+        for asked in ["Oslo?", "And now?"] {
+            adapter.evaluate(&world.prompt(), &world.state, world.asking(asked)).unwrap();
+        }
+        assert!(api.seen()[1].to_string().contains("Oslo?"), "the session was not resumed");
+        let executed = world.session.log::<PromptExecutions>().unwrap();
+        let costs: Vec<_> = executed.iter().map(|one| one.unwrap().cost_micros).collect();
+        // 100 tokens of input and 20 of output.
+        assert_eq!(costs, [Some(600), Some(600)], "kept: {is_kept}");
     }
 }

@@ -142,6 +142,8 @@ pub enum EntryContent {
         operation: OperationId,
         /// Whether the call had done its work. `None`: it is to run again.
         committed: Option<bool>,
+        /// Time from which on an approval does not count; `None` if it counts for ever, or if this is none.
+        until: Option<DateTime<Utc>>,
         /// Text for the model.
         shown: String,
     },

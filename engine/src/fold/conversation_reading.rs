@@ -371,7 +371,8 @@ impl Reading<'_> {
             Decision::Failed => Some(false),
             Decision::RunAgain => None,
         };
-        Ok(EntryContent::CallSettled { origin, operation: settle.operation, committed, shown })
+        let until = settle.until_us.map(time);
+        Ok(EntryContent::CallSettled { origin, operation: settle.operation, committed, until, shown })
     }
 }
 

@@ -19,14 +19,15 @@
 //!
 //! 1. A call of a tool that asks begins only if a person approved it: its arguments, and one approval for each time.
 //! 2. Which approvals are left follows from the log alone.
+//! 3. An approval that has expired when the model repeats the call does not count: the call asks again.
 //!
 //! # What it does not do
 //!
-//! The time from which on an approval does not count is heeded when the model is told of it, and not again when the model repeats
-//! the call. A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
+//! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use foldlog::conversation::{Conversation, EntryContent, PromptIdentity, ResumePoint, ToolCallRecord};
 use foldlog::tools::{ToolError, ToolRunner};
 use foldlog::{CallOrigin, Cause, Outcome, Session};
@@ -138,7 +139,15 @@ pub(super) fn sub_agents_go_on(
 
 /// Holds the calls of the program's own tools that a person approved, and that the model has to repeat.
 #[derive(Debug, Default)]
-pub(super) struct Approved(Vec<(String, Value)>);
+pub(super) struct Approved(Vec<ApprovedCall>);
+
+#[derive(Debug)]
+struct ApprovedCall {
+    tool: String,
+    arguments: Value,
+    /// Time from which on the approval does not count.
+    until: Option<DateTime<Utc>>,
+}
 
 impl Approved {
     /// Reads which approved calls of an evaluation and its sub-agents were not repeated yet.
@@ -176,13 +185,16 @@ impl Approved {
                     // The end of the call that asked is what tells the model of the approval.
                     let has_run = !asked.contains(origin) && *cause != Some(Cause::Denied);
                     if let Some(call) = find(&calls, *origin).filter(|_| has_run) {
-                        self.take(&call.name, &call.arguments);
+                        self.take(&call.name, &call.arguments, entry.time);
                     }
                 }
-                EntryContent::CallSettled { origin, committed: None, .. } if asked.contains(origin) => {
+                EntryContent::CallSettled { origin, committed: None, until, .. }
+                    if asked.contains(origin) =>
+                {
                     if let Some(call) = find(&calls, *origin) {
                         let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
-                        self.0.push((call.name.clone(), arguments));
+                        let (tool, until) = (call.name.clone(), *until);
+                        self.0.push(ApprovedCall { tool, arguments, until });
                     }
                 }
                 _ => {}
@@ -190,10 +202,12 @@ impl Approved {
         }
     }
 
-    /// Takes the approval of a call with these arguments. Returns `false` if there is none.
-    pub(super) fn take(&mut self, tool: &str, arguments: &str) -> bool {
+    /// Takes the approval of a call with these arguments. Returns `false` if there is none that counts at `now`.
+    pub(super) fn take(&mut self, tool: &str, arguments: &str, now: DateTime<Utc>) -> bool {
         let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
-        let place = self.0.iter().position(|(name, approved)| name == tool && *approved == arguments);
+        let counts = |one: &ApprovedCall| one.until.is_none_or(|until| until > now);
+        let is_it = |one: &ApprovedCall| one.tool == tool && one.arguments == arguments && counts(one);
+        let place = self.0.iter().position(is_it);
         place.map(|place| self.0.swap_remove(place)).is_some()
     }
 }

@@ -4,20 +4,18 @@
 //! takes it from the log. So a replay needs no program, and a run that is replayed does the same again.
 //!
 //! ```text
-//!  program ──stdout──► client ──► [pump] ─────────────┐
-//!                        │                            ├─► channel ─► observe ─► the run, one arrival at a time
-//!                        └─► callbacks, on threads ───┘                            │
-//!                              ▲─────────────────── reply ─────────────────────────┘
+//!  program ──stdout──► client ──events──► observe ──► the run, one arrival at a time
+//!     ▲                                                       │
+//!     └─────────────────────────── reply ─────────────────────┘
 //! ```
 //!
 //! # Invariants
 //!
-//! 1. A call of a tool or of a hook arrives behind all messages that the program sent before it.
+//! 1. What the program sends arrives in the order in which it sent it: messages, calls of tools and of hooks alike.
 //! 2. An arrival is recorded before its reply is sent.
 //! 3. A live run and its replay observe the same: first how the program started, and then what arrived, to its end.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use foldlog::process::ProcessIdentity;
@@ -25,8 +23,10 @@ use foldlog::{Clock, FixedClock, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::claude::channel::Event;
+use crate::claude::serving::{Asked, Pending};
 use crate::claude::{
-    Callbacks, Client, Error as ClientError, HookCall, HookReply, Message, PermissionReply,
+    Client, Error as ClientError, ErrorKind, HookCall, HookReply, Message, PermissionReply,
     PermissionRequest, ToolCall, ToolReply, read_stream,
 };
 use crate::error::Result;
@@ -82,6 +82,8 @@ pub(super) struct Failure {
     /// What happened and what to do, with exit code and the end of the standard error.
     pub(super) text: String,
     pub(super) exit_code: Option<i32>,
+    #[serde(default)]
+    pub(super) signal: Option<i32>,
     pub(super) stderr: String,
 }
 
@@ -103,12 +105,13 @@ impl Failure {
             is_retryable: false,
             text: reason,
             exit_code: None,
+            signal: None,
             stderr: String::new(),
         }
     }
 
     pub(super) fn of(error: &ClientError) -> Failure {
-        use crate::claude::ErrorKind as Kind;
+        use ErrorKind as Kind;
         let kind = match error.kind() {
             Kind::ProgramNotFound => FailureOf::NotInstalled,
             Kind::SessionNotFound => FailureOf::UnknownSession,
@@ -125,89 +128,79 @@ impl Failure {
             is_retryable: error.is_retryable(),
             text: error.to_string(),
             exit_code: error.exit_code(),
+            signal: error.signal(),
             stderr: error.stderr().to_owned(),
         }
     }
 }
 
-/// Says who waits for a reply.
-#[derive(Debug, Default)]
-pub(super) enum ReplyTo {
-    #[default]
-    Nobody,
-    Call(SyncSender<ToolReply>),
-    Hook(SyncSender<HookReply>),
-    Permission(SyncSender<PermissionReply>),
-}
+/// Replies to the program, if it waits for a reply: in a replay it does not.
+#[derive(Default)]
+pub(super) struct ReplyTo(Option<Pending>);
 
 impl ReplyTo {
     /// Replies to a call. A program that is gone needs no reply.
     pub(super) fn call(self, reply: ToolReply) {
-        if let ReplyTo::Call(to) = self {
-            let _ = to.send(reply);
+        if let Some(pending) = self.0 {
+            pending.call(&reply);
         }
     }
 
     pub(super) fn hook(self, reply: HookReply) {
-        if let ReplyTo::Hook(to) = self {
-            let _ = to.send(reply);
+        if let Some(pending) = self.0 {
+            pending.hook(&reply);
         }
     }
 
     pub(super) fn permission(self, reply: PermissionReply) {
-        if let ReplyTo::Permission(to) = self {
-            let _ = to.send(reply);
+        if let Some(pending) = self.0 {
+            pending.permission(&reply);
         }
     }
 }
 
 /// Holds an arrival, and who waits for its reply.
-pub(super) type Arrived = (Arrival, ReplyTo);
-
-/// Passes what the program asks for on to the run, and waits for its replies.
-pub(super) struct Forward {
-    pub(super) tools: Vec<crate::claude::BridgedTool>,
-    pub(super) to: SyncSender<Arrived>,
+pub(super) struct Arrived {
+    pub(super) arrival: Arrival,
+    pub(super) reply_to: ReplyTo,
+    /// Message of the arrival, if it was read already.
+    pub(super) message: Option<Message>,
 }
 
-impl Forward {
-    /// Sends an arrival to the run and waits for the reply; `None` if the run is over.
-    fn ask<R>(&self, arrival: Arrival, reply_to: impl FnOnce(SyncSender<R>) -> ReplyTo) -> Option<R> {
-        let (reply, replied) = std::sync::mpsc::sync_channel(1);
-        self.to.send((arrival, reply_to(reply))).ok()?;
-        replied.recv().ok()
+impl Arrived {
+    fn alone(arrival: Arrival) -> Arrived {
+        Arrived { arrival, reply_to: ReplyTo::default(), message: None }
+    }
+
+    fn of(event: Event) -> Arrived {
+        match event {
+            Event::Message(message) => {
+                let arrival = Arrival::Message(message.line().to_owned());
+                Arrived { message: Some(message), ..Arrived::alone(arrival) }
+            }
+            Event::Asked(asked, pending) => {
+                Arrived { reply_to: ReplyTo(Some(pending)), ..Arrived::alone(Arrival::asking(asked)) }
+            }
+        }
     }
 }
 
-/// Text that the program is told once the run is over.
-const OVER: &str = "the run is over";
-
-impl Callbacks for Forward {
-    fn tools(&self) -> Vec<crate::claude::BridgedTool> {
-        self.tools.clone()
-    }
-
-    fn call_tool(&self, call: ToolCall) -> ToolReply {
-        let ToolCall { name, arguments, tool_use_id, .. } = call;
-        let arrival = Arrival::Call { name, arguments: arguments.to_string(), tool_use_id };
-        self.ask(arrival, ReplyTo::Call).unwrap_or_else(|| ToolReply::error(OVER))
-    }
-
-    fn hook(&self, call: HookCall) -> HookReply {
-        let HookCall { event, input, tool_use_id, .. } = call;
-        let tool = input.get("tool_name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let tool_use_id = tool_use_id.or_else(|| Some(input.get("tool_use_id")?.as_str()?.to_owned()));
-        let is_begin = event == PRE_TOOL_USE;
-        let arrival = Arrival::Hook { event, tool, input: input.to_string(), tool_use_id };
-        let over = || if is_begin { HookReply::deny(OVER) } else { HookReply::proceed() };
-        self.ask(arrival, ReplyTo::Hook).unwrap_or_else(over)
-    }
-
-    fn can_use_tool(&self, request: PermissionRequest) -> PermissionReply {
-        let PermissionRequest { tool_name, input, tool_use_id, .. } = request;
-        let arrival = Arrival::Permission { tool: tool_name, input: input.to_string(), tool_use_id };
-        let over = || PermissionReply::Deny { message: OVER.to_owned(), interrupt: false };
-        self.ask(arrival, ReplyTo::Permission).unwrap_or_else(over)
+impl Arrival {
+    fn asking(asked: Asked) -> Arrival {
+        match asked {
+            Asked::Tool(ToolCall { name, arguments, tool_use_id, .. }) => {
+                Arrival::Call { name, arguments: arguments.to_string(), tool_use_id }
+            }
+            Asked::Hook(HookCall { event, input, tool_use_id, .. }) => {
+                let tool = input.get("tool_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let tool_use_id =
+                    tool_use_id.or_else(|| Some(input.get("tool_use_id")?.as_str()?.to_owned()));
+                Arrival::Hook { event, tool, input: input.to_string(), tool_use_id }
+            }
+            Asked::Permission(PermissionRequest { tool_name, input, tool_use_id, .. }) => {
+                Arrival::Permission { tool: tool_name, input: input.to_string(), tool_use_id }
+            }
+        }
     }
 }
 
@@ -223,21 +216,6 @@ pub(super) fn message_of(line: &str) -> Option<Message> {
     read_stream(line.as_bytes(), usize::MAX).next()?.ok()
 }
 
-/// Passes the program's messages on to the run, until the program ends or nobody listens.
-pub(super) fn pump(client: &Client, to: &SyncSender<Arrived>) {
-    loop {
-        let arrival = match client.next_message(None) {
-            Ok(Some(message)) => Arrival::Message(message.line().to_owned()),
-            Ok(None) => Arrival::Ended(None),
-            Err(error) => Arrival::Ended(Some(Failure::of(&error))),
-        };
-        let is_end = matches!(arrival, Arrival::Ended(_));
-        if to.send((arrival, ReplyTo::Nobody)).is_err() || is_end {
-            return;
-        }
-    }
-}
-
 /// Takes the arrivals of a run.
 pub(super) struct Arrivals<'a> {
     pub(super) session: &'a Session,
@@ -245,8 +223,8 @@ pub(super) struct Arrivals<'a> {
     pub(super) is_recorded: bool,
     /// What arrives before all else.
     pub(super) first: Option<Arrival>,
-    /// Where they come from; `None` in a replay, which takes them from the log.
-    pub(super) from: Option<Receiver<Arrived>>,
+    /// The program that they come from; `None` in a replay, which takes them from the log.
+    pub(super) from: Option<Arc<Client>>,
     pub(super) cancel: CancelToken,
     /// Clock that says when something arrives.
     pub(super) clock: &'a Arc<dyn Clock>,
@@ -266,39 +244,37 @@ impl Arrivals<'_> {
     /// Takes the next arrival, and records it. It is [`Arrival::Deadline`] once `until` has passed, and
     /// [`Arrival::Cancelled`] once the run was cancelled; `watch` says whether that counts.
     pub(super) fn next(&mut self, until: Option<Instant>, watch: bool) -> Result<Arrived> {
-        let mut reply_to = ReplyTo::Nobody;
+        let (mut reply_to, mut read) = (ReplyTo::default(), None);
         let mut take = || {
-            let arrival = match (self.first.take(), &self.from) {
-                (Some(first), _) => first,
-                (None, Some(from)) => {
-                    let (arrival, to) = receive(from, until, watch.then_some(&self.cancel));
-                    reply_to = to;
-                    arrival
-                }
-                (None, None) => Arrival::Ended(None),
+            let arrived = match (self.first.take(), &self.from) {
+                (Some(first), _) => Arrived::alone(first),
+                (None, Some(from)) => receive(from, until, watch.then_some(&self.cancel)),
+                (None, None) => Arrived::alone(Arrival::Ended(None)),
             };
-            Stamped { at_us: self.clock.now_us(), arrival }
+            (reply_to, read) = (arrived.reply_to, arrived.message);
+            Stamped { at_us: self.clock.now_us(), arrival: arrived.arrival }
         };
         let stamped = if self.is_recorded { self.session.observe(ARRIVED, &mut take)? } else { take() };
         self.told.set_us(stamped.at_us);
-        Ok((stamped.arrival, reply_to))
+        Ok(Arrived { arrival: stamped.arrival, reply_to, message: read })
     }
 }
 
-fn receive(from: &Receiver<Arrived>, until: Option<Instant>, cancel: Option<&CancelToken>) -> Arrived {
+fn receive(from: &Client, until: Option<Instant>, cancel: Option<&CancelToken>) -> Arrived {
     loop {
         if cancel.is_some_and(CancelToken::is_cancelled) {
-            return (Arrival::Cancelled, ReplyTo::Nobody);
+            return Arrived::alone(Arrival::Cancelled);
         }
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return (Arrival::Deadline, ReplyTo::Nobody);
+        let now = Instant::now();
+        if until.is_some_and(|until| until <= now) {
+            return Arrived::alone(Arrival::Deadline);
         }
-        let wait = left.unwrap_or(NOTICES_WITHIN).min(NOTICES_WITHIN);
-        match from.recv_timeout(wait) {
-            Ok(arrived) => return arrived,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return (Arrival::Ended(None), ReplyTo::Nobody),
+        let look = now + NOTICES_WITHIN;
+        match from.next_event(Some(until.map_or(look, |until| until.min(look)))) {
+            Ok(Some(event)) => return Arrived::of(event),
+            Ok(None) => return Arrived::alone(Arrival::Ended(None)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            Err(error) => return Arrived::alone(Arrival::Ended(Some(Failure::of(&error)))),
         }
     }
 }

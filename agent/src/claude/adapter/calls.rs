@@ -23,9 +23,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use foldlog::Cause;
 use foldlog::conversation::{EXPANDED_TEXT, ToolCallRecord};
 use foldlog::tools::{Operation, ToolReport, ToolRunner};
+use foldlog::{Cause, FixedClock};
 use serde_json::Value;
 
 use super::approvals::Approved;
@@ -74,8 +74,26 @@ fn no_such_tool(name: &str) -> String {
     format!("There is no tool `{}`.", shortened(name))
 }
 
-/// Holds a call of the program that waits for others to end.
-type Waiting = (Arrival, ReplyTo);
+/// Holds what the program asks for or tells of a call, and who waits for the reply.
+pub(super) struct Asking {
+    arrival: Arrival,
+    /// JSON of a hook or of a permission.
+    input: Value,
+    reply_to: ReplyTo,
+}
+
+impl Asking {
+    /// Reads what arrived.
+    pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> Asking {
+        let input = match &arrival {
+            Arrival::Hook { input, .. } | Arrival::Permission { input, .. } => {
+                serde_json::from_str(input).unwrap_or_default()
+            }
+            _ => Value::Null,
+        };
+        Asking { arrival, input, reply_to }
+    }
+}
 
 /// Runs the calls of one run.
 pub(super) struct Calls<'a> {
@@ -86,22 +104,34 @@ pub(super) struct Calls<'a> {
     pub(super) deadline: Deadline,
     /// Whether the prompt asks for a structured output.
     pub(super) is_structured: bool,
-    /// Calls of the program's own tools that are open, by their ids, and whether each only reads.
-    pub(super) open: BTreeMap<String, (Operation, bool)>,
+    /// Clock that tells the time of the last arrival.
+    pub(super) clock: &'a FixedClock,
+    /// Calls of the program's own tools that are open, by their ids.
+    pub(super) open: BTreeMap<String, OpenCall>,
     /// Ids of all calls of the program's own tools that began.
     pub(super) begun: BTreeSet<String>,
     /// Ids of calls that were denied.
     pub(super) denied: BTreeSet<String>,
+    /// Ids of all calls whose results the model was told.
+    pub(super) told: BTreeSet<String>,
     /// Calls of the program's own tools that a person approved and that have not run.
     pub(super) approved: Approved,
     /// Calls that wait.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Asking>,
     /// Replies of calls that wait for a person.
     held: Vec<ReplyTo>,
     /// Whether the run is over, so that nothing begins any more.
     pub(super) is_over: bool,
     /// Output that the model gave by the tool `respond`.
     pub(super) responded: Option<String>,
+}
+
+/// Holds a call of one of the program's own tools that is open.
+pub(super) struct OpenCall {
+    pub(super) operation: Operation,
+    pub(super) reads_only: bool,
+    /// When it began, in clock ticks since the machine was started; `None` if nothing that it starts has to be ended.
+    pub(super) since: Option<u64>,
 }
 
 /// Says what the run does behind a call.
@@ -126,15 +156,9 @@ pub(super) struct Hook {
     pub(super) tool_use_id: Option<String>,
 }
 
-impl Hook {
-    fn read(tool: &str, input: &str, tool_use_id: Option<String>) -> Hook {
-        Hook { tool: tool.to_owned(), input: serde_json::from_str(input).unwrap_or_default(), tool_use_id }
-    }
-
-    /// Returns the arguments of the call.
-    fn arguments(&self) -> &Value {
-        self.input.get("tool_input").unwrap_or(&Value::Null)
-    }
+/// Returns the arguments of the call that a hook tells of.
+pub(super) fn arguments_in(input: &Value) -> &Value {
+    input.get("tool_input").unwrap_or(&Value::Null)
 }
 
 impl<'a> Calls<'a> {
@@ -142,7 +166,7 @@ impl<'a> Calls<'a> {
         runner: ToolRunner,
         options: &'a RunOptions,
         (shown, approved): (Vec<String>, Approved),
-        deadline: Deadline,
+        (deadline, clock): (Deadline, &'a FixedClock),
         is_structured: bool,
     ) -> Calls<'a> {
         Calls {
@@ -150,16 +174,29 @@ impl<'a> Calls<'a> {
             options,
             shown,
             deadline,
+            clock,
             is_structured,
             open: BTreeMap::new(),
             begun: BTreeSet::new(),
             denied: BTreeSet::new(),
+            told: BTreeSet::new(),
             approved,
             waiting: VecDeque::new(),
             held: Vec::new(),
             is_over: false,
             responded: None,
         }
+    }
+
+    /// Takes it that the model asks for a call. Returns whether it uses the id of an earlier one again, of which the model was
+    /// told the result: what became of that one is forgotten.
+    pub(super) fn is_asked_again(&mut self, call_id: &str) -> bool {
+        let is_again = self.told.remove(call_id);
+        if is_again {
+            self.begun.remove(call_id);
+            self.denied.remove(call_id);
+        }
+        is_again
     }
 
     /// Returns why a tool must not run, as the log and as the model are told; `None` if it may.
@@ -185,20 +222,22 @@ impl<'a> Calls<'a> {
 
     /// Takes a call of a tool, a question whether it may run, or what the program tells of one of its own. Returns what the
     /// run does then.
-    pub(super) fn take(&mut self, arrived: Waiting, heard: &mut Recorders<'_>) -> Result<Then> {
-        if let Some(reads_only) = self.begins(&arrived.0)
-            && (self.is_over || !self.waiting.is_empty() || self.conflicts(&arrived.0, reads_only, heard))
+    pub(super) fn take(&mut self, asking: Asking, heard: &mut Recorders<'_>) -> Result<Then> {
+        if let Some(reads_only) = self.begins(&asking)
+            && (self.is_over
+                || !self.waiting.is_empty()
+                || self.conflicts(&asking.arrival, reads_only, heard))
         {
-            self.waiting.push_back(arrived);
+            self.waiting.push_back(asking);
             return Ok(Then::GoOn);
         }
-        self.take_now(arrived, heard)
+        self.take_now(asking, heard)
     }
 
     /// Takes the next call that waited and need not wait any more; `None` if there is none.
     pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<Then>> {
-        let Some((first, _)) = self.waiting.front().filter(|_| !self.is_over) else { return Ok(None) };
-        if self.begins(first).is_some_and(|reads_only| self.conflicts(first, reads_only, heard)) {
+        let Some(first) = self.waiting.front().filter(|_| !self.is_over) else { return Ok(None) };
+        if self.begins(first).is_some_and(|reads_only| self.conflicts(&first.arrival, reads_only, heard)) {
             return Ok(None);
         }
         match self.waiting.pop_front() {
@@ -209,22 +248,19 @@ impl<'a> Calls<'a> {
 
     /// Returns whether the call that an arrival begins only reads; `None` if it begins none. One that is denied is closed
     /// at once, and changes nothing.
-    fn begins(&self, arrival: &Arrival) -> Option<bool> {
+    fn begins(&self, Asking { arrival, input, .. }: &Asking) -> Option<bool> {
         match arrival {
             Arrival::Call { name, .. } => match self.refusal(&bridged(name), &Value::Null) {
                 None if self.is_respond(name) => None,
                 refusal => Some(refusal.is_some() || self.runner.reads_only(name)),
             },
-            Arrival::Hook { event, tool, input, .. } if event == PRE_TOOL_USE => {
-                match self.refusal(tool, Hook::read(tool, input, None).arguments()) {
+            Arrival::Hook { event, tool, .. } if event == PRE_TOOL_USE => {
+                match self.refusal(tool, arguments_in(input)) {
                     None if is_no_call_of_its_own(tool) => None,
                     refusal => Some(refusal.is_some() || self.runner.reads_only(tool)),
                 }
             }
-            Arrival::Permission { tool, input, .. } => {
-                let input = serde_json::from_str(input).unwrap_or_default();
-                self.refusal(tool, &input).map(|_| true)
-            }
+            Arrival::Permission { tool, .. } => self.refusal(tool, input).map(|_| true),
             _ => None,
         }
     }
@@ -239,11 +275,15 @@ impl<'a> Calls<'a> {
             return false;
         };
         let runs = |call_id: &str| self.open.contains_key(call_id);
-        self.open.values().any(|(_, other_reads_only)| !(reads_only && *other_reads_only))
+        self.open.values().any(|other| !(reads_only && other.reads_only))
             || tool_use_id.as_deref().is_some_and(|call_id| heard.is_behind(call_id, runs))
     }
 
-    fn take_now(&mut self, (arrival, reply_to): Waiting, heard: &mut Recorders<'_>) -> Result<Then> {
+    fn take_now(
+        &mut self,
+        Asking { arrival, input, reply_to }: Asking,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
         match arrival {
             Arrival::Call { name, arguments, tool_use_id } => {
                 let call_id = tool_use_id.unwrap_or_default();
@@ -255,14 +295,19 @@ impl<'a> Calls<'a> {
                 }
                 self.call(call, reply_to, heard)
             }
-            Arrival::Hook { event, tool, input, tool_use_id } => {
-                let hook = Hook::read(&tool, &input, tool_use_id);
+            Arrival::Hook { event, tool, tool_use_id, .. } => {
+                let hook = Hook { tool, input, tool_use_id };
                 match event.as_str() {
-                    PRE_TOOL_USE => match self.refuse((&tool, hook.arguments()), &hook.tool_use_id, heard)? {
-                        Some(reason) => reply_to.hook(HookReply::deny(reason)),
-                        None if is_no_call_of_its_own(&tool) => reply_to.hook(HookReply::proceed()),
-                        None => return self.before(&hook, reply_to, heard),
-                    },
+                    PRE_TOOL_USE => {
+                        let asked = (hook.tool.as_str(), arguments_in(&hook.input));
+                        match self.refuse(asked, &hook.tool_use_id, heard)? {
+                            Some(reason) => reply_to.hook(HookReply::deny(reason)),
+                            None if is_no_call_of_its_own(&hook.tool) => {
+                                reply_to.hook(HookReply::proceed());
+                            }
+                            None => return self.before(&hook, reply_to, heard),
+                        }
+                    }
                     POST_TOOL_USE | POST_TOOL_USE_FAILURE => {
                         return self.after(&hook, event == POST_TOOL_USE_FAILURE, reply_to, heard);
                     }
@@ -270,8 +315,7 @@ impl<'a> Calls<'a> {
                 }
                 Ok(Then::GoOn)
             }
-            Arrival::Permission { tool, input, tool_use_id } => {
-                let input = serde_json::from_str(&input).unwrap_or_default();
+            Arrival::Permission { tool, tool_use_id, .. } => {
                 reply_to.permission(match self.refuse((&tool, &input), &tool_use_id, heard)? {
                     Some(message) => PermissionReply::Deny { message, interrupt: false },
                     None => PermissionReply::Allow { updated_input: None },

@@ -162,8 +162,7 @@ impl Recorder {
 
     /// Returns whether the open answer or the gathered blocks ask for a call.
     pub(super) fn asks_for(&self, call_id: &str) -> bool {
-        self.known(call_id).is_some()
-            || self.gathered.iter().flat_map(|gathered| &gathered.calls).any(|call| call.call_id == call_id)
+        self.known(call_id).is_some() || self.gathers(call_id)
     }
 
     /// Returns whether a call belongs to another answer than the open one, of which a call runs: the turn of the open one
@@ -173,10 +172,18 @@ impl Recorder {
         self.known(call_id).is_none() && open.into_iter().any(|(call, _)| runs(&call.call_id))
     }
 
-    /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded.
+    /// Returns whether blocks that are not recorded yet ask for a call.
+    fn gathers(&self, call_id: &str) -> bool {
+        self.gathered.iter().flat_map(|gathered| &gathered.calls).any(|call| call.call_id == call_id)
+    }
+
+    /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded. A call that
+    /// is closed is not meant where the model uses its id again.
     fn known(&self, call_id: &str) -> Option<Option<CallOrigin>> {
         let open = self.open.as_ref()?;
-        let place = open.calls.iter().position(|(call, _)| call.call_id == call_id)?;
+        let place = open.calls.iter().position(|(call, is_closed)| {
+            call.call_id == call_id && !(*is_closed && self.gathers(call_id))
+        })?;
         Some(open.answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
     }
 
@@ -203,7 +210,7 @@ impl Recorder {
         is_error: bool,
         runner: &ToolRunner,
     ) -> Result<()> {
-        if self.gathered.iter().flat_map(|gathered| &gathered.calls).any(|call| call.call_id == call_id) {
+        if self.gathers(call_id) {
             self.flush(None, None, runner)?;
         }
         let Some(origin) = self.known(call_id) else { return Ok(()) };
@@ -362,6 +369,10 @@ pub(super) struct Recorders<'a> {
 impl<'a> Recorders<'a> {
     pub(super) fn new(session: &'a Session, own: Recorder) -> Recorders<'a> {
         Recorders { own, session, children: BTreeMap::new() }
+    }
+
+    pub(super) fn session(&self) -> &'a Session {
+        self.session
     }
 
     /// Returns the conversation that belongs to a call of a sub-agent; that of the run if there is no call.

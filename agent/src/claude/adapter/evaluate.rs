@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 use chrono::DateTime;
@@ -13,7 +12,7 @@ use foldlog::{Clock, FixedClock, Session};
 use serde_json::json;
 
 use super::approvals::{self, Approved};
-use super::arrival::{Arrival, Arrivals, Arrived, Failure, Forward, pump};
+use super::arrival::{Arrival, Arrivals, Failure};
 use super::begin::{self, Found, Provided, close_open};
 use super::calls::Calls;
 use super::config::OutputBy;
@@ -32,7 +31,7 @@ use crate::adapter_state::{
     ClaudeAgentSDKState, StateCapture, StatefulAdapter,
 };
 use crate::budget::track;
-use crate::claude::{BridgedTool, Client, ClientOptions, TurnResult};
+use crate::claude::{BridgedTool, Client, ClientOptions, ErrorKind, TurnResult};
 use crate::error::{Error, Phase, Result};
 use crate::events;
 use crate::inner_loop::{FinalText, Journal, LoopStart, Outcome, read_output};
@@ -51,6 +50,8 @@ struct Ready<'a> {
     resumed: Option<AdapterStateSnapshot>,
     /// Transcripts that the log holds; `None` if nobody has asked for them yet.
     transcripts: Option<Transcripts>,
+    /// What the conversation says of the session that is resumed.
+    lineage: Lineage,
     messages: Vec<ConversationMessage>,
     approved: Approved,
     began_us: i64,
@@ -180,6 +181,10 @@ impl ClaudeAgentSDKAdapter {
         let is_recorded = options.record;
         let Found { provided, resumed, transcripts } =
             self.provided(given, is_fresh, journal.evaluation(), (session, is_recorded))?;
+        let lineage = match provided.resumes {
+            Some(_) => lineage(prompt, &mut journal)?,
+            None => Lineage::default(),
+        };
         let ready = Ready {
             session,
             runner,
@@ -190,6 +195,7 @@ impl ClaudeAgentSDKAdapter {
             provided,
             resumed,
             transcripts,
+            lineage,
             messages: journal.messages()?,
             approved: match is_recorded {
                 true => Approved::of(session, journal.evaluation(), &self.options)?,
@@ -266,7 +272,7 @@ impl ClaudeAgentSDKAdapter {
                 ready.runner.clone(),
                 &self.options,
                 (shown, std::mem::take(&mut ready.approved)),
-                options.deadline,
+                (options.deadline, &clock),
                 is_structured,
             ),
             heard: Recorders::new(session, recorder),
@@ -343,14 +349,8 @@ impl ClaudeAgentSDKAdapter {
             None => transcript::transcripts(ready.session)?,
         };
         let results = begin::results(&ready.messages);
-        let conversation = ready.session.conversation(&ready.evaluation)?;
-        let hosts = prompt.tools().names();
-        let bridged = |name: &str| {
-            if hosts.contains(&name) { super::calls::bridged(name) } else { name.to_owned() }
-        };
-        let lineage = Lineage::of(conversation.as_ref(), bridged);
         let file = transcript::file_of(config, &folders.cwd, id);
-        transcript::write_back(&file, all, (id, &lineage), &results, &prompt.name())
+        transcript::write_back(&file, all, (id, &ready.lineage), &results, &prompt.name())
     }
 
     /// Records how a run ended.
@@ -436,7 +436,7 @@ impl ClaudeAgentSDKAdapter {
             (None, Some(spec)) => return Err(Error::OutputMissing { output: spec.name.clone() }),
             (output, _) => output.unwrap_or_else(|| outcome.last.text.clone()),
         };
-        let cost = result.as_ref().and_then(|result| cost_micros(result, is_resume));
+        let cost = result.as_deref().and_then(cost_micros);
         let names = (prompt, self.adapter_type());
         executed(names, session, &mut journal, &outcome, (began, is_resume, cost))?;
         let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
@@ -452,33 +452,38 @@ impl ClaudeAgentSDKAdapter {
         tools: Vec<BridgedTool>,
         say: &str,
     ) -> Result<()> {
-        let (to, from) = sync_channel::<Arrived>(1);
-        let forward = Arc::new(Forward { tools, to: to.clone() });
-        let client = Client::start(options, forward).map(Arc::new);
+        let client = Client::start_in_turn(options, tools, &run.arrivals.cancel).map(Arc::new);
         run.arrivals.started(|| client.as_ref().ok().map(|client| client.identity().clone()))?;
         let asked = client.and_then(|client| client.query(say).map(|()| client));
         let client = match asked {
             Ok(client) => client,
             Err(error) => {
-                run.arrivals.first = Some(Arrival::Ended(Some(Failure::of(&error))));
+                run.arrivals.first = Some(match error.kind() {
+                    ErrorKind::Cancelled => Arrival::Cancelled,
+                    _ => Arrival::Ended(Some(Failure::of(&error))),
+                });
                 return run.run();
             }
         };
-        std::thread::scope(|scope| {
-            let pumped = Arc::clone(&client);
-            scope.spawn(move || pump(&pumped, &to));
-            run.client = Some(Arc::clone(&client));
-            run.arrivals.from = Some(from);
-            let ran = run.run();
-            run.client = None;
-            // Nobody is told a reply that the log does not hold.
-            client.kill();
-            // It would go on to change what the calls that are open are rolled back to.
-            end_left(run.arrivals.session);
-            drop(run.arrivals.from.take());
-            ran
-        })
+        run.client = Some(Arc::clone(&client));
+        run.arrivals.from = Some(Arc::clone(&client));
+        let ran = run.run();
+        run.client = None;
+        run.arrivals.from = None;
+        // Nobody is told a reply that the log does not hold.
+        client.kill();
+        // It would go on to change what the calls that are open are rolled back to.
+        end_left(run.arrivals.session, 0);
+        ran
     }
+}
+
+/// Reads what a conversation says of the program's sessions in which it went on.
+fn lineage<O>(prompt: &Prompt<O>, journal: &mut Journal) -> Result<Lineage> {
+    let hosts = prompt.tools().names();
+    let bridged =
+        |name: &str| if hosts.contains(&name) { super::calls::bridged(name) } else { name.to_owned() };
+    Ok(Lineage::of(journal.conversation()?, bridged))
 }
 
 /// Name of the observations that say whether a run that ended well did so behind its deadline.
@@ -493,14 +498,15 @@ fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
     }
 }
 
-/// Returns what a run cost, in millionths of a US dollar; `None` if the program did not tell. What it tells of a session is the
-/// sum over all runs of it, so of one that was resumed only the difference counts.
-fn cost_micros(result: &TurnResult, is_resume: bool) -> Option<u64> {
+/// Returns what a run cost, in millionths of a US dollar; `None` if the program did not tell. A program whose sum goes on where a
+/// session is resumed (2.1.330) tells the difference too; one that tells no difference (2.1.100) counts anew in each process, so
+/// that its sum is what this run cost.
+fn cost_micros(result: &TurnResult) -> Option<u64> {
     let since = result.model_usage_since_last_result.as_ref().and_then(|models| {
         let costs = models.as_object()?.values().filter_map(|model| model.get("costUSD")?.as_f64());
         Some(costs.sum::<f64>())
     });
-    let usd = since.or_else(|| result.total_cost_usd.filter(|_| !is_resume))?;
+    let usd = since.or_else(|| result.total_cost_usd)?;
     // A negative or endless cost is none.
     (usd.is_finite() && usd >= 0.0).then(|| (usd * 1e6).round() as u64)
 }

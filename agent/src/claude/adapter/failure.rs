@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the program is not installed | [`Error::PromptEvaluation`], which says how to install it | request |
 //! | it does not start, does not answer or its pipe broke | [`Error::Throttled`], a timeout that may be tried again | request |
-//! | it ended without a result | [`Error::PromptEvaluation`] with exit code and standard error | request |
+//! | it ended without a result | [`Error::PromptEvaluation`], whose source is a [`ProgramExit`] | request |
 //! | it wrote a line that is no JSON | [`Error::PromptEvaluation`] | response |
 //! | its provider limits the rate, is overloaded, failed or is not reached | [`Error::Throttled`] | request |
 //! | the conversation is too long | [`Error::ContextOverflow`] | request |
@@ -12,6 +12,8 @@
 //! | as much cost as allowed | [`Error::PromptEvaluation`] | budget |
 //! | it does not know the session | [`Error::SessionExpired`] | request |
 //! | anything else | [`Error::PromptEvaluation`] | request |
+
+use std::fmt;
 
 use foldlog::conversation::TokenUsage;
 use serde_json::{Value, json};
@@ -21,6 +23,51 @@ use crate::adapter_state::{AdapterStateType, ClaudeAgentSDKState};
 use crate::claude::{FailureKind, TurnResult};
 use crate::error::{Error, Phase};
 use crate::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
+
+/// Tells how the program ended: the source of the error of a run that ended with its program, by which a host can tell one end
+/// from another.
+///
+/// ```
+/// use foldlog_agent::Error;
+/// use foldlog_agent::claude::ProgramExit;
+///
+/// # fn tell(error: &Error) {
+/// if let Some(ProgramExit { exit_code: Some(3), stderr, .. }) = ProgramExit::of(error) {
+///     println!("{}", foldlog::escape::text(stderr));
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramExit {
+    /// Code that the program exited with.
+    pub exit_code: Option<i32>,
+    /// Number of the signal that ended the program.
+    pub signal: Option<i32>,
+    /// End of what the program wrote to its standard error, unescaped; empty if it wrote nothing.
+    pub stderr: String,
+}
+
+impl ProgramExit {
+    /// Returns how the program ended with which a run failed; `None` if the run failed otherwise.
+    pub fn of(error: &Error) -> Option<&ProgramExit> {
+        match error {
+            Error::PromptEvaluation { source, .. } => source.as_ref()?.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ProgramExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.exit_code, self.signal) {
+            (Some(code), _) => write!(f, "the program exited with code {code}"),
+            (None, Some(signal)) => write!(f, "the program was killed by signal {signal}"),
+            (None, None) => f.write_str("the program did not tell how it ended"),
+        }
+    }
+}
+
+impl std::error::Error for ProgramExit {}
 
 /// Says how the program is installed.
 const INSTALL: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name its path";
@@ -33,7 +80,7 @@ fn throttled(kind: ThrottleKind, message: String, payload: Option<Value>) -> Err
 
 /// Returns the error of a client that failed.
 pub(super) fn of_client(failure: &Failure, prompt: &str, session_id: &str) -> Error {
-    let Failure { kind, is_response, is_retryable, text, exit_code, stderr } = failure;
+    let Failure { kind, is_response, is_retryable, text, exit_code, signal, stderr } = failure;
     let payload = (exit_code.is_some() || !stderr.is_empty())
         .then(|| json!({"exit_code": exit_code, "stderr": stderr}));
     match kind {
@@ -46,7 +93,14 @@ pub(super) fn of_client(failure: &Failure, prompt: &str, session_id: &str) -> Er
         FailureOf::Connection if *is_retryable => throttled(ThrottleKind::Timeout, text.clone(), payload),
         _ => {
             let phase = if *is_response { Phase::Response } else { Phase::Request };
-            Error::evaluation(phase, prompt, text.clone())
+            let exit = ProgramExit { exit_code: *exit_code, signal: *signal, stderr: stderr.clone() };
+            let is_told = exit != ProgramExit::default();
+            Error::PromptEvaluation {
+                phase,
+                prompt: prompt.to_owned(),
+                reason: text.clone(),
+                source: is_told.then(|| exit.into()),
+            }
         }
     }
 }

@@ -76,6 +76,7 @@ pub use self::config::{
     SandboxSettings,
 };
 
+pub use self::failure::ProgramExit;
 pub use self::recovery::ProgramRecovery;
 
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};

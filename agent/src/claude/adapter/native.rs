@@ -4,18 +4,22 @@
 //!
 //! 1. A call that ran without a begin ends the run: what it changed is in no transaction. That is so where a hook timed out,
 //!    so the program waits for hooks longer than any run lasts.
+//! 2. What a call that failed left running is ended before its resources are restored, as far as it is known by its environment.
 
-use foldlog::Idempotency;
+use chrono::DateTime;
 use foldlog::conversation::ToolCallRecord;
+use foldlog::process::ticks_now;
 use foldlog::tools::{
     ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
+use foldlog::{Clock, Idempotency};
 use serde_json::Value;
 
 use super::arrival::ReplyTo;
-use super::calls::{Calls, Hook, Then, is_no_call_of_its_own};
+use super::calls::{Calls, Hook, OpenCall, Then, arguments_in, is_no_call_of_its_own};
 use super::config::RunOptions;
 use super::conversation::Recorders;
+use super::recovery::end_left;
 use crate::claude::HookReply;
 use crate::error::{Error, Phase, Result};
 use crate::inner_loop::{asked_call, not_undone};
@@ -94,7 +98,7 @@ impl Calls<'_> {
             reply_to.hook(HookReply::deny("The program gave the call no id."));
             return Ok(Then::GoOn);
         };
-        let input = told.get("tool_input").unwrap_or(&Value::Null);
+        let input = arguments_in(told);
         let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
         let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
         let recorder = heard.asking(&call_id);
@@ -109,7 +113,8 @@ impl Calls<'_> {
                     return Ok(Then::Fail(error.into()));
                 }
             };
-        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, &asked));
+        let now = DateTime::from_timestamp_micros(self.clock.now_us()).unwrap_or_default();
+        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, &asked, now));
         if let Some(question) = question {
             return match operation.fail(ToolError::Ask(question.clone())) {
                 Err(error @ foldlog::Error::Suspended { .. }) => {
@@ -126,7 +131,10 @@ impl Calls<'_> {
             };
         }
         self.begun.insert(call_id.clone());
-        self.open.insert(call_id, (operation, self.runner.reads_only(tool)));
+        let reads_only = self.runner.reads_only(tool);
+        // In a replay it starts nothing.
+        let since = if reads_only || heard.session().replays() { None } else { ticks_now() };
+        self.open.insert(call_id, OpenCall { operation, reads_only, since });
         reply_to.hook(HookReply::proceed());
         Ok(Then::GoOn)
     }
@@ -194,7 +202,11 @@ impl Calls<'_> {
         (shown, response): (&str, &Value),
         heard: &mut Recorders<'_>,
     ) -> Result<Option<ToolReport>> {
-        let Some((operation, _)) = self.open.remove(call_id) else { return Ok(None) };
+        let Some(OpenCall { operation, since, .. }) = self.open.remove(call_id) else { return Ok(None) };
+        if let Some(since) = since.filter(|_| has_failed) {
+            // It would go on to change what is restored.
+            end_left(heard.session(), since);
+        }
         let report = match has_failed {
             true => operation.fail(ToolError::failed(shown)),
             false => operation.end(ToolResult::ok(shown, response)),
@@ -215,6 +227,7 @@ impl Calls<'_> {
         heard: &mut Recorders<'_>,
     ) -> Result<Then> {
         let text = text_of(content);
+        self.told.insert(call_id.to_owned());
         let report = self.end(call_id, is_error, (&text, content), heard)?;
         heard.child_ended(call_id, &self.runner)?;
         let recorder = heard.asking(call_id);
@@ -227,7 +240,7 @@ impl Calls<'_> {
     /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
     pub(super) fn abort(&mut self, reason: &str, heard: &mut Recorders<'_>) -> Result<()> {
         self.let_go();
-        while let Some((call_id, (operation, _))) = self.open.pop_last() {
+        while let Some((call_id, OpenCall { operation, .. })) = self.open.pop_last() {
             operation.abort(reason)?;
             heard.asking(&call_id).closed(&call_id);
         }

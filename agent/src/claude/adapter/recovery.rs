@@ -73,9 +73,10 @@ pub(super) fn mark(session: &Session) -> String {
 }
 
 /// Ends what a program of this session left running, such as a command in a process group of its own: it would go on to change
-/// the workspace. Returns `false` if something does not end.
-pub(super) fn end_left(session: &Session) -> bool {
-    end_all_with(MARK, &mark(session))
+/// the workspace. `since` leaves alone what was started before, in clock ticks, as the program itself was. Returns `false` if
+/// something does not end.
+pub(super) fn end_left(session: &Session, since: u64) -> bool {
+    end_all_with(MARK, &mark(session), since)
 }
 
 impl Searched {
@@ -102,7 +103,7 @@ impl Searched {
                 format!("the program of an earlier process does not end: {last:?}: end it, and resume");
             return Err(Error::evaluation(Phase::Request, "", reason));
         }
-        if last.is_some() && !end_left(session) {
+        if last.is_some() && !end_left(session, 0) {
             let reason = "a command that an earlier process left running does not end: end it, and resume";
             return Err(Error::evaluation(Phase::Request, "", reason));
         }

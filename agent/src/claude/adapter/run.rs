@@ -10,14 +10,14 @@ use std::time::Instant;
 use foldlog::conversation::TokenUsage;
 use uuid::Uuid;
 
-use super::arrival::{Arrival, Arrivals, Failure, ReplyTo, message_of};
-use super::calls::{Calls, Then};
+use super::arrival::{Arrival, Arrivals, Arrived, Failure, ReplyTo, message_of};
+use super::calls::{Asking, Calls, Then};
 use super::config::RunOptions;
 use super::conversation::{Recorders, token_usage};
 use super::failure;
 use super::transcript::{calls_in, last_entry};
 use crate::adapter_state::{CaptureOccasion, ClaudeAgentSDKState, StateCapture};
-use crate::claude::{Block, Body, Client, ToolReply, TurnResult};
+use crate::claude::{Block, Body, Client, Message, ToolReply, TurnResult};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::prompt::{Prompt, VisibilityOverrides};
@@ -65,22 +65,28 @@ impl<O> Run<'_, O> {
                 return Ok(());
             }
             let watch = self.interrupted.is_none() && self.result.is_none();
-            match self.arrivals.next(self.until(), watch)? {
-                (Arrival::Message(line), _) => self.message(&line)?,
-                (Arrival::Ended(failure), _) => {
+            let Arrived { arrival, reply_to, message } = self.arrivals.next(self.until(), watch)?;
+            match arrival {
+                // A line of the log was read once already.
+                Arrival::Message(line) => {
+                    if let Some(message) = message.or_else(|| message_of(&line)) {
+                        self.message(message)?;
+                    }
+                }
+                Arrival::Ended(failure) => {
                     self.ended = failure;
                     return Ok(());
                 }
-                (Arrival::Deadline | Arrival::Cancelled, _) if self.interrupted.is_some() => return Ok(()),
-                (arrival @ (Arrival::Deadline | Arrival::Cancelled), _) => {
+                Arrival::Deadline | Arrival::Cancelled if self.interrupted.is_some() => return Ok(()),
+                arrival @ (Arrival::Deadline | Arrival::Cancelled) => {
                     self.failing = Some(match arrival {
                         Arrival::Deadline => Error::DeadlineExceeded { phase: Phase::Request },
                         _ => Error::Cancelled,
                     });
                     self.interrupt();
                 }
-                (arrival, reply_to) => {
-                    let then = self.calls.take((arrival, reply_to), &mut self.heard)?;
+                arrival => {
+                    let then = self.calls.take(Asking::read(arrival, reply_to), &mut self.heard)?;
                     self.then(then)?;
                 }
             }
@@ -119,15 +125,20 @@ impl<O> Run<'_, O> {
     }
 
     /// Takes a message of the program.
-    fn message(&mut self, line: &str) -> Result<()> {
-        // The line was read once already.
-        let Some(message) = message_of(line) else { return Ok(()) };
+    fn message(&mut self, message: Message) -> Result<()> {
         match message.body {
             // An id becomes a part of a file's name.
             Body::Init(init) if Uuid::parse_str(&init.session_id).is_ok() => {
                 self.state.session_id = init.session_id;
             }
             Body::Assistant(said) => {
+                for block in &said.content {
+                    if let Block::ToolUse { id, .. } = block
+                        && self.calls.is_asked_again(id)
+                    {
+                        self.mirrored.remove(id);
+                    }
+                }
                 let parent = said.parent_tool_use_id.clone();
                 self.heard.of(parent.as_deref()).hear(&said, &self.calls.runner)?;
                 self.state.message_count += 1;

@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, SecondsFormat, TimeDelta};
 use foldlog::Session;
 use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -167,12 +168,23 @@ pub(super) fn last_entry(mirror: &TranscriptMirror, id: &str) -> Option<String> 
     if Path::new(&mirror.file_path).file_stem().is_none_or(|stem| stem != id) {
         return None;
     }
-    mirror.entries.iter().rev().find_map(|entry| Some(Entry::new(entry.get().to_owned()).uuid()?.to_owned()))
+    mirror.entries.iter().rev().find_map(|entry| uuid_in(entry.get()))
+}
+
+/// Returns the id of an entry, of which nothing else is read.
+fn uuid_in(entry: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        uuid: Option<String>,
+    }
+    serde_json::from_str::<Named>(entry).ok()?.uuid
 }
 
 /// Returns the ids of the calls for which the entries ask that a mirrored line holds.
 pub(super) fn calls_in(mirror: &TranscriptMirror) -> Vec<String> {
-    let entries = mirror.entries.iter().map(|entry| Entry::new(entry.get().to_owned()));
+    // Most entries ask for none, and need not be read.
+    let asking = mirror.entries.iter().filter(|entry| entry.get().contains("\"tool_use\""));
+    let entries = asking.map(|entry| Entry::new(entry.get().to_owned()));
     entries.flat_map(|entry| entry.ids("tool_use", "id")).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Calls of tools: what the host is asked before, for and after each.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -212,6 +213,7 @@ impl Player {
     /// Does what a tool of the program's own does. Returns its output, and whether it failed.
     fn run_native(&mut self, step: &Value, id: &str) -> Played<(Value, bool)> {
         self.change_files(step);
+        leave(step);
         if let Some(steps) = step["steps"].as_array() {
             let outer = self.sub_agent.replace(id.to_owned());
             let played = steps.iter().try_for_each(|step| self.step(step));
@@ -283,6 +285,15 @@ impl Player {
         let id =
             self.ask(&json!({"subtype": "mcp_message", "server_name": server, "message": message}), None);
         Ok(self.host.wait(|host: &mut Host| host.replies.get(&id).map(drop))?)
+    }
+}
+
+/// Starts the program that a step leaves running.
+pub fn leave(step: &Value) {
+    if let Some(words) = step["leave"].as_array() {
+        let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+        let left = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).spawn();
+        drop(left.expect("a program starts"));
     }
 }
 

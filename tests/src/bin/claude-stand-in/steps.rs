@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::process::{Command, Stdio, exit};
+use std::process::exit;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::calls::leave;
 use crate::host::{Ended, Host, emit, has, raw, refuse, succeed};
 use crate::session::Transcript;
 use crate::started::Started;
@@ -200,10 +201,8 @@ impl Player {
             self.session.mirror();
         } else if step.get("write").is_some() || step.get("remove").is_some() {
             self.change_files(step);
-        } else if let Some(words) = step["leave"].as_array() {
-            let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
-            let left = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).spawn();
-            drop(left.expect("a program starts"));
+        } else if step["leave"].is_array() {
+            leave(step);
         } else if let Some(code) = step["exit"].as_i64() {
             self.session.mirror();
             exit(code as i32);

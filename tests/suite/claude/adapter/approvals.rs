@@ -1,10 +1,11 @@
 //! Calls that a person has to approve: the run ends with the question, and goes on once it is answered.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog::conversation::Role;
 use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
-use foldlog::{PendingQuestion, Settlement};
+use foldlog::{ExecutionState, FixedClock, PendingQuestion, Settlement, StoreOptions};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
 use foldlog_agent::{Error, MarkdownSection, Prompt};
@@ -71,6 +72,56 @@ fn a_tool_of_the_programs_own_runs_once_for_each_approval() {
     let outcomes: Vec<String> = world.ledger().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes, ["failed", "committed", "settled"]);
     assert_eq!(world.starts().len(), 3, "a program was started while a person was to answer");
+}
+
+/// Lets an hour pass.
+struct Wait(Arc<FixedClock>);
+
+impl Tool for Wait {
+    const NAME: &'static str = "wait";
+    const DESCRIPTION: &'static str = "Lets an hour pass.";
+    type Parameters = Value;
+    type Output = ();
+
+    fn call(&self, _: Value, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.advance_us(60 * 60 * 1_000_000);
+        Ok(ToolResult::ok("an hour passed", ()))
+    }
+}
+
+/// Once the model was told of an approval, it counted for ever.
+#[test]
+fn an_approval_that_expires_before_the_model_repeats_the_call_asks_again() {
+    let waits = json!({"tool": "wait", "input": {}});
+    let script = json!([{"turn": true}, {"model": [
+        {"text": "first", "calls": [writing("one")], "mirror": true},
+        {"text": "second", "calls": [waits, writing("one")], "mirror": true},
+        {"text": "third", "calls": [writing("one")], "mirror": true},
+        {"text": "last"},
+    ]}]);
+    let clock = Arc::new(FixedClock::new(1_800_000_000_000_000));
+    let options = StoreOptions { clock: Arc::<FixedClock>::clone(&clock), ..StoreOptions::default() };
+    let world = World::with_options(&script, options);
+    world.run(|host| {
+        let prompt: Prompt = Prompt::text("tests", "waiting")
+            .with_section(MarkdownSection::new("task", "Write the page."))
+            .with_tools(ToolRegistry::new().with(Wait(Arc::clone(&clock))));
+        let resources = host.state.resources().clone();
+        let state = ExecutionState::builder(host.session().clone(), resources)
+            .clock(Arc::<FixedClock>::clone(&clock))
+            .build();
+        let adapter = asks(host);
+        let evaluate = || adapter.evaluate(&prompt, &state, asking("Go.")).map(|response| response.text);
+        let asked = question(host, evaluate());
+        let within_an_hour = asked.asked_at + Duration::from_secs(60 * 60);
+        let approval = Settlement::approved(asked.digest).until(within_an_hour);
+        host.session().settle(asked.operation, &approval, "Ada", "").unwrap();
+        let again = question(host, evaluate());
+        assert_ne!(again.operation, asked.operation);
+        approve(host, &again);
+        assert_eq!(evaluate().unwrap(), "last");
+    });
+    assert_eq!(world.file("page").as_deref(), Some("one"));
 }
 
 #[test]

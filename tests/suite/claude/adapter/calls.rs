@@ -139,3 +139,62 @@ fn the_program_is_told_to_wait_for_hooks_for_days() {
         assert!(timeout > 7 * 24 * 60 * 60 && timeout * 1000 < 1 << 31, "{event}: {timeout}");
     }
 }
+
+/// Each request was passed on by a thread of its own, and those that came at once raced: one of a later answer, or one that
+/// writes, could come before a Read that the program had asked for first, which then got no reply.
+#[test]
+fn what_the_program_asks_for_at_once_is_taken_in_the_order_in_which_it_came() {
+    let ids: Vec<String> = (0..24).map(|number| format!("r{number}")).collect();
+    let mut steps = vec![json!({"turn": true})];
+    let calls: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "Read")).collect();
+    steps.push(answer(&calls));
+    let each =
+        |event: &str, waits: bool| ids.iter().map(|id| hook(event, "Read", id, waits)).collect::<Vec<_>>();
+    steps.extend(each("PreToolUse", false));
+    steps.extend(ids.iter().map(|id| json!({"answer": format!("PreToolUse {id}")})));
+    steps.extend(each("PostToolUse", true));
+    steps.extend(ids.iter().map(|id| told(id, false)));
+    steps.extend([json!({"text": "done"}), json!({"result": "done"})]);
+    let world = World::new(&steps.into());
+    world.run(|host| {
+        host.ask_with(&host.adapter().with_options(native(&["Read"])), "Go.").unwrap();
+        let mut arrived = Vec::new();
+        let visit = &mut |_, one: Value| {
+            let hook = &one["arrival"]["Hook"];
+            let begun = hook["tool_use_id"].as_str().filter(|_| hook["event"] == "PreToolUse");
+            arrived.extend(begun.map(str::to_owned));
+            Ok(())
+        };
+        host.session().observations("claude.arrived", visit).unwrap();
+        assert_eq!(arrived, ids);
+    });
+    assert_eq!(world.ledger().len(), ids.len());
+}
+
+/// A provider's id of a call is data: a model that uses one again, in a later answer, asks for another call.
+#[test]
+fn a_call_may_have_the_id_of_an_earlier_one() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Write", "id": "t1", "input": {}, "write": {"page": "one"}},
+        {"native": "Write", "id": "t1", "input": {"n": 2}, "write": {"page": "two"}, "fails": "no"},
+        {"native": "Write", "id": "t1", "input": {"n": 3}, "write": {"page": "three"}},
+        {"tool": "add", "id": "a1", "input": {"text": "one"}},
+        {"tool": "add", "id": "a1", "input": {"text": "two"}},
+        {"native": "Bash", "id": "t1", "input": {}, "write": {"page": "denied"}},
+        {"native": "Bash", "id": "t1", "input": {"n": 2}, "write": {"page": "denied"}},
+        {"text": "done"}, {"result": "done"},
+    ]));
+    world.run(|host| {
+        host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap();
+        let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
+        let results = messages.iter().filter(|one| one.role == Role::Tool);
+        let texts: Vec<&str> = results.map(|one| one.content.as_deref().unwrap_or_default()).collect();
+        let denied = "The tool `Bash` is not allowed here.";
+        assert_eq!(texts, ["ok", "no", "ok", "added one", "added two", denied, denied]);
+        assert_eq!(host.page(), ["one", "two"]);
+    });
+    assert_eq!(world.file("page").as_deref(), Some("three"));
+    let outcomes: Vec<String> = world.ledger().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, ["committed", "failed", "committed", "committed", "committed", "failed", "failed"]);
+}

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use foldlog::conversation::Role::{Assistant, User};
 use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::claude::ProgramExit;
 use foldlog_agent::provider::ThrottleKind;
 use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
 use serde_json::{Value, json};
@@ -228,4 +229,21 @@ fn a_session_id_that_is_in_use_is_no_session_that_is_gone() {
     );
     assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Request, .. }), "{error:?}");
     assert!(error.to_string().contains("in use"), "{error}");
+}
+
+/// The exit code and the standard error stood in the text of the error alone.
+#[test]
+fn how_the_program_ended_is_told_in_fields_of_the_error() {
+    for (end, code, signal) in [(json!({"exit": 3}), Some(3), None), (json!({"die": 9}), None, Some(9))] {
+        let world = World::new(&json!([{"turn": true}, {"stderr": "no space\u{1b}[31m left"}, end]));
+        world.run(|host| {
+            let error = host.ask("Go.").unwrap_err();
+            let ended = ProgramExit::of(&error).unwrap();
+            assert_eq!((ended.exit_code, ended.signal), (code, signal), "{error:?}");
+            assert!(ended.stderr.contains("no space\u{1b}[31m left"), "{ended:?}");
+            assert!(!error.to_string().contains('\u{1b}'), "{error}");
+        });
+    }
+    let world = World::new(&json!([{"turn": true}, {"text": "no"}, {"result": "no", "is_error": true}]));
+    world.run(|host| assert_eq!(ProgramExit::of(&host.ask("Go.").unwrap_err()), None));
 }

@@ -131,6 +131,36 @@ fn a_cancelled_run_ends_soon_and_is_resumed() {
     world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok"));
 }
 
+/// The run heeded nobody until the program had answered `initialize`, or the time for that was over.
+#[test]
+fn a_run_whose_program_does_not_start_up_is_cancelled_soon() {
+    let world = World::new(&json!([{"initialize": "never"}]));
+    let started = world.stand_in.path("script.starts");
+    world.run(|host| {
+        let cancel = CancelToken::new();
+        let options = EvaluateOptions { cancel: cancel.clone(), ..asking("Go.") };
+        let (error, took) = std::thread::scope(|scope| {
+            let started = &started;
+            let cancelled = scope.spawn(move || {
+                while !started.exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                cancel.cancel();
+                Instant::now()
+            });
+            let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
+            (error, cancelled.join().unwrap().elapsed())
+        });
+        assert!(matches!(error, Error::Cancelled), "{error:?}");
+        // A second, and what a busy machine adds; `initialize` may take a minute.
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    });
+    let pid = world.starts()[0]["pid"].as_u64().unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the program outlived its evaluation");
+    world.stand_in.play(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok"));
+}
+
 /// What the result tells, not what the answers tell in between, is what was used; a tracker is brought up to it.
 #[test]
 fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
@@ -161,9 +191,10 @@ fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
     });
 }
 
-/// What the program says that a session cost is the sum over all its runs: of one that is resumed, only a difference counts.
+/// A resumed run of a program that tells no difference cost nothing, as it seemed. Such a program counts anew in each process;
+/// one whose sum goes on tells the difference too.
 #[test]
-fn the_cost_of_a_resumed_run_is_its_own_or_is_not_told() {
+fn the_cost_of_a_resumed_run_is_its_own() {
     let said = |more: &[(&str, serde_json::Value)]| {
         let mut result = json!({"result": "ok", "total_cost_usd": 0.75});
         for (name, value) in more {
@@ -186,7 +217,7 @@ fn the_cost_of_a_resumed_run_is_its_own_or_is_not_told() {
         }
         let executed = host.session().log::<PromptExecutions>().unwrap();
         let costs: Vec<_> = executed.iter().map(|one| one.unwrap().cost_micros).collect();
-        assert_eq!(costs, [Some(750_000), None, Some(250_000), None]);
+        assert_eq!(costs, [Some(750_000), Some(750_000), Some(250_000), None]);
     });
 }
 

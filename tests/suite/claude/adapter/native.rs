@@ -2,12 +2,14 @@
 
 use std::fs;
 
-use foldlog::conversation::Role::{Assistant, Tool, User};
+use foldlog::conversation::Role::{Assistant, Tool as OfTool, User};
+use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
+use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::claude::RunOptions;
-use foldlog_agent::{Error, Phase};
+use foldlog_agent::{Error, MarkdownSection, Phase, Prompt};
 use serde_json::{Value, json};
 
-use super::world::{EVALUATION, Host, World, native};
+use super::world::{EVALUATION, Host, World, asking, native};
 
 /// Evaluates with some of the program's own tools.
 fn ask(host: &Host, tools: &[&str]) -> Result<String, Error> {
@@ -43,7 +45,7 @@ fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply()
         let text = ask(host, &["Write"]).unwrap();
         assert_eq!(text, "page|toolu_1: ok|toolu_2: the disk is full");
         let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
-        assert_eq!(roles, [User, Assistant, Tool, Assistant, Tool, Assistant]);
+        assert_eq!(roles, [User, Assistant, OfTool, Assistant, OfTool, Assistant]);
     });
     assert_eq!(world.file("page").as_deref(), Some("one"));
     assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Write", "failed")]));
@@ -98,8 +100,8 @@ fn a_call_whose_end_no_hook_tells_ends_with_its_result() {
     ]));
     world.run(|host| {
         assert_eq!(ask(host, &["Write"]).unwrap(), "ok");
-        assert_eq!(host.said()[2], (Tool, "ok".to_owned()));
-        assert_eq!(host.said()[4], (Tool, "no".to_owned()));
+        assert_eq!(host.said()[2], (OfTool, "ok".to_owned()));
+        assert_eq!(host.said()[4], (OfTool, "no".to_owned()));
     });
     assert_eq!(world.file("page").as_deref(), Some("one"));
     assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Write", "failed")]));
@@ -151,7 +153,7 @@ fn a_tool_that_is_not_on_the_list_and_one_in_the_background_do_not_run() {
     world.run(|host| {
         assert_eq!(ask(host, &["Bash"]).unwrap(), "ok");
         let results: Vec<_> =
-            host.said().into_iter().filter(|(role, _)| *role == Tool).map(|(_, text)| text).collect();
+            host.said().into_iter().filter(|(role, _)| *role == OfTool).map(|(_, text)| text).collect();
         assert_eq!(results[0], "The tool `Write` is not allowed here.");
         assert!(results[1].contains("run it in the foreground"), "{results:?}");
     });
@@ -193,7 +195,7 @@ fn calls_of_an_answer_that_comes_in_parts_are_closed_by_their_own_ends() {
         world.run(|host| {
             assert_eq!(ask(host, &["Write", "Read"]).unwrap(), "ok");
             let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
-            assert_eq!(roles, [User, Assistant, Tool, Assistant, Tool, Assistant]);
+            assert_eq!(roles, [User, Assistant, OfTool, Assistant, OfTool, Assistant]);
         });
         assert_eq!(world.ledger(), ended(&[(first, "committed"), ("Read", "committed")]));
     }
@@ -222,6 +224,53 @@ fn a_call_of_the_hosts_waits_for_one_of_the_programs() {
     });
     assert_eq!(world.file("page").as_deref(), Some("one\ntwo\n"));
     assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("add", "committed")]));
+}
+
+/// Counts the commands `sleep` that run with the environment of a program of this session.
+struct Left(String);
+
+impl Tool for Left {
+    const NAME: &'static str = "left";
+    const DESCRIPTION: &'static str = "Counts what was left running.";
+    type Parameters = Value;
+    type Output = ();
+
+    fn call(&self, _: Value, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let is_left = |process: &fs::DirEntry| {
+            let read = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();
+            let sleeps = read("cmdline").starts_with(b"sleep\0");
+            sleeps && String::from_utf8_lossy(&read("environ")).contains(&self.0)
+        };
+        let count = fs::read_dir("/proc")?.flatten().filter(is_left).count();
+        Ok(ToolResult::ok(format!("{count} left"), ()))
+    }
+}
+
+/// A command that a failed call had left running went on to write into the workspace that was restored, up to the end of the
+/// run. What a call leaves running that did its work is wanted.
+#[test]
+fn a_command_that_a_failed_call_left_running_ends_before_the_workspace_is_restored() {
+    let leaves = |fails: Option<&str>| {
+        let mut step = json!({"native": "Bash", "input": {}, "leave": ["setsid", "sleep", "600"]});
+        step.as_object_mut().unwrap().extend(fails.map(|text| ("fails".to_owned(), text.into())));
+        step
+    };
+    let count = json!({"tool": "left", "input": {}});
+    let world = World::new(&json!([
+        {"turn": true}, leaves(None), count, leaves(Some("exit code 3")), count, leaves(Some("exit code 3")), count,
+        {"text": "ok"}, {"result": "$results"},
+    ]));
+    let script = world.stand_in.path("script").to_string_lossy().into_owned();
+    world.run(|host| {
+        let prompt: Prompt = Prompt::text("tests", "left")
+            .with_section(MarkdownSection::new("task", "Leave nothing."))
+            .with_tools(ToolRegistry::new().with(Left(script.clone())));
+        let adapter = host.adapter().with_options(native(&["Bash"]));
+        let text = adapter.evaluate(&prompt, &host.state, asking("Go.")).unwrap().text;
+        let counts: Vec<&str> = text.split('|').filter(|one| one.ends_with("left")).collect();
+        assert_eq!(counts, ["toolu_2: 1 left", "toolu_4: 1 left", "toolu_6: 1 left"]);
+    });
+    assert_eq!(world.starts().len(), 1);
 }
 
 /// A hook that timed out lets a call pass: what it changed is in no transaction, so the run does not go on.
@@ -256,7 +305,7 @@ fn a_sub_agent_is_a_conversation_of_its_own() {
         assert_eq!(ask(host, &["Task", "Write"]).unwrap(), "ok");
         let said = host.said();
         let roles: Vec<_> = said.iter().map(|(role, _)| *role).collect();
-        assert_eq!(roles, [User, Assistant, Tool, Assistant], "{said:?}");
+        assert_eq!(roles, [User, Assistant, OfTool, Assistant], "{said:?}");
         assert_eq!(said[2].1, "looked");
         let child = host.session().conversation(&format!("{EVALUATION}/task_1")).unwrap().unwrap();
         let child: Vec<_> = child
@@ -267,7 +316,7 @@ fn a_sub_agent_is_a_conversation_of_its_own() {
         let roles: Vec<_> = child.iter().map(|(role, _)| *role).collect();
         assert_eq!(
             roles,
-            [Assistant, Assistant, Tool, Assistant, Tool, Assistant, Tool, Assistant],
+            [Assistant, Assistant, OfTool, Assistant, OfTool, Assistant, OfTool, Assistant],
             "{child:?}"
         );
         assert_eq!(child.last().unwrap().1, "It is there.");

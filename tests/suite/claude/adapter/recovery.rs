@@ -392,9 +392,10 @@ fn a_command_that_the_program_left_running_ends_with_the_run() {
         host.ask("Go.").unwrap();
         host.session().id()
     });
-    let mark = format!("FOLDLOG_RUN={id}");
-    let is_marked =
-        |environment: Vec<u8>| environment.split(|byte| *byte == 0).any(|one| one == mark.as_bytes());
+    let mark = format!("FOLDLOG_RUN={id}-");
+    let is_marked = |environment: Vec<u8>| {
+        environment.split(|byte| *byte == 0).any(|one| one.starts_with(mark.as_bytes()))
+    };
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let left = processes.filter(|process| std::fs::read(process.path().join("environ")).is_ok_and(is_marked));
     assert_eq!(left.count(), 0, "a command outlived the run");

@@ -14,7 +14,7 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::{Role, ToolCallRecord};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
-use foldlog::{Event, ExecutionState, ResourceRegistry, Session, SessionTypes, Slice, Store};
+use foldlog::{Event, ExecutionState, ResourceRegistry, Session, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_agent::adapter_state::{AdapterStateSnapshot, StatefulAdapter};
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, PermissionMode, RunOptions};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
@@ -259,8 +259,13 @@ pub(crate) struct World {
 impl World {
     /// Makes a session without records, for a program that plays these steps.
     pub(crate) fn new(steps: &Value) -> World {
+        World::with_options(steps, StoreOptions::default())
+    }
+
+    /// Makes the same in a store with these options.
+    pub(crate) fn with_options(steps: &Value, options: StoreOptions) -> World {
         let stand_in = StandIn::new(steps);
-        let store = Store::open(stand_in.path("store")).unwrap();
+        let store = Store::open_with(stand_in.path("store"), options).unwrap();
         let session = store.create(&types()).unwrap();
         let id = session.id();
         session.close().unwrap();
