@@ -2,6 +2,7 @@
 
 mod agent;
 mod git;
+mod checkpoints;
 mod laws;
 mod state;
 mod tasks;

@@ -8,7 +8,12 @@
 //! |---|---|
 //! | `tasks/` | tasks as one slice over four events, the tree of a position, and what is next |
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
+//! | `checkpoints/` | [`CheckpointManager`]: positions that a session can be restored to |
+//! | `error` | what can go wrong |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
+
+mod checkpoints;
+mod error;
 
 mod state;
 mod tasks;
@@ -16,11 +21,14 @@ mod updates;
 
 use foldlog::SessionTypesBuilder;
 
+pub use checkpoints::*;
+pub use error::{Error, Result};
+
 pub use state::*;
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};
 
 /// Declares the slices and events of long-running work.
 pub fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
-    state::declare(tasks::declare(types))
+    checkpoints::declare(state::declare(tasks::declare(types)))
 }

@@ -14,6 +14,8 @@ use serde::de::DeserializeOwned;
 
 use super::LogReader;
 use crate::error::{Error, Result};
+use crate::log::objects::Objects;
+use crate::session::Session;
 use crate::types::{Event, read_event};
 
 /// Holds a record as [`LogReader::contents`] hands it on.
@@ -201,21 +203,57 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
-        let names = self.names();
-        self.records(from, through, |record| {
-            let content = self.content_of(record, &names)?;
-            let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
-            visit(Recorded { sequence: record.sequence, time, content, record })
-        })
+        let reading = ContentReading { names: self.names(), objects: &self.objects };
+        self.records(from, through, |record| visit(reading.recorded(record)?))
+    }
+}
+
+impl Session {
+    /// Hands each record from `from` through `through` to `visit`, as [`LogReader::contents`] does. The session is not locked
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogReader::contents`].
+    pub fn contents(
+        &self,
+        from: impl Into<SequenceNumber>,
+        through: impl Into<SequenceNumber>,
+        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let source = self.log_source();
+        let mut names = Names::default();
+        names.learn(&source.names.all());
+        let reading = ContentReading { names, objects: &source.objects };
+        let (from, through) = (from.into(), through.into());
+        source.places.read(&source.storage, from, through, &mut |record| visit(reading.recorded(&record)?))
+    }
+}
+
+/// Reads what records hold: what the names in them stand for, and where their objects are.
+struct ContentReading<'a> {
+    names: Names,
+    objects: &'a Objects,
+}
+
+impl ContentReading<'_> {
+    fn recorded<'a>(&self, record: &'a Record<'a>) -> Result<Recorded<'a>> {
+        let content = self.content_of(record)?;
+        let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
+        Ok(Recorded { sequence: record.sequence, time, content, record })
     }
 
-    fn content_of(&self, record: &Record<'_>, names: &Names) -> Result<RecordedContent> {
+    fn payload(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
+        self.objects.resolve(payload).map(Arc::from)
+    }
+
+    fn content_of(&self, record: &Record<'_>) -> Result<RecordedContent> {
         let sequence = record.sequence;
         let bad = Error::unread(sequence);
         let content = match record.kind {
             Kind::DISPATCH => match Dispatch::decode(record.body).map_err(bad)?.action {
                 Action::Event { event, data } => {
-                    let declared = names.events.get(&event).cloned();
+                    let declared = self.names.events.get(&event).cloned();
                     let (name, version) = declared.unwrap_or_else(|| (format!("#{event}"), 0));
                     let bytes = self.payload(data)?;
                     RecordedContent::Event(RecordedEvent { name, version, sequence, bytes })

@@ -366,6 +366,30 @@ impl Session {
         conversation_reading::conversation(&conversations, &source, self.inner.id, wanted, None)
     }
 
+    /// Returns what was recorded of a conversation behind the record `after` through `position`, without reading what was
+    /// there before. `None` if a rollback, or the failure of a tool that had recorded something, may have changed since
+    /// `after` which of the earlier records count.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation`](Session::conversation).
+    pub fn conversation_behind(
+        &self,
+        evaluation_id: &str,
+        after: impl Into<SequenceNumber>,
+        position: impl Into<SequenceNumber>,
+    ) -> Result<Option<Conversation>> {
+        let (after, position) = (after.into(), position.into());
+        let (conversations, source, last) = self.recorded_conversations();
+        if conversations.changed_before() > Some(after) {
+            return Ok(None);
+        }
+        let mut conversation = Conversation::new(self.inner.id, evaluation_id.to_owned());
+        let range = (Some(after), position.min(last));
+        conversation_reading::update(&mut conversation, &conversations, &source, range, None)?;
+        Ok(Some(conversation))
+    }
+
     /// Says where a conversation goes on: the one of `evaluation_id`, or else the one that was recorded last.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::log_source::{LogSource, Stored};
+use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
 use crate::items::row::RowRef;
@@ -301,6 +302,16 @@ impl Session {
         let (from, through) = (from.into(), through.into());
         let state = self.inner.state.lock();
         state.log.places.read(self.storage(), from, through, &mut |record| visit(&record))
+    }
+
+    /// Returns which records are live now. Takes time in proportion to the number of rollbacks.
+    pub fn live_path(&self) -> LivePath {
+        self.inner.state.lock().live.path.clone()
+    }
+
+    /// Returns the log as it is now, from which records can be read without a lock.
+    pub(crate) fn log_source(&self) -> LogSource {
+        self.inner.log_source(&self.inner.state.lock())
     }
 }
 

@@ -100,6 +100,11 @@ fn sync_name(storage: &dyn Storage, folder: Option<&Path>) -> Result<()> {
 }
 
 impl Session {
+    /// Returns the store that the session is open in.
+    pub fn store(&self) -> Store {
+        Store::of(self.open_store())
+    }
+
     /// Returns the sessions that were forked from this one or created for it, in ascending order of their
     /// ids. Sessions whose logs cannot be read are left out.
     ///
@@ -107,7 +112,7 @@ impl Session {
     ///
     /// [`Error::Io`] if the store's folder cannot be read.
     pub fn children(&self) -> Result<Vec<Uuid>> {
-        Store::of(self.open_store()).children(self.id())
+        self.store().children(self.id())
     }
 }
 

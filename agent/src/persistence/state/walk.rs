@@ -52,7 +52,7 @@ impl WorkspaceStores {
         self
     }
 
-    fn of(&self, workspace: &str) -> Option<&Path> {
+    pub(in crate::persistence) fn of(&self, workspace: &str) -> Option<&Path> {
         self.of_each.get(workspace).or(self.of_all.as_ref()).map(PathBuf::as_path)
     }
 }

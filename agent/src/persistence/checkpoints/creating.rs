@@ -1,0 +1,366 @@
+//! Creates checkpoints, and removes those that are kept no longer.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use chrono::DateTime;
+use foldlog::{Event, ExecutionState, Parent, SequenceNumber, Session, SnapshotOptions};
+use uuid::Uuid;
+
+use super::policy::{SinceLast, removals};
+use super::{
+    Checkpoint, CheckpointCreated, CheckpointEntry, CheckpointHistory, CheckpointId, CheckpointPolicy,
+    Checkpoints, Occasion, RetentionPolicy, counts, hash,
+};
+use crate::persistence::error::{Error, Result};
+use crate::persistence::{TaskStatus, TaskStatusChanged, Tasks, WorkspaceStores};
+
+/// Creates the checkpoints of a session, keeps as many as its policies say, and restores the session to one.
+///
+/// ```
+/// use foldlog::{SessionTypes, Store};
+/// use foldlog_agent::persistence::{CheckpointManager, CheckpointPolicy, NewTask, TaskCreated, TaskId, declare};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let types = declare(SessionTypes::builder()).build()?;
+/// let session = Store::open(folder.path())?.create(&types)?;
+/// let policy = CheckpointPolicy { every_updates: Some(2), ..CheckpointPolicy::default() };
+/// let manager = CheckpointManager::new(session).with_policy(policy);
+/// manager.dispatch(TaskCreated { task: NewTask::new(TaskId::new("design")?, "Design it") })?;
+/// manager.dispatch(TaskCreated { task: NewTask::new(TaskId::new("build")?, "Build it") })?;
+/// let latest = manager.latest()?.ok_or("two updates were dispatched")?;
+/// assert_eq!(latest.manifest.total_tasks, 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct CheckpointManager {
+    pub(super) session: Session,
+    pub(super) run: Option<ExecutionState>,
+    stores: WorkspaceStores,
+    policy: CheckpointPolicy,
+    retention: RetentionPolicy,
+    known: Mutex<Known>,
+}
+
+/// What was read so far.
+#[derive(Debug)]
+struct Known {
+    history: CheckpointHistory,
+    /// Last record whose entries the history holds.
+    through: Option<SequenceNumber>,
+    since: Option<SinceLast>,
+    auto_save: bool,
+    /// Sessions of the store whose parents are known, with the position at which each was forked from this one.
+    forks: BTreeMap<Uuid, Option<SequenceNumber>>,
+}
+
+impl CheckpointManager {
+    /// Makes a manager of a session's checkpoints that captures no resources, creates none by itself, and keeps all.
+    pub fn new(session: Session) -> CheckpointManager {
+        let (history, forks) = (CheckpointHistory::default(), BTreeMap::new());
+        let known = Known { history, through: None, since: None, auto_save: true, forks };
+        let stores = WorkspaceStores::beside(session.dir());
+        let (policy, retention) = (CheckpointPolicy::default(), RetentionPolicy::default());
+        CheckpointManager { session, run: None, stores, policy, retention, known: Mutex::new(known) }
+    }
+
+    /// Captures the resources of a run with each checkpoint, so that they can be restored too. The run is of this session.
+    #[must_use]
+    pub fn with_resources(self, run: ExecutionState) -> CheckpointManager {
+        CheckpointManager { run: Some(run), ..self }
+    }
+
+    /// Says where the captures of workspaces are, by which changes of files are counted; the folder `files` of the session's
+    /// folder by default.
+    #[must_use]
+    pub fn with_stores(self, stores: WorkspaceStores) -> CheckpointManager {
+        CheckpointManager { stores, ..self }
+    }
+
+    /// Says when checkpoints are created by themselves.
+    #[must_use]
+    pub fn with_policy(self, policy: CheckpointPolicy) -> CheckpointManager {
+        CheckpointManager { policy, ..self }
+    }
+
+    /// Says how long checkpoints are kept.
+    #[must_use]
+    pub fn with_retention(self, retention: RetentionPolicy) -> CheckpointManager {
+        CheckpointManager { retention, ..self }
+    }
+
+    /// Returns the session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Switches the creation of checkpoints by the [policy](CheckpointPolicy) off or on.
+    pub fn set_auto_save(&self, on: bool) {
+        self.known().auto_save = on;
+    }
+
+    /// Returns whether checkpoints are created by the [policy](CheckpointPolicy).
+    pub fn auto_save(&self) -> bool {
+        self.known().auto_save
+    }
+
+    /// Creates a checkpoint because somebody asked for it, and then removes those that are kept no longer.
+    ///
+    /// Costs time in proportion to the records since the last checkpoint, to the tasks that are being worked on and to the
+    /// dependencies, not to what the session holds; behind a rollback, whatever conversations there are is read again. The
+    /// checkpoint is as durable as a snapshot of the session.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::snapshot`], or of [`ExecutionState::snapshot`] with resources, and of
+    /// [`Session::dispatch`].
+    pub fn create(&self, name: Option<&str>) -> Result<Checkpoint> {
+        self.create_for(Occasion::Manual, name)
+    }
+
+    /// Creates a checkpoint for an occasion, as [`create`](CheckpointManager::create) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`create`](CheckpointManager::create).
+    pub fn create_for(&self, occasion: Occasion, name: Option<&str>) -> Result<Checkpoint> {
+        let mut known = self.known_now()?;
+        let previous = known.history.created.last();
+        let id = previous.map_or(CheckpointId(1), |previous| previous.id.next());
+        let (snapshot, resources) = match &self.run {
+            Some(run) => {
+                let composite = run.snapshot(Some(&id.to_string()))?;
+                let resources = (!composite.resource_names().is_empty()).then(|| composite.to_json());
+                (composite.session.clone(), resources.transpose()?)
+            }
+            None => (self.session.snapshot(SnapshotOptions::tagged(id.to_string()))?, None),
+        };
+        let (position, session_id) = (snapshot.position, self.session.id());
+        let counted = counts::counted(&self.session, &known.history.created, position, &self.stores)?;
+        let mut manifest = counted.manifest;
+        manifest.storage_size_bytes = self.session.log_bytes();
+        let checkpoint = Checkpoint {
+            id,
+            created_at: DateTime::from_timestamp_micros(snapshot.time_us).unwrap_or_default(),
+            session_id,
+            position,
+            name: name.map(str::to_owned),
+            occasion,
+            manifest,
+            workspaces: counted.workspaces,
+            resources,
+            validation_hash: hash::hash_at(&self.session, session_id, previous, position)?,
+        };
+        self.session.dispatch(CheckpointCreated { checkpoint: checkpoint.clone() })?;
+        self.update(&mut known)?;
+        self.apply_retention(&mut known)?;
+        Ok(checkpoint)
+    }
+
+    /// Dispatches an event to the session, with the checkpoints that the [policy](CheckpointPolicy) asks for around it: before
+    /// and after tasks, and those that are due by then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::dispatch`] and of [`create`](CheckpointManager::create). If a checkpoint before a task cannot be
+    /// created, the event is not dispatched; if one behind the event cannot, the event is recorded all the same, and
+    /// [`after_dispatch`](CheckpointManager::after_dispatch) creates it later.
+    pub fn dispatch<E: Event>(&self, event: E) -> Result<SequenceNumber> {
+        let changed = (&event as &dyn Any).downcast_ref::<TaskStatusChanged>().cloned();
+        let changed = changed.filter(|_| self.auto_save());
+        if let Some(changed) = changed.as_ref().filter(|one| self.policy.before_tasks && self.starts(one)) {
+            self.create_for(Occasion::BeforeTask(changed.task_id.clone()), None)?;
+        }
+        let sequence = self.session.dispatch(event)?;
+        let is_over = |one: &TaskStatusChanged| one.old_status == TaskStatus::InProgress;
+        match changed.filter(|one| self.policy.after_tasks && is_over(one)) {
+            Some(changed) => self.create_for(Occasion::AfterTask(changed.task_id), None).map(drop)?,
+            None => self.after_dispatch().map(drop)?,
+        }
+        Ok(sequence)
+    }
+
+    /// Returns whether an event is about to start a task, as far as can be told without dispatching it.
+    fn starts(&self, event: &TaskStatusChanged) -> bool {
+        let TaskStatusChanged { task_id, old_status, new_status, .. } = event;
+        let is_so = || {
+            let tasks = self.session.view::<Tasks>().ok()?;
+            let task = tasks.find(task_id).ok()??;
+            let is_satisfied = task.dependencies.iter().all(|one| {
+                one.kind != crate::persistence::DependencyType::Requires
+                    || tasks.find(&one.on).ok().flatten().is_some_and(|on| on.status.satisfies())
+            });
+            Some(task.status == *old_status && old_status.may_become(*new_status) && is_satisfied)
+        };
+        *new_status == TaskStatus::InProgress && is_so().unwrap_or(false)
+    }
+
+    /// Creates a checkpoint if one is due by time, updates or bytes. A host that writes to the session otherwise than by
+    /// [`dispatch`](CheckpointManager::dispatch), such as by tools and conversations, calls this between them: what has
+    /// happened since the last checkpoint is read from the log, whoever recorded it. Returns `None` if none is due, or while
+    /// tools run.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`create`](CheckpointManager::create).
+    pub fn after_dispatch(&self) -> Result<Option<Checkpoint>> {
+        let CheckpointPolicy { every, every_updates, every_bytes, .. } = &self.policy;
+        if every.is_none() && every_updates.is_none() && every_bytes.is_none() {
+            return Ok(None);
+        }
+        let due = {
+            let mut known = self.known_now()?;
+            if !known.auto_save || !self.session.open_operations().is_empty() {
+                return Ok(None);
+            }
+            let begin = || known.history.created.last().map(SinceLast::behind).unwrap_or_default();
+            let mut since = known.since.unwrap_or_else(begin);
+            if let Some(position) = self.session.position() {
+                let from = since.through.map_or(SequenceNumber::MIN, |through| through + 1);
+                if from <= position {
+                    self.session.contents(from, position, |record| since.take(&record))?;
+                }
+            }
+            known.since = Some(since);
+            since.due(&self.policy, self.session.log_bytes())
+        };
+        due.map(|occasion| self.create_for(occasion, None)).transpose()
+    }
+
+    /// Returns the checkpoints that are kept, in the order of their times.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the log.
+    pub fn list(&self) -> Result<Vec<Checkpoint>> {
+        Ok(self.known_now()?.history.list().into_iter().cloned().collect())
+    }
+
+    /// Returns the checkpoint that was created last of those on the live path.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the log.
+    pub fn latest(&self) -> Result<Option<Checkpoint>> {
+        let known = self.known_now()?;
+        Ok(self.latest_of(&known.history).cloned())
+    }
+
+    pub(super) fn latest_of<'a>(&self, history: &'a CheckpointHistory) -> Option<&'a Checkpoint> {
+        history.latest_on(&self.session.live_path(), self.session.position()?)
+    }
+
+    /// Returns a checkpoint that is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`], and those of reading the log.
+    pub fn get(&self, id: CheckpointId) -> Result<Checkpoint> {
+        self.known_now()?.history.get(id).cloned()
+    }
+
+    /// Checks the hashes of the checkpoints through `id`, in the order of their creation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CheckpointMismatch`] for the first one whose hash does not fit the records, and those of reading the log.
+    pub fn verify(&self, id: CheckpointId) -> Result<()> {
+        let history = self.known_now()?.history.clone();
+        history.verify_in(&self.session, id)
+    }
+
+    /// Removes the checkpoints that pass a limit of the [policy](RetentionPolicy) and that nothing needs. What a kill kept from
+    /// being removed when the last one was created is removed too.
+    fn apply_retention(&self, known: &mut Known) -> Result<()> {
+        if self.retention.keeps_all() {
+            return Ok(());
+        }
+        let passed = self.retention.passed(&known.history);
+        let Some(latest) = known.history.created.last().map(|one| one.id).filter(|_| !passed.is_empty())
+        else {
+            return Ok(());
+        };
+        let needed = self.needed(known)?;
+        for removal in removals(&passed, &needed, latest) {
+            self.session.dispatch(removal)?;
+        }
+        self.update(known)
+    }
+
+    /// Returns the checkpoints that are kept whatever the limits are.
+    fn needed(&self, known: &mut Known) -> Result<BTreeSet<CheckpointId>> {
+        self.learn_forks(known)?;
+        let (history, path) = (&known.history, self.session.live_path());
+        let named = history.kept().filter(|one| one.name.is_some()).map(|one| one.id);
+        let mut needed: BTreeSet<CheckpointId> = named.collect();
+        needed.extend(self.latest_of(history).map(|one| one.id));
+        let forked = known.forks.values().flatten();
+        needed.extend(forked.filter_map(|at| history.latest_on(&path, *at)).map(|one| one.id));
+        // The last restore, which may be about to begin: the one by which it is undone, and the one that it goes back to.
+        let restores = history.kept().rev().filter_map(|one| match one.occasion {
+            Occasion::BeforeRestore(to) => Some([one.id, to]),
+            _ => None,
+        });
+        needed.extend(restores.take(1).flatten());
+        Ok(needed)
+    }
+
+    /// Learns where sessions of the store were forked from this one. Each session's log is looked at once.
+    fn learn_forks(&self, known: &mut Known) -> Result<()> {
+        let store = self.session.store();
+        for id in store.session_ids()? {
+            if id == self.session.id() || known.forks.contains_key(&id) {
+                continue;
+            }
+            // Nobody can tell what a session needs whose log cannot be read; it is asked again the next time.
+            let Ok(summary) = store.summary(id) else { continue };
+            let position = match summary.parent {
+                Some(Parent::Fork { session, position, .. }) if session == self.session.id() => {
+                    Some(position)
+                }
+                _ => None,
+            };
+            known.forks.insert(id, position);
+        }
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // What is known is added to in whole entries.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what is known, brought up to date.
+    fn known_now(&self) -> Result<MutexGuard<'_, Known>> {
+        let mut known = self.known();
+        self.update(&mut known)?;
+        Ok(known)
+    }
+
+    fn update(&self, known: &mut Known) -> Result<()> {
+        let log = self.session.log::<Checkpoints>()?;
+        // Nothing is read that is known.
+        for entry in log.behind(known.through.unwrap_or(SequenceNumber::MIN)) {
+            let entry = entry?;
+            known.through = entry.position().map(|(sequence, _)| sequence);
+            known.history.add(CheckpointEntry::clone(&entry));
+        }
+        Ok(())
+    }
+}
+
+impl CheckpointManager {
+    /// Finds a checkpoint, or the latest on the live path, and checks the hashes through it.
+    pub(super) fn trusted(&self, id: Option<CheckpointId>) -> Result<Checkpoint> {
+        let known = self.known_now()?;
+        let found = match id {
+            Some(id) => known.history.get(id)?,
+            None => self.latest_of(&known.history).ok_or(Error::NoCheckpoint)?,
+        };
+        known.history.verify_in(&self.session, found.id)?;
+        Ok(found.clone())
+    }
+}

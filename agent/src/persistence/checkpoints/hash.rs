@@ -1,0 +1,63 @@
+//! Hashes of checkpoints, made of the records.
+
+use foldlog::SequenceNumber;
+use uuid::Uuid;
+
+use super::Checkpoint;
+use super::records::Records;
+use crate::persistence::error::{Error, Result};
+
+/// What the hash before the first checkpoint is made of, in front of the session's id.
+const BEGINNING: &[u8] = b"foldlog.checkpoint.1";
+
+/// Makes the hash of a checkpoint at `position` from the one before it, and the records since.
+pub(super) fn hash_at(
+    records: &impl Records,
+    session: Uuid,
+    previous: Option<&Checkpoint>,
+    position: SequenceNumber,
+) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let from = match previous {
+        Some(previous) => {
+            hasher.update(&previous_bytes(&previous.validation_hash));
+            previous.position + 1
+        }
+        None => {
+            let beginning = blake3::Hasher::new().update(BEGINNING).update(session.as_bytes()).finalize();
+            hasher.update(beginning.as_bytes());
+            SequenceNumber::MIN
+        }
+    };
+    records.visit(from, position, &mut |record| {
+        hasher.update(&record.digest());
+        Ok(())
+    })?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Returns the 32 bytes of a hash in hexadecimal digits. Any other text stands for the digest of itself, so that a checkpoint
+/// behind it fits no other one.
+fn previous_bytes(text: &str) -> [u8; 32] {
+    let hash = blake3::Hash::from_hex(text).unwrap_or_else(|_| blake3::hash(text.as_bytes()));
+    *hash.as_bytes()
+}
+
+/// Checks the hashes of checkpoints in the order of their creation, those that were removed included.
+///
+/// # Errors
+///
+/// [`Error::CheckpointMismatch`] for the first one whose hash does not fit.
+pub(super) fn check(records: &impl Records, created: &[Checkpoint]) -> Result<()> {
+    let mut previous: Option<&Checkpoint> = None;
+    for checkpoint in created {
+        let found = hash_at(records, checkpoint.session_id, previous, checkpoint.position)?;
+        if found != checkpoint.validation_hash {
+            let (id, position) = (checkpoint.id, checkpoint.position);
+            let expected = foldlog::escape::text(&checkpoint.validation_hash).into_owned();
+            return Err(Error::CheckpointMismatch { id, position, expected, found });
+        }
+        previous = Some(checkpoint);
+    }
+    Ok(())
+}

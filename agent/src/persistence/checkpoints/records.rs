@@ -1,0 +1,106 @@
+//! Where checkpoints read records: in an open session, or in a log.
+
+use foldlog::audit::{LogReader, Recorded};
+use foldlog::conversation::{Conversation, EntryContent};
+use foldlog::{LivePath, Outcome, Result, SequenceNumber, Session, State};
+
+/// Reads records, and what they amount to at a position.
+pub(super) trait Records {
+    /// Hands records to `visit`, in order.
+    fn visit(
+        &self,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+    ) -> Result<()>;
+    /// Returns which records count.
+    fn path(&self) -> LivePath;
+    /// Returns all slices at a position.
+    fn state_at(&self, position: SequenceNumber) -> Result<State>;
+    /// Counts the messages of all conversations at a position.
+    fn messages_at(&self, position: SequenceNumber) -> Result<u64>;
+    /// Counts the messages of all conversations that were recorded behind `after` and count at `position`; `None` if what was
+    /// counted before may count no longer.
+    fn messages_behind(&self, after: SequenceNumber, position: SequenceNumber) -> Result<Option<u64>>;
+}
+
+impl Records for Session {
+    fn visit(
+        &self,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.contents(from, through, visit)
+    }
+
+    fn path(&self) -> LivePath {
+        self.live_path()
+    }
+
+    fn state_at(&self, position: SequenceNumber) -> Result<State> {
+        Session::state_at(self, position)
+    }
+
+    fn messages_at(&self, position: SequenceNumber) -> Result<u64> {
+        self.evaluations().iter().try_fold(0, |sum, id| {
+            let conversation = self.conversation_at(id, position)?;
+            Ok(sum + conversation.map_or(0, |one| one.recorded_messages().len() as u64))
+        })
+    }
+
+    fn messages_behind(&self, after: SequenceNumber, position: SequenceNumber) -> Result<Option<u64>> {
+        let mut sum = 0;
+        for id in self.evaluations() {
+            match self.conversation_behind(&id, after, position)? {
+                Some(conversation) => sum += messages_of(&conversation),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(sum))
+    }
+}
+
+impl Records for LogReader {
+    fn visit(
+        &self,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.contents(from, through, visit)
+    }
+
+    fn path(&self) -> LivePath {
+        self.live_path().clone()
+    }
+
+    fn state_at(&self, position: SequenceNumber) -> Result<State> {
+        LogReader::state_at(self, position)
+    }
+
+    fn messages_at(&self, position: SequenceNumber) -> Result<u64> {
+        self.evaluations_at(position).iter().try_fold(0, |sum, id| {
+            let conversation = self.conversation_at(id, position)?;
+            Ok(sum + conversation.map_or(0, |one| one.recorded_messages().len() as u64))
+        })
+    }
+
+    fn messages_behind(&self, _: SequenceNumber, _: SequenceNumber) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// Counts the messages of the end of a conversation: what was said, answers, and results of calls. The answers of these calls
+/// may be before it.
+fn messages_of(end: &Conversation) -> u64 {
+    let is_message = |content: &EntryContent| match content {
+        EntryContent::Input { .. } | EntryContent::Answer { .. } => true,
+        EntryContent::CallEnded { outcome, .. } => {
+            !matches!(outcome, Outcome::Interrupted | Outcome::Suspended)
+        }
+        EntryContent::CallSettled { committed, .. } => committed.is_some(),
+        _ => false,
+    };
+    end.entries().iter().filter(|entry| is_message(&entry.content)).count() as u64
+}

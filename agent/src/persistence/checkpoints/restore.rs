@@ -1,0 +1,188 @@
+//! Restores a session to a checkpoint.
+
+use foldlog::audit::RecordedContent;
+use foldlog::tools::CompositeSnapshot;
+use foldlog::{RollbackReport, SequenceNumber, Session};
+use serde::{Deserialize, Serialize};
+
+use super::{Checkpoint, CheckpointId, CheckpointManager, Occasion};
+use crate::persistence::error::{Error, Result};
+use crate::persistence::{
+    DependencyAdded, RecoveryAction, TaskCreated, TaskModified, TaskStatusChanged, UpdateOperation,
+};
+
+/// Says how a session is restored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoreOptions {
+    /// Who restores it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Whether the events of tasks that counted behind the checkpoint are dispatched again, in order, as far as they are
+    /// still legal.
+    pub apply_later_updates: bool,
+    /// Whether resources are restored too, such as workspaces. The checkpoint and the manager must have them.
+    pub with_resources: bool,
+}
+
+/// Names an update that was not applied again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RefusedUpdate {
+    /// Record that holds it.
+    pub sequence: SequenceNumber,
+    /// The update.
+    pub operation: UpdateOperation,
+    /// Why it was refused.
+    pub reason: String,
+}
+
+/// Reports what a restore did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RestoreReport {
+    /// Checkpoint that the session was restored to.
+    pub checkpoint: Checkpoint,
+    /// Checkpoint of what was there before, by which the restore can be undone.
+    pub undo: CheckpointId,
+    /// What was rolled back.
+    pub rolled_back: RollbackReport,
+    /// Records of the updates that were applied again, each with its new record.
+    pub applied: Vec<(SequenceNumber, SequenceNumber)>,
+    /// Updates that were not.
+    pub refused: Vec<RefusedUpdate>,
+}
+
+impl RecoveryAction {
+    /// Says that a restore was begun. Its subject is the checkpoint.
+    pub const RESTORE: &str = "restore";
+    /// Says that a restore has ended. Its subject is the checkpoint, and what is lost are the updates that were refused.
+    pub const RESTORED: &str = "restored";
+}
+
+/// An event of tasks behind a checkpoint.
+struct Later {
+    sequence: SequenceNumber,
+    operation: UpdateOperation,
+}
+
+impl CheckpointManager {
+    /// Restores the session to a checkpoint.
+    ///
+    /// | step | if the process ends behind it |
+    /// |---|---|
+    /// | 1. check the hashes of the checkpoints through this one | nothing has changed |
+    /// | 2. create a checkpoint of what is there, for [`BeforeRestore`](Occasion::BeforeRestore) | the session goes on as it was |
+    /// | 3. record a [`RecoveryAction`] `restore` | the session goes on as it was, and a recovery reports a restore without an end |
+    /// | 4. roll back STATE, and resources if asked to | the session is as it was at the checkpoint |
+    /// | 5. apply later updates again if asked to | those that were applied count |
+    /// | 6. record a [`RecoveryAction`] `restored`, which lists the updates that were refused | |
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CheckpointMismatch`] if a hash does not fit, and [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`] or
+    /// [`Error::NoResources`]: nothing has changed then. Those of [`create`](CheckpointManager::create), of
+    /// [`Session::rollback_to`] and of [`ExecutionState::restore`](foldlog::ExecutionState::restore).
+    pub fn restore_from_checkpoint(
+        &self,
+        id: CheckpointId,
+        options: &RestoreOptions,
+    ) -> Result<RestoreReport> {
+        self.restore(self.trusted(Some(id))?, options)
+    }
+
+    /// Restores the session to a checkpoint whose hash was checked.
+    fn restore(&self, checkpoint: Checkpoint, options: &RestoreOptions) -> Result<RestoreReport> {
+        let id = checkpoint.id;
+        let resources = match options.with_resources {
+            true => Some(self.resources_of(&checkpoint)?),
+            false => None,
+        };
+        let later = match options.apply_later_updates {
+            true => later_updates(&self.session, &checkpoint)?,
+            false => Vec::new(),
+        };
+        let undo = self.create_for(Occasion::BeforeRestore(id), None)?.id;
+        let RestoreOptions { by, reason, .. } = options;
+        let action = |action: &str, lost| RecoveryAction {
+            action: action.to_owned(),
+            by: by.clone(),
+            reason: reason.clone(),
+            subject: Some(id.to_string()),
+            lost,
+        };
+        self.session.dispatch(action(RecoveryAction::RESTORE, Vec::new()))?;
+        let rolled_back = match &resources {
+            Some((run, snapshot)) => run.restore(snapshot)?,
+            None => self.session.rollback_to(checkpoint.position)?,
+        };
+        let (mut applied, mut refused) = (Vec::new(), Vec::new());
+        for Later { sequence, operation } in later {
+            match dispatch(&self.session, &operation) {
+                Ok(again) => applied.push((sequence, again)),
+                Err(foldlog::Error::Refused { reason, .. }) => {
+                    refused.push(RefusedUpdate { sequence, operation, reason });
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason)).collect();
+        self.session.dispatch(action(RecoveryAction::RESTORED, lost))?;
+        Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused })
+    }
+
+    fn resources_of(&self, checkpoint: &Checkpoint) -> Result<(foldlog::ExecutionState, CompositeSnapshot)> {
+        let missing = |reason| Error::NoResources { id: checkpoint.id, reason };
+        let run = self.run.clone().ok_or_else(|| missing("the manager has no run with resources"))?;
+        let json =
+            checkpoint.resources.as_deref().ok_or_else(|| missing("it was created without resources"))?;
+        Ok((run, CompositeSnapshot::from_json(json)?))
+    }
+}
+
+/// Returns the events of tasks that count now and stand behind a checkpoint.
+fn later_updates(session: &Session, checkpoint: &Checkpoint) -> Result<Vec<Later>> {
+    let Some(last) = session.position() else { return Ok(Vec::new()) };
+    let mut later = Vec::new();
+    for range in session.live_path().live_at(last) {
+        let from = (*range.start()).max(checkpoint.position + 1);
+        if from > *range.end() {
+            continue;
+        }
+        session.contents(from, *range.end(), |record| {
+            let RecordedContent::Event(event) = &record.content else { return Ok(()) };
+            let operation = if let Some(event) = event.read()? {
+                UpdateOperation::TaskCreated(event)
+            } else if let Some(event) = event.read()? {
+                UpdateOperation::TaskStatusChanged(event)
+            } else if let Some(event) = event.read()? {
+                UpdateOperation::TaskModified(event)
+            } else if let Some(event) = event.read()? {
+                UpdateOperation::DependencyAdded(event)
+            } else {
+                return Ok(());
+            };
+            later.push(Later { sequence: record.sequence, operation });
+            Ok(())
+        })?;
+    }
+    Ok(later)
+}
+
+/// Dispatches an event of tasks again. The others are views of records, which nobody can dispatch.
+pub(in crate::persistence) fn dispatch(
+    session: &Session,
+    operation: &UpdateOperation,
+) -> foldlog::Result<SequenceNumber> {
+    match operation.clone() {
+        UpdateOperation::TaskCreated(TaskCreated { task }) => session.dispatch(TaskCreated { task }),
+        UpdateOperation::TaskStatusChanged(event) => session.dispatch::<TaskStatusChanged>(event),
+        UpdateOperation::TaskModified(event) => session.dispatch::<TaskModified>(event),
+        UpdateOperation::DependencyAdded(event) => session.dispatch::<DependencyAdded>(event),
+        UpdateOperation::FileModified { .. } | UpdateOperation::ConversationExtended { .. } => {
+            Err(foldlog::Error::Refused {
+                slice: String::new(),
+                event: "file_modified or conversation_extended".to_owned(),
+                reason: "it is a view of other records".to_owned(),
+            })
+        }
+    }
+}

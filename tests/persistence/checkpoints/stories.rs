@@ -1,0 +1,300 @@
+//! Checkpoints, story by story.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use foldlog::{SessionOptions, Store};
+use foldlog_agent::persistence::{
+    Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints, Error,
+    Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy, TaskStatusChanged,
+    TaskTreeState, Tasks,
+};
+use foldlog_agent::persistence::{TaskCreated, TaskStatus::*};
+
+use crate::agent::Agent;
+use crate::{change, create, id, store, task, types};
+
+fn by_somebody() -> RestoreOptions {
+    let (by, reason) = ("ada".to_owned(), "it went wrong".to_owned());
+    RestoreOptions { by, reason, ..RestoreOptions::default() }
+}
+
+fn actions(manager: &CheckpointManager) -> Vec<(String, Option<String>)> {
+    let actions = manager.session().log::<RecoveryActions>().unwrap();
+    let actions = actions.iter().map(|action| action.unwrap());
+    actions.map(|action| (action.action.clone(), action.subject.clone())).collect()
+}
+
+#[test]
+fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back() {
+    let (store, clock) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    let session = manager.session().clone();
+    create(&session, task("design")).unwrap();
+    let first = manager.create(Some("designed")).unwrap();
+    assert_eq!((first.id, first.name.as_deref()), (CheckpointId(1), Some("designed")));
+    assert_eq!(first.id.to_string(), "checkpoint_001");
+    clock.advance_us(1_000_000);
+    create(&session, task("build")).unwrap();
+    change(&session, "design", (Pending, InProgress)).unwrap();
+
+    let report = manager.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
+    assert_eq!(report.checkpoint, first);
+    let tree = TaskTreeState::of(&session).unwrap();
+    assert_eq!((tree.task_counter, tree.active_task), (1, None));
+    // The restore is recorded, and no rollback takes that back.
+    let subject = Some("checkpoint_001".to_owned());
+    assert_eq!(
+        actions(&manager),
+        [
+            (RecoveryAction::RESTORE.to_owned(), subject.clone()),
+            (RecoveryAction::RESTORED.to_owned(), subject)
+        ]
+    );
+    // The latest is the one that was gone back to, not what was abandoned.
+    assert_eq!(manager.latest().unwrap().unwrap().id, first.id);
+    let undo = manager.get(report.undo).unwrap();
+    assert_eq!(undo.occasion, Occasion::BeforeRestore(first.id));
+    assert_eq!(undo.manifest.active_tasks, [id("design")]);
+    manager.restore_from_checkpoint(undo.id, &by_somebody()).unwrap();
+    let tree = TaskTreeState::of(&session).unwrap();
+    assert_eq!((tree.task_counter, tree.active_task), (2, Some(id("design"))));
+    let ids: Vec<u64> = manager.list().unwrap().iter().map(|one| one.id.0).collect();
+    assert_eq!(ids, [1, 2, 3], "no restore takes a checkpoint back");
+    assert!(matches!(
+        manager.get(CheckpointId(9)),
+        Err(Error::NoSuchCheckpoint { id: CheckpointId(9), known: 3 })
+    ));
+}
+
+#[test]
+fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
+    let (store, _) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    let session = manager.session().clone();
+    create(&session, task("a")).unwrap();
+    let early = manager.create(None).unwrap();
+    create(&session, task("b")).unwrap();
+    session
+        .dispatch(foldlog_agent::persistence::ExecutionLogged {
+            task: None,
+            level: Default::default(),
+            message: "no update".into(),
+        })
+        .unwrap();
+    change(&session, "b", (Pending, InProgress)).unwrap();
+    let late = manager.create(None).unwrap();
+    change(&session, "b", (InProgress, Completed)).unwrap();
+    // Back to the first; then "b" is there once more, otherwise than it was.
+    let report = manager
+        .restore_from_checkpoint(early.id, &RestoreOptions { apply_later_updates: true, ..by_somebody() })
+        .unwrap();
+    assert_eq!((report.applied.len(), report.refused.len()), (3, 0));
+    assert_eq!(TaskTreeState::of(&session).unwrap().count(Completed), 1);
+    manager.restore_from_checkpoint(early.id, &by_somebody()).unwrap();
+    create(&session, task("b")).unwrap();
+    change(&session, "b", (Pending, Cancelled)).unwrap();
+    // The checkpoint is on a branch that was abandoned, and knows another "b".
+    let options = RestoreOptions { apply_later_updates: true, ..by_somebody() };
+    let report = manager.restore_from_checkpoint(late.id, &options).unwrap();
+    assert!(report.applied.is_empty());
+    let reasons: Vec<&str> = report.refused.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        ["there is a task `b` already: \"The task b\"", "task `b` is in_progress, not pending"]
+    );
+    let last = session.log::<RecoveryActions>().unwrap().tail(1).unwrap();
+    assert_eq!((last[0].action.as_str(), last[0].lost.len()), (RecoveryAction::RESTORED, 2));
+    assert_eq!(TaskTreeState::of(&session).unwrap().active_task, Some(id("b")));
+}
+
+#[test]
+fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_off() {
+    let (store, clock) = store(false);
+    let session = store.create(&types()).unwrap();
+    let policy = CheckpointPolicy {
+        every: Some(Duration::from_secs(60)),
+        every_updates: Some(4),
+        before_tasks: true,
+        after_tasks: true,
+        ..CheckpointPolicy::default()
+    };
+    let manager = CheckpointManager::new(session.clone()).with_policy(policy.clone());
+    let change = |name: &str, (old_status, new_status)| {
+        manager.dispatch(TaskStatusChanged { task_id: id(name), old_status, new_status, reason: None })
+    };
+    let occasions =
+        || -> Vec<Occasion> { manager.list().unwrap().into_iter().map(|one| one.occasion).collect() };
+    manager.dispatch(TaskCreated { task: task("a") }).unwrap();
+    manager.dispatch(TaskCreated { task: task("b").requires(id("a")) }).unwrap();
+    assert!(occasions().is_empty());
+    change("a", (Pending, InProgress)).unwrap();
+    change("b", (Pending, InProgress)).unwrap_err();
+    change("a", (InProgress, Completed)).unwrap();
+    assert_eq!(occasions(), [Occasion::BeforeTask(id("a")), Occasion::AfterTask(id("a"))]);
+    // Four updates, whoever recorded them.
+    for name in ["c", "d", "e"] {
+        create(&session, task(name)).unwrap();
+    }
+    assert_eq!(manager.after_dispatch().unwrap(), None);
+    manager.dispatch(TaskCreated { task: task("f") }).unwrap();
+    assert_eq!(occasions()[2..], [Occasion::PeriodicByUpdates]);
+    clock.advance_us(59_999_999);
+    manager.dispatch(TaskCreated { task: task("g") }).unwrap();
+    assert_eq!(occasions().len(), 3);
+    clock.advance_us(1);
+    manager.dispatch(TaskCreated { task: task("h") }).unwrap();
+    assert_eq!(occasions()[3..], [Occasion::PeriodicByTime]);
+
+    assert!(manager.auto_save());
+    manager.set_auto_save(false);
+    clock.advance_us(600_000_000);
+    change("b", (Pending, InProgress)).unwrap();
+    assert_eq!(occasions().len(), 4);
+    manager.set_auto_save(true);
+    // Another process knows what has passed since.
+    let again = CheckpointManager::new(session.clone()).with_policy(policy);
+    assert_eq!(again.after_dispatch().unwrap().unwrap().occasion, Occasion::PeriodicByTime);
+    assert_eq!(again.after_dispatch().unwrap(), None);
+    let bytes = CheckpointPolicy { every_bytes: Some(2_000), ..CheckpointPolicy::default() };
+    let by_bytes = CheckpointManager::new(session.clone()).with_policy(bytes);
+    assert_eq!(by_bytes.after_dispatch().unwrap(), None);
+    let mut task = task("large");
+    task.description = "x".repeat(2_000);
+    by_bytes.dispatch(TaskCreated { task }).unwrap();
+    assert_eq!(occasions().last(), Some(&Occasion::PeriodicByBytes));
+    by_bytes.create_for(Occasion::Shutdown, None).unwrap();
+    assert_eq!(occasions().last(), Some(&Occasion::Shutdown));
+}
+
+#[test]
+fn a_host_that_asks_for_none_gets_none() {
+    let (store, clock) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    for number in 0..50 {
+        clock.advance_us(3_600_000_000);
+        manager.dispatch(TaskCreated { task: task(&format!("t{number}")) }).unwrap();
+    }
+    assert_eq!(manager.list().unwrap(), []);
+    assert!(manager.latest().unwrap().is_none());
+}
+
+#[test]
+fn a_checkpoint_whose_hash_does_not_fit_the_records_is_refused_with_both_hashes() {
+    let (store, _) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    let session = manager.session().clone();
+    let first = manager.create(None).unwrap();
+    // Somebody says of another position what is true of none.
+    let snapshot = session.snapshot(Default::default()).unwrap();
+    let forged = Checkpoint { id: CheckpointId(2), position: snapshot.position, ..first.clone() };
+    session.dispatch(CheckpointCreated { checkpoint: forged.clone() }).unwrap();
+    let third = manager.create(None).unwrap();
+    let before = session.position();
+    for id in [forged.id, third.id] {
+        match manager.restore_from_checkpoint(id, &by_somebody()) {
+            Err(Error::CheckpointMismatch { id, expected, found, .. }) => {
+                assert_eq!((id, expected), (CheckpointId(2), first.validation_hash.clone()));
+                assert_ne!(found, first.validation_hash);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(session.position(), before, "nothing was changed");
+    manager.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
+    // No number is given twice, and none is left out.
+    for id in [0, 1, 3, 9] {
+        let forged = Checkpoint { id: CheckpointId(id), ..first.clone() };
+        session.dispatch(CheckpointCreated { checkpoint: forged }).unwrap_err();
+    }
+}
+
+#[test]
+fn a_workspace_is_restored_with_the_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = {
+        let agent = Agent::begin(folder.path());
+        let manager =
+            CheckpointManager::new(agent.session.clone()).with_resources(agent.runner().state().clone());
+        agent.start("a");
+        agent.write("kept.txt", Some("as it was"), false);
+        let checkpoint = manager.create(None).unwrap();
+        agent.write("kept.txt", Some("spoiled"), false);
+        agent.write("new.txt", Some("new"), false);
+        agent.finish("a");
+        checkpoint
+    };
+    // Another process restores it.
+    let agent = Agent::resume(folder.path());
+    let alone = CheckpointManager::new(agent.session.clone());
+    let options = RestoreOptions { with_resources: true, ..by_somebody() };
+    assert!(matches!(alone.restore_from_checkpoint(checkpoint.id, &options), Err(Error::NoResources { .. })));
+    let manager =
+        CheckpointManager::new(agent.session.clone()).with_resources(agent.runner().state().clone());
+    manager.restore_from_checkpoint(checkpoint.id, &options).unwrap();
+    assert_eq!(std::fs::read_to_string(agent.workspace().join("kept.txt")).unwrap(), "as it was");
+    assert!(!agent.workspace().join("new.txt").exists());
+    assert_eq!(TaskTreeState::of(&agent.session).unwrap().active_task, Some(id("a")));
+    // And so can the restore be undone.
+    let undo = manager.list().unwrap().last().unwrap().id;
+    manager.restore_from_checkpoint(undo, &options).unwrap();
+    assert_eq!(std::fs::read_to_string(agent.workspace().join("kept.txt")).unwrap(), "spoiled");
+}
+
+#[test]
+fn a_checkpoint_costs_what_was_recorded_since_the_last_one_however_much_there_is() {
+    let (store, _) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    let sizes: Vec<u64> = [10, 2_000]
+        .into_iter()
+        .map(|tasks| {
+            let session = manager.session();
+            let there = session.view::<Tasks>().unwrap().len();
+            (there..tasks).for_each(|number| create(session, task(&format!("t{number}"))).unwrap());
+            manager.create(None).unwrap();
+            let before = session.log_bytes();
+            manager.create(None).unwrap();
+            session.log_bytes() - before
+        })
+        .collect();
+    assert!(sizes[1] < sizes[0] + 16, "{sizes:?}");
+}
+
+#[test]
+fn a_fork_goes_on_with_the_checkpoints_that_it_shares() {
+    let (store, _) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    create(manager.session(), task("a")).unwrap();
+    let first = manager.create(None).unwrap();
+    let at = manager.session().position().unwrap();
+    manager.create(None).unwrap();
+    let fork = fork(&store, &manager, at.get());
+    let forked = CheckpointManager::new(fork);
+    assert_eq!(forked.list().unwrap(), std::slice::from_ref(&first));
+    let second = forked.create(None).unwrap();
+    assert_eq!((second.id, second.session_id), (CheckpointId(2), forked.session().id()));
+    forked.verify(second.id).unwrap();
+    forked.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
+    assert_eq!(manager.list().unwrap().len(), 2, "the parent's are its own");
+}
+
+pub(super) fn fork(store: &Store, manager: &CheckpointManager, at: u64) -> foldlog::Session {
+    store.fork(manager.session().id(), at, &types(), SessionOptions::default()).unwrap()
+}
+
+#[test]
+fn two_managers_of_one_session_see_what_the_other_does() {
+    let (store, _) = store(true);
+    let session = store.create(&types()).unwrap();
+    let (one, other) = (CheckpointManager::new(session.clone()), CheckpointManager::new(session.clone()));
+    let other = other.with_retention(RetentionPolicy { count: Some(2), ..RetentionPolicy::default() });
+    let ids: BTreeSet<u64> = (0..6)
+        .map(|at| if at % 2 == 0 { one.create(None) } else { other.create(None) }.unwrap().id.0)
+        .collect();
+    assert_eq!(ids.len(), 6);
+    assert_eq!(one.list().unwrap(), other.list().unwrap());
+    let kept: Vec<u64> = one.list().unwrap().iter().map(|one| one.id.0).collect();
+    assert_eq!(kept, [5, 6]);
+    assert_eq!(session.log::<Checkpoints>().unwrap().len(), 6 + 2);
+    assert!(matches!(one.get(CheckpointId(1)), Err(Error::CheckpointRemoved { .. })));
+}
