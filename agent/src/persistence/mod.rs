@@ -6,19 +6,22 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `tasks/` | tasks as one slice over four events, the tree of a position, and what is next |
+//! | `tasks/` | tasks as one slice over six events, the tree of a position, and what is next |
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
+//! | `validation/` | [`StateValidator`]: whether a state holds, and the events that repair it |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
 
 mod state;
 mod tasks;
 mod updates;
+mod validation;
 
 use foldlog::SessionTypesBuilder;
 
 pub use state::*;
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};
+pub use validation::*;
 
 /// Declares the slices and events of long-running work.
 pub fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
