@@ -151,25 +151,30 @@ pub(super) fn take_all(state: &mut SessionState, steps: &[PlannedStep]) {
     for planned in steps {
         take(state, &planned.step);
     }
-    let changes = |component| {
-        let of_step = |planned: &PlannedStep| match planned.step {
-            RepairStep::SessionConfigured(_) => StateComponent::Configuration,
-            RepairStep::Derive { component } => component,
-            _ => StateComponent::TaskTree,
-        };
-        steps.iter().any(|planned| of_step(planned) == component)
+    let of_tasks = |planned: &PlannedStep| {
+        !matches!(planned.step, RepairStep::SessionConfigured(_) | RepairStep::Derive { .. })
     };
-    if changes(StateComponent::TaskTree) {
-        let tree = std::mem::take(&mut state.task_tree);
-        state.task_tree = derived(tree);
+    let changes_tasks = steps.iter().any(of_tasks);
+    if changes_tasks {
+        derive(state, StateComponent::TaskTree);
     }
-    if changes(StateComponent::ClaudeContext) {
-        derive_usage(state);
+}
+
+fn derive(state: &mut SessionState, component: StateComponent) {
+    match component {
+        StateComponent::TaskTree => state.task_tree = derived(std::mem::take(&mut state.task_tree)),
+        StateComponent::ClaudeContext => derive_usage(state),
+        // Nothing in the others follows from the rest.
+        _ => {}
     }
 }
 
 /// Takes a step, as far as the session would take its event.
 fn take(state: &mut SessionState, step: &RepairStep) {
+    if let RepairStep::Derive { component } = step {
+        // Later steps name tasks by the ids under which they stand from here on.
+        return derive(state, *component);
+    }
     let tasks = &mut state.task_tree.tasks;
     let count = tasks.len() as u64;
     let mut last_update = state.last_checkpoint;

@@ -152,7 +152,8 @@ pub(super) const UPDATE_CHECKSUMS: ValidationRule = ValidationRule {
 enum Phase {
     Keys,
     Parents,
-    Dependencies,
+    Missing,
+    Repeated,
     Cycles,
     Numbers,
     Statuses,
@@ -161,10 +162,11 @@ enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 8] = [
+    const ALL: [Phase; 9] = [
         Phase::Keys,
         Phase::Parents,
-        Phase::Dependencies,
+        Phase::Missing,
+        Phase::Repeated,
         Phase::Cycles,
         Phase::Numbers,
         Phase::Statuses,
@@ -176,9 +178,8 @@ impl Phase {
         match error {
             ValidationError::KeyDiffers { .. } => Phase::Keys,
             ValidationError::OrphanedTask { .. } | ValidationError::ParentCycle { .. } => Phase::Parents,
-            ValidationError::MissingDependency { .. } | ValidationError::DependencyRepeated { .. } => {
-                Phase::Dependencies
-            }
+            ValidationError::MissingDependency { .. } => Phase::Missing,
+            ValidationError::DependencyRepeated { .. } => Phase::Repeated,
             ValidationError::DependencyCycle { .. } => Phase::Cycles,
             ValidationError::NumbersDiffer { .. } => Phase::Numbers,
             ValidationError::StatusImpossible { .. } => Phase::Statuses,
