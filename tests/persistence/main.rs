@@ -1,11 +1,12 @@
 //! Long-running work: tasks and what is refused about them, all that a session is, and what is kept of it beside its log.
 
 mod agent;
-mod git;
 mod checkpoints;
+mod git;
 mod laws;
 mod state;
 mod tasks;
+mod validation_laws;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -6,10 +6,11 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `tasks/` | tasks as one slice over four events, the tree of a position, and what is next |
+//! | `tasks/` | tasks as one slice over six events, the tree of a position, and what is next |
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
 //! | `checkpoints/` | [`CheckpointManager`]: positions that a session can be restored to |
 //! | `error` | what can go wrong |
+//! | `validation/` | [`StateValidator`]: whether a state holds, and the events that repair it |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
 
 mod checkpoints;
@@ -18,6 +19,7 @@ mod error;
 mod state;
 mod tasks;
 mod updates;
+mod validation;
 
 use foldlog::SessionTypesBuilder;
 
@@ -27,6 +29,7 @@ pub use error::{Error, Result};
 pub use state::*;
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};
+pub use validation::*;
 
 /// Declares the slices and events of long-running work.
 pub fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {

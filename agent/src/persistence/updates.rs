@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::state::walk::{Visitor, walk};
 use super::{
-    DependencyAdded, FileModification, StateComponent, TaskCreated, TaskModified, TaskStatusChanged,
-    WorkspaceStores,
+    DependencyAdded, DependencyRemoved, FileModification, StateComponent, TaskCreated, TaskModified,
+    TaskRenumbered, TaskStatusChanged, WorkspaceStores,
 };
 
 /// Describes one change of a session's state.
@@ -31,8 +31,8 @@ pub struct StateUpdate {
 
 /// Says what an update changes.
 ///
-/// The first three and the last are events that a host dispatches. The others are views: of what a tool changed in a
-/// workspace, and of the records of conversations. Nothing but those records can make them.
+/// Those of tasks are events that a host dispatches; the last two are mostly repairs. The others are views: of what a tool
+/// changed in a workspace, and of the records of conversations. Nothing but those records can make them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "operation")]
 pub enum UpdateOperation {
@@ -56,6 +56,10 @@ pub enum UpdateOperation {
     },
     /// A task depends on another one.
     DependencyAdded(DependencyAdded),
+    /// A task no longer depends on another one.
+    DependencyRemoved(DependencyRemoved),
+    /// A task has another place in the order of creation.
+    TaskRenumbered(TaskRenumbered),
 }
 
 impl UpdateOperation {
@@ -67,7 +71,9 @@ impl UpdateOperation {
             UpdateOperation::TaskCreated(_)
             | UpdateOperation::TaskStatusChanged(_)
             | UpdateOperation::TaskModified(_)
-            | UpdateOperation::DependencyAdded(_) => StateComponent::TaskTree,
+            | UpdateOperation::DependencyAdded(_)
+            | UpdateOperation::DependencyRemoved(_)
+            | UpdateOperation::TaskRenumbered(_) => StateComponent::TaskTree,
         }
     }
 }

@@ -9,7 +9,7 @@
 //! | `session_id`, `created_at` | the log's first record |
 //! | `last_checkpoint` | the latest [update](crate::persistence::StateUpdate) that counts |
 //! | [`SessionConfiguration`] | [`SessionConfigured`] |
-//! | [`TaskTreeState`] | the four events of tasks |
+//! | [`TaskTreeState`] | the six events of tasks |
 //! | [`ClaudeContextState`] | records of conversations and adapter states |
 //! | [`FileSystemState`] | captures of workspaces; [`ArtifactBuilt`], [`DependenciesResolved`], [`GitObserved`] |
 //! | [`ExecutionLogState`] | [`ExecutionLogged`], [`RecoveryAction`], changes of tasks, ends of calls, requests and replies |

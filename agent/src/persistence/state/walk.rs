@@ -24,7 +24,8 @@ use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, Log
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
 use crate::events::PromptExecuted;
 use crate::persistence::{
-    DependencyAdded, TaskCreated, TaskId, TaskModified, TaskStatus, TaskStatusChanged, UpdateOperation,
+    DependencyAdded, DependencyRemoved, TaskCreated, TaskId, TaskModified, TaskRenumbered, TaskStatus,
+    TaskStatusChanged, UpdateOperation,
 };
 
 /// Says where the stores of workspaces' captures are, by which two captures can be compared.
@@ -196,6 +197,10 @@ impl<V: Visitor> Walk<'_, V> {
             UpdateOperation::TaskModified(event)
         } else if let Some(event) = event.read::<DependencyAdded>()? {
             UpdateOperation::DependencyAdded(event)
+        } else if let Some(event) = event.read::<DependencyRemoved>()? {
+            UpdateOperation::DependencyRemoved(event)
+        } else if let Some(event) = event.read::<TaskRenumbered>()? {
+            UpdateOperation::TaskRenumbered(event)
         } else {
             return self.other_event(at, event);
         };

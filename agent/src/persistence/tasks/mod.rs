@@ -1,4 +1,4 @@
-//! Tasks: one keyed slice over four events, read at any position.
+//! Tasks: one keyed slice over six events, read at any position.
 //!
 //! Tasks are items of the slice [`Tasks`], folded from four events, so that they survive a kill, are rolled back with the
 //! rest, and can be read at any position without the host.
@@ -19,6 +19,8 @@
 //! | [`TaskStatusChanged`] | the status of a task | there is no such task, its status is another one than `old_status`, the table below has no such transition, or it would start before a task that it requires has ended well |
 //! | [`TaskModified`] | title, description, priority, parent or fields of a task | there is no such task, its new parent is missing or stands below it |
 //! | [`DependencyAdded`] | what a task depends on | a task is missing, depends on the other one already, or the dependency would close a cycle |
+//! | [`DependencyRemoved`] | what a task depends on | there is no such task, or it has no such dependency |
+//! | [`TaskRenumbered`] | the place of a task in the order of creation; for repairs | there is no such task, its number is another one than `old_number`, or the new one is not below the number of tasks |
 //!
 //! A refusal names what contradicts the event, and records nothing.
 //!
@@ -42,7 +44,7 @@
 mod id;
 mod schedule;
 mod task;
-mod tree;
+pub(super) mod tree;
 mod updates;
 
 pub use id::{InvalidTaskId, TASK_ID_BYTES_MAX, TaskId};
@@ -51,5 +53,6 @@ pub use task::{Dependency, DependencyType, Task, TaskStatus};
 pub use tree::TaskTreeState;
 pub(super) use updates::declare;
 pub use updates::{
-    DependencyAdded, NewTask, TaskChanges, TaskCreated, TaskModified, TaskStatusChanged, Tasks,
+    DependencyAdded, DependencyRemoved, NewTask, TaskChanges, TaskCreated, TaskModified, TaskRenumbered,
+    TaskStatusChanged, Tasks,
 };

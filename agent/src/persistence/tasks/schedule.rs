@@ -44,7 +44,7 @@ pub enum Waits {
 
 impl SchedulingState {
     /// Finds the order of tasks.
-    pub(super) fn of(tasks: &BTreeMap<TaskId, Task>) -> SchedulingState {
+    pub(in crate::persistence) fn of(tasks: &BTreeMap<TaskId, Task>) -> SchedulingState {
         let mut schedule = SchedulingState::default();
         let mut ready: Vec<&Task> = Vec::new();
         let mut in_progress: Vec<&Task> = Vec::new();

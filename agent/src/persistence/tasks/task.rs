@@ -92,6 +92,16 @@ pub enum DependencyType {
     Prefers,
 }
 
+impl DependencyType {
+    /// Returns the kind's name in records and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            DependencyType::Requires => "requires",
+            DependencyType::Prefers => "prefers",
+        }
+    }
+}
+
 /// Names a task that another one depends on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Dependency {

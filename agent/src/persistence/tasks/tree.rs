@@ -58,18 +58,16 @@ impl TaskTreeState {
 
     /// Makes the tree of tasks.
     pub fn from_tasks(tasks: impl IntoIterator<Item = Task>) -> TaskTreeState {
-        let tasks: BTreeMap<TaskId, Task> = tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
-        let in_order = in_order(&tasks);
-        let is_root = |task: &&&Task| task.parent.is_none();
-        let root_tasks = in_order.iter().filter(is_root).map(|task| task.id.clone()).collect();
-        let in_progress = tasks.values().filter(|task| task.status == TaskStatus::InProgress);
-        let active = in_progress.max_by_key(|task| (task.status_at, task.number));
-        let graph = tasks.values().filter(|task| !task.dependencies.is_empty());
+        TaskTreeState::of_map(tasks.into_iter().map(|task| (task.id.clone(), task)).collect())
+    }
+
+    /// Makes the tree of tasks that stand under their ids.
+    pub(in crate::persistence) fn of_map(tasks: BTreeMap<TaskId, Task>) -> TaskTreeState {
         TaskTreeState {
-            root_tasks,
-            active_task: active.map(|task| task.id.clone()),
-            task_counter: tasks.values().map(|task| task.number + 1).max().unwrap_or_default(),
-            dependency_graph: graph.map(|task| (task.id.clone(), task.dependencies.clone())).collect(),
+            root_tasks: root_tasks(&tasks),
+            active_task: active_task(&tasks),
+            task_counter: task_counter(&tasks),
+            dependency_graph: dependency_graph(&tasks),
             scheduling_state: SchedulingState::of(&tasks),
             tasks,
         }
@@ -93,8 +91,33 @@ impl TaskTreeState {
 }
 
 /// Returns tasks in the order of their creation.
-pub(super) fn in_order(tasks: &BTreeMap<TaskId, Task>) -> Vec<&Task> {
+pub(in crate::persistence) fn in_order(tasks: &BTreeMap<TaskId, Task>) -> Vec<&Task> {
     let mut in_order: Vec<&Task> = tasks.values().collect();
     in_order.sort_by(|one, other| (one.number, &one.id).cmp(&(other.number, &other.id)));
     in_order
+}
+
+/// Returns the tasks without a parent, in the order of their creation.
+pub(in crate::persistence) fn root_tasks(tasks: &BTreeMap<TaskId, Task>) -> Vec<TaskId> {
+    let in_order = in_order(tasks).into_iter();
+    in_order.filter(|task| task.parent.is_none()).map(|task| task.id.clone()).collect()
+}
+
+/// Returns the task that was started last of those in progress.
+pub(in crate::persistence) fn active_task(tasks: &BTreeMap<TaskId, Task>) -> Option<TaskId> {
+    let in_progress = tasks.values().filter(|task| task.status == TaskStatus::InProgress);
+    in_progress.max_by_key(|task| (task.status_at, task.number)).map(|task| task.id.clone())
+}
+
+/// Returns the number of tasks that were created, as their own numbers have it.
+pub(in crate::persistence) fn task_counter(tasks: &BTreeMap<TaskId, Task>) -> u64 {
+    tasks.values().map(|task| task.number.saturating_add(1)).max().unwrap_or_default()
+}
+
+/// Returns what each task that depends on others depends on.
+pub(in crate::persistence) fn dependency_graph(
+    tasks: &BTreeMap<TaskId, Task>,
+) -> BTreeMap<TaskId, Vec<Dependency>> {
+    let dependent = tasks.values().filter(|task| !task.dependencies.is_empty());
+    dependent.map(|task| (task.id.clone(), task.dependencies.clone())).collect()
 }

@@ -168,6 +168,35 @@ pub struct DependencyAdded {
     pub dep_type: DependencyType,
 }
 
+/// Says that a task no longer depends on another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DependencyRemoved {
+    /// Task that came later.
+    pub from: TaskId,
+    /// Task that came first; it may be missing.
+    pub to: TaskId,
+    /// Kind of the dependency. Where there are several of this kind, the last one is removed.
+    #[serde(default)]
+    pub dep_type: DependencyType,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Says that a task has another place in the order of creation. Only repairs need it: what creates a task numbers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRenumbered {
+    /// Id of the task.
+    pub task_id: TaskId,
+    /// Number that the task has.
+    pub old_number: u64,
+    /// Number that it has from now on.
+    pub new_number: u64,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
 impl Event for TaskCreated {
     const NAME: &'static str = "task_created";
 }
@@ -184,6 +213,94 @@ impl Event for DependencyAdded {
     const NAME: &'static str = "dependency_added";
 }
 
+impl Event for DependencyRemoved {
+    const NAME: &'static str = "dependency_removed";
+}
+
+impl Event for TaskRenumbered {
+    const NAME: &'static str = "task_renumbered";
+}
+
+impl NewTask {
+    /// Makes the task that such a record creates.
+    pub(in crate::persistence) fn into_task(self, number: u64, now: DateTime<Utc>) -> Task {
+        let NewTask { id, parent, title, description, priority, dependencies, fields } = self;
+        Task {
+            id,
+            number,
+            parent,
+            title,
+            description,
+            status: TaskStatus::Pending,
+            reason: None,
+            status_at: now,
+            priority,
+            dependencies,
+            attempts: 0,
+            failures: 0,
+            created_at: now,
+            updated_at: now,
+            fields,
+        }
+    }
+}
+
+impl TaskStatusChanged {
+    /// Changes the task as the event says.
+    pub(in crate::persistence) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        let next = self.new_status;
+        task.status = next;
+        task.reason.clone_from(&self.reason);
+        (task.status_at, task.updated_at) = (now, now);
+        task.attempts = task.attempts.saturating_add((next == TaskStatus::InProgress).into());
+        task.failures = task.failures.saturating_add((next == TaskStatus::Failed).into());
+    }
+}
+
+impl TaskModified {
+    /// Changes the task as the event says.
+    pub(in crate::persistence) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        let TaskChanges { title, description, priority, parent, fields } = self.changes.clone();
+        task.parent = parent.unwrap_or_else(|| task.parent.take());
+        task.title = title.unwrap_or_else(|| std::mem::take(&mut task.title));
+        task.description = description.unwrap_or_else(|| std::mem::take(&mut task.description));
+        task.priority = priority.unwrap_or(task.priority);
+        for (name, value) in fields {
+            match value {
+                Some(value) => task.fields.insert(name, value),
+                None => task.fields.remove(&name),
+            };
+        }
+        task.updated_at = now;
+    }
+}
+
+impl DependencyAdded {
+    /// Changes the task as the event says.
+    pub(in crate::persistence) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        task.dependencies.push(Dependency { on: self.to.clone(), kind: self.dep_type });
+        task.updated_at = now;
+    }
+}
+
+impl DependencyRemoved {
+    /// Changes the task as the event says; returns `false` if it has no such dependency.
+    pub(in crate::persistence) fn change(&self, task: &mut Task, now: DateTime<Utc>) -> bool {
+        let is_meant = |one: &Dependency| one.on == self.to && one.kind == self.dep_type;
+        let Some(place) = task.dependencies.iter().rposition(is_meant) else { return false };
+        task.dependencies.remove(place);
+        task.updated_at = now;
+        true
+    }
+}
+
+impl TaskRenumbered {
+    /// Changes the task as the event says.
+    pub(in crate::persistence) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        (task.number, task.updated_at) = (self.new_number, now);
+    }
+}
+
 /// Declares tasks: the slice [`Tasks`] and its events.
 pub(in crate::persistence) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
     types
@@ -197,6 +314,10 @@ pub(in crate::persistence) fn declare(types: SessionTypesBuilder) -> SessionType
         .reducer::<Tasks, DependencyAdded>(|tasks, event, context| {
             dependency_added(&Known(tasks), event, context)
         })
+        .reducer::<Tasks, DependencyRemoved>(|tasks, event, context| {
+            dependency_removed(&Known(tasks), event, context)
+        })
+        .reducer::<Tasks, TaskRenumbered>(|tasks, event, context| renumbered(&Known(tasks), event, context))
 }
 
 type Reduced = Result<SliceOp<Task>, String>;
@@ -260,25 +381,7 @@ fn created(tasks: &Known<'_>, new: &NewTask, context: &ReducerContext) -> Reduce
             return Err(format!("it depends on `{on}` twice"));
         }
     }
-    let now = time(context);
-    let NewTask { id, parent, title, description, priority, dependencies, fields } = new.clone();
-    Ok(SliceOp::Upsert(Task {
-        id,
-        number: tasks.0.len(),
-        parent,
-        title,
-        description,
-        status: TaskStatus::Pending,
-        reason: None,
-        status_at: now,
-        priority,
-        dependencies,
-        attempts: 0,
-        failures: 0,
-        created_at: now,
-        updated_at: now,
-        fields,
-    }))
+    Ok(SliceOp::Upsert(new.clone().into_task(tasks.0.len(), time(context))))
 }
 
 fn status_changed(tasks: &Known<'_>, event: &TaskStatusChanged, context: &ReducerContext) -> Reduced {
@@ -298,46 +401,33 @@ fn status_changed(tasks: &Known<'_>, event: &TaskStatusChanged, context: &Reduce
             }
         }
     }
-    let now = time(context);
-    Ok(SliceOp::Upsert(Task {
-        status: next,
-        reason: event.reason.clone(),
-        status_at: now,
-        updated_at: now,
-        attempts: task.attempts.saturating_add((next == TaskStatus::InProgress).into()),
-        failures: task.failures.saturating_add((next == TaskStatus::Failed).into()),
-        ..task.clone()
-    }))
+    let mut task = task.clone();
+    event.change(&mut task, time(context));
+    Ok(SliceOp::Upsert(task))
 }
 
 fn modified(tasks: &Known<'_>, event: &TaskModified, context: &ReducerContext) -> Reduced {
     let mut task = tasks.task(&event.task_id)?.clone();
-    let TaskChanges { title, description, priority, parent, fields } = event.changes.clone();
-    if let Some(parent) = parent {
-        let mut above = parent.clone();
+    if let Some(Some(parent)) = &event.changes.parent {
+        // A log that another program wrote may hold parents that make a cycle.
+        let mut passed = BTreeSet::new();
+        let mut above = Some(parent);
         while let Some(id) = above {
-            if id == task.id {
+            if *id == task.id {
                 return Err(format!("task `{}` cannot be a part of itself or of what is below it", task.id));
             }
-            above = tasks.task(&id)?.parent.clone();
+            if !passed.insert(id) {
+                return Err(format!("the parents of `{parent}` make a cycle at `{id}`"));
+            }
+            above = tasks.task(id)?.parent.as_ref();
         }
-        task.parent = parent;
     }
-    task.title = title.unwrap_or(task.title);
-    task.description = description.unwrap_or(task.description);
-    task.priority = priority.unwrap_or(task.priority);
-    for (name, value) in fields {
-        match value {
-            Some(value) => task.fields.insert(name, value),
-            None => task.fields.remove(&name),
-        };
-    }
-    task.updated_at = time(context);
+    event.change(&mut task, time(context));
     Ok(SliceOp::Upsert(task))
 }
 
 fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &ReducerContext) -> Reduced {
-    let DependencyAdded { from, to, dep_type } = event;
+    let DependencyAdded { from, to, .. } = event;
     let mut task = tasks.task(from)?.clone();
     if task.dependencies.iter().any(|dependency| dependency.on == *to) {
         return Err(format!("task `{from}` depends on `{to}` already"));
@@ -347,7 +437,28 @@ fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &Reduce
         let way: Vec<&str> = std::iter::once(from).chain(&way).map(TaskId::as_str).collect();
         return Err(format!("the dependency would close a cycle: {}", way.join(" -> ")));
     }
-    task.dependencies.push(Dependency { on: to.clone(), kind: *dep_type });
-    task.updated_at = time(context);
+    event.change(&mut task, time(context));
+    Ok(SliceOp::Upsert(task))
+}
+
+fn dependency_removed(tasks: &Known<'_>, event: &DependencyRemoved, context: &ReducerContext) -> Reduced {
+    let mut task = tasks.task(&event.from)?.clone();
+    if !event.change(&mut task, time(context)) {
+        let kind = event.dep_type.name();
+        return Err(format!("task `{}` {kind} no `{}`", event.from, event.to));
+    }
+    Ok(SliceOp::Upsert(task))
+}
+
+fn renumbered(tasks: &Known<'_>, event: &TaskRenumbered, context: &ReducerContext) -> Reduced {
+    let mut task = tasks.task(&event.task_id)?.clone();
+    let (id, count) = (&task.id, tasks.0.len());
+    if task.number != event.old_number {
+        return Err(format!("task `{id}` has the number {}, not {}", task.number, event.old_number));
+    }
+    if event.new_number >= count {
+        return Err(format!("there is no place {} among {count} tasks", event.new_number));
+    }
+    event.change(&mut task, time(context));
     Ok(SliceOp::Upsert(task))
 }
