@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, RecordedEvent};
 use foldlog::conversation::ConversationMessage;
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,27 @@ pub enum UpdateOperation {
 }
 
 impl UpdateOperation {
+    /// Reads an event of tasks; `None` if it is another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RecordedEvent::read`].
+    pub fn of_event(event: &RecordedEvent) -> foldlog::Result<Option<UpdateOperation>> {
+        Ok(if let Some(event) = event.read()? {
+            Some(UpdateOperation::TaskCreated(event))
+        } else if let Some(event) = event.read()? {
+            Some(UpdateOperation::TaskStatusChanged(event))
+        } else if let Some(event) = event.read()? {
+            Some(UpdateOperation::TaskModified(event))
+        } else if let Some(event) = event.read()? {
+            Some(UpdateOperation::DependencyAdded(event))
+        } else if let Some(event) = event.read()? {
+            Some(UpdateOperation::DependencyRemoved(event))
+        } else {
+            event.read()?.map(UpdateOperation::TaskRenumbered)
+        })
+    }
+
     /// Returns the part of the state that such an update changes.
     pub fn component(&self) -> StateComponent {
         match self {

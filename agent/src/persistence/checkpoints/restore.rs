@@ -149,17 +149,7 @@ fn later_updates(session: &Session, checkpoint: &Checkpoint) -> Result<Vec<Later
         }
         session.contents(from, *range.end(), |record| {
             let RecordedContent::Event(event) = &record.content else { return Ok(()) };
-            let operation = if let Some(event) = event.read()? {
-                UpdateOperation::TaskCreated(event)
-            } else if let Some(event) = event.read()? {
-                UpdateOperation::TaskStatusChanged(event)
-            } else if let Some(event) = event.read()? {
-                UpdateOperation::TaskModified(event)
-            } else if let Some(event) = event.read()? {
-                UpdateOperation::DependencyAdded(event)
-            } else {
-                return Ok(());
-            };
+            let Some(operation) = UpdateOperation::of_event(event)? else { return Ok(()) };
             later.push(Later { sequence: record.sequence, operation });
             Ok(())
         })?;
@@ -177,6 +167,8 @@ pub(in crate::persistence) fn dispatch(
         UpdateOperation::TaskStatusChanged(event) => session.dispatch::<TaskStatusChanged>(event),
         UpdateOperation::TaskModified(event) => session.dispatch::<TaskModified>(event),
         UpdateOperation::DependencyAdded(event) => session.dispatch::<DependencyAdded>(event),
+        UpdateOperation::DependencyRemoved(event) => session.dispatch(event),
+        UpdateOperation::TaskRenumbered(event) => session.dispatch(event),
         UpdateOperation::FileModified { .. } | UpdateOperation::ConversationExtended { .. } => {
             Err(foldlog::Error::Refused {
                 slice: String::new(),

@@ -23,10 +23,7 @@ use foldlog::{Outcome, Result, SequenceNumber};
 use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, LogLevel};
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
 use crate::events::PromptExecuted;
-use crate::persistence::{
-    DependencyAdded, DependencyRemoved, TaskCreated, TaskId, TaskModified, TaskRenumbered, TaskStatus,
-    TaskStatusChanged, UpdateOperation,
-};
+use crate::persistence::{TaskId, TaskStatus, TaskStatusChanged, UpdateOperation};
 
 /// Says where the stores of workspaces' captures are, by which two captures can be compared.
 #[derive(Clone, Debug, Default)]
@@ -187,23 +184,12 @@ impl<V: Visitor> Walk<'_, V> {
     }
 
     fn event(&mut self, at: At<'_>, event: &RecordedEvent) -> Result<()> {
-        let operation = if let Some(event) = event.read::<TaskCreated>()? {
-            self.happened(at, Some(&event.task.id), Happened::Created);
-            UpdateOperation::TaskCreated(event)
-        } else if let Some(event) = event.read::<TaskStatusChanged>()? {
-            self.status_changed(at, &event);
-            UpdateOperation::TaskStatusChanged(event)
-        } else if let Some(event) = event.read::<TaskModified>()? {
-            UpdateOperation::TaskModified(event)
-        } else if let Some(event) = event.read::<DependencyAdded>()? {
-            UpdateOperation::DependencyAdded(event)
-        } else if let Some(event) = event.read::<DependencyRemoved>()? {
-            UpdateOperation::DependencyRemoved(event)
-        } else if let Some(event) = event.read::<TaskRenumbered>()? {
-            UpdateOperation::TaskRenumbered(event)
-        } else {
-            return self.other_event(at, event);
-        };
+        let Some(operation) = UpdateOperation::of_event(event)? else { return self.other_event(at, event) };
+        match &operation {
+            UpdateOperation::TaskCreated(event) => self.happened(at, Some(&event.task.id), Happened::Created),
+            UpdateOperation::TaskStatusChanged(event) => self.status_changed(at, event),
+            _ => {}
+        }
         if at.is_live {
             self.visitor.update(at, operation);
         }
