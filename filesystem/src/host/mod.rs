@@ -80,6 +80,7 @@ mod rules;
 mod scratch;
 mod snapshot;
 mod sparse;
+mod special;
 mod state;
 mod step;
 mod times;
@@ -150,7 +151,7 @@ use unsynced::Unsynced;
 /// | what the host leaves out | as the tool left it |
 /// | `.git` | as the tool left it; what it changed of hooks, config, `HEAD`, refs and `info` is told |
 /// | mounts | as the tool left them, and told |
-/// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
+/// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some, which [`special_files`](Self::special_files) names |
 /// | folders in one another | as before down to 256, removed however many there are |
 ///
 /// What is told stands in [`Restored::inexact`], and for a tool call in the engine's `ToolReport`.
