@@ -2,6 +2,7 @@
 
 mod laws;
 mod tasks;
+mod validation;
 mod validation_laws;
 
 use std::sync::Arc;
