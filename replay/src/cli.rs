@@ -145,6 +145,14 @@ With --json one object:
   dependency_graph  what each task that depends on others depends on
   scheduling_state  ready, blocked (task, waits), in_progress, failed";
 
+/// Describes the fields of `validate --json`.
+const VALIDATE_JSON: &str = "\
+The exit code is 1 if something critical is left. With --json one object:
+  position     where the state was read; is_valid: whether nothing critical was found there
+  issues       rule (name, component, rule_type, severity), error (its kind and facts), suggested_repair (steps)
+  repair_plan  steps (rule, step and the event's fields) in their order; unrepairable (issue, why)
+  repair       with --repair: done (rule, step, record), refused, result (is_valid, issues, repair_plan) afterwards";
+
 /// Describes what `transcript --json` prints.
 const TRANSCRIPT_JSON: &str = "\
 With --json and the formats text and markdown one object a line, for each message:
@@ -339,6 +347,29 @@ enum Verb {
         /// The position [default: the last one].
         #[arg(long, value_name = "POSITION")]
         at: Option<SequenceNumber>,
+    },
+    /// Check whether the state of a session holds: tasks, conversations, files, logs and digests. With --repair writes into
+    /// the session.
+    ///
+    /// Each issue is told with its severity, its rule, its facts and the event that would repair it. A repair dispatches
+    /// these events, each recorded with who asked for it, and checks again. No task is removed. Reducers of the host do not
+    /// see these events.
+    #[command(after_help = VALIDATE_JSON)]
+    Validate {
+        /// The session's folder.
+        session: PathBuf,
+        /// The position [default: the last one].
+        #[arg(long, value_name = "POSITION", conflicts_with = "repair")]
+        at: Option<SequenceNumber>,
+        /// Dispatch the events that repair what does not hold.
+        #[arg(long, requires = "by")]
+        repair: bool,
+        /// Who repairs.
+        #[arg(long, value_name = "WHO", requires = "repair")]
+        by: Option<String>,
+        /// Why.
+        #[arg(long, value_name = "WHY", requires = "repair", default_value = "it did not hold")]
+        reason: String,
     },
     /// Record a person's decision about a call that was interrupted and cannot safely be run again, or that is suspended.
     /// Writes into the session.
@@ -560,6 +591,10 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         }
         Verb::Pending { dir } => verbs::pending::run(&dir, output),
         Verb::Tasks { session, at } => verbs::tasks::run(&session, at, output),
+        Verb::Validate { session, at, repair: _, by, reason } => {
+            let repairer = by.as_deref().map(|by| verbs::validate::Repairer { by, reason: &reason });
+            verbs::validate::run(&session, at, repairer, output)
+        }
         Verb::Settle { session, operation, decision, by, reason, result, shown, arguments, until } => {
             let decided = verbs::settle::Decided {
                 operation,

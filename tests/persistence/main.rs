@@ -6,6 +6,7 @@ mod git;
 mod laws;
 mod state;
 mod tasks;
+mod validation;
 mod validation_laws;
 
 use std::collections::BTreeSet;

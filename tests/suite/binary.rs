@@ -16,6 +16,7 @@ mod stats;
 mod tail;
 mod tasks;
 mod transcript;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -18,4 +18,5 @@ pub mod stats;
 pub mod tail;
 pub mod tasks;
 pub mod transcript;
+pub mod validate;
 pub mod verify;

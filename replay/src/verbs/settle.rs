@@ -1,5 +1,5 @@
-//! `foldlog settle`: a person's decision about a tool call that was interrupted or is suspended. `settle` and `recover` are the
-//! verbs that write into a session that exists.
+//! `foldlog settle`: a person's decision about a tool call that was interrupted or is suspended. `settle`, `recover` and
+//! `validate --repair` are the verbs that write into a session that exists.
 
 use std::path::Path;
 

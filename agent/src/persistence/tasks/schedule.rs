@@ -1,7 +1,7 @@
 //! Which task is next, and what the others wait for.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,8 @@ impl SchedulingState {
     /// Finds the order of tasks.
     pub(in crate::persistence) fn of(tasks: &BTreeMap<TaskId, Task>) -> SchedulingState {
         let mut schedule = SchedulingState::default();
+        // Only looked into, never walked: its order does not matter.
+        let known: HashMap<&TaskId, &Task> = tasks.iter().collect();
         let mut ready: Vec<&Task> = Vec::new();
         let mut in_progress: Vec<&Task> = Vec::new();
         for task in in_order(tasks) {
@@ -57,7 +59,7 @@ impl SchedulingState {
                     let waits = Waits::ForReason(task.reason.clone());
                     schedule.blocked.push(BlockedTask { task: id(), waits });
                 }
-                TaskStatus::Pending => match waits_for(task, tasks) {
+                TaskStatus::Pending => match waits_for(task, &known) {
                     Some(waits) => schedule.blocked.push(BlockedTask { task: id(), waits }),
                     None => ready.push(task),
                 },
@@ -66,7 +68,7 @@ impl SchedulingState {
         }
         in_progress.sort_by_key(|task| (task.status_at, task.number));
         schedule.in_progress = in_progress.into_iter().map(|task| task.id.clone()).collect();
-        let could_start: BTreeSet<&TaskId> = ready.iter().map(|task| &task.id).collect();
+        let could_start: HashSet<&TaskId> = ready.iter().map(|task| &task.id).collect();
         let waits_for_preferred = |task: &Task| {
             let mut preferred =
                 task.dependencies.iter().filter(|dependency| dependency.kind == DependencyType::Prefers);
@@ -79,11 +81,11 @@ impl SchedulingState {
 }
 
 /// Returns what a pending task waits for; `None` if it may start.
-fn waits_for(task: &Task, tasks: &BTreeMap<TaskId, Task>) -> Option<Waits> {
+fn waits_for(task: &Task, tasks: &HashMap<&TaskId, &Task>) -> Option<Waits> {
     let required = task.dependencies.iter().filter(|one| one.kind == DependencyType::Requires);
     let open: Vec<&TaskId> = required
         .map(|dependency| &dependency.on)
-        .filter(|on| !tasks.get(*on).is_some_and(|other| other.status.satisfies()))
+        .filter(|on| !tasks.get(on).is_some_and(|other| other.status.satisfies()))
         .collect();
     let is_cancelled =
         |on: &&&TaskId| tasks.get(**on).is_some_and(|other| other.status == TaskStatus::Cancelled);

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::persistence::{DependencyType, Task, TaskId};
+use super::index::Checked;
+use crate::persistence::{DependencyType, TaskId};
 
 /// Holds tasks that depend on each other.
 pub(super) struct FoundCycle {
@@ -31,28 +32,20 @@ struct Graph<'a> {
     of_task: Vec<std::ops::Range<usize>>,
 }
 
-/// Returns the keys of tasks, the oldest task first.
-fn keys_by_age(tasks: &BTreeMap<TaskId, Task>) -> Vec<&TaskId> {
-    let mut keys: Vec<(u64, &TaskId)> = tasks.iter().map(|(key, task)| (task.number, key)).collect();
-    keys.sort();
-    keys.into_iter().map(|(_, key)| key).collect()
-}
-
 impl<'a> Graph<'a> {
-    fn of(tasks: &'a BTreeMap<TaskId, Task>) -> Graph<'a> {
-        let keys = keys_by_age(tasks);
-        let places: BTreeMap<&TaskId, usize> =
-            keys.iter().enumerate().map(|(place, key)| (*key, place)).collect();
-        let (mut edges, mut of_task) = (Vec::new(), Vec::with_capacity(keys.len()));
-        for (from, key) in keys.iter().enumerate() {
+    fn of(checked: &Checked<'a>) -> Graph<'a> {
+        let by_age = checked.by_age();
+        let mut ages = vec![0; by_age.len()];
+        by_age.iter().enumerate().for_each(|(age, place)| ages[*place] = age);
+        let (mut edges, mut of_task) = (Vec::new(), Vec::with_capacity(by_age.len()));
+        for (from, place) in by_age.iter().enumerate() {
             let begin = edges.len();
-            for dependency in tasks.get(*key).into_iter().flat_map(|task| &task.dependencies) {
-                if let Some(to) = places.get(&dependency.on) {
-                    edges.push(Edge { from, to: *to, kind: dependency.kind });
-                }
+            for (dependency, on) in checked.named(*place) {
+                edges.extend(on.map(|on| Edge { from, to: ages[on], kind: dependency.kind }));
             }
             of_task.push(begin..edges.len());
         }
+        let keys = by_age.into_iter().map(|place| checked.keys[place]).collect();
         Graph { keys, edges, of_task }
     }
 
@@ -137,13 +130,14 @@ impl<'a> Graph<'a> {
 ///
 /// What is cut are the dependencies that lead back on a walk from the oldest task along those that require; and of those
 /// that prefer only such as go against that walk and are on a cycle that is left then.
-pub(super) fn dependency_cycles(tasks: &BTreeMap<TaskId, Task>) -> Vec<FoundCycle> {
-    let graph = Graph::of(tasks);
-    let component_of = graph.components(|_| true);
-    let within = |edge: &Edge| component_of[edge.from] == component_of[edge.to];
-    if !graph.edges.iter().any(within) {
+pub(super) fn dependency_cycles(checked: &Checked<'_>) -> Vec<FoundCycle> {
+    let graph = Graph::of(checked);
+    let (leads_back, _) = graph.walk(|_| true);
+    if !leads_back.contains(&true) {
         return Vec::new();
     }
+    let component_of = graph.components(|_| true);
+    let within = |edge: &Edge| component_of[edge.from] == component_of[edge.to];
     let (mut is_cut, left_at) = graph.walk(|edge| edge.kind == DependencyType::Requires && within(edge));
     let remaining = graph.components(|place| !is_cut[place]);
     for (place, edge) in graph.edges.iter().enumerate() {
@@ -174,39 +168,39 @@ pub(super) fn dependency_cycles(tasks: &BTreeMap<TaskId, Task>) -> Vec<FoundCycl
 }
 
 /// Finds tasks that are parts of each other: each cycle from its oldest task on, in the order of these.
-pub(super) fn parent_cycles(tasks: &BTreeMap<TaskId, Task>) -> Vec<Vec<TaskId>> {
-    let keys = keys_by_age(tasks);
-    let mut passed_from: BTreeMap<&TaskId, usize> = BTreeMap::new();
-    let mut cycles = Vec::new();
-    for (start, key) in keys.iter().enumerate() {
-        let mut at = Some(*key).and_then(|key| tasks.get_key_value(key));
-        while let Some((key, task)) = at {
-            match passed_from.get(key) {
-                Some(walk) if *walk == start => {
-                    cycles.push(cycle_from(tasks, key));
+pub(super) fn parent_cycles(checked: &Checked<'_>) -> Vec<Vec<TaskId>> {
+    let by_age = checked.by_age();
+    let mut passed_from: Vec<Option<usize>> = vec![None; by_age.len()];
+    let mut cycles: Vec<Vec<usize>> = Vec::new();
+    for start in &by_age {
+        let mut at = Some(*start);
+        while let Some(place) = at {
+            match passed_from[place] {
+                Some(walk) if walk == *start => {
+                    cycles.push(cycle_from(checked, place));
                     break;
                 }
                 Some(_) => break,
-                None => passed_from.insert(key, start),
-            };
-            at = task.parent.as_ref().and_then(|parent| tasks.get_key_value(parent));
+                None => passed_from[place] = Some(*start),
+            }
+            at = checked.parents[place];
         }
     }
-    cycles.sort_by_key(|cycle| {
-        cycle.first().and_then(|first| tasks.get_key_value(first)).map(|(key, task)| (task.number, key))
-    });
+    cycles.sort_by_key(|cycle| cycle.first().map(|first| (checked.tasks[*first].number, *first)));
     cycles
+        .into_iter()
+        .map(|cycle| cycle.into_iter().map(|place| checked.keys[place].clone()).collect())
+        .collect()
 }
 
 /// Returns the cycle of parents that a task is on, from its oldest task on.
-fn cycle_from(tasks: &BTreeMap<TaskId, Task>, start: &TaskId) -> Vec<TaskId> {
-    let parent_of = |key: &TaskId| tasks.get(key).and_then(|task| task.parent.clone());
-    let mut cycle = vec![start.clone()];
-    while let Some(parent) = cycle.last().and_then(parent_of).filter(|parent| parent != start) {
+fn cycle_from(checked: &Checked<'_>, start: usize) -> Vec<usize> {
+    let parent_of = |place: &usize| checked.parents[*place];
+    let mut cycle = vec![start];
+    while let Some(parent) = cycle.last().and_then(parent_of).filter(|parent| *parent != start) {
         cycle.push(parent);
     }
-    let age = |key: &TaskId| (tasks.get(key).map(|task| task.number), key.clone());
-    let oldest = (0..cycle.len()).min_by_key(|place| age(&cycle[*place]));
+    let oldest = (0..cycle.len()).min_by_key(|at| (checked.tasks[cycle[*at]].number, cycle[*at]));
     cycle.rotate_left(oldest.unwrap_or_default());
     cycle
 }

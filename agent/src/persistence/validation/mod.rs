@@ -51,6 +51,7 @@
 mod apply;
 mod cycles;
 mod error;
+mod index;
 mod log;
 mod parts;
 mod repair;

@@ -10,10 +10,11 @@ use foldlog::conversation::{
 use foldlog::filesystem::ChangeKind;
 use uuid::Uuid;
 
+use super::index::Checked;
 use super::{Finding, Repair, RepairStep, ValidationError};
 use crate::persistence::{
     ContextWindow, FileModification, LogEntry, RecordedConversation, SessionConfiguration, SessionConfigured,
-    SessionState, StateComponent, TaskId,
+    StateComponent, TaskId,
 };
 
 fn unrepaired(error: ValidationError) -> Finding {
@@ -29,13 +30,15 @@ pub(super) fn disordered(
     ValidationError::TimesDisordered { subject, earlier, earlier_at, later, later_at }
 }
 
-pub(super) fn session_times(state: &SessionState) -> Vec<Finding> {
+pub(super) fn session_times(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let (created, updated) = (("created_at", state.created_at), ("last_checkpoint", state.last_checkpoint));
     let is_wrong = created.1 > updated.1;
     is_wrong.then(|| unrepaired(disordered("the session".to_owned(), created, updated))).into_iter().collect()
 }
 
-pub(super) fn requires_validation(state: &SessionState) -> Vec<Finding> {
+pub(super) fn requires_validation(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     if !state.configuration.requires_validation {
         return Vec::new();
     }
@@ -49,7 +52,8 @@ pub(super) fn requires_validation(state: &SessionState) -> Vec<Finding> {
     vec![Finding { error: ValidationError::ValidationRequired { reason }, repair: Some(Repair::of(step)) }]
 }
 
-pub(super) fn token_sums(state: &SessionState) -> Vec<Finding> {
+pub(super) fn token_sums(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let usage = &state.claude_context.usage_tracking;
     let mut expected: BTreeMap<&str, TokenUsage> = BTreeMap::new();
     for used in &usage.history {
@@ -74,7 +78,8 @@ pub(super) fn token_sums(state: &SessionState) -> Vec<Finding> {
 /// Number of violations that are told of one conversation.
 const VIOLATIONS_MAX: usize = 20;
 
-pub(super) fn conversation_pairing(state: &SessionState) -> Vec<Finding> {
+pub(super) fn conversation_pairing(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let context = &state.claude_context;
     let windows: BTreeMap<&str, &ContextWindow> =
         context.context_windows.iter().map(|window| (window.evaluation_id.as_str(), window)).collect();
@@ -119,7 +124,8 @@ fn unpaired(conversation: &RecordedConversation, window: &ContextWindow) -> Vec<
     violations.iter().filter(|one| counts(one)).take(VIOLATIONS_MAX).map(ToString::to_string).collect()
 }
 
-pub(super) fn file_chain(state: &SessionState) -> Vec<Finding> {
+pub(super) fn file_chain(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let files = &state.file_system;
     let mut not_compared: BTreeMap<&str, BTreeSet<SequenceNumber>> = BTreeMap::new();
     for one in &files.not_compared {
@@ -153,7 +159,8 @@ pub(super) fn file_chain(state: &SessionState) -> Vec<Finding> {
     found
 }
 
-pub(super) fn artifact_names(state: &SessionState) -> Vec<Finding> {
+pub(super) fn artifact_names(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let artifacts = state.file_system.build_artifacts.iter();
     let differing = artifacts.filter(|(key, artifact)| **key != artifact.name);
     let found = differing.map(|(key, artifact)| {
@@ -164,7 +171,8 @@ pub(super) fn artifact_names(state: &SessionState) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn task_references(state: &SessionState) -> Vec<Finding> {
+pub(super) fn task_references(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let tasks = &state.task_tree.tasks;
     let files = &state.file_system;
     let changes = files.file_modifications.iter().filter_map(|change| {
@@ -181,7 +189,8 @@ pub(super) fn task_references(state: &SessionState) -> Vec<Finding> {
     unknown.map(|(task, by)| unrepaired(ValidationError::UnknownTask { task: task.clone(), by })).collect()
 }
 
-pub(super) fn log_order(state: &SessionState) -> Vec<Finding> {
+pub(super) fn log_order(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let logs = &state.execution_logs;
     let mut found = Vec::new();
     let mut check = |part: String, sequences: &mut dyn Iterator<Item = SequenceNumber>| {
@@ -208,7 +217,8 @@ fn named(task: &TaskId) -> String {
     format!("task `{task}`")
 }
 
-pub(super) fn counts(state: &SessionState) -> Vec<Finding> {
+pub(super) fn counts(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
     let usage = &state.resource_usage;
     let counted = [
         ("runs of tools", usage.failed_tool_runs, usage.tool_runs),

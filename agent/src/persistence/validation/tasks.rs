@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cycles::{dependency_cycles, parent_cycles};
+use super::index::Checked;
 use super::{Finding, Repair, RepairStep, ValidationError};
 use crate::persistence::tasks::tree::{active_task, dependency_graph, in_order, root_tasks, task_counter};
 use crate::persistence::{
-    DependencyRemoved, DependencyType, SchedulingState, SessionState, StateComponent, Task, TaskChanges,
-    TaskId, TaskModified, TaskRenumbered, TaskStatus, TaskStatusChanged, TaskTreeState,
+    DependencyRemoved, DependencyType, SchedulingState, StateComponent, Task, TaskChanges, TaskId,
+    TaskModified, TaskRenumbered, TaskStatus, TaskStatusChanged,
 };
 
 /// Reason that repairs give.
@@ -28,14 +29,9 @@ fn remove(from: &TaskId, to: &TaskId, dep_type: DependencyType, why: &str) -> Re
     RepairStep::DependencyRemoved(DependencyRemoved { from: from.clone(), to: to.clone(), dep_type, reason })
 }
 
-/// Returns whether each task stands under its own id. What follows from tasks is compared only then.
-fn is_keyed(tree: &TaskTreeState) -> bool {
-    tree.tasks.iter().all(|(key, task)| *key == task.id)
-}
-
-pub(super) fn keys(state: &SessionState) -> Vec<Finding> {
-    let tree = &state.task_tree;
-    if is_keyed(tree) {
+pub(super) fn keys(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if checked.is_keyed {
         return Vec::new();
     }
     let mut times: BTreeMap<&TaskId, u64> = BTreeMap::new();
@@ -54,18 +50,20 @@ pub(super) fn keys(state: &SessionState) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn parents_exist(state: &SessionState) -> Vec<Finding> {
-    let tasks = &state.task_tree.tasks;
-    let orphan = |(key, task): (&TaskId, &Task)| {
-        let parent = task.parent.clone().filter(|parent| !tasks.contains_key(parent))?;
-        let error = ValidationError::OrphanedTask { task: key.clone(), parent };
-        Some(Finding { error, repair: uproot(key) })
-    };
-    tasks.iter().filter_map(orphan).collect()
+pub(super) fn parents_exist(checked: &Checked<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (place, task) in checked.tasks.iter().enumerate() {
+        if let (Some(parent), None) = (&task.parent, checked.parents[place]) {
+            let (key, parent) = (checked.keys[place], parent.clone());
+            let error = ValidationError::OrphanedTask { task: key.clone(), parent };
+            found.push(Finding { error, repair: uproot(key) });
+        }
+    }
+    found
 }
 
-pub(super) fn parents_acyclic(state: &SessionState) -> Vec<Finding> {
-    let cycles = parent_cycles(&state.task_tree.tasks).into_iter();
+pub(super) fn parents_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
+    let cycles = parent_cycles(checked).into_iter();
     let found = cycles.map(|cycle| {
         let repair = cycle.first().and_then(uproot);
         Finding { error: ValidationError::ParentCycle { cycle }, repair }
@@ -73,23 +71,24 @@ pub(super) fn parents_acyclic(state: &SessionState) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn dependencies_exist(state: &SessionState) -> Vec<Finding> {
-    let tasks = &state.task_tree.tasks;
+pub(super) fn dependencies_exist(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (key, task) in tasks {
-        for missing in task.dependencies.iter().filter(|one| !tasks.contains_key(&one.on)) {
+    for (place, key) in checked.keys.iter().enumerate() {
+        for (missing, _) in checked.named(place).filter(|(_, on)| on.is_none()) {
             let repair = Some(Repair::of(remove(key, &missing.on, missing.kind, "the task is missing")));
-            let (task, dependency) = (key.clone(), missing.on.clone());
+            let (task, dependency) = ((*key).clone(), missing.on.clone());
             found.push(Finding { error: ValidationError::MissingDependency { task, dependency }, repair });
         }
     }
     found
 }
 
-pub(super) fn dependencies_distinct(state: &SessionState) -> Vec<Finding> {
+pub(super) fn dependencies_distinct(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (key, task) in &state.task_tree.tasks {
-        if task.dependencies.len() < 2 {
+    for (key, task) in &checked.state.task_tree.tasks {
+        let mut named: Vec<&TaskId> = task.dependencies.iter().map(|one| &one.on).collect();
+        named.sort_unstable();
+        if named.windows(2).all(|two| two[0] != two[1]) {
             continue;
         }
         let mut kinds: BTreeMap<&TaskId, Vec<DependencyType>> = BTreeMap::new();
@@ -109,8 +108,8 @@ pub(super) fn dependencies_distinct(state: &SessionState) -> Vec<Finding> {
     found
 }
 
-pub(super) fn dependencies_acyclic(state: &SessionState) -> Vec<Finding> {
-    let cycles = dependency_cycles(&state.task_tree.tasks).into_iter();
+pub(super) fn dependencies_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
+    let cycles = dependency_cycles(checked).into_iter();
     let found = cycles.map(|found| {
         let steps = found.cut.iter().map(|(from, to, kind)| remove(from, to, *kind, "it closes a cycle"));
         let repair = Some(Repair { steps: steps.collect() });
@@ -120,8 +119,8 @@ pub(super) fn dependencies_acyclic(state: &SessionState) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn roots_without_parent(state: &SessionState) -> Vec<Finding> {
-    let tree = &state.task_tree;
+pub(super) fn roots_without_parent(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
     let inconsistent = |child: &TaskId| {
         let parent = tree.tasks.get(child)?.parent.clone()?;
         let error = ValidationError::InconsistentParentChild { parent, child: child.clone() };
@@ -130,9 +129,9 @@ pub(super) fn roots_without_parent(state: &SessionState) -> Vec<Finding> {
     tree.root_tasks.iter().filter_map(inconsistent).collect()
 }
 
-pub(super) fn roots(state: &SessionState) -> Vec<Finding> {
-    let tree = &state.task_tree;
-    if !is_keyed(tree) {
+pub(super) fn roots(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if !checked.is_keyed {
         return Vec::new();
     }
     let has_parent = |id: &&TaskId| tree.tasks.get(*id).is_some_and(|task| task.parent.is_some());
@@ -147,18 +146,18 @@ pub(super) fn roots(state: &SessionState) -> Vec<Finding> {
     vec![Finding { error: ValidationError::RootsDiffer { missing, unknown }, repair: derive() }]
 }
 
-pub(super) fn active(state: &SessionState) -> Vec<Finding> {
-    let tree = &state.task_tree;
+pub(super) fn active(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
     let expected = active_task(&tree.tasks);
-    if !is_keyed(tree) || tree.active_task == expected {
+    if !checked.is_keyed || tree.active_task == expected {
         return Vec::new();
     }
     let found = tree.active_task.clone();
     vec![Finding { error: ValidationError::ActiveTaskWrong { found, expected }, repair: derive() }]
 }
 
-pub(super) fn counter(state: &SessionState) -> Vec<Finding> {
-    let tree = &state.task_tree;
+pub(super) fn counter(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
     let (found, expected) = (tree.task_counter, task_counter(&tree.tasks));
     if found == expected {
         return Vec::new();
@@ -166,19 +165,24 @@ pub(super) fn counter(state: &SessionState) -> Vec<Finding> {
     vec![Finding { error: ValidationError::CounterWrong { found, expected }, repair: derive() }]
 }
 
-pub(super) fn numbers(state: &SessionState) -> Vec<Finding> {
-    let tasks = &state.task_tree.tasks;
+pub(super) fn numbers(checked: &Checked<'_>) -> Vec<Finding> {
+    let tasks = &checked.state.task_tree.tasks;
+    let mut is_there = vec![false; tasks.len()];
+    let places = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    for task in tasks.values() {
+        is_there.get_mut(places(task.number)).into_iter().for_each(|is_there| *is_there = true);
+    }
+    if !is_there.contains(&false) {
+        return Vec::new();
+    }
     let numbers: BTreeSet<u64> = tasks.values().map(|task| task.number).collect();
     let (distinct, counter) = (numbers.len() as u64, task_counter(tasks));
     let repeated = tasks.len() as u64 - distinct;
     let missing = counter.saturating_sub(distinct);
-    if repeated == 0 && missing == 0 {
-        return Vec::new();
-    }
     let first = (0..).zip(&numbers).find(|(place, number)| place != *number).map(|(place, _)| place);
     let error = ValidationError::NumbersDiffer { repeated, missing, first };
     // Events name tasks by their ids. Until each stands under its own, none is numbered.
-    let repair = is_keyed(&state.task_tree).then(|| Repair { steps: renumber(tasks) });
+    let repair = checked.is_keyed.then(|| Repair { steps: renumber(tasks) });
     vec![Finding { error, repair }]
 }
 
@@ -199,24 +203,25 @@ fn renumber(tasks: &BTreeMap<TaskId, Task>) -> Vec<RepairStep> {
     up.chain(down).copied().map(step).collect()
 }
 
-pub(super) fn graph(state: &SessionState) -> Vec<Finding> {
-    let tree = &state.task_tree;
-    if !is_keyed(tree) {
+pub(super) fn graph(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if !checked.is_keyed {
+        return Vec::new();
+    }
+    let dependent = checked.tasks.iter().filter(|task| !task.dependencies.is_empty());
+    if dependent.map(|task| (&task.id, &task.dependencies)).eq(&tree.dependency_graph) {
         return Vec::new();
     }
     let expected = dependency_graph(&tree.tasks);
-    if expected == tree.dependency_graph {
-        return Vec::new();
-    }
     let named: BTreeSet<&TaskId> = expected.keys().chain(tree.dependency_graph.keys()).collect();
     let differs = |id: &&TaskId| expected.get(*id) != tree.dependency_graph.get(*id);
     let tasks = named.into_iter().filter(differs).cloned().collect();
     vec![Finding { error: ValidationError::GraphDiffers { tasks }, repair: derive() }]
 }
 
-pub(super) fn schedule(state: &SessionState) -> Vec<Finding> {
-    let tree = &state.task_tree;
-    if !is_keyed(tree) {
+pub(super) fn schedule(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if !checked.is_keyed {
         return Vec::new();
     }
     let (found, expected) = (&tree.scheduling_state, SchedulingState::of(&tree.tasks));
@@ -233,8 +238,8 @@ pub(super) fn schedule(state: &SessionState) -> Vec<Finding> {
     vec![Finding { error: ValidationError::ScheduleDiffers { queues }, repair: derive() }]
 }
 
-pub(super) fn statuses(state: &SessionState) -> Vec<Finding> {
-    let tasks = &state.task_tree.tasks;
+pub(super) fn statuses(checked: &Checked<'_>) -> Vec<Finding> {
+    let tasks = &checked.state.task_tree.tasks;
     let mut found = Vec::new();
     for (key, task) in tasks.iter().filter(|(_, task)| task.status == TaskStatus::InProgress) {
         let required = task.dependencies.iter().filter(|one| one.kind == DependencyType::Requires);
@@ -252,13 +257,13 @@ pub(super) fn statuses(state: &SessionState) -> Vec<Finding> {
     found
 }
 
-pub(super) fn attempts(state: &SessionState) -> Vec<Finding> {
+pub(super) fn attempts(checked: &Checked<'_>) -> Vec<Finding> {
     let is_impossible = |task: &Task| match task.status {
         TaskStatus::InProgress | TaskStatus::Completed => task.attempts <= task.failures,
         TaskStatus::Failed => task.failures == 0 || task.attempts < task.failures,
         _ => task.attempts < task.failures,
     };
-    let impossible = state.task_tree.tasks.iter().filter(|(_, task)| is_impossible(task));
+    let impossible = checked.state.task_tree.tasks.iter().filter(|(_, task)| is_impossible(task));
     let found = impossible.map(|(key, task)| {
         let Task { status, attempts, failures, .. } = *task;
         let error = ValidationError::AttemptsImpossible { task: key.clone(), status, attempts, failures };
@@ -267,9 +272,9 @@ pub(super) fn attempts(state: &SessionState) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn times(state: &SessionState) -> Vec<Finding> {
+pub(super) fn times(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (key, task) in &state.task_tree.tasks {
+    for (key, task) in &checked.state.task_tree.tasks {
         let (created, status) = (("created_at", task.created_at), ("status_at", task.status_at));
         for (earlier, later) in [(created, status), (status, ("updated_at", task.updated_at))] {
             if earlier.1 > later.1 {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::index::Checked;
 use super::repair::take_all;
 use super::{
     PlannedStep, Repair, RepairPlan, RepairStep, Unrepairable, ValidationError, ValidationRule,
@@ -61,7 +62,13 @@ pub struct ValidationResult {
     pub repair_plan: RepairPlan,
 }
 
-type Check = Box<dyn Fn(&SessionState) -> Vec<Finding> + Send + Sync>;
+/// Finds where a rule is broken.
+enum Check {
+    BuiltIn(fn(&Checked<'_>) -> Vec<Finding>),
+    OfHost(Box<dyn Fn(&SessionState) -> Vec<Finding> + Send + Sync>),
+    /// Needs the log.
+    OfLog,
+}
 
 /// Checks states by rules.
 ///
@@ -86,7 +93,7 @@ type Check = Box<dyn Fn(&SessionState) -> Vec<Finding> + Send + Sync>;
 /// assert_eq!(result.issues[0].to_string(), "critical is-named: the session has no name");
 /// ```
 pub struct StateValidator {
-    rules: Vec<(ValidationRule, Option<Check>)>,
+    rules: Vec<(ValidationRule, Check)>,
 }
 
 impl fmt::Debug for StateValidator {
@@ -103,7 +110,7 @@ impl Default for StateValidator {
 
 /// The rules that need no log, in their order.
 #[rustfmt::skip]
-const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity, fn(&SessionState) -> Vec<Finding>); 25] = [
+const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity, fn(&Checked<'_>) -> Vec<Finding>); 25] = [
     ("task-keys", TaskTree, StructuralConsistency, Critical, tasks::keys),
     ("parents-exist", TaskTree, ReferentialIntegrity, Critical, tasks::parents_exist),
     ("parents-acyclic", TaskTree, StructuralConsistency, Critical, tasks::parents_acyclic),
@@ -194,9 +201,11 @@ impl StateValidator {
     pub fn new() -> StateValidator {
         let of_states = OF_STATES.into_iter().map(|(name, component, rule_type, severity, check)| {
             let rule = ValidationRule { name: Cow::Borrowed(name), component, rule_type, severity };
-            (rule, Some(Box::new(check) as Check))
+            (rule, Check::BuiltIn(check))
         });
-        StateValidator { rules: of_states.chain([(SEALS, None), (UPDATE_CHECKSUMS, None)]).collect() }
+        StateValidator {
+            rules: of_states.chain([(SEALS, Check::OfLog), (UPDATE_CHECKSUMS, Check::OfLog)]).collect(),
+        }
     }
 
     /// Adds a rule of the host, which says of a state what is broken.
@@ -206,7 +215,7 @@ impl StateValidator {
         rule: ValidationRule,
         check: impl Fn(&SessionState) -> Vec<Finding> + Send + Sync + 'static,
     ) -> StateValidator {
-        self.rules.push((rule, Some(Box::new(check))));
+        self.rules.push((rule, Check::OfHost(Box::new(check))));
         self
     }
 
@@ -227,10 +236,14 @@ impl StateValidator {
 
     /// Finds what is broken.
     pub(super) fn issues(&self, state: &SessionState) -> Vec<ValidationIssue> {
-        let mut issues = Vec::new();
+        let (mut issues, checked) = (Vec::new(), Checked::of(state));
         for (rule, check) in &self.rules {
-            let Some(check) = check else { continue };
-            issues.extend(check(state).into_iter().map(|Finding { error, repair }| ValidationIssue {
+            let found = match check {
+                Check::BuiltIn(check) => check(&checked),
+                Check::OfHost(check) => check(state),
+                Check::OfLog => Vec::new(),
+            };
+            issues.extend(found.into_iter().map(|Finding { error, repair }| ValidationIssue {
                 rule: rule.clone(),
                 error,
                 suggested_repair: repair,

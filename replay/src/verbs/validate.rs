@@ -1,0 +1,159 @@
+//! `foldlog validate`: whether the state of a session holds, and with `--repair` the events that repair it.
+
+use std::path::Path;
+
+use foldlog::audit::LogReader;
+use foldlog::{Error, SequenceNumber, SessionTypes, Store};
+use foldlog_agent::persistence::{
+    RepairReport, SessionState, StateValidator, ValidationIssue, ValidationResult, ValidationSeverity, Why,
+    WorkspaceStores, declare,
+};
+use foldlog_codec::escape;
+use serde::Serialize;
+
+use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, open_session, position, store_of};
+
+/// Holds who repairs a session, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Repairer<'a> {
+    /// Who.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    position: SequenceNumber,
+    #[serde(flatten)]
+    result: &'a ValidationResult,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repair: Option<&'a RepairReport>,
+}
+
+/// Prints what does not hold at position `at`, or at the last one; and repairs it, if somebody is named who does.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if there is no such position, or a session is to be repaired that is in no store.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
+///   it open for writing, or it was interrupted and not recovered.
+pub fn run(
+    session: &Path,
+    at: Option<SequenceNumber>,
+    repairer: Option<Repairer<'_>>,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    let reader = open_session(session, output)?;
+    let position = position(&reader, at)?;
+    let validator = StateValidator::new();
+    let result = validator.validate_log(&reader, position, &WorkspaceStores::beside(session))?;
+    drop(reader);
+    if !output.json() {
+        print(position, &result, output)?;
+    }
+    let report = match repairer {
+        Some(repairer) => Some(repair(session, &validator, &result, repairer, output)?),
+        None => None,
+    };
+    if output.json() {
+        output.value(&Document { position, result: &result, repair: report.as_ref() })?;
+    }
+    let is_valid = report.map_or(result.is_valid, |report| report.result.is_valid);
+    Ok(if is_valid { HOLDS } else { DOES_NOT_HOLD })
+}
+
+fn print(position: SequenceNumber, result: &ValidationResult, output: &mut Output<'_>) -> Result<()> {
+    let verdict = if result.is_valid { "valid" } else { "not valid" };
+    output.line(format_args!("position {position}: {verdict}{}", counts(&result.issues)))?;
+    for issue in &result.issues {
+        let left = result.repair_plan.unrepairable.iter().find(|left| left.issue.error == issue.error);
+        let repair = match (&issue.suggested_repair, left) {
+            (_, Some(left)) => format!("no repair: {}", left.why.text()),
+            (Some(repair), None) => format!("repair: {repair}"),
+            (None, None) => "repaired with others".to_owned(),
+        };
+        output.line(format_args!("{issue}  ({repair})"))?;
+    }
+    Ok(())
+}
+
+/// Says how many issues of which severities there are.
+fn counts(issues: &[ValidationIssue]) -> String {
+    let mut text = String::new();
+    for severity in ValidationSeverity::ALL.into_iter().rev() {
+        let count = issues.iter().filter(|issue| issue.rule.severity == severity).count();
+        if count > 0 {
+            let between = if text.is_empty() { ": " } else { ", " };
+            text += &match severity {
+                ValidationSeverity::Critical => format!("{between}{count} critical"),
+                other => format!("{between}{}", counted(count as u64, other.name())),
+            };
+        }
+    }
+    text
+}
+
+fn repair(
+    folder: &Path,
+    validator: &StateValidator,
+    result: &ValidationResult,
+    repairer: Repairer<'_>,
+    output: &mut Output<'_>,
+) -> Result<RepairReport> {
+    let plan = &result.repair_plan;
+    let stores = WorkspaceStores::beside(folder);
+    let read = || {
+        let log = LogReader::open(folder)?;
+        let last = SequenceNumber::from(log.records_len().saturating_sub(1));
+        SessionState::at(&log, last, &stores)
+    };
+    let report = if plan.steps.is_empty() {
+        RepairReport { done: Vec::new(), refused: None, result: result.clone() }
+    } else {
+        let Some((root, id)) = store_of(folder) else {
+            let what = format!("{} is not the folder of a session in a store", escape::path(folder));
+            return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
+        };
+        let types = declare(SessionTypes::builder()).build()?;
+        let opened = Store::open(&root)?.open_session(id, &types);
+        if matches!(opened, Err(Error::Locked { .. })) {
+            output.note(format_args!(
+                "note: the process that has the session open repairs it itself, by `StateValidator::apply`"
+            ));
+        }
+        let session = opened?;
+        let report = validator.apply(&session, plan, (repairer.by, repairer.reason), read)?;
+        session.close()?;
+        report
+    };
+    if output.json() {
+        return Ok(report);
+    }
+    for done in &report.done {
+        let record = done.record.map(|record| format!("  (record {record})")).unwrap_or_default();
+        output.line(format_args!("repaired {}: {}{record}", done.step.rule, done.step.step))?;
+    }
+    if let Some((step, reason)) = &report.refused {
+        let reason = escape::text(reason);
+        output.line(format_args!("refused {}: {}: {reason}", step.rule, step.step))?;
+    }
+    if report.done.is_empty() && report.refused.is_none() {
+        let nothing = if result.issues.is_empty() { "" } else { " by an event" };
+        output.line(format_args!("nothing is to be repaired{nothing}"))?;
+    } else {
+        let verdict = if report.result.is_valid { "valid" } else { "not valid" };
+        output.line(format_args!("now {verdict}{}", counts(&report.result.issues)))?;
+        for issue in &report.result.issues {
+            output.line(format_args!("{issue}  (no repair: {})", why(issue, &report.result)))?;
+        }
+    }
+    Ok(report)
+}
+
+fn why(issue: &ValidationIssue, result: &ValidationResult) -> &'static str {
+    let left = result.repair_plan.unrepairable.iter().find(|left| left.issue.error == issue.error);
+    left.map_or(Why::StillThere, |left| left.why).text()
+}
