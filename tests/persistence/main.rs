@@ -1,5 +1,6 @@
 //! Long-running work: tasks, and what is refused about them.
 
+mod compression;
 mod laws;
 mod tasks;
 
