@@ -2,6 +2,7 @@
 
 mod agent;
 mod checkpoints;
+mod compression;
 mod laws;
 mod state;
 mod tasks;

@@ -9,12 +9,15 @@
 //! | `tasks/` | tasks as one slice over four events, the tree of a position, and what is next |
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
 //! | `checkpoints/` | [`CheckpointManager`]: positions that a session can be restored to |
-//! | `error` | what can go wrong |
+//! | `recovery/` | [`CrashRecoveryManager`]: what a crash left, and four ways to go on |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
+//! | `compression` | [`StateCompression`]: how files are compressed |
+//! | `error` | [`Error`]: what may go wrong with files, checkpoints and recoveries |
 
 mod checkpoints;
+mod compression;
 mod error;
-
+mod recovery;
 mod state;
 mod tasks;
 mod updates;
@@ -22,8 +25,9 @@ mod updates;
 use foldlog::SessionTypesBuilder;
 
 pub use checkpoints::*;
-pub use error::{Error, Result};
-
+pub use compression::{CompressionAlgorithm, StateCompression};
+pub use error::{Damage, DamagedFile, Error, Result};
+pub use recovery::*;
 pub use state::*;
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};
