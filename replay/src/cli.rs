@@ -120,7 +120,32 @@ With --json one object:
                 removed_mark: what the mark said that --force removed
   marks         where no call has a workspace to be restored, the folders given with --force: root, removed_mark
   not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
-  unsettled     calls that the host runs again or a person settles: operation, tool, call_id";
+  unsettled     calls that the host runs again or a person settles: operation, tool, call_id
+
+With --strategies and --json one object:
+  crash         what a crash left: incomplete_writes, corrupted_files, orphaned_resources, detected_at; null if nothing
+  strategies    strategy, impossible, new_session, position, tasks, completed_tasks, messages, files, lost_updates, lost
+With --strategy and --json one object:
+  session       the session that goes on; strategy, tasks, messages, lost_updates, lost
+  differences   in what a session made of updates differs from the one that was read";
+
+/// Describes the fields of `checkpoints --json`.
+const CHECKPOINTS_JSON: &str = "\
+With --json one object:
+  latest       the checkpoint that `latest` stands for: the last one on the live path
+  mismatch     why a hash does not fit the records; null if all do
+  checkpoints  id, created_at, session_id, position, name, occasion, manifest, workspaces, resources, validation_hash;
+               manifest: total_tasks, completed_tasks, active_tasks, file_modifications_count,
+               conversation_messages_count, storage_size_bytes, dependencies";
+
+/// Describes the fields of `restore --json`.
+const RESTORE_JSON: &str = "\
+With --json one object:
+  checkpoint, position  what the session was restored to
+  undo                  the checkpoint of what was there before
+  rolled_back           the rollback's record
+  applied               later updates that were applied again: their records, old and new
+  refused               later updates that were not: sequence, reason";
 
 /// Describes the fields of `pending --json`.
 const PENDING_JSON: &str = "\
@@ -326,6 +351,47 @@ enum Verb {
         /// Remove another session's mark from the folders given, also if no call is open. Only for a mark that is not true.
         #[arg(long)]
         force: bool,
+        /// Tell what a crash left, and what each strategy would bring back. Writes nothing.
+        #[arg(long, conflicts_with_all = ["strategy", "workspaces", "snapshots", "rebind", "force"])]
+        strategies: bool,
+        /// Go on by a strategy: latest, checkpoint:ID, updates (a new session made of the updates alone) or partial (a new
+        /// session of what is sound).
+        #[arg(long, value_name = "STRATEGY", conflicts_with_all = ["workspaces", "snapshots", "rebind", "force"])]
+        strategy: Option<String>,
+        /// The store of a new session [default: the session's own].
+        #[arg(long, value_name = "DIR", requires = "strategy")]
+        to: Option<PathBuf>,
+        /// Who recovers the session by a strategy.
+        #[arg(long, value_name = "WHO", requires = "strategy")]
+        by: Option<String>,
+        /// Why.
+        #[arg(long, value_name = "WHY", requires = "strategy")]
+        reason: Option<String>,
+    },
+    /// List the checkpoints of a session, and check their hashes.
+    #[command(after_help = CHECKPOINTS_JSON)]
+    Checkpoints {
+        /// The session's folder.
+        session: PathBuf,
+    },
+    /// Restore a session to a checkpoint, without its host. Writes into the session.
+    ///
+    /// What was there is kept as a checkpoint too, by which the restore can be undone. Workspaces stay as they are.
+    #[command(after_help = RESTORE_JSON)]
+    Restore {
+        /// The session's folder.
+        session: PathBuf,
+        /// The checkpoint, as `foldlog checkpoints` lists it, or `latest`.
+        checkpoint: String,
+        /// Who restores the session.
+        #[arg(long, value_name = "WHO")]
+        by: String,
+        /// Why.
+        #[arg(long, value_name = "WHY")]
+        reason: String,
+        /// Apply the later events of tasks again, in order, as far as they are still legal.
+        #[arg(long)]
+        apply_later: bool,
     },
     /// List the questions of suspended calls that wait for an answer, in all sessions of a store.
     ///
@@ -579,7 +645,20 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             let asked = transcript::Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };
             transcript::run(&session, asked, output)
         }
-        Verb::Recover { session, workspaces, snapshots, rebind, overwrite, force } => {
+        Verb::Checkpoints { session } => verbs::checkpoints::run(&session, output),
+        Verb::Restore { session, checkpoint, by, reason, apply_later } => {
+            let asked =
+                verbs::restore::Asked { checkpoint: &checkpoint, by: &by, reason: &reason, apply_later };
+            verbs::restore::run(&session, &asked, output)
+        }
+        Verb::Recover { session, strategies, strategy, to, by, reason, .. }
+            if strategies || strategy.is_some() =>
+        {
+            let (strategy, by, reason) = (strategy.as_deref(), by.as_deref(), reason.as_deref());
+            let asked = verbs::strategies::Asked { strategy, to: to.as_deref(), by, reason };
+            verbs::strategies::run(&session, &asked, output)
+        }
+        Verb::Recover { session, workspaces, snapshots, rebind, overwrite, force, .. } => {
             let asked = verbs::recover::Asked {
                 workspaces: &workspaces,
                 rebound: &rebind,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use foldlog::{Error, filesystem};
+use foldlog_agent::persistence;
 use foldlog_codec::escape;
 
 /// Holds what a verb came to, or why it ended early.
@@ -82,6 +83,20 @@ pub enum Failure {
 impl From<filesystem::Error> for Failure {
     fn from(error: filesystem::Error) -> Failure {
         Failure::Engine(error.into())
+    }
+}
+
+impl From<persistence::Error> for Failure {
+    fn from(error: persistence::Error) -> Failure {
+        let next = match error {
+            persistence::Error::Engine(error) => return Failure::Engine(error),
+            persistence::Error::CheckpointMismatch { .. } => return Failure::DoesNotHold(error.to_string()),
+            persistence::Error::NoCheckpoint
+            | persistence::Error::NoSuchCheckpoint { .. }
+            | persistence::Error::CheckpointRemoved { .. } => "`foldlog checkpoints SESSION` lists them",
+            _ => "`foldlog recover SESSION --strategies` tells what can be brought back",
+        };
+        Failure::usage(error.to_string(), next)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod agent;
 mod checkpoints;
+mod compression;
 mod git;
 mod laws;
 mod state;

@@ -9,13 +9,16 @@
 //! | `tasks/` | tasks as one slice over six events, the tree of a position, and what is next |
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
 //! | `checkpoints/` | [`CheckpointManager`]: positions that a session can be restored to |
-//! | `error` | what can go wrong |
 //! | `validation/` | [`StateValidator`]: whether a state holds, and the events that repair it |
+//! | `recovery/` | [`CrashRecoveryManager`]: what a crash left, and four ways to go on |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
+//! | `compression` | [`StateCompression`]: how files are compressed |
+//! | `error` | [`Error`]: what may go wrong with files, checkpoints and recoveries |
 
 mod checkpoints;
+mod compression;
 mod error;
-
+mod recovery;
 mod state;
 mod tasks;
 mod updates;
@@ -24,8 +27,9 @@ mod validation;
 use foldlog::SessionTypesBuilder;
 
 pub use checkpoints::*;
-pub use error::{Error, Result};
-
+pub use compression::{CompressionAlgorithm, StateCompression};
+pub use error::{Damage, DamagedFile, Error, Result};
+pub use recovery::*;
 pub use state::*;
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};

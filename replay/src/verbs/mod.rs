@@ -1,5 +1,6 @@
 //! The verbs, one file each. Every `run` prints its result and returns the exit code, or fails with why it ended early.
 
+pub mod checkpoints;
 pub mod demo;
 pub mod diff;
 pub mod export;
@@ -8,6 +9,7 @@ pub mod ledger;
 pub mod pending;
 pub mod recover;
 pub mod replay;
+pub mod restore;
 pub mod run;
 pub mod salvage;
 pub mod sessions;
@@ -15,6 +17,7 @@ pub mod settle;
 pub mod show;
 pub mod state;
 pub mod stats;
+pub mod strategies;
 pub mod tail;
 pub mod tasks;
 pub mod transcript;

@@ -66,4 +66,5 @@ pub(super) use events::declare;
 pub use events::{CheckpointCreated, CheckpointEntry, Checkpoints, CheckpointsRemoved, RemovalReason};
 pub use history::CheckpointHistory;
 pub use policy::{CheckpointPolicy, RetentionPolicy};
+pub(super) use restore::dispatch as dispatch_update;
 pub use restore::{RefusedUpdate, RestoreOptions, RestoreReport};

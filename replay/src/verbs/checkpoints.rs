@@ -1,0 +1,76 @@
+//! `foldlog checkpoints`: the checkpoints of a session that are kept.
+
+use std::path::Path;
+
+use foldlog_agent::persistence::{Checkpoint, CheckpointHistory, CheckpointId};
+use foldlog_codec::escape;
+use serde::Serialize;
+
+use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, open_session};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    /// Checkpoint that the strategy `latest` goes back to.
+    latest: Option<CheckpointId>,
+    /// Why a hash does not fit the records; null if all do.
+    mismatch: Option<String>,
+    checkpoints: Vec<&'a Checkpoint>,
+}
+
+/// Lists the checkpoints that are kept, in the order of their times, and checks the hashes of all.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the session has no checkpoints.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let log = open_session(session, output)?;
+    let history = CheckpointHistory::read(&log)?;
+    let checkpoints = history.list();
+    let end = log.records_len().saturating_sub(1);
+    let latest = history.latest_on(log.live_path(), end.into()).map(|one| one.id);
+    let last = checkpoints.iter().map(|one| one.id).max();
+    let mismatch = last.and_then(|last| history.verify(&log, last).err());
+    let code = if mismatch.is_some() { DOES_NOT_HOLD } else { HOLDS };
+    if output.json() {
+        let mismatch = mismatch.map(|error| error.to_string());
+        output.value(&Document { latest, mismatch, checkpoints })?;
+        return Ok(code);
+    }
+    if checkpoints.is_empty() {
+        return Err(Failure::usage("the session has no checkpoints", "its host creates them"));
+    }
+    for checkpoint in checkpoints {
+        let name = checkpoint.name.as_deref().map(|name| format!("  \"{}\"", escape::text(name)));
+        let mark = if latest == Some(checkpoint.id) { "  <- latest" } else { "" };
+        output.line(format_args!(
+            "{}  {}  position {}  {}{}{mark}",
+            checkpoint.id,
+            checkpoint.created_at.format("%Y-%m-%dT%H:%M:%SZ"),
+            checkpoint.position,
+            checkpoint.occasion,
+            name.unwrap_or_default(),
+        ))?;
+        output.line(format_args!("    {}", held(checkpoint)))?;
+    }
+    if let Some(mismatch) = mismatch {
+        output.note(format_args!("error: {mismatch}"));
+    }
+    Ok(code)
+}
+
+/// Says what a session held at a checkpoint.
+pub(super) fn held(checkpoint: &Checkpoint) -> String {
+    let manifest = &checkpoint.manifest;
+    let active: Vec<&str> = manifest.active_tasks.iter().map(|task| task.as_str()).collect();
+    let active = if active.is_empty() { String::new() } else { format!(", active: {}", active.join(", ")) };
+    format!(
+        "{}, {} completed{active}; {}; {}",
+        counted(manifest.total_tasks, "task"),
+        manifest.completed_tasks,
+        counted(manifest.conversation_messages_count, "message"),
+        counted(manifest.file_modifications_count, "change") + " of files",
+    )
+}

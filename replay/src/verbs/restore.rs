@@ -1,0 +1,117 @@
+//! `foldlog restore`: restores a session to a checkpoint, without its host.
+
+use std::path::Path;
+
+use foldlog::{SequenceNumber, Store};
+use foldlog_agent::persistence::{
+    CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RestoreReport, open_without_host,
+};
+use foldlog_codec::escape;
+use serde::Serialize;
+
+use super::checkpoints::held;
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, open_session, store_of};
+
+/// Holds what a person says of the restore.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// The checkpoint, or `latest`.
+    pub checkpoint: &'a str,
+    /// Who restores the session.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// Whether later events of tasks are applied again.
+    pub apply_later: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    checkpoint: CheckpointId,
+    position: SequenceNumber,
+    undo: CheckpointId,
+    rolled_back: SequenceNumber,
+    applied: Vec<(SequenceNumber, SequenceNumber)>,
+    refused: Vec<Refused>,
+}
+
+#[derive(Serialize)]
+struct Refused {
+    sequence: SequenceNumber,
+    reason: String,
+}
+
+/// Restores the session to a checkpoint. Workspaces stay as they are: their host restores them.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the session is in no store, or has no such checkpoint.
+/// - [`Failure::DoesNotHold`] if the records are not those of the checkpoint's hash.
+/// - [`Failure::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt.
+pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let Some((root, id)) = store_of(dir) else {
+        let what = format!("{} is not the folder of a session in a store", escape::path(dir));
+        return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
+    };
+    let log = open_session(dir, output)?;
+    let history = CheckpointHistory::read(&log)?;
+    let end = log.records_len().saturating_sub(1);
+    let checkpoint = match asked.checkpoint {
+        "latest" => history
+            .latest_on(log.live_path(), end.into())
+            .ok_or(foldlog_agent::persistence::Error::NoCheckpoint)?,
+        text => {
+            let id: CheckpointId =
+                text.parse().map_err(|error: foldlog_agent::persistence::InvalidCheckpointId| {
+                    Failure::usage(error.to_string(), "`foldlog checkpoints SESSION` lists them")
+                })?;
+            history.get(id)?
+        }
+    };
+    if !output.json() {
+        let position = checkpoint.position;
+        output
+            .line(format_args!("goes back from position {end} to {}, position {position}", checkpoint.id))?;
+        output.line(format_args!("    there: {}", held(checkpoint)))?;
+    }
+    drop(log);
+    let (session, _) = open_without_host(&Store::open(&root)?, id)?;
+    let options = RestoreOptions {
+        by: asked.by.to_owned(),
+        reason: asked.reason.to_owned(),
+        apply_later_updates: asked.apply_later,
+        with_resources: false,
+    };
+    let restored = CheckpointManager::new(session.clone()).restore_from_checkpoint(checkpoint.id, &options);
+    let closed = session.close();
+    let report = restored?;
+    closed?;
+    let has_files = !report.checkpoint.workspaces.is_empty();
+    print(report, output)?;
+    if has_files {
+        output.note(format_args!("note: the workspaces stay as they are: the session's host restores them"));
+    }
+    Ok(HOLDS)
+}
+
+fn print(report: RestoreReport, output: &mut Output<'_>) -> Result<()> {
+    let RestoreReport { checkpoint, undo, rolled_back, applied, refused } = report;
+    let refused = refused.into_iter();
+    let refused: Vec<Refused> =
+        refused.map(|one| Refused { sequence: one.sequence, reason: one.reason }).collect();
+    let (id, position, rolled_back) = (checkpoint.id, checkpoint.position, rolled_back.sequence);
+    if output.json() {
+        let document = Document { checkpoint: id, position, undo, rolled_back, applied, refused };
+        return output.value(&document);
+    }
+    output.line(format_args!("the session is at {id} since record {rolled_back}; {undo} undoes that"))?;
+    if !applied.is_empty() || !refused.is_empty() {
+        output.line(format_args!("{} applied again", counted(applied.len() as u64, "later update")))?;
+    }
+    for Refused { sequence, reason } in refused {
+        output.line(format_args!("update {sequence} was refused: {}", escape::text(&reason)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! `foldlog recover --strategies` and `--strategy`: what each way out of a crash would bring back, and the one that is named.
+
+use std::path::Path;
+
+use chrono::{DateTime, Utc};
+use foldlog::Store;
+use foldlog_agent::persistence::{
+    CrashRecoveryManager, CrashState, RecoveredSession, RecoveryOutlook, RecoveryStrategy,
+};
+use foldlog_codec::escape;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, store_of};
+
+/// Holds what a person says of the recovery.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// The strategy: `latest`, `checkpoint:ID`, `updates` or `partial`; `None` if all are only told.
+    pub strategy: Option<&'a str>,
+    /// Store of a new session; the session's own by default.
+    pub to: Option<&'a Path>,
+    /// Who recovers the session.
+    pub by: Option<&'a str>,
+    /// Why.
+    pub reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Told {
+    crash: Option<CrashState>,
+    strategies: Vec<Outlook>,
+}
+
+/// An outlook with its strategy as it is given.
+#[derive(Serialize)]
+struct Outlook {
+    strategy: String,
+    #[serde(flatten)]
+    outlook: RecoveryOutlook,
+}
+
+#[derive(Serialize)]
+struct Done {
+    session: Uuid,
+    strategy: String,
+    tasks: u64,
+    messages: u64,
+    lost_updates: u64,
+    lost: Vec<String>,
+    differences: Vec<String>,
+}
+
+/// Tells what each strategy would bring back, or recovers the session by the one that is named.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the session is in no store, the strategy is none or cannot be followed, or nobody is named.
+/// - [`Failure::Engine`] if another process has the session open for writing, or it cannot be read.
+pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let Some((root, id)) = store_of(dir) else {
+        let what = format!("{} is not the folder of a session in a store", escape::path(dir));
+        return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
+    };
+    let store = Store::open(&root)?;
+    let manager = CrashRecoveryManager::new(store.clone(), id);
+    let Some(strategy) = asked.strategy else { return tell(&manager, output) };
+    let list = "`foldlog recover SESSION --strategies` tells what each would bring back";
+    let strategy: RecoveryStrategy = strategy.parse().map_err(|error: String| Failure::usage(error, list))?;
+    let (Some(by), Some(reason)) = (asked.by, asked.reason) else {
+        return Err(Failure::usage("nobody is named who recovers the session", "add --by WHO --reason WHY"));
+    };
+    let to = asked.to.map_or_else(|| Ok(store), Store::open)?;
+    if !output.json() {
+        print_outlook(&manager.plan(strategy)?, output)?;
+    }
+    let RecoveredSession { session, outlook, lost, differences } =
+        manager.recover(strategy, &to, by, reason)?;
+    let RecoveryOutlook { tasks, messages, lost_updates, .. } = outlook;
+    if output.json() {
+        let strategy = strategy.to_string();
+        output.value(&Done { session, strategy, tasks, messages, lost_updates, lost, differences })?;
+        return Ok(HOLDS);
+    }
+    output.line(format_args!("recovered: {}", escape::path(&to.session_dir(session))))?;
+    for difference in differences {
+        output.line(format_args!("    differs from what was recorded: {difference}"))?;
+    }
+    Ok(HOLDS)
+}
+
+fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
+    let now = foldlog::SystemClock;
+    let now = DateTime::<Utc>::from_timestamp_micros(foldlog::Clock::now_us(&now)).unwrap_or_default();
+    let crash = manager.detect_crash_state(now)?;
+    let outlooks = manager.plan_all()?;
+    if output.json() {
+        let strategies = outlooks.into_iter();
+        let strategies =
+            strategies.map(|outlook| Outlook { strategy: outlook.strategy.to_string(), outlook }).collect();
+        output.value(&Told { crash, strategies })?;
+        return Ok(HOLDS);
+    }
+    match crash {
+        None => output.line("no crash left anything")?,
+        Some(crash) => print_crash(&crash, output)?,
+    }
+    outlooks.iter().try_for_each(|outlook| print_outlook(outlook, output))?;
+    Ok(HOLDS)
+}
+
+fn print_crash(crash: &CrashState, output: &mut Output<'_>) -> Result<()> {
+    for write in &crash.incomplete_writes {
+        output.line(format_args!("incomplete: {}", text(write)))?;
+    }
+    for file in &crash.corrupted_files {
+        output.line(format_args!("damaged: {}: {}", escape::path(&file.file), escape::text(&file.reason)))?;
+    }
+    for orphan in &crash.orphaned_resources {
+        output.line(format_args!("orphaned: {}", text(orphan)))?;
+    }
+    Ok(())
+}
+
+/// Returns a value in the form that `--json` has.
+fn text(value: &impl Serialize) -> String {
+    escape::text(&serde_json::to_string(value).unwrap_or_default()).into_owned()
+}
+
+fn print_outlook(outlook: &RecoveryOutlook, output: &mut Output<'_>) -> Result<()> {
+    let strategy = outlook.strategy;
+    if let Some(reason) = &outlook.impossible {
+        return output.line(format_args!("{strategy}: impossible: {}", escape::text(reason)));
+    }
+    let RecoveryOutlook { tasks, completed_tasks, messages, files, lost_updates, .. } = outlook;
+    let place = if outlook.new_session { "a new session" } else { "this session" };
+    let position = outlook.position.map(|position| format!(" at position {position}")).unwrap_or_default();
+    output.line(format_args!(
+        "{strategy}: {place}{position}: {}, {completed_tasks} completed; {}; {}; {} lost",
+        counted(*tasks, "task"),
+        counted(*messages, "message"),
+        counted(*files, "file"),
+        counted(*lost_updates, "update"),
+    ))?;
+    outlook.lost.iter().try_for_each(|lost| output.line(format_args!("    lost: {}", escape::text(lost))))
+}
