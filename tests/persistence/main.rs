@@ -1,6 +1,7 @@
 //! Long-running work: tasks and what is refused about them, all that a session is, and what is kept of it beside its log.
 
 mod agent;
+mod compression;
 mod git;
 mod laws;
 mod state;

@@ -9,13 +9,19 @@
 //! | `tasks/` | tasks as one slice over four events, the tree of a position, and what is next |
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
+//! | `compression` | [`StateCompression`]: how files are compressed |
+//! | `error` | [`Error`]: what may go wrong with files |
 
+mod compression;
+mod error;
 mod state;
 mod tasks;
 mod updates;
 
 use foldlog::SessionTypesBuilder;
 
+pub use compression::{CompressionAlgorithm, StateCompression};
+pub use error::{Damage, DamagedFile, Error, Result};
 pub use state::*;
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};

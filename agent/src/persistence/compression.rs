@@ -1,0 +1,221 @@
+//! Compresses what is written to files, and knows by the bytes alone how to read it back.
+//!
+//! # Format
+//!
+//! Compressed data is one frame of the codec's own format, so that `zcat`, `zstdcat` and `lz4cat` read it too. Data below the
+//! threshold stays as it is, and readable. The first byte tells which of the two it is:
+//!
+//! ```text
+//! 1f 8b ..            one gzip member                      (CRC-32 and length at its end)
+//! 28 b5 2f fd ..      one Zstandard frame                  (with checksum)
+//! 04 22 4d 18 ..      one LZ4 frame                        (with length, and checksums of blocks and content)
+//! 7b | 5b | 22 ..     plain: `{`, `[` or `"`, then text
+//! anything else       no data of ours
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Plain data is UTF-8 without control characters but tab, line feed and carriage return. What is not, or begins
+//!    otherwise, is compressed however short it is; by gzip if no algorithm is chosen. So plain data is never taken for
+//!    compressed data, and a frame with one wrong byte in its magic number is never taken for plain data.
+//! 2. Of a frame that was cut off, or in which a byte is wrong, [`StateCompression::decompress`] returns an error or the exact
+//!    data (some bytes of a gzip header mean nothing), as the checksums tell. Of plain data only a digest kept elsewhere tells.
+//! 3. Nothing follows a frame.
+//! 4. Reading takes no more memory than the data has, and stops where the data gets longer than allowed.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Result};
+
+/// Algorithms that data is compressed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompressionAlgorithm {
+    /// Data stays plain.
+    #[default]
+    None,
+    /// DEFLATE within gzip.
+    Gzip,
+    /// Zstandard.
+    Zstd,
+    /// LZ4.
+    Lz4,
+}
+
+impl CompressionAlgorithm {
+    /// Lists all algorithms.
+    pub const ALL: [CompressionAlgorithm; 4] = [
+        CompressionAlgorithm::None,
+        CompressionAlgorithm::Gzip,
+        CompressionAlgorithm::Zstd,
+        CompressionAlgorithm::Lz4,
+    ];
+
+    /// Returns the algorithm's name in output and on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            CompressionAlgorithm::None => "none",
+            CompressionAlgorithm::Gzip => "gzip",
+            CompressionAlgorithm::Zstd => "zstd",
+            CompressionAlgorithm::Lz4 => "lz4",
+        }
+    }
+
+    /// Returns how stored data was compressed, by its first bytes; `None` if it is no data of ours.
+    pub fn of(stored: &[u8]) -> Option<CompressionAlgorithm> {
+        match stored {
+            [0x1f, 0x8b, ..] => Some(CompressionAlgorithm::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(CompressionAlgorithm::Zstd),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Some(CompressionAlgorithm::Lz4),
+            plain if is_plain(plain) => Some(CompressionAlgorithm::None),
+            _ => None,
+        }
+    }
+}
+
+/// Returns whether data may be stored as it is.
+fn is_plain(data: &[u8]) -> bool {
+    let is_text = |byte: &u8| *byte >= 0x20 || matches!(*byte, b'\t' | b'\n' | b'\r');
+    matches!(data.first(), Some(b'{' | b'[' | b'"'))
+        && data.iter().all(is_text)
+        && std::str::from_utf8(data).is_ok()
+}
+
+/// Says how data is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateCompression {
+    /// Algorithm.
+    pub algorithm: CompressionAlgorithm,
+    /// How hard the algorithm tries; higher levels take longer. It is brought into the algorithm's range: gzip has 0 to 9,
+    /// Zstandard 1 to 22, LZ4 none.
+    pub level: u32,
+    /// Data with fewer bytes stays plain.
+    pub threshold_bytes: u64,
+}
+
+impl Default for StateCompression {
+    /// Compresses nothing.
+    fn default() -> StateCompression {
+        StateCompression::new(CompressionAlgorithm::None)
+    }
+}
+
+impl StateCompression {
+    /// Compresses data of 4 KiB and more at the algorithm's usual level.
+    pub fn new(algorithm: CompressionAlgorithm) -> StateCompression {
+        let level = match algorithm {
+            CompressionAlgorithm::Gzip => 6,
+            CompressionAlgorithm::Zstd => 3,
+            CompressionAlgorithm::None | CompressionAlgorithm::Lz4 => 0,
+        };
+        StateCompression { algorithm, level, threshold_bytes: 4096 }
+    }
+
+    /// Returns data in its stored form.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Compress`] if the codec reports an error: it has no memory.
+    pub fn compress(&self, data: &[u8]) -> Result<Vec<u8>> {
+        let is_short = (data.len() as u64) < self.threshold_bytes;
+        let algorithm = match self.algorithm {
+            _ if is_short && is_plain(data) => return Ok(data.to_vec()),
+            CompressionAlgorithm::None if is_plain(data) => return Ok(data.to_vec()),
+            CompressionAlgorithm::None => CompressionAlgorithm::Gzip,
+            algorithm => algorithm,
+        };
+        let compressed = match algorithm {
+            CompressionAlgorithm::Zstd => self.zstd(data),
+            CompressionAlgorithm::Lz4 => lz4(data),
+            CompressionAlgorithm::None | CompressionAlgorithm::Gzip => self.gzip(data),
+        };
+        compressed.map_err(|source| Error::Compress { algorithm, source })
+    }
+
+    fn gzip(&self, data: &[u8]) -> io::Result<Vec<u8>> {
+        let level = flate2::Compression::new(self.level.min(9));
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
+        encoder.write_all(data)?;
+        encoder.finish()
+    }
+
+    fn zstd(&self, data: &[u8]) -> io::Result<Vec<u8>> {
+        let level = i32::try_from(self.level.clamp(1, 22)).unwrap_or(22);
+        let mut encoder = zstd::stream::Encoder::new(Vec::new(), level)?;
+        encoder.include_checksum(true)?;
+        encoder.write_all(data)?;
+        encoder.finish()
+    }
+
+    /// Returns the data that was stored in any of the forms.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decompress`] if a frame is damaged or something follows it, [`Error::UnknownCodec`] if the bytes are neither
+    /// a frame nor plain, [`Error::TooLong`] if the data has more than `bytes_max` bytes.
+    pub fn decompress(stored: &[u8], bytes_max: u64) -> Result<Vec<u8>> {
+        let algorithm = CompressionAlgorithm::of(stored).ok_or(Error::UnknownCodec)?;
+        let mut rest = stored;
+        let mut data = Vec::new();
+        // One byte more, to see whether there is one.
+        let limit = bytes_max.saturating_add(1);
+        let read = match algorithm {
+            CompressionAlgorithm::None if stored.len() as u64 > bytes_max => {
+                return Err(Error::TooLong { bytes_max });
+            }
+            CompressionAlgorithm::None => return Ok(stored.to_vec()),
+            CompressionAlgorithm::Gzip => {
+                flate2::bufread::GzDecoder::new(&mut rest).take(limit).read_to_end(&mut data)
+            }
+            CompressionAlgorithm::Zstd => read_zstd(&mut rest, limit, &mut data),
+            CompressionAlgorithm::Lz4 => read_lz4(&mut rest, limit, &mut data),
+        };
+        let damaged = |reason: String| Error::Decompress { algorithm, reason };
+        read.map_err(|error| damaged(error.to_string()))?;
+        if data.len() as u64 > bytes_max {
+            return Err(Error::TooLong { bytes_max });
+        }
+        match rest.len() {
+            0 => Ok(data),
+            more => Err(damaged(format!("{more} bytes follow the frame"))),
+        }
+    }
+}
+
+fn lz4(data: &[u8]) -> io::Result<Vec<u8>> {
+    let frame = lz4_flex::frame::FrameInfo::new()
+        .block_checksums(true)
+        .content_checksum(true)
+        .content_size(Some(data.len() as u64));
+    let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(frame, Vec::new());
+    encoder.write_all(data)?;
+    encoder.finish().map_err(io::Error::other)
+}
+
+fn read_zstd(rest: &mut &[u8], limit: u64, data: &mut Vec<u8>) -> io::Result<usize> {
+    let mut decoder = zstd::stream::Decoder::with_buffer(rest)?.single_frame();
+    // The largest window that an encoder of any level asks for.
+    decoder.window_log_max(27)?;
+    decoder.take(limit).read_to_end(data)
+}
+
+/// Reads an LZ4 frame, whose decoder takes one that was cut off between two blocks for one that ends there.
+fn read_lz4(rest: &mut &[u8], limit: u64, data: &mut Vec<u8>) -> io::Result<usize> {
+    let len = lz4_content_len(rest).ok_or(io::ErrorKind::UnexpectedEof)?;
+    let read = lz4_flex::frame::FrameDecoder::new(rest).take(limit).read_to_end(data)?;
+    match read as u64 == len.min(limit) {
+        true => Ok(read),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Returns the length of the data that an LZ4 frame's header says, which the header's checksum covers.
+fn lz4_content_len(frame: &[u8]) -> Option<u64> {
+    const FLAG_CONTENT_SIZE: u8 = 0x08;
+    // Magic number, flags, block size, length.
+    let [_, _, _, _, flags, _, len @ ..] = frame else { return None };
+    let len = len.first_chunk::<8>().filter(|_| flags & FLAG_CONTENT_SIZE != 0)?;
+    Some(u64::from_le_bytes(*len))
+}
