@@ -2,6 +2,9 @@
 
 mod agent;
 mod compression;
+mod files;
+mod files_killed;
+mod files_lazy;
 mod git;
 mod laws;
 mod state;

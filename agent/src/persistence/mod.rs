@@ -10,10 +10,12 @@
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
 //! | `compression` | [`StateCompression`]: how files are compressed |
+//! | `files/` | [`export_tree`] and [`import_tree`]: a session as a folder of JSON files; [`AtomicPersistence`], [`LazyStateManager`] |
 //! | `error` | [`Error`]: what may go wrong with files |
 
 mod compression;
 mod error;
+mod files;
 mod state;
 mod tasks;
 mod updates;
@@ -22,6 +24,11 @@ use foldlog::SessionTypesBuilder;
 
 pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
+pub use files::{
+    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedTree,
+    LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits, TreeManifest,
+    export_tree, import_tree,
+};
 pub use state::*;
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};
