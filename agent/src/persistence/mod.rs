@@ -8,16 +8,18 @@
 //! |---|---|
 //! | `tasks/` | tasks as one slice over six events, the tree of a position, and what is next |
 //! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
+//! | `updates` | [`StateUpdate`]: what changed it, one by one |
 //! | `checkpoints/` | [`CheckpointManager`]: positions that a session can be restored to |
 //! | `validation/` | [`StateValidator`]: whether a state holds, and the events that repair it |
 //! | `recovery/` | [`CrashRecoveryManager`]: what a crash left, and four ways to go on |
-//! | `updates` | [`StateUpdate`]: what changed it, one by one |
+//! | `files/` | [`export_tree`] and [`import_tree`]: a session as a folder of JSON files; [`AtomicPersistence`], [`LazyStateManager`] |
 //! | `compression` | [`StateCompression`]: how files are compressed |
 //! | `error` | [`Error`]: what may go wrong with files, checkpoints and recoveries |
 
 mod checkpoints;
 mod compression;
 mod error;
+mod files;
 mod recovery;
 mod state;
 mod tasks;
@@ -29,6 +31,11 @@ use foldlog::SessionTypesBuilder;
 pub use checkpoints::*;
 pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
+pub use files::{
+    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedTree,
+    LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits, TreeManifest,
+    export_tree, import_tree,
+};
 pub use recovery::*;
 pub use state::*;
 pub use tasks::*;
