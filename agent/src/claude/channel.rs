@@ -167,7 +167,6 @@ impl Writer {
 }
 
 /// Holds what the program sent.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum Event {
     Message(Message),
     /// Asks the host for something. Only where no callbacks answer that.

@@ -309,9 +309,10 @@ impl Serving {
         }
         match asked {
             Asked::Tool(call) => {
-                pending.call(&caught(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
+                let reply = caught(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
                     ToolReply::error(format!("Tool error: the tool panicked: {panic}"))
-                }))
+                });
+                pending.call(&reply);
             }
             Asked::Hook(call) => {
                 let is_before = call.event == "PreToolUse";

@@ -506,7 +506,7 @@ fn cost_micros(result: &TurnResult) -> Option<u64> {
         let costs = models.as_object()?.values().filter_map(|model| model.get("costUSD")?.as_f64());
         Some(costs.sum::<f64>())
     });
-    let usd = since.or_else(|| result.total_cost_usd)?;
+    let usd = since.or(result.total_cost_usd)?;
     // A negative or endless cost is none.
     (usd.is_finite() && usd >= 0.0).then(|| (usd * 1e6).round() as u64)
 }
