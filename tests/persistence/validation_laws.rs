@@ -434,9 +434,9 @@ fn chains_of_many_tasks_are_checked_and_opened_where_they_close() {
     let name = |number: usize| format!("t{number:05}");
     let mut tasks: Vec<Task> =
         (0..count).map(|number| sound(&name(number), number as u64, Pending)).collect();
-    for number in 1..count {
-        tasks[number].parent = Some(id(&name(number - 1)));
-        tasks[number].dependencies.push(Dependency { on: id(&name(number - 1)), kind: Requires });
+    for (number, task) in tasks.iter_mut().enumerate().skip(1) {
+        task.parent = Some(id(&name(number - 1)));
+        task.dependencies.push(Dependency { on: id(&name(number - 1)), kind: Requires });
     }
     let validator = StateValidator::new();
     assert_eq!(validator.validate(&state_of(TaskTreeState::from_tasks(tasks.clone()))).issues, []);

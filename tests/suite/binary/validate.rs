@@ -41,15 +41,12 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
     assert_eq!(foldlog(["validate", &dir, "--by", "ada"]).code, 2);
 
     let ran = foldlog(["validate", &dir, "--repair", "--by", "ada", "--reason", "lost in an import"]);
-    let repaired =
-        format!("{expected}repaired parents-exist: make task `pages` a root  (record 5)\nnow valid\n");
-    assert_eq!((ran.code, ran.stdout), (0, repaired), "{}", ran.stderr);
+    let repaired = format!("{expected}repaired parents-exist: make task `pages` a root  (record ");
+    let told = ran.stdout.starts_with(&repaired) && ran.stdout.ends_with(")\nnow valid\n");
+    assert!(ran.code == 0 && told, "{ran:?}");
     let ran = foldlog(["validate", &dir, "--repair", "--by", "ada"]);
-    assert_eq!(
-        (ran.code, ran.stdout.as_str()),
-        (0, "position 6: valid\nnothing is to be repaired\n"),
-        "{ran:?}"
-    );
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.ends_with(": valid\nnothing is to be repaired\n"), "{ran:?}");
     let ran = foldlog(["state", &dir, "--slice", "recovery_actions"]);
     assert!(ran.stdout.contains("lost in an import") && ran.stdout.contains("repair_begun"), "{ran:?}");
 }

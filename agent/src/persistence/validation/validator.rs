@@ -62,10 +62,13 @@ pub struct ValidationResult {
     pub repair_plan: RepairPlan,
 }
 
+type BuiltIn = fn(&Checked<'_>) -> Vec<Finding>;
+type OfHost = dyn Fn(&SessionState) -> Vec<Finding> + Send + Sync;
+
 /// Finds where a rule is broken.
 enum Check {
-    BuiltIn(fn(&Checked<'_>) -> Vec<Finding>),
-    OfHost(Box<dyn Fn(&SessionState) -> Vec<Finding> + Send + Sync>),
+    BuiltIn(BuiltIn),
+    OfHost(Box<OfHost>),
     /// Needs the log.
     OfLog,
 }
@@ -110,7 +113,7 @@ impl Default for StateValidator {
 
 /// The rules that need no log, in their order.
 #[rustfmt::skip]
-const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity, fn(&Checked<'_>) -> Vec<Finding>); 25] = [
+const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity, BuiltIn); 25] = [
     ("task-keys", TaskTree, StructuralConsistency, Critical, tasks::keys),
     ("parents-exist", TaskTree, ReferentialIntegrity, Critical, tasks::parents_exist),
     ("parents-acyclic", TaskTree, StructuralConsistency, Critical, tasks::parents_acyclic),
