@@ -80,6 +80,7 @@ mod rules;
 mod scratch;
 mod snapshot;
 mod sparse;
+mod special;
 mod state;
 mod step;
 mod times;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use foldlog::filesystem::Error;
 use foldlog::filesystem::{Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
@@ -139,7 +140,12 @@ fn what_can_be_no_part_of_a_snapshot_is_named() {
     let files = bench.open();
     bench.shell("mkdir -p deep/er && echo x >file && mkfifo deep/er/pipe");
     assert!(reason(files.snapshot(None, false)).contains("deep/er/pipe"));
+    // It can be asked for before anybody takes a snapshot, which changes nothing.
+    assert_eq!(bench.open().special_files().unwrap(), [Path::new("deep/er/pipe")]);
+    let left_out = HostFilesystemOptions::default().leave_out("pipe");
+    assert!(bench.open_with(left_out).special_files().unwrap().is_empty());
     bench.shell("rm deep/er/pipe");
+    assert!(files.special_files().unwrap().is_empty());
     let snapshot = files.snapshot(None, false).unwrap();
     bench.shell("rm file && mkfifo file");
     files.restore(&snapshot).unwrap();
