@@ -4,6 +4,7 @@ mod agent;
 mod checkpoints;
 mod compression;
 mod laws;
+mod recovery;
 mod state;
 mod tasks;
 
