@@ -164,7 +164,7 @@ impl Agent {
     }
 
     pub(super) fn stores(&self) -> WorkspaceStores {
-        WorkspaceStores::beside(&self.session.dir())
+        WorkspaceStores::beside(self.session.dir())
     }
 
     /// Reads the state from the log alone.

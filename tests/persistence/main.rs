@@ -3,6 +3,10 @@
 mod agent;
 mod checkpoints;
 mod compression;
+mod files;
+mod files_killed;
+mod files_lazy;
+mod git;
 mod laws;
 mod recovery;
 mod state;

@@ -13,6 +13,7 @@ use foldlog_agent::persistence::{
     OrphanedResource, RecoveryAction, RecoveryActions, RecoveryStrategy, SessionState, TaskTreeState,
     WorkspaceStores,
 };
+use foldlog_agent::persistence::{StateCompression, TreeContents, export_tree};
 use foldlog_agent::persistence::{TaskStatus::*, open_without_host};
 
 use crate::agent::{self, Agent};
@@ -315,4 +316,37 @@ fn a_conversation_is_made_again_of_updates_and_a_checkpoint_brings_a_workspace_b
     manager.recover(RecoveryStrategy::LatestCheckpoint, &store, "ada", "it was spoiled").unwrap();
     let text = fs::read_to_string(folder.path().join("workspace/one.txt")).unwrap();
     assert_eq!(text, "by the model");
+}
+
+#[test]
+fn damage_and_leftovers_of_a_tree_of_files_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let session = session_in(&store);
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let log = foldlog::audit::LogReader::open(&dir).unwrap();
+    let state = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none()).unwrap();
+    let root = folder.path().join("workspace");
+    fs::create_dir(&root).unwrap();
+    let manager = CrashRecoveryManager::new(store, id).with_tree(&root);
+    assert_eq!(manager.detect_crash_state(now!()).unwrap(), None, "no tree is no damage");
+    export_tree(&TreeContents::new(&state), &root, &StateCompression::default()).unwrap();
+    assert_eq!(manager.detect_crash_state(now!()).unwrap(), None);
+
+    let tree = root.join(".aca/sessions").join(id.to_string());
+    let tasks = tree.join("state/task_tree.json");
+    let sound = fs::read(&tasks).unwrap();
+    let mut wrong = sound.clone();
+    wrong[10] ^= 1;
+    fs::write(&tasks, wrong).unwrap();
+    let leftover = tree.join("state/task_tree.json.new");
+    fs::write(&leftover, "half").unwrap();
+    let found = manager.detect_crash_state(now!()).unwrap().unwrap();
+    assert_eq!(found.incomplete_writes, [IncompleteWrite::Leftover { file: leftover.clone() }]);
+    let [damaged] = &found.corrupted_files[..] else { panic!("{found:?}") };
+    assert_eq!(damaged.file, tasks);
+    fs::write(&tasks, sound).unwrap();
+    fs::remove_file(leftover).unwrap();
+    assert_eq!(manager.detect_crash_state(now!()).unwrap(), None);
 }

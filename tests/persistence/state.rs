@@ -33,7 +33,7 @@ fn artifact(name: &str, success: bool) -> ArtifactBuilt {
 }
 
 /// A day of an agent: something of each part.
-fn day(agent: &Agent) {
+pub(super) fn day(agent: &Agent) {
     let session = &agent.session;
     let configuration = SessionConfiguration { name: "a day".to_owned(), ..SessionConfiguration::default() };
     session.dispatch(SessionConfigured { configuration }).unwrap();

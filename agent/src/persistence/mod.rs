@@ -12,11 +12,13 @@
 //! | `recovery/` | [`CrashRecoveryManager`]: what a crash left, and four ways to go on |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
 //! | `compression` | [`StateCompression`]: how files are compressed |
+//! | `files/` | [`export_tree`] and [`import_tree`]: a session as a folder of JSON files; [`AtomicPersistence`], [`LazyStateManager`] |
 //! | `error` | [`Error`]: what may go wrong with files, checkpoints and recoveries |
 
 mod checkpoints;
 mod compression;
 mod error;
+mod files;
 mod recovery;
 mod state;
 mod tasks;
@@ -27,6 +29,11 @@ use foldlog::SessionTypesBuilder;
 pub use checkpoints::*;
 pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
+pub use files::{
+    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedTree,
+    LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits, TreeManifest,
+    export_tree, import_tree,
+};
 pub use recovery::*;
 pub use state::*;
 pub use tasks::*;

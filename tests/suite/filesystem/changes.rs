@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::Bench;
 use super::digest::Digest;
-use super::random::{SCRIPTS, carry_out, steps};
+use super::random::{carry_out, steps};
 
 /// By path as changes have it: kind, permissions, content.
 type Files = BTreeMap<String, (FileKind, Option<u32>, Vec<u8>)>;
@@ -84,7 +84,12 @@ fn assert_told(reader: &mut SnapshotReader, changes: &[FileChange], before: &Fil
 
 fn files(reader: &mut SnapshotReader, snapshot: &FilesystemSnapshot) -> Files {
     let mut found = Vec::new();
-    reader.files(snapshot, |path, facts| Ok(found.push((path.to_owned(), facts.clone())))).unwrap();
+    reader
+        .files(snapshot, |path, facts| {
+            found.push((path.to_owned(), facts.clone()));
+            Ok(())
+        })
+        .unwrap();
     assert!(found.is_sorted_by(|left, right| left.0 < right.0));
     found.into_iter().map(|(path, facts)| (path, read(reader, &facts))).collect()
 }
@@ -95,19 +100,17 @@ fn object(bench: &Bench, id: &str) -> PathBuf {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(32) })]
 
     #[test]
     fn whatever_was_done_between_two_snapshots_is_what_differs(
         first in steps(),
-        script in 0..SCRIPTS.len(),
         second in steps(),
     ) {
         let bench = Bench::new();
         let work = bench.open();
         first.iter().for_each(|step| carry_out(&bench.root(), step));
         let (one, before) = (work.snapshot(None, false).unwrap(), walked(bench.digest()));
-        bench.shell(&format!("({}) 2>/dev/null || true", SCRIPTS[script]));
         second.iter().for_each(|step| carry_out(&bench.root(), step));
         let (two, after) = (work.snapshot(None, false).unwrap(), walked(bench.digest()));
         drop(work);
@@ -172,7 +175,7 @@ fn git_finds_the_same_differences() {
         let (was, is) = (mode(before), mode(after));
         writeln!(told, ":{was} {is} {} {} {status}\t{path}", id(before), id(after)).unwrap();
     }
-    assert_eq!(changes.len(), 11, "{changes:#?}");
+    assert_eq!(changes.len(), 10, "{changes:#?}");
     assert!(told.contains("D\ta/b/2\n") && told.contains("A\tturned/in\n"), "{told}");
     let arguments = ["diff-tree", "-r", "--no-renames", "--full-index", &before.commit, &after.commit];
     if let Some(found) = bench.git(&arguments) {
@@ -196,15 +199,17 @@ fn folders_that_hold_the_same_are_not_read() {
     let mut reader = SnapshotReader::open(bench.store());
     let mut contents = BTreeMap::new();
     reader
-        .files(&after, |path, facts| Ok(drop(contents.insert(path.to_owned(), facts.digest.clone()))))
+        .files(&after, |path, facts| {
+            contents.insert(path.to_owned(), facts.digest.clone());
+            Ok(())
+        })
         .unwrap();
     for path in ["same/deep/1", "same/2", "big/3"] {
         fs::remove_file(object(&bench, &contents[path])).unwrap();
     }
-    for folder in ["same", "same/deep", "big"] {
-        let Some(id) = bench.git(&["rev-parse", &format!("{}:{folder}", after.commit)]) else { return };
-        fs::remove_file(object(&bench, id.trim())).unwrap();
-    }
+    let folders = ["same", "same/deep", "big"].map(|folder| format!("{}:{folder}", after.commit));
+    let Some(trees) = bench.git(&["rev-parse", &folders[0], &folders[1], &folders[2]]) else { return };
+    trees.lines().for_each(|tree| fs::remove_file(object(&bench, tree)).unwrap());
     let mut reader = SnapshotReader::open(bench.store());
     let changes = reader.changes(Some(&before), &after).unwrap();
     assert_eq!(kinds(&changes), [("a".to_owned(), ChangeKind::Modified)]);
@@ -220,12 +225,12 @@ fn folders_that_hold_the_same_are_not_read() {
 fn permissions_alone_are_a_change_also_where_the_folders_hold_the_same() {
     let bench = Bench::new();
     let work = bench.open();
-    bench.shell("umask 022; mkdir -p a/b c && for n in 1 2 3 4 5; do echo $n >a/b/$n; done; echo x >c/x && echo y >c/y");
+    bench.shell("umask 022; mkdir -p a/b c && for n in 1 2 3 4 5; do echo $n >a/b/$n; done; echo x >c/x && echo y >c/y; mkdir p q; echo x >p/x; echo x >q/x; chmod 600 p/x");
     let one = work.snapshot(None, false).unwrap();
     bench.shell("chmod 600 a/b/3");
     let two = work.snapshot(None, false).unwrap();
     // Now most have what only one had, which is not said any more.
-    bench.shell("chmod 600 a/b/1 a/b/2 a/b/4 a/b/5 && chmod 711 a c");
+    bench.shell("chmod 600 a/b/1 a/b/2 a/b/4 a/b/5 q/x && chmod 711 a c");
     let three = work.snapshot(None, false).unwrap();
     let mut reader = SnapshotReader::open(bench.store());
     let mut changed = |before, after| {
@@ -238,8 +243,8 @@ fn permissions_alone_are_a_change_also_where_the_folders_hold_the_same() {
         changes.into_iter().map(|change| change.path).collect::<Vec<_>>()
     };
     assert_eq!(changed(&one, &two), ["a/b/3"]);
-    assert_eq!(changed(&two, &three), ["a/b/1", "a/b/2", "a/b/4", "a/b/5"]);
-    assert_eq!(changed(&three, &one), ["a/b/1", "a/b/2", "a/b/3", "a/b/4", "a/b/5"]);
+    assert_eq!(changed(&two, &three), ["a/b/1", "a/b/2", "a/b/4", "a/b/5", "q/x"]);
+    assert_eq!(changed(&three, &one), ["a/b/1", "a/b/2", "a/b/3", "a/b/4", "a/b/5", "q/x"]);
 }
 
 /// A file that says what an object of a file with holes says has the same blob, in a tree that is the same.
@@ -249,15 +254,15 @@ fn a_file_with_holes_is_read_with_them_and_told_from_one_that_poses_as_it() {
     let work = bench.open();
     let mut content = vec![0; 3 << 20];
     content[2 << 20..][..5].copy_from_slice(b"data\n");
-    bench.shell("mkdir d && truncate -s 3M d/image && printf 'data\\n' | dd of=d/image bs=1M seek=2 conv=notrunc 2>&1");
+    bench.shell("mkdir d && truncate -s 3M d/image && printf 'data\\n' | dd of=d/image bs=1M seek=2 conv=notrunc 2>/dev/null");
+    if fs::metadata(bench.at("d/image")).unwrap().blocks() * 512 >= 3 << 20 {
+        foldlog_tests::skipped("the file system has no holes");
+        return;
+    }
     let before = work.snapshot(None, false).unwrap();
     let mut reader = SnapshotReader::open(bench.store());
     let all = reader.changes(None, &before).unwrap();
     let facts = all[0].after.clone().unwrap();
-    if facts.form == FileForm::Whole {
-        foldlog_tests::skipped("the file system has no holes");
-        return;
-    }
     assert_eq!((facts.form, facts.len), (FileForm::Sparse, 3 << 20));
     assert_eq!(reader.content(&facts, 3 << 20).unwrap(), content);
     let refused = reader.content(&facts, (3 << 20) - 1).unwrap_err();

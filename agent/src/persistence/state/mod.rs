@@ -52,7 +52,7 @@ pub use file_system::{
     FileModification, FileSystemState, GitObserved, GitStates, NotCompared, Resolutions, ResolvedDependency,
     WorkspaceSnapshot,
 };
-pub use git::GitState;
+pub use git::{GitOperation, GitState};
 pub use resource_usage::ResourceUsageState;
 pub use walk::WorkspaceStores;
 

@@ -1,0 +1,136 @@
+//! The manifest: which session and position a tree is of, and what each of its files holds.
+
+use std::collections::BTreeMap;
+
+use foldlog::{SequenceNumber, escape};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::layout;
+use crate::persistence::{Error, Result, StateCompression};
+
+/// Version of the tree's form.
+const FORMAT: u32 = 1;
+/// Greatest length of a manifest in bytes: one of a million files has less.
+pub(super) const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+
+/// Says what a tree is of, and what each of its files holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TreeManifest {
+    /// Version of the form: 1.
+    pub format: u32,
+    /// Session.
+    pub session_id: Uuid,
+    /// Last record that the tree includes; `None` if nobody said so.
+    pub position: Option<SequenceNumber>,
+    /// Number of updates that the tree holds.
+    pub updates: u64,
+    /// How its files are compressed.
+    pub compression: StateCompression,
+    /// Number of the folders of checkpoints.
+    pub checkpoints: u64,
+    /// Files by their paths within the session's folder.
+    pub files: BTreeMap<String, ManifestFile>,
+}
+
+/// Says what a file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestFile {
+    /// Length in bytes, as it is stored.
+    pub bytes: u64,
+    /// BLAKE3 of what is stored, in hexadecimal digits.
+    pub blake3: String,
+    /// What it holds once it is decompressed; `None` if it is stored plain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<ContentDigest>,
+}
+
+/// Says what a compressed file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentDigest {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 in hexadecimal digits.
+    pub blake3: String,
+}
+
+/// The file: the manifest, and the BLAKE3 of its JSON on one line.
+#[derive(Serialize, Deserialize)]
+struct Sealed<M> {
+    manifest: M,
+    blake3: String,
+}
+
+impl TreeManifest {
+    /// Makes the manifest of a tree without files.
+    pub(super) fn new(session_id: Uuid, compression: StateCompression) -> TreeManifest {
+        TreeManifest {
+            format: FORMAT,
+            session_id,
+            position: None,
+            updates: 0,
+            compression,
+            checkpoints: 0,
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the bytes of the file.
+    pub(super) fn encode(&self) -> Result<Vec<u8>> {
+        let failed = |source| Error::Json { what: layout::MANIFEST.to_owned(), source };
+        let sealed = Sealed { manifest: self, blake3: self.digest().map_err(failed)? };
+        let mut bytes = Vec::new();
+        escape::write_json_pretty(&mut bytes, &sealed).map_err(failed)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Reads the bytes of the file.
+    ///
+    /// # Errors
+    ///
+    /// Why these are not the bytes of a manifest that somebody wrote.
+    pub(super) fn decode(bytes: &[u8]) -> Result<TreeManifest, String> {
+        let sealed: Sealed<TreeManifest> =
+            serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let manifest = sealed.manifest;
+        let digest = manifest.digest().map_err(|error| error.to_string())?;
+        if manifest.format != FORMAT {
+            return Err(format!("it is of version {}, not {FORMAT}", manifest.format));
+        }
+        if digest != sealed.blake3 {
+            return Err(format!("it has the digest {digest}, not {}", sealed.blake3));
+        }
+        match manifest.files.keys().find(|path| !layout::is_file(path)) {
+            Some(path) => Err(format!("no tree has a file {path:?}")),
+            None => Ok(manifest),
+        }
+    }
+
+    fn digest(&self) -> serde_json::Result<String> {
+        Ok(hex_of(serde_json::to_string(self)?.as_bytes()))
+    }
+}
+
+impl ManifestFile {
+    /// Describes a file.
+    pub(super) fn of(content: &[u8], stored: &[u8]) -> ManifestFile {
+        let (bytes, blake3) = (stored.len() as u64, hex_of(stored));
+        let content = (content != stored)
+            .then(|| ContentDigest { bytes: content.len() as u64, blake3: hex_of(content) });
+        ManifestFile { bytes, blake3, content }
+    }
+
+    /// Returns the length and the digest of what the file holds.
+    pub(super) fn content(&self) -> (u64, &str) {
+        match &self.content {
+            Some(content) => (content.bytes, &content.blake3),
+            None => (self.bytes, &self.blake3),
+        }
+    }
+}
+
+pub(super) fn hex_of(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}

@@ -1,0 +1,333 @@
+//! A session's state as a tree of JSON files, which anybody can read, and from which the state can be read back.
+//!
+//! The log is the only truth; a tree is an export of one position. It lies in `.aca/sessions/SESSION/` of the workspace's root
+//! or of any other folder, so that sessions do not meet:
+//!
+//! | file | holds |
+//! |---|---|
+//! | `meta/session.json` | identity, [configuration](super::SessionConfiguration), [usage](super::ResourceUsageState) |
+//! | `meta/checkpoint_manifest.json` | [`TreeManifest`]: session, position, length and BLAKE3 of each other file |
+//! | `meta/recovery_info.json` | for people: what to do with the folder |
+//! | `state/{task_tree,scheduling_state,dependency_graph}.json` | [tasks](super::TaskTreeState) |
+//! | `claude/session_config.json` | the provider's session, and the model |
+//! | `claude/conversation/messages_NNN.json`, `current.json` | full chunks of messages; all conversations, and the messages after their last full chunk |
+//! | `claude/context_windows/window_NNN.json` | what the provider would be sent of each conversation |
+//! | `claude/rate_limit/{usage_history,current_limits}.json` | tokens and limits |
+//! | `filesystem/workspace_snapshot.json` | captures of workspaces, and dependencies |
+//! | `filesystem/modifications/changes_NNN.json` | [updates](StateUpdate) in their order, files' modifications among them |
+//! | `filesystem/build_artifacts/{compilation,test}_results.json` | what was built and tested |
+//! | `filesystem/git_state.json` | the user's repository |
+//! | `logs/execution/task_TASK.json`, `system_events.json` | what happened to each task, and to none |
+//! | `logs/claude_interactions/{requests,responses}_NNN.json` | requests to providers and their replies |
+//! | `logs/errors/error_NNN.json`, `recovery_actions.json` | what went wrong, and what was done about it |
+//! | `checkpoints/checkpoint_NNN/{state_snapshot,manifest}.json` | snapshots, as whoever exports gives them |
+//!
+//! | module | holds |
+//! |---|---|
+//! | `layout` | names of files, and which part each belongs to |
+//! | `contents` | what the files hold |
+//! | `render`, `parse` | from state to files and back |
+//! | `manifest` | the manifest |
+//! | `folder` | folders, beneath a handle |
+//! | `tree` | reading |
+//! | `writing` | writing |
+//! | `atomic` | [`AtomicPersistence`]: parts one by one |
+//! | `lazy` | [`LazyStateManager`]: parts once they are asked for |
+//!
+//! # Invariants
+//!
+//! 1. A tree is what its manifest says: a file that differs, is missing, or is not named makes the tree damaged, and is named.
+//!    The manifest has a digest of itself.
+//! 2. Whenever a writer is killed, or the power fails, a reader finds the tree before or the tree after.
+//! 3. Who writes holds the session's folder locked (`flock`) for itself, who reads shares the lock. A lock ends with its
+//!    process. Trees of two sessions share nothing.
+//! 4. A file that holds what it is to hold, by the manifest and on disk, is not written.
+//! 5. No path in a manifest leads out of the tree, and no link is followed beneath the folder that the caller names. What is
+//!    no regular file is not read.
+//! 6. Nothing is allocated because a file says so: lengths are compared with those on disk, and [`TreeLimits`] bound what
+//!    decompression yields.
+//! 7. Equal contents have equal files, byte for byte.
+//!
+//! # How a tree is written, and what a kill leaves
+//!
+//! | step | a kill from here on leaves | the next reader takes | the next writer |
+//! |---|---|---|---|
+//! | 1. files that change are written as `NAME.new` and synced, and their folders | files named `.new` | the old tree | removes them |
+//! | 2. the new manifest is written as `checkpoint_manifest.json.new`, synced, renamed to `checkpoint_manifest.json.next`, and `meta/` synced | the manifest `.next` | the new tree: each file as `NAME.new`, or as `NAME` where there is none | goes on with step 3 |
+//! | 3. each `NAME.new` is renamed to `NAME`, files that no longer belong are removed, folders synced | some names | the new tree | goes on |
+//! | 4. `checkpoint_manifest.json.next` is renamed to `checkpoint_manifest.json`, and `meta/` synced | the new tree | the new tree | - |
+//!
+//! Whoever knows nothing of `.next` sees from step 3 on a tree that its manifest does not accept, until step 4.
+//! Over 32 changed files are synced by one sync of the file system.
+//!
+//! # What it does not do
+//!
+//! It keeps no older trees. It does not wait for a reader to have a look in between: who reads often takes the lock often.
+
+mod atomic;
+mod contents;
+mod folder;
+mod layout;
+mod lazy;
+mod manifest;
+mod parse;
+mod render;
+mod tree;
+mod writing;
+
+use std::path::Path;
+
+use foldlog::SequenceNumber;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use self::contents::SessionFile;
+use self::render::Messages;
+use self::writing::Writer;
+use super::{
+    Damage, Error, Result, SessionState, StateComponent, StateCompression, StateUpdate, UpdateOperation,
+};
+
+pub use atomic::AtomicPersistence;
+pub use contents::SessionIdentity;
+pub use lazy::{AccessPattern, LazyStateManager};
+pub use manifest::{ContentDigest, ManifestFile, TreeManifest};
+pub use tree::{Tree, TreeLimits};
+pub use writing::ExportReport;
+
+/// Holds the two files of a checkpoint: JSON texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointFiles {
+    manifest: Vec<u8>,
+    state_snapshot: Vec<u8>,
+}
+
+impl CheckpointFiles {
+    /// Makes the files of two values.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Json`] if a value has no JSON form.
+    pub fn new(manifest: &impl Serialize, state_snapshot: &impl Serialize) -> Result<CheckpointFiles> {
+        let json = |what: &str, written: serde_json::Result<String>| {
+            written.map(String::into_bytes).map_err(|source| Error::Json { what: what.to_owned(), source })
+        };
+        Ok(CheckpointFiles {
+            manifest: json("manifest of a checkpoint", foldlog::escape::to_json(manifest))?,
+            state_snapshot: json("snapshot of a checkpoint", foldlog::escape::to_json(state_snapshot))?,
+        })
+    }
+
+    /// Reads the manifest.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Json`] if it is no such value.
+    pub fn manifest<T: DeserializeOwned>(&self) -> Result<T> {
+        read("manifest of a checkpoint", &self.manifest)
+    }
+
+    /// Reads the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Json`] if it is no such value.
+    pub fn state_snapshot<T: DeserializeOwned>(&self) -> Result<T> {
+        read("snapshot of a checkpoint", &self.state_snapshot)
+    }
+}
+
+fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T> {
+    serde_json::from_slice(json).map_err(|source| Error::Json { what: what.to_owned(), source })
+}
+
+/// Holds what a tree is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeContents<'a> {
+    /// State of the session.
+    pub state: &'a SessionState,
+    /// Position that it is of.
+    pub position: Option<SequenceNumber>,
+    /// Updates that led to it.
+    pub updates: &'a [StateUpdate],
+    /// Checkpoints in their order.
+    pub checkpoints: &'a [CheckpointFiles],
+}
+
+impl<'a> TreeContents<'a> {
+    /// Makes a tree of a state alone.
+    pub fn new(state: &'a SessionState) -> TreeContents<'a> {
+        TreeContents { state, position: None, updates: &[], checkpoints: &[] }
+    }
+
+    /// Says which position the state is of, and adds the updates that led to it.
+    #[must_use]
+    pub fn at(self, position: impl Into<SequenceNumber>, updates: &'a [StateUpdate]) -> TreeContents<'a> {
+        TreeContents { position: Some(position.into()), updates, ..self }
+    }
+
+    /// Adds checkpoints.
+    #[must_use]
+    pub fn with_checkpoints(self, checkpoints: &'a [CheckpointFiles]) -> TreeContents<'a> {
+        TreeContents { checkpoints, ..self }
+    }
+}
+
+/// Writes a session's tree into `.aca/sessions/SESSION/` of the folder `to`, which exists. Over an older tree, only what differs
+/// is written. Waits while somebody else writes or reads this tree.
+///
+/// # Errors
+///
+/// [`Error::OtherUpdates`] if the updates tell of other modifications than the state, [`Error::OtherKind`] if a link or a file
+/// stands where a folder is to be, [`Error::Io`], [`Error::Compress`]. Unless the new tree was complete by then, the old one
+/// is what readers find.
+pub fn export_tree(
+    contents: &TreeContents<'_>,
+    to: &Path,
+    compression: &StateCompression,
+) -> Result<ExportReport> {
+    let TreeContents { state, position, updates, checkpoints } = *contents;
+    let told = updates.iter().filter_map(|update| match &update.operation {
+        UpdateOperation::FileModified { modification } => Some(modification),
+        _ => None,
+    });
+    if !updates.is_empty() && !told.eq(&state.file_system.file_modifications) {
+        return Err(Error::OtherUpdates("they tell of other modifications of files"));
+    }
+    let mut writer = Writer::open(to, state.session_id, *compression)?;
+    let after = writer.after();
+    after.position = position;
+    after.updates = updates.len() as u64;
+    after.checkpoints = checkpoints.len() as u64;
+    let mut sink = |path: &str, content: &[u8]| writer.put(path, content);
+    let file = SessionFile {
+        session: Some(SessionIdentity::of(state)),
+        configuration: Some(state.configuration.clone()),
+        resource_usage: Some(state.resource_usage),
+    };
+    render::session(&file, &mut sink)?;
+    render::task_tree(&state.task_tree, &mut sink)?;
+    render::claude_context(&state.claude_context, &mut sink)?;
+    let messages = match updates {
+        [] => Messages::default(),
+        _ => Messages::of(&state.claude_context),
+    };
+    let changes = render::changes(&state.file_system, updates, &messages);
+    render::file_system(&state.file_system, &changes, &mut sink)?;
+    render::execution_logs(&state.execution_logs, &mut sink)?;
+    for (number, checkpoint) in (1..).zip(checkpoints) {
+        let folder = layout::checkpoint(number);
+        sink(&format!("{folder}/state_snapshot.json"), &checkpoint.state_snapshot)?;
+        sink(&format!("{folder}/manifest.json"), &checkpoint.manifest)?;
+    }
+    writer.commit()
+}
+
+/// Holds what was read from a tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedTree {
+    /// State of the session.
+    pub state: SessionState,
+    /// Position that it is of, where whoever exported said so.
+    pub position: Option<SequenceNumber>,
+    /// Updates that led to it.
+    pub updates: Vec<StateUpdate>,
+    /// Checkpoints in their order.
+    pub checkpoints: Vec<CheckpointFiles>,
+}
+
+/// Reads a tree: `dir` is a session's folder, or a folder with an `.aca` that holds one session. Writes nothing.
+///
+/// # Errors
+///
+/// [`Error::Damaged`] with all files that are not what the manifest says, [`Error::ComponentNotFound`] if a tree that was
+/// written part by part lacks one, else those of [`Tree::open`].
+pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
+    let tree = Tree::open(dir, limits)?;
+    let damaged = tree.damage()?;
+    if !damaged.is_empty() {
+        return Err(Error::Damaged { dir: tree.dir().to_owned(), files: damaged });
+    }
+    let state = tree.state()?;
+    let updates = tree.updates(&Messages::of(&state.claude_context))?;
+    Ok(ImportedTree { position: tree.manifest().position, updates, checkpoints: tree.checkpoints()?, state })
+}
+
+impl Tree {
+    /// Reads the whole state.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ComponentNotFound`] if the tree lacks a part, [`Error::Damaged`] if a file is not what the manifest says.
+    pub fn state(&self) -> Result<SessionState> {
+        let identity: SessionIdentity = self.load(StateComponent::Session)?;
+        let mut state = SessionState::empty(identity.session_id, identity.created_at);
+        state.last_checkpoint = identity.last_checkpoint;
+        state.configuration = self.load(StateComponent::Configuration)?;
+        state.resource_usage = self.load(StateComponent::ResourceUsage)?;
+        state.task_tree = self.typed(StateComponent::TaskTree, Tree::task_tree)?;
+        state.claude_context = self.typed(StateComponent::ClaudeContext, Tree::claude_context)?;
+        state.file_system = self.typed(StateComponent::FileSystem, Tree::file_system)?;
+        state.execution_logs = self.typed(StateComponent::ExecutionLogs, Tree::execution_logs)?;
+        Ok(state)
+    }
+
+    /// Reads the checkpoints.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] if a file is missing or not what the manifest says.
+    pub fn checkpoints(&self) -> Result<Vec<CheckpointFiles>> {
+        let numbers = 1..=self.manifest().checkpoints;
+        let file = |path: String| self.read(&path)?.ok_or_else(|| self.damaged(&path, Damage::Missing));
+        let files = numbers.map(|number| {
+            let folder = layout::checkpoint(number);
+            let state_snapshot = file(format!("{folder}/state_snapshot.json"))?;
+            Ok(CheckpointFiles { manifest: file(format!("{folder}/manifest.json"))?, state_snapshot })
+        });
+        files.collect()
+    }
+
+    /// Reads a part of the state as any type of its JSON form: [`SessionIdentity`], [`SessionConfiguration`]
+    /// (super::SessionConfiguration), [`TaskTreeState`](super::TaskTreeState) and so on, or a host's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::Damaged`] if a file of it is not what the manifest
+    /// says, [`Error::NotAComponent`] if the part has no such form.
+    pub fn load<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
+        let missing = || Error::ComponentNotFound(component);
+        match component {
+            StateComponent::Session => {
+                converted(component, &self.session_file()?.session.ok_or_else(missing)?)
+            }
+            StateComponent::Configuration => {
+                converted(component, &self.session_file()?.configuration.ok_or_else(missing)?)
+            }
+            StateComponent::ResourceUsage => {
+                converted(component, &self.session_file()?.resource_usage.ok_or_else(missing)?)
+            }
+            StateComponent::TaskTree => converted(component, &self.typed(component, Tree::task_tree)?),
+            StateComponent::ClaudeContext => {
+                converted(component, &self.typed(component, Tree::claude_context)?)
+            }
+            StateComponent::FileSystem => converted(component, &self.typed(component, Tree::file_system)?),
+            StateComponent::ExecutionLogs => {
+                converted(component, &self.typed(component, Tree::execution_logs)?)
+            }
+        }
+    }
+
+    fn typed<T>(&self, component: StateComponent, read: impl Fn(&Tree) -> Result<T>) -> Result<T> {
+        match self.has(layout::folder_of(component)) {
+            true => read(self),
+            false => Err(Error::ComponentNotFound(component)),
+        }
+    }
+}
+
+/// Brings a part of the state to another type of the same JSON form.
+fn converted<T: DeserializeOwned>(component: StateComponent, part: &impl Serialize) -> Result<T> {
+    let value = serde_json::to_value(part).and_then(serde_json::from_value);
+    value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })
+}

@@ -1,0 +1,255 @@
+//! Writes into a tree, so that whoever reads it sees the tree before or the tree after, whenever the writer is killed.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use super::folder::{Entry, Folder};
+use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
+use super::manifest::{ManifestFile, TreeManifest, hex_of};
+use super::tree::{Folders, FoundManifest, Tree, TreeLimits, is_staged, staged, stored_as};
+use crate::persistence::{DamagedFile, Error, Result, StateCompression};
+
+/// Greatest number of files that are synced one by one: for more, one sync of the file system takes less time.
+const SYNCED_ALONE_MAX: usize = 32;
+
+/// Says what a writer did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExportReport {
+    /// Folder of the session.
+    pub dir: PathBuf,
+    /// Number of files of the tree, its manifest left out.
+    pub files: u64,
+    /// Number of those that were written.
+    pub written: u64,
+    /// Number of bytes that were written, the manifest left out.
+    pub written_bytes: u64,
+    /// Number of files that were removed, since they no longer belong to the tree.
+    pub removed: u64,
+    /// Whether a killed writer had left the names of files for the next one to bring up to date.
+    pub finished_another: bool,
+    /// Files in the tree's folders that no tree has, which were left alone.
+    pub foreign: Vec<String>,
+}
+
+/// Holds a tree for writing. Nobody else reads or writes it meanwhile.
+pub(super) struct Writer {
+    folders: Folders,
+    before: Option<TreeManifest>,
+    after: TreeManifest,
+    staged: Vec<String>,
+    /// The staged files, open, as long as they are few.
+    few: Vec<File>,
+    /// What is wrong with the manifest that was there.
+    damaged: Option<DamagedFile>,
+    report: ExportReport,
+}
+
+impl Writer {
+    /// Opens the tree of a session beneath `to`, waits until nobody else has it, and finishes what a killed writer had to.
+    pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<Writer> {
+        let missing = || Error::io("opened", to)(rustix::io::Errno::NOENT);
+        let mut root = Folder::open(to)?.ok_or_else(missing)?;
+        for name in TREES.into_iter().chain([session.to_string().as_str()]) {
+            let (child, is_new) = root.make_child(name)?;
+            if is_new {
+                root.sync()?;
+            }
+            root = child;
+        }
+        root.lock(true)?;
+        let mut report = ExportReport { dir: root.path().to_owned(), ..ExportReport::default() };
+        let folders = Folders::new(root);
+        match folders.manifest(NEXT)? {
+            FoundManifest::Missing => {}
+            FoundManifest::Sound(next) => {
+                finish(&folders, &next)?;
+                report.finished_another = true;
+            }
+            FoundManifest::Damaged(_) => folders.make(META)?.remove(NEXT)?,
+        }
+        let left = folders.list()?;
+        for path in left.iter().filter(|path| is_staged(path)) {
+            let (folder, name) = layout::split(path);
+            folders.make(folder)?.remove(name)?;
+        }
+        let (before, damaged) = match folders.manifest(MANIFEST)? {
+            FoundManifest::Sound(manifest) => (Some(manifest), None),
+            FoundManifest::Missing => (None, None),
+            FoundManifest::Damaged(file) => (None, Some(file)),
+        };
+        let after = TreeManifest::new(session, compression);
+        let (staged, few) = (Vec::new(), Vec::new());
+        Ok(Writer { folders, before, after, staged, few, damaged, report })
+    }
+
+    /// Returns the manifest of the tree as it was; `None` if there was no tree.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] if the manifest is damaged: whoever writes all files can go on, whoever writes some cannot.
+    pub(super) fn before(&self) -> Result<Option<&TreeManifest>> {
+        match &self.damaged {
+            Some(file) => Err(Error::Damaged { dir: self.report.dir.clone(), files: vec![file.clone()] }),
+            None => Ok(self.before.as_ref()),
+        }
+    }
+
+    /// Opens the tree as it was for reading.
+    pub(super) fn tree(&self, limits: TreeLimits) -> Result<Option<Tree>> {
+        let before = self.before()?.cloned();
+        before.map(|before| Ok(Tree::as_written(self.folders.root.again()?, before, limits))).transpose()
+    }
+
+    /// Returns the manifest of the tree that is written.
+    pub(super) fn after(&mut self) -> &mut TreeManifest {
+        &mut self.after
+    }
+
+    /// Keeps a file as it is.
+    pub(super) fn keep(&mut self, path: &str) {
+        if let Some(file) = self.before.as_ref().and_then(|before| before.files.get(path)) {
+            self.after.files.insert(path.to_owned(), file.clone());
+        }
+    }
+
+    /// Makes a file hold `content`. One that holds it already is left as it is.
+    pub(super) fn put(&mut self, path: &str, content: &[u8]) -> Result<()> {
+        if let Some(file) = self.unchanged(path, content) {
+            self.after.files.insert(path.to_owned(), file);
+            return Ok(());
+        }
+        let stored = self.after.compression.compress(content)?;
+        let (folder, name) = layout::split(path);
+        let file = self.folders.make(folder)?.write(&format!("{name}{STAGED}"), &stored)?;
+        self.report.written += 1;
+        self.report.written_bytes += stored.len() as u64;
+        self.after.files.insert(path.to_owned(), ManifestFile::of(content, &stored));
+        self.staged.push(path.to_owned());
+        match self.staged.len() {
+            ..=SYNCED_ALONE_MAX => self.few.push(file),
+            _ => self.few.clear(),
+        }
+        Ok(())
+    }
+
+    /// Returns what the manifest says of a file that holds `content` by the manifest, and on disk.
+    fn unchanged(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
+        let before = self.before.as_ref().filter(|before| before.compression == self.after.compression)?;
+        let file = before.files.get(path)?;
+        let (bytes, digest) = file.content();
+        let is_same = bytes == content.len() as u64 && digest == hex_of(content);
+        (is_same && stored_as(&self.folders, path, file).is_ok()).then(|| file.clone())
+    }
+
+    /// Makes the tree the one of the new manifest: first durable beside the old one, then in its place.
+    pub(super) fn commit(mut self) -> Result<ExportReport> {
+        self.report.files = self.after.files.len() as u64;
+        let listed = self.folders.list()?;
+        let (leaving, foreign): (Vec<String>, Vec<String>) = listed
+            .into_iter()
+            .filter(|path| !self.after.files.contains_key(path) && !is_staged(path))
+            .partition(|path| layout::is_file(path));
+        self.report.removed = leaving.len() as u64;
+        self.report.foreign = foreign;
+        if self.staged.is_empty() && leaving.is_empty() && self.before.as_ref() == Some(&self.after) {
+            return Ok(self.report);
+        }
+        self.sync_staged()?;
+        let meta = self.folders.make(META)?;
+        let written = meta.write(&format!("{MANIFEST}{STAGED}"), &self.after.encode()?)?;
+        sync(&written, &meta.path().join(MANIFEST))?;
+        meta.rename(&format!("{MANIFEST}{STAGED}"), NEXT)?;
+        // From here on it is the new tree.
+        meta.sync()?;
+        take_places(&self.folders, &self.staged, &leaving)?;
+        Ok(self.report)
+    }
+
+    /// Makes the new files durable under their provisional names.
+    fn sync_staged(&self) -> Result<()> {
+        if self.few.len() < self.staged.len() && self.folders.root.sync_file_system()? {
+            return Ok(());
+        }
+        for (path, file) in self.staged.iter().zip(&self.few) {
+            sync(file, &self.report.dir.join(path))?;
+        }
+        for path in self.staged.iter().skip(self.few.len()) {
+            let (folder, name) = layout::split(path);
+            if let Entry::File(file, _) = self.folders.make(folder)?.entry(&format!("{name}{STAGED}"))? {
+                sync(&file, &self.report.dir.join(path))?;
+            }
+        }
+        for path in self.folders.take_changed() {
+            match path.as_str() {
+                "" => self.folders.root.sync()?,
+                path => self.folders.make(path)?.sync()?,
+            }
+        }
+        sync_folders(&self.folders, self.staged.iter().map(String::as_str))
+    }
+}
+
+fn sync(file: &File, path: &Path) -> Result<()> {
+    file.sync_all().map_err(|source| Error::Io { op: "synced", path: path.to_owned(), source })
+}
+
+/// Makes the names durable in the folders of these files.
+fn sync_folders<'a>(folders: &Folders, paths: impl Iterator<Item = &'a str>) -> Result<()> {
+    let touched: BTreeSet<&str> = paths.map(|path| layout::split(path).0).collect();
+    for folder in touched {
+        if let Some(folder) = folders.get(folder)? {
+            folder.sync()?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives new files their own names, removes those that leave, and makes the next manifest the tree's.
+fn take_places(folders: &Folders, arriving: &[String], leaving: &[String]) -> Result<()> {
+    for path in arriving {
+        let (folder, name) = layout::split(path);
+        folders.make(folder)?.rename(&format!("{name}{STAGED}"), name)?;
+    }
+    for path in leaving {
+        let (folder, name) = layout::split(path);
+        folders.make(folder)?.remove(name)?;
+    }
+    sync_folders(folders, arriving.iter().chain(leaving).map(String::as_str))?;
+    let meta = folders.make(META)?;
+    meta.rename(NEXT, MANIFEST)?;
+    meta.sync()?;
+    remove_empty_folders(folders, leaving)
+}
+
+/// Removes folders of checkpoints that hold nothing any more.
+fn remove_empty_folders(folders: &Folders, left: &[String]) -> Result<()> {
+    let emptied: BTreeSet<&str> = left.iter().map(|path| layout::split(path).0).collect();
+    for path in emptied.into_iter().filter(|path| path.starts_with(layout::CHECKPOINTS)) {
+        let (parent, name) = layout::split(path);
+        folders.forget(path);
+        folders.make(parent)?.remove_empty(name)?;
+    }
+    Ok(())
+}
+
+/// Does what a killed writer had yet to do. A file that is damaged by now stays so, and the manifest tells.
+fn finish(folders: &Folders, next: &TreeManifest) -> Result<()> {
+    let listed = folders.list()?;
+    let there: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
+    let arriving: Vec<String> = next
+        .files
+        .iter()
+        .filter(|(path, file)| {
+            let staged = staged(path);
+            there.contains(staged.as_str()) && stored_as(folders, &staged, file).is_ok()
+        })
+        .map(|(path, _)| path.clone())
+        .collect();
+    let is_leaving = |path: &&String| layout::is_file(path) && !next.files.contains_key(*path);
+    let leaving: Vec<String> = listed.iter().filter(is_leaving).cloned().collect();
+    take_places(folders, &arriving, &leaving)
+}
