@@ -1,6 +1,6 @@
 //! Checkpoints: what they count, when they are created, how long they are kept, and that a session is restored to one.
 
 mod counts;
-mod kills;
+pub(crate) mod kills;
 mod retention;
 mod stories;

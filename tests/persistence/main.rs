@@ -8,6 +8,7 @@ mod files_killed;
 mod files_lazy;
 mod git;
 mod laws;
+mod recovery;
 mod state;
 mod tasks;
 mod validation;

@@ -1,6 +1,7 @@
 //! The binary: what its verbs print, what they exit with, and that they write nothing into what they read.
 
 mod budget;
+mod checkpoints;
 mod claude_code;
 mod conversation;
 mod copies;

@@ -70,14 +70,13 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
             history.get(id)?
         }
     };
+    let (session, _) = open_without_host(&Store::open(&root)?, id)?;
     if !output.json() {
         let position = checkpoint.position;
         output
             .line(format_args!("goes back from position {end} to {}, position {position}", checkpoint.id))?;
         output.line(format_args!("    there: {}", held(checkpoint)))?;
     }
-    drop(log);
-    let (session, _) = open_without_host(&Store::open(&root)?, id)?;
     let options = RestoreOptions {
         by: asked.by.to_owned(),
         reason: asked.reason.to_owned(),

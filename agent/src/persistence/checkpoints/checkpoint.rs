@@ -97,7 +97,7 @@ pub struct CheckpointManifest {
     pub total_tasks: u64,
     /// Number of tasks that were completed.
     pub completed_tasks: u64,
-    /// Tasks that were being worked on, those first that were started first.
+    /// Tasks that were being worked on, in ascending order of their ids.
     pub active_tasks: Vec<TaskId>,
     /// Number of changes of files that counted, as far as captures could be compared.
     pub file_modifications_count: u64,

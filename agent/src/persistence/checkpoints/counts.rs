@@ -71,8 +71,8 @@ fn count_tasks(state: &State, manifest: &mut CheckpointManifest) -> Result<()> {
     manifest.total_tasks = tasks.len() as u64;
     manifest.completed_tasks = tasks.iter().filter(|one| one.status == TaskStatus::Completed).count() as u64;
     tasks.retain(|task| task.status == TaskStatus::InProgress);
-    tasks.sort_by_key(|task| (task.status_at, task.number));
     manifest.active_tasks = tasks.into_iter().map(|task| task.id).collect();
+    manifest.active_tasks.sort();
     manifest.dependencies = items::<Resolutions>(state)?.last().map(dependencies).unwrap_or_default();
     Ok(())
 }
@@ -131,7 +131,10 @@ impl Counting<'_> {
         } else if let Some(TaskStatusChanged { task_id, new_status, .. }) = event.read()? {
             manifest.active_tasks.retain(|other| *other != task_id);
             match new_status {
-                TaskStatus::InProgress => manifest.active_tasks.push(task_id),
+                TaskStatus::InProgress => {
+                    let place = manifest.active_tasks.partition_point(|other| *other < task_id);
+                    manifest.active_tasks.insert(place, task_id);
+                }
                 // No task leaves this state.
                 TaskStatus::Completed => manifest.completed_tasks += 1,
                 _ => {}

@@ -1,6 +1,6 @@
 //! What a crash left.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use foldlog::audit::{LogReader, RecordedContent};
@@ -9,8 +9,8 @@ use foldlog::{OperationId, SequenceNumber, SessionTypes};
 use serde::{Deserialize, Serialize};
 
 use super::recovering::CrashRecoveryManager;
-use crate::persistence::error::Result;
-use crate::persistence::{RecoveryAction, RecoveryActions};
+use crate::persistence::error::{DamagedFile, Error, Result};
+use crate::persistence::{RecoveryAction, RecoveryActions, Tree, TreeLimits};
 
 /// Holds what a crash left of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ impl CrashState {
 impl CrashRecoveryManager {
     /// Looks for what a crash left: in the log and in the report of opening it, among restores that were begun, processes
     /// that were recorded as observations of a [`ProcessIdentity`], folders of sessions that were about to be made or deleted,
-    /// the writer's lock, and what the host's [sources](CrashRecoveryManager::with_source) find. Returns `None` if there is
+    /// the writer's lock, the [tree](CrashRecoveryManager::with_tree) of files, and what the host's [sources](CrashRecoveryManager::with_source) find. Returns `None` if there is
     /// nothing. Writes nothing.
     ///
     /// # Errors
@@ -140,6 +140,9 @@ impl CrashRecoveryManager {
             if file.symlink_metadata().is_ok() {
                 state.incomplete_writes.push(IncompleteWrite::Leftover { file });
             }
+        }
+        if let Some(tree) = &self.tree {
+            look_at_tree(tree, &mut state)?;
         }
         for source in &self.sources {
             source(&mut state)?;
@@ -175,6 +178,34 @@ impl CrashRecoveryManager {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Looks at a tree of files: which are not what its manifest says, and what a killed writer left.
+fn look_at_tree(dir: &Path, state: &mut CrashState) -> Result<()> {
+    let corrupted = |dir: &Path, file: DamagedFile| CorruptedFile {
+        file: dir.join(&file.path),
+        reason: file.to_string(),
+    };
+    let tree = match Tree::open(dir, TreeLimits::default()) {
+        Ok(tree) => tree,
+        Err(Error::NoTree { .. }) => return Ok(()),
+        Err(Error::Damaged { dir, files }) => {
+            state.corrupted_files.extend(files.into_iter().map(|file| corrupted(&dir, file)));
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    if tree.is_unfinished() {
+        let dir = foldlog::escape::path(tree.dir());
+        let what = format!("the tree in {dir} is whole, but not all of its files have their names yet");
+        state.incomplete_writes.push(IncompleteWrite::Other { what });
+    }
+    let leftovers = tree.leftovers()?.into_iter();
+    let leftovers = leftovers.map(|path| IncompleteWrite::Leftover { file: tree.dir().join(path) });
+    state.incomplete_writes.extend(leftovers);
+    let damage = tree.damage()?.into_iter();
+    state.corrupted_files.extend(damage.map(|file| corrupted(tree.dir(), file)));
+    Ok(())
 }
 
 /// Looks at what opening the log reported, and at what its records say.

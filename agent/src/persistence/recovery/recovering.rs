@@ -1,6 +1,7 @@
 //! Recovers a session by the strategy that somebody names.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
@@ -33,6 +34,7 @@ pub struct CrashRecoveryManager {
     storage: Option<Arc<dyn Storage>>,
     pub(super) stores: WorkspaceStores,
     resources: Option<ResourceRegistry>,
+    pub(super) tree: Option<PathBuf>,
     pub(super) sources: Vec<Source>,
 }
 
@@ -63,8 +65,9 @@ impl CrashRecoveryManager {
     /// Makes a manager for a session of a store.
     pub fn new(store: Store, session: Uuid) -> CrashRecoveryManager {
         let stores = WorkspaceStores::beside(&store.session_dir(session));
-        let (types, storage, resources, sources) = (None, None, None, Vec::new());
-        CrashRecoveryManager { store, session, types, storage, stores, resources, sources }
+        let (types, storage, resources, tree) = (None, None, None, None);
+        let sources = Vec::new();
+        CrashRecoveryManager { store, session, types, storage, stores, resources, tree, sources }
     }
 
     /// Gives the types of the session's host. Without them, events of the host's own stay as they are.
@@ -90,6 +93,13 @@ impl CrashRecoveryManager {
     #[must_use]
     pub fn with_resources(self, resources: ResourceRegistry) -> CrashRecoveryManager {
         CrashRecoveryManager { resources: Some(resources), ..self }
+    }
+
+    /// Looks for damage and leftovers in the tree of files of a session too: a session's folder of an `.aca`, or a folder with
+    /// an `.aca` that holds one session.
+    #[must_use]
+    pub fn with_tree(self, dir: impl Into<PathBuf>) -> CrashRecoveryManager {
+        CrashRecoveryManager { tree: Some(dir.into()), ..self }
     }
 
     /// Adds somewhere to look for what a crash left, such as the host's own files.

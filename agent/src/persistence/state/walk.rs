@@ -105,7 +105,7 @@ struct Walk<'a, V> {
     /// Records that count, in ascending ranges, those that are behind the walk left out.
     live: std::iter::Peekable<std::vec::IntoIter<RangeInclusive<SequenceNumber>>>,
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
-    /// The context, as it was after each record that changed it.
+    /// The context, as it was after each record that changed it, rollbacks among them.
     contexts: Vec<(SequenceNumber, Arc<Context>)>,
     begun: BTreeMap<SequenceNumber, Begun>,
     messages: BTreeMap<SequenceNumber, Vec<(String, ConversationMessage)>>,
@@ -151,9 +151,9 @@ impl<V: Visitor> Walk<'_, V> {
             _ => {}
         }
         if let Some(to) = self.rollbacks.get(&sequence) {
-            while self.contexts.last().is_some_and(|(changed, _)| changed > to) {
-                self.contexts.pop();
-            }
+            // What a rollback abandons stays in the list: a later one may go back to it.
+            let context = self.context_at(*to);
+            self.contexts.push((sequence, context));
         }
         let mut of_each: Vec<(String, Vec<ConversationMessage>)> = Vec::new();
         for (evaluation, message) in self.messages.remove(&sequence).into_iter().flatten() {
@@ -170,6 +170,13 @@ impl<V: Visitor> Walk<'_, V> {
 
     fn context(&self) -> Arc<Context> {
         self.contexts.last().map(|(_, context)| Arc::clone(context)).unwrap_or_default()
+    }
+
+    /// Returns the context as it was behind a record.
+    fn context_at(&self, position: SequenceNumber) -> Arc<Context> {
+        let before = self.contexts.partition_point(|(changed, _)| *changed <= position);
+        let last = before.checked_sub(1).and_then(|last| self.contexts.get(last));
+        last.map(|(_, context)| Arc::clone(context)).unwrap_or_default()
     }
 
     fn change(&mut self, sequence: SequenceNumber, change: impl FnOnce(&mut Context)) {

@@ -1,0 +1,352 @@
+//! What a crash leaves, and the four ways out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use foldlog::log::SegmentSizes;
+use foldlog::process::ProcessIdentity;
+use foldlog::{Session, Store, StoreOptions};
+use foldlog_agent::persistence::{
+    CheckpointId, CheckpointManager, CrashRecoveryManager, CrashState, Error, IncompleteWrite, NewTask,
+    OrphanedResource, RecoveryAction, RecoveryActions, RecoveryStrategy, SessionState, TaskTreeState,
+    WorkspaceStores,
+};
+use foldlog_agent::persistence::{StateCompression, TreeContents, export_tree};
+use foldlog_agent::persistence::{TaskStatus::*, open_without_host};
+
+use crate::agent::{self, Agent};
+use crate::checkpoints::kills::{copy, frames};
+use crate::{change, create, task, types};
+
+/// The time at which somebody looks.
+macro_rules! now {
+    () => {
+        serde_json::from_str("\"2026-01-02T03:00:00Z\"").unwrap()
+    };
+}
+
+fn detect(session: &Session) -> Option<CrashState> {
+    let (store, id) = (session.store(), session.id());
+    CrashRecoveryManager::new(store, id).detect_crash_state(now!()).unwrap()
+}
+
+/// All files beneath a folder.
+fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut next = vec![root.to_owned()];
+    while let Some(folder) = next.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                next.push(path);
+            } else {
+                found.insert(path.to_str().unwrap().to_owned(), fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// A session in small segments: three tasks, a checkpoint behind each of the first two.
+fn session_in(store: &Store) -> Session {
+    let session = store.create(&types()).unwrap();
+    let manager = CheckpointManager::new(session.clone());
+    let long = |name: &str| NewTask { description: "x".repeat(3_000), ..task(name) };
+    create(&session, long("a")).unwrap();
+    manager.create(None).unwrap();
+    create(&session, long("b")).unwrap();
+    change(&session, "a", (Pending, InProgress)).unwrap();
+    manager.create(Some("halfway")).unwrap();
+    change(&session, "a", (InProgress, Completed)).unwrap();
+    create(&session, long("c").requires(crate::id("b"))).unwrap();
+    session
+}
+
+fn small(root: &Path) -> Store {
+    let segments = SegmentSizes { first_bytes: 1 << 10, max_bytes: 1 << 10, ahead_bytes_min: 1 << 10 };
+    Store::open_with(root, StoreOptions { segments, ..StoreOptions::default() }).unwrap()
+}
+
+#[test]
+fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let session = session_in(&store);
+    // One that is open is in use, and nobody can say what it leaves.
+    let manager = CrashRecoveryManager::new(store.clone(), session.id());
+    let error = manager.detect_crash_state(now!()).unwrap_err();
+    assert!(matches!(error, Error::Engine(foldlog::Error::Locked { .. })), "{error}");
+    session.clone().close().unwrap();
+    assert_eq!(detect(&session), None);
+
+    // A writer that did not close it.
+    let killed = folder.path().join("killed");
+    let again = store.open_session(session.id(), &types()).unwrap();
+    create(&again, task("d")).unwrap();
+    copy(again.dir(), &killed.join("sessions").join(session.id().to_string()));
+    again.close().unwrap();
+    let left = Store::open(&killed).unwrap();
+    let left = CrashRecoveryManager::new(left, session.id());
+    let found = left.detect_crash_state(now!()).unwrap().unwrap();
+    assert!(matches!(found.incomplete_writes[..], [IncompleteWrite::NotClosed { .. }]), "{found:?}");
+    assert!(found.corrupted_files.is_empty() && found.orphaned_resources.is_empty());
+    assert_eq!(serde_json::to_value(found.detected_at).unwrap(), "2026-01-02T03:00:00Z");
+
+    // A restore that was begun, a folder of a deletion, and a process that was recorded.
+    let again = store.open_session(session.id(), &types()).unwrap();
+    let restore = RecoveryAction {
+        action: RecoveryAction::RESTORE.to_owned(),
+        by: "ada".to_owned(),
+        reason: "it went wrong".to_owned(),
+        subject: Some("checkpoint_001".to_owned()),
+        lost: Vec::new(),
+    };
+    again.dispatch(restore.clone()).unwrap();
+    let mut sleeper = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    let identity = ProcessIdentity::of(sleeper.id());
+    again.observe("builder.started", || identity.clone()).unwrap();
+    again.close().unwrap();
+    let deleted = folder.path().join("sessions").join(format!(".deleted-{}", session.id()));
+    fs::create_dir(&deleted).unwrap();
+    let found = detect(&session).unwrap();
+    let [IncompleteWrite::Restore { subject, .. }, IncompleteWrite::Leftover { file }] =
+        &found.incomplete_writes[..]
+    else {
+        panic!("{found:?}")
+    };
+    assert_eq!((subject.as_str(), file), ("checkpoint_001", &deleted));
+    let [OrphanedResource::Process { name, process }] = &found.orphaned_resources[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!((name.as_str(), Some(process)), ("builder.started", identity.as_ref()));
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    fs::remove_dir(&deleted).unwrap();
+    let again = store.open_session(session.id(), &types()).unwrap();
+    again.dispatch(RecoveryAction { action: RecoveryAction::RESTORED.to_owned(), ..restore }).unwrap();
+    again.close().unwrap();
+    assert_eq!(detect(&session), None, "all of it is over");
+    let manager = manager.with_source(|state| {
+        state.incomplete_writes.push(IncompleteWrite::Other { what: "a temporary file".to_owned() });
+        Ok(())
+    });
+    assert_eq!(manager.detect_crash_state(now!()).unwrap().unwrap().incomplete_writes.len(), 1);
+}
+
+#[test]
+fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let session = session_in(&store);
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let manager = CrashRecoveryManager::new(store.clone(), id);
+    let before = files(folder.path());
+    let outlooks = manager.plan_all().unwrap();
+    assert_eq!(files(folder.path()), before, "telling writes nothing");
+    let told: Vec<_> = outlooks
+        .iter()
+        .map(|one| {
+            (one.strategy.to_string(), one.tasks, one.completed_tasks, one.lost_updates, one.new_session)
+        })
+        .collect();
+    let of = |name: &str, tasks, completed, lost, new| (name.to_owned(), tasks, completed, lost, new);
+    assert_eq!(
+        told,
+        [
+            of("latest", 2, 0, 2, false),
+            of("checkpoint:1", 1, 0, 4, false),
+            of("checkpoint:2", 2, 0, 2, false),
+            of("updates", 3, 1, 0, true),
+            of("partial", 3, 1, 0, true),
+        ]
+    );
+    assert!(outlooks.iter().all(|one| one.impossible.is_none()));
+    for outlook in outlooks {
+        // Each strategy begins with what the crash left.
+        let root = folder.path().join(format!("of-{}", outlook.strategy));
+        copy(&dir, &root.join("sessions").join(id.to_string()));
+        let store = Store::open(&root).unwrap();
+        let manager = CrashRecoveryManager::new(store.clone(), id);
+        let recovered = manager.recover(outlook.strategy, &store, "ada", "the machine died").unwrap();
+        assert_eq!(recovered.outlook, manager_outlook(&outlook, &recovered.outlook.lost));
+        assert_eq!(recovered.session == id, !outlook.new_session);
+        assert!(recovered.differences.is_empty(), "{recovered:?}");
+        let (session, _) = open_without_host(&store, recovered.session).unwrap();
+        let tree = TaskTreeState::of(&session).unwrap();
+        assert_eq!(
+            (tree.tasks.len() as u64, tree.count(Completed)),
+            (outlook.tasks, outlook.completed_tasks)
+        );
+        let last = session.log::<RecoveryActions>().unwrap().tail(1).unwrap().remove(0);
+        assert_eq!((last.by.as_str(), last.reason.as_str()), ("ada", "the machine died"));
+        let end = session.position().unwrap();
+        session.close().unwrap();
+        let log = foldlog::audit::LogReader::open(store.session_dir(recovered.session)).unwrap();
+        let state = SessionState::at(&log, end, &WorkspaceStores::none()).unwrap();
+        let is_partial = outlook.strategy == RecoveryStrategy::PartialRecovery;
+        assert_eq!(state.configuration.requires_validation, is_partial);
+    }
+    let missing = RecoveryStrategy::SpecificCheckpoint(CheckpointId(7));
+    let outlook = manager.plan(missing).unwrap();
+    assert!(outlook.impossible.unwrap().contains("no checkpoint_007"));
+    let error = manager.recover(missing, &store, "ada", "x").unwrap_err();
+    assert!(matches!(error, Error::Impossible { .. }), "{error}");
+    assert_eq!(
+        files(&dir),
+        before.into_iter().filter(|(path, _)| path.starts_with(dir.to_str().unwrap())).collect()
+    );
+}
+
+fn manager_outlook(
+    told: &foldlog_agent::persistence::RecoveryOutlook,
+    lost: &[String],
+) -> foldlog_agent::persistence::RecoveryOutlook {
+    foldlog_agent::persistence::RecoveryOutlook { lost: lost.to_vec(), ..told.clone() }
+}
+
+#[test]
+fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = small(&folder.path().join("whole"));
+    let session = session_in(&store);
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let frames = frames(&dir);
+    let segments: std::collections::BTreeSet<_> = frames.iter().map(|(file, ..)| file.clone()).collect();
+    assert!(segments.len() > 2, "{segments:?}");
+    let whole = foldlog::audit::LogReader::open(&dir).unwrap();
+    let end = whole.records_len() - 1;
+    let all = TaskTreeState::at(&whole, end).unwrap();
+    let (mut partial, mut lost) = (0, 0);
+    for segment in segments {
+        let of_segment: Vec<_> = frames.iter().filter(|(file, ..)| *file == segment).collect();
+        // In the first, a middle and the last frame.
+        for at in [0, of_segment.len() / 2, of_segment.len() - 1] {
+            let (_, begin, frame_end) = of_segment[at];
+            let root = folder.path().join("damaged");
+            let _ = fs::remove_dir_all(&root);
+            let damaged = root.join("sessions").join(id.to_string());
+            copy(&dir, &damaged);
+            let file = damaged.join(segment.file_name().unwrap());
+            let mut bytes = fs::read(&file).unwrap();
+            bytes[usize::try_from(begin + (frame_end - begin) / 2).unwrap()] ^= 0x10;
+            fs::write(&file, &bytes).unwrap();
+            let before = files(&damaged);
+            let store = Store::open(&root).unwrap();
+            let manager = CrashRecoveryManager::new(store.clone(), id);
+            let state = manager.detect_crash_state(now!()).unwrap().expect("a wrong byte is found");
+            let to = Store::open(root.join("to")).unwrap();
+            let outlook = manager.plan(RecoveryStrategy::PartialRecovery).unwrap();
+            if let Some(reason) = outlook.impossible {
+                assert!(!reason.is_empty());
+                continue;
+            }
+            let recovered =
+                manager.recover(RecoveryStrategy::PartialRecovery, &to, "ada", "a bad disk").unwrap();
+            assert_eq!(recovered.lost, outlook.lost.iter().map(|one| one.to_owned()).collect::<Vec<_>>());
+            let (session, _) = open_without_host(&to, recovered.session).unwrap();
+            let tree = TaskTreeState::of(&session).unwrap();
+            assert_eq!(tree.tasks.len() as u64, outlook.tasks);
+            // Either everything is there, or what is not is listed.
+            if tree.tasks != all.tasks {
+                assert!(!recovered.lost.is_empty(), "{segment:?} {at}: {state:?}");
+                lost += 1;
+            }
+            session.close().unwrap();
+            let log = foldlog::audit::LogReader::open(to.session_dir(recovered.session)).unwrap();
+            let configuration = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none())
+                .unwrap()
+                .configuration;
+            assert!(configuration.requires_validation && configuration.validation_reason.is_some());
+            if !state.corrupted_files.is_empty() {
+                for strategy in
+                    [RecoveryStrategy::LatestCheckpoint, RecoveryStrategy::IncrementalReconstruction]
+                {
+                    assert!(manager.plan(strategy).unwrap().impossible.is_some(), "{strategy}");
+                }
+            }
+            assert_eq!(files(&damaged), before, "the damaged session is read only");
+            partial += 1;
+        }
+    }
+    assert!(partial > 4 && lost > 1, "{partial} {lost}");
+}
+
+#[test]
+fn a_conversation_is_made_again_of_updates_and_a_checkpoint_brings_a_workspace_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (id, dir) = {
+        let agent = Agent::begin(folder.path());
+        let manager =
+            CheckpointManager::new(agent.session.clone()).with_resources(agent.runner().state().clone());
+        agent.start("a");
+        agent.converse("talk", "one.txt");
+        manager.create(None).unwrap();
+        agent.write("one.txt", Some("spoiled"), false);
+        agent.finish("a");
+        let found = (agent.session.id(), agent.session.dir().to_owned());
+        agent.session.clone().close().unwrap();
+        found
+    };
+    let (store, _) = agent::open_store(folder.path());
+    let files = foldlog::filesystem::HostFilesystem::open(
+        folder.path().join("workspace"),
+        dir.join("files"),
+        foldlog::filesystem::HostFilesystemOptions::default(),
+    )
+    .unwrap();
+    let resources =
+        foldlog::ResourceRegistry::builder().filesystem(std::sync::Arc::new(files)).build().unwrap();
+    let manager =
+        CrashRecoveryManager::new(store.clone(), id).with_resources(resources).with_types(agent::types());
+    let updates = manager.plan(RecoveryStrategy::IncrementalReconstruction).unwrap();
+    let again =
+        manager.recover(RecoveryStrategy::IncrementalReconstruction, &store, "ada", "to compare").unwrap();
+    assert!(again.differences.is_empty(), "{again:?}");
+    assert!(again.lost[0].contains("changes of files"), "{again:?}");
+    let log = foldlog::audit::LogReader::open(store.session_dir(again.session)).unwrap();
+    let state = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none()).unwrap();
+    assert_eq!(state.claude_context.conversation_history.messages_len(), updates.messages);
+    assert!(updates.messages > 3 && updates.lost_updates == 2, "{updates:?}");
+
+    let latest = manager.plan(RecoveryStrategy::LatestCheckpoint).unwrap();
+    assert_eq!((latest.tasks, latest.files, latest.lost_updates), (1, 1, 2));
+    manager.recover(RecoveryStrategy::LatestCheckpoint, &store, "ada", "it was spoiled").unwrap();
+    let text = fs::read_to_string(folder.path().join("workspace/one.txt")).unwrap();
+    assert_eq!(text, "by the model");
+}
+
+#[test]
+fn damage_and_leftovers_of_a_tree_of_files_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let session = session_in(&store);
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let log = foldlog::audit::LogReader::open(&dir).unwrap();
+    let state = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none()).unwrap();
+    let root = folder.path().join("workspace");
+    fs::create_dir(&root).unwrap();
+    let manager = CrashRecoveryManager::new(store, id).with_tree(&root);
+    assert_eq!(manager.detect_crash_state(now!()).unwrap(), None, "no tree is no damage");
+    export_tree(&TreeContents::new(&state), &root, &StateCompression::default()).unwrap();
+    assert_eq!(manager.detect_crash_state(now!()).unwrap(), None);
+
+    let tree = root.join(".aca/sessions").join(id.to_string());
+    let tasks = tree.join("state/task_tree.json");
+    let sound = fs::read(&tasks).unwrap();
+    let mut wrong = sound.clone();
+    wrong[10] ^= 1;
+    fs::write(&tasks, wrong).unwrap();
+    let leftover = tree.join("state/task_tree.json.new");
+    fs::write(&leftover, "half").unwrap();
+    let found = manager.detect_crash_state(now!()).unwrap().unwrap();
+    assert_eq!(found.incomplete_writes, [IncompleteWrite::Leftover { file: leftover.clone() }]);
+    let [damaged] = &found.corrupted_files[..] else { panic!("{found:?}") };
+    assert_eq!(damaged.file, tasks);
+    fs::write(&tasks, sound).unwrap();
+    fs::remove_file(leftover).unwrap();
+    assert_eq!(manager.detect_crash_state(now!()).unwrap(), None);
+}
