@@ -25,9 +25,9 @@ use foldlog::SessionTypesBuilder;
 pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
 pub use files::{
-    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedTree,
-    LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits, TreeManifest,
-    export_tree, import_tree,
+    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedSession,
+    ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits,
+    TreeManifest, export_session, export_tree, import_session, import_tree,
 };
 pub use state::*;
 pub use tasks::*;

@@ -253,7 +253,7 @@ impl Folder {
 pub(super) struct FileTrace {
     file: (u64, u64),
     len: u64,
-    changed: (i64, i64),
+    changed: (i64, u64),
 }
 
 fn name_of(kind: FileType) -> &'static str {
