@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::verbs;
-use crate::verbs::export::Format;
+use crate::verbs::export::{Compress, Format, Target};
 use crate::verbs::settle::Settled;
 use crate::verbs::tail::Start;
 use crate::verbs::transcript;
@@ -492,6 +492,12 @@ enum Verb {
         /// The folder that the files of a transcript are written into. No file that is there is changed.
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// The folder whose `.aca` the files of the format aca are written into: of those that are there, those that changed.
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
+        /// What files of the format aca of 4 KiB and more are compressed by [default: none].
+        #[arg(long, value_name = "CODEC")]
+        compress: Option<Compress>,
     },
     /// Print a script that completes the verbs and options in a shell.
     Completions {
@@ -536,6 +542,17 @@ enum ImportVerb {
         /// The files.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+    /// Import the tree of a session, which `foldlog export --format aca` wrote.
+    ///
+    /// Every file is compared with the tree's manifest first. The new session has another id; what else differs from what was
+    /// exported is named.
+    Aca {
+        /// The session's folder in a tree, or a folder with an `.aca` that holds one session.
+        dir: PathBuf,
         /// The store's folder; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
@@ -626,6 +643,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Import(ImportVerb::ClaudeCode { files, store }) => {
             verbs::import::claude_code(&files, &store, output)
         }
+        Verb::Import(ImportVerb::Aca { dir, store }) => verbs::import::aca(&dir, &store, output),
         Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
         Verb::Run(asked) => verbs::run::run(&asked, output),
         Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
@@ -688,8 +706,8 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             verbs::settle::run(&session, &decided, output)
         }
         Verb::Salvage { session, to } => verbs::salvage::run(&session, &to, output),
-        Verb::Export { session, at, format, out } => {
-            verbs::export::run(&session, at, format, out.as_deref(), output)
+        Verb::Export { session, at, format, out, to, compress } => {
+            verbs::export::run(&session, at, format, &Target { out, to, compress }, output)
         }
         Verb::Completions { shell } => {
             // Built in memory first: the generator panics where it cannot write.

@@ -75,9 +75,21 @@ pub enum Failure {
         /// Command that resumes it, in backquotes, and what else that needs.
         again: String,
     },
+    /// A tree of files could not be written or read, or is damaged.
+    #[error(transparent)]
+    Tree(foldlog_agent::persistence::Error),
     /// The demo's child process could not be run.
     #[error("the demo's child process cannot be run: {0}")]
     Child(io::Error),
+}
+
+impl From<foldlog_agent::persistence::Error> for Failure {
+    fn from(error: foldlog_agent::persistence::Error) -> Failure {
+        match error {
+            foldlog_agent::persistence::Error::Engine(error) => Failure::Engine(error),
+            error => Failure::Tree(error),
+        }
+    }
 }
 
 impl From<filesystem::Error> for Failure {
@@ -126,6 +138,7 @@ impl Failure {
             Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
             }
+            Failure::Tree(foldlog_agent::persistence::Error::Damaged { .. }) => DOES_NOT_HOLD,
             failure if failure.is_closed_pipe() => HOLDS,
             _ => UNUSABLE,
         }
@@ -144,6 +157,10 @@ impl Failure {
                  `foldlog salvage SESSION --to STORE`"
             }
             Failure::File { .. } => "check the path and its permissions",
+            Failure::Tree(foldlog_agent::persistence::Error::Damaged { .. }) => {
+                "nothing was changed; export the session again, or take the tree from a copy"
+            }
+            Failure::Tree(_) => "check the folder and its permissions",
             Failure::Malformed { .. } => "nothing was imported; correct the file and import again",
             Failure::Child(_) => "run the demo where processes can be started",
         };

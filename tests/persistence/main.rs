@@ -6,6 +6,7 @@ mod compression;
 mod files;
 mod files_killed;
 mod files_lazy;
+mod files_session;
 mod git;
 mod laws;
 mod recovery;

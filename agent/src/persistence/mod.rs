@@ -32,9 +32,9 @@ pub use checkpoints::*;
 pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
 pub use files::{
-    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedTree,
-    LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits, TreeManifest,
-    export_tree, import_tree,
+    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedSession,
+    ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits,
+    TreeManifest, export_session, export_tree, import_session, import_tree,
 };
 pub use recovery::*;
 pub use state::*;

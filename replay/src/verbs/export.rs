@@ -1,10 +1,14 @@
 //! `foldlog export`: a session's slices or records for other tools.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use foldlog::{Policy, SequenceNumber, Store};
+use foldlog_agent::persistence::{
+    CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session,
+};
+use serde::Serialize;
 
 use super::show::Timeline;
 use crate::failure::{Failure, HOLDS, Result};
@@ -21,13 +25,50 @@ pub enum Format {
     Jsonl,
     /// The files of an imported transcript of Claude Code, as they were.
     ClaudeCode,
+    /// All that the session is, as a tree of JSON files in `.aca/sessions/ID`, which `foldlog import aca` reads.
+    Aca,
+}
+
+/// Says what files of a tree are compressed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Compress {
+    /// Zstandard.
+    Zstd,
+    /// gzip.
+    Gzip,
+    /// LZ4.
+    Lz4,
+    /// Nothing: every file can be read as it is.
+    None,
+}
+
+/// Says where the files of an export go.
+#[derive(Debug, Clone, Default)]
+pub struct Target {
+    /// Folder for the files of a transcript.
+    pub out: Option<PathBuf>,
+    /// Folder for the `.aca` of a tree.
+    pub to: Option<PathBuf>,
+    /// What the files of a tree are compressed by.
+    pub compress: Option<Compress>,
+}
+
+#[derive(Debug, Serialize)]
+struct TreeDocument {
+    dir: PathBuf,
+    position: SequenceNumber,
+    files: u64,
+    written: u64,
+    written_bytes: u64,
+    removed: u64,
+    foreign: Vec<String>,
 }
 
 /// Prints the session as of position `at`, or of the last one. Snapshot JSON holds STATE and LOG slices; CACHE slices can be
 /// computed again, and are left out. Children are those in the store of the session.
 ///
 /// The files of a transcript are written into the folder `out`, byte for byte. Without a folder the lines of a transcript
-/// without sub-agents are printed, escaped.
+/// without sub-agents are printed, escaped. A tree is written into the folder's `.aca`; it says what was written.
 ///
 /// # Errors
 ///
@@ -39,14 +80,19 @@ pub fn run(
     session: &Path,
     at: Option<SequenceNumber>,
     format: Format,
-    out: Option<&Path>,
+    target: &Target,
     output: &mut Output<'_>,
 ) -> Result<u8> {
-    if format == Format::ClaudeCode {
-        return transcript(session, at, out, output);
-    }
-    if out.is_some() {
+    if target.out.is_some() && format != Format::ClaudeCode {
         return Err(Failure::usage("--out is of the format claude-code only", "leave it out"));
+    }
+    if (target.to.is_some() || target.compress.is_some()) && format != Format::Aca {
+        return Err(Failure::usage("--to and --compress are of the format aca only", "leave them out"));
+    }
+    match format {
+        Format::ClaudeCode => return transcript(session, at, target.out.as_deref(), output),
+        Format::Aca => return tree(session, at, target, output),
+        Format::SnapshotJson | Format::Jsonl => {}
     }
     let reader = match format {
         Format::Jsonl => open_outline(session, output)?,
@@ -67,6 +113,40 @@ pub fn run(
             written(reader.write_export(at, &policies, children, &mut *output.stdout))?;
             writeln!(output.stdout)?;
         }
+    }
+    Ok(HOLDS)
+}
+
+/// Writes the session's tree into the `.aca` of a folder.
+fn tree(session: &Path, at: Option<SequenceNumber>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
+    let Some(to) = &target.to else {
+        let next = "name the folder that `.aca` is to be in: `--to DIR`";
+        return Err(Failure::usage("the format aca writes files", next));
+    };
+    let algorithm = match target.compress.unwrap_or(Compress::None) {
+        Compress::Zstd => CompressionAlgorithm::Zstd,
+        Compress::Gzip => CompressionAlgorithm::Gzip,
+        Compress::Lz4 => CompressionAlgorithm::Lz4,
+        Compress::None => CompressionAlgorithm::None,
+    };
+    let reader = open_session(session, output)?;
+    let at = position(&reader, at)?;
+    std::fs::create_dir_all(to).map_err(|source| Failure::File { path: to.clone(), source })?;
+    let stores = WorkspaceStores::beside(session);
+    let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
+    if output.json() {
+        let ExportReport { dir, files, written, written_bytes, removed, foreign, .. } = report;
+        output.value(&TreeDocument { dir, position: at, files, written, written_bytes, removed, foreign })?;
+        return Ok(HOLDS);
+    }
+    let (files, written) = (counted(report.files, "file"), report.written);
+    output.line(format_args!("position {at} in {}", foldlog::escape::path(&report.dir)))?;
+    output.line(format_args!(
+        "{files}: {written} written ({} bytes), {} removed",
+        report.written_bytes, report.removed
+    ))?;
+    for path in &report.foreign {
+        output.line(format_args!("not of the tree, left alone: {}", foldlog::escape::text(path)))?;
     }
     Ok(HOLDS)
 }

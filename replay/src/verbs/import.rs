@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use foldlog::Store;
+use foldlog::{SessionOptions, SessionTypes, Store};
+use foldlog_agent::persistence::{
+    ImportedSession, StateComponent, TreeLimits, declare, import_session, import_tree,
+};
 use serde::Serialize;
 
 use crate::failure::{HOLDS, Result};
@@ -120,6 +123,51 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     let more: usize = shown.values().map(|count| count.saturating_sub(SHOWN_MAX)).sum();
     if more > 0 {
         output.line(format_args!("and {more} more, which --json lists"))?;
+    }
+    Ok(HOLDS)
+}
+
+#[derive(Debug, Serialize)]
+struct TreeDocument {
+    session: String,
+    dir: PathBuf,
+    exported_session: String,
+    tasks: u64,
+    messages: u64,
+    differing: Vec<StateComponent>,
+}
+
+/// Imports the tree of a session, which `foldlog export --format aca` wrote, as a session of the store at `store`.
+///
+/// # Errors
+///
+/// - [`Failure::Tree`](crate::Failure::Tree) if the tree is damaged, or there is none; nothing is imported then.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
+pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;
+    // Read first, so that no store is made for a tree that cannot be.
+    import_tree(dir, TreeLimits::default())?;
+    let store = Store::open(store)?;
+    let imported = import_session(dir, &store, &types, SessionOptions::default(), TreeLimits::default())?;
+    let ImportedSession { session, exported, differing } = imported;
+    let document = TreeDocument {
+        session: session.id().to_string(),
+        dir: session.dir().to_owned(),
+        exported_session: exported.session_id.to_string(),
+        tasks: exported.task_tree.tasks.len() as u64,
+        messages: exported.claude_context.conversation_history.messages_len(),
+        differing,
+    };
+    session.close()?;
+    if output.json() {
+        output.value(&document)?;
+        return Ok(HOLDS);
+    }
+    let TreeDocument { session, exported_session, tasks, messages, differing, .. } = document;
+    output.line(format_args!("session {session}, of {exported_session}"))?;
+    output.line(format_args!("{}, {}", counted(tasks, "task"), counted(messages, "message")))?;
+    for part in differing {
+        output.line(format_args!("differs from what was exported: {}", part.name()))?;
     }
     Ok(HOLDS)
 }

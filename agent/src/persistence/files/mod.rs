@@ -31,6 +31,7 @@
 //! | `folder` | folders, beneath a handle |
 //! | `tree` | reading |
 //! | `writing` | writing |
+//! | `session` | [`export_session`], [`import_session`]: from a log, and to a log |
 //! | `atomic` | [`AtomicPersistence`]: parts one by one |
 //! | `lazy` | [`LazyStateManager`]: parts once they are asked for |
 //!
@@ -60,6 +61,14 @@
 //! Whoever knows nothing of `.next` sees from step 3 on a tree that its manifest does not accept, until step 4.
 //! Over 32 changed files are synced by one sync of the file system.
 //!
+//! # What an import as a session brings back
+//!
+//! [`export_session`] adds what the engine [exports](foldlog::Export) of the session as the snapshot of a last checkpoint.
+//! [`import_session`] makes a session of it, host's own slices included, so that its conversations can be gone on with; and
+//! records what else the state holds as one [`StateImported`](super::StateImported), on which the new session's state goes
+//! on. What cannot be equal: the session's id; parts of a conversation that were shortened, which are whole again; and what
+//! was said after the last turn. [`ImportedSession::differing`] names each part of the state that differs.
+//!
 //! # What it does not do
 //!
 //! It keeps no older trees. It does not wait for a reader to have a look in between: who reads often takes the lock often.
@@ -72,6 +81,7 @@ mod lazy;
 mod manifest;
 mod parse;
 mod render;
+mod session;
 mod tree;
 mod writing;
 
@@ -92,6 +102,7 @@ pub use atomic::AtomicPersistence;
 pub use contents::SessionIdentity;
 pub use lazy::{AccessPattern, LazyStateManager};
 pub use manifest::{ContentDigest, ManifestFile, TreeManifest};
+pub use session::{ImportedSession, export_session, import_session};
 pub use tree::{Tree, TreeLimits};
 pub use writing::ExportReport;
 

@@ -6,7 +6,7 @@
 //!
 //! | part | comes from |
 //! |---|---|
-//! | `session_id`, `created_at` | the log's first record |
+//! | `session_id`, `created_at` | the log's first record; of an imported session, [`StateImported`] |
 //! | `last_checkpoint` | the latest [update](crate::persistence::StateUpdate) that counts |
 //! | [`SessionConfiguration`] | [`SessionConfigured`] |
 //! | [`TaskTreeState`] | the six events of tasks |
@@ -14,6 +14,8 @@
 //! | [`FileSystemState`] | captures of workspaces; [`ArtifactBuilt`], [`DependenciesResolved`], [`GitObserved`] |
 //! | [`ExecutionLogState`] | [`ExecutionLogged`], [`RecoveryAction`], changes of tasks, ends of calls, requests and replies |
 //! | [`ResourceUsageState`] | answers, ends of calls, [`PromptExecuted`](crate::events::PromptExecuted) |
+//!
+//! A session that was imported goes on from what [`StateImported`] says of its past, which comes before all that follows.
 //!
 //! # Invariants
 //!
@@ -25,6 +27,7 @@ mod configuration;
 mod execution_logs;
 mod file_system;
 mod git;
+mod imported;
 mod resource_usage;
 pub(super) mod walk;
 
@@ -53,6 +56,7 @@ pub use file_system::{
     WorkspaceSnapshot,
 };
 pub use git::{GitOperation, GitState};
+pub use imported::{ImportedStates, StateImported};
 pub use resource_usage::ResourceUsageState;
 pub use walk::WorkspaceStores;
 
@@ -127,7 +131,7 @@ impl StateComponent {
 
 /// Declares the slices and events of all parts beside tasks.
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
-    execution_logs::declare(file_system::declare(configuration::declare(types)))
+    imported::declare(execution_logs::declare(file_system::declare(configuration::declare(types))))
 }
 
 /// Reads the conversations of a log as they were at a position, in the order of their first records, those of which nothing
@@ -173,6 +177,7 @@ impl SessionState {
         walk(log, position, stores, &conversations, &mut reading)?;
         let mut state = SessionState::empty(log.opened().session, reading.first.unwrap_or_default());
         state.last_checkpoint = reading.last_update.unwrap_or(state.created_at);
+        let imported = reading.imported.take();
         let configured = slices.items::<Configurations>(&types)?;
         state.configuration = configured.last().map(|one| one.configuration.clone()).unwrap_or_default();
         state.task_tree = TaskTreeState::of_slices(&slices, &types)?;
@@ -187,6 +192,11 @@ impl SessionState {
         state.file_system.git_state = slices.items::<GitStates>(&types)?.last().map(|one| one.git.clone());
         state.execution_logs = reading.logs;
         state.execution_logs.add_interactions(&conversations);
+        if let Some((end, before)) = &imported {
+            state.created_at = before.created_at;
+            state.claude_context.follow(&before.claude_context, *end);
+            state.execution_logs.follow(&before.execution_logs, *end);
+        }
         let actions = slices.items::<RecoveryActions>(&types)?;
         state.execution_logs.recovery_actions = actions.iter().map(|one| (**one).clone()).collect();
         state.resource_usage = reading.usage;
@@ -203,6 +213,10 @@ struct Reading {
     files: FileSystemState,
     logs: ExecutionLogState,
     usage: ResourceUsageState,
+    /// Time between the records of the session that was imported, in microseconds.
+    elapsed_before_us: u64,
+    /// What was imported, and the record that says so.
+    imported: Option<(SequenceNumber, StateImported)>,
 }
 
 impl Visitor for Reading {
@@ -212,7 +226,8 @@ impl Visitor for Reading {
         usage.records += 1;
         usage.log_bytes += at.record.len();
         let elapsed = at.time.signed_duration_since(first).num_microseconds().unwrap_or_default();
-        usage.elapsed_us = usage.elapsed_us.max(u64::try_from(elapsed).unwrap_or_default());
+        let elapsed = self.elapsed_before_us.saturating_add(u64::try_from(elapsed).unwrap_or_default());
+        usage.elapsed_us = usage.elapsed_us.max(elapsed);
     }
 
     fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
@@ -251,6 +266,19 @@ impl Visitor for Reading {
 
     fn cost(&mut self, micros: u64) {
         self.usage.cost_micros += micros;
+    }
+
+    /// Goes on from what was imported, whose records are behind.
+    fn imported(&mut self, at: At<'_>, what: StateImported) {
+        self.first = Some(at.time);
+        self.elapsed_before_us = what.resource_usage.elapsed_us;
+        self.last_update = Some(what.last_checkpoint);
+        self.files.workspace_snapshot.clone_from(&what.workspace_snapshot);
+        self.files.file_modifications.clone_from(&what.file_modifications);
+        self.files.not_compared.clone_from(&what.not_compared);
+        self.logs = ExecutionLogState::default();
+        self.usage = what.resource_usage;
+        self.imported = Some((at.sequence, what));
     }
 }
 

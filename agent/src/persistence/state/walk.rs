@@ -22,6 +22,7 @@ use foldlog::{Outcome, Result, SequenceNumber};
 
 use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, LogLevel};
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
+use super::imported::StateImported;
 use crate::events::PromptExecuted;
 use crate::persistence::{TaskId, TaskStatus, TaskStatusChanged, UpdateOperation};
 
@@ -82,6 +83,8 @@ pub(crate) trait Visitor {
     fn tool_ended(&mut self, _outcome: Outcome, _elapsed_us: u64) {}
     /// Takes what an evaluation has cost, in millionths of the host's currency.
     fn cost(&mut self, _micros: u64) {}
+    /// Takes what an imported session had been through, if that counts.
+    fn imported(&mut self, _at: At<'_>, _what: StateImported) {}
 }
 
 /// What goes back with a rollback.
@@ -224,6 +227,10 @@ impl<V: Visitor> Walk<'_, V> {
             self.happened(at, task.as_ref(), Happened::Message { level, message });
         } else if let Some(executed) = event.read::<PromptExecuted>()? {
             self.visitor.cost(executed.cost_micros.unwrap_or_default());
+        } else if at.is_live
+            && let Some(what) = event.read::<StateImported>()?
+        {
+            self.visitor.imported(at, what);
         }
         Ok(())
     }
