@@ -75,21 +75,12 @@ pub enum Failure {
         /// Command that resumes it, in backquotes, and what else that needs.
         again: String,
     },
-    /// A tree of files could not be written or read, or is damaged.
+    /// A checkpoint, a recovery or a tree of files of long-running work is not as it should be.
     #[error(transparent)]
-    Tree(foldlog_agent::persistence::Error),
+    Persistence(persistence::Error),
     /// The demo's child process could not be run.
     #[error("the demo's child process cannot be run: {0}")]
     Child(io::Error),
-}
-
-impl From<foldlog_agent::persistence::Error> for Failure {
-    fn from(error: foldlog_agent::persistence::Error) -> Failure {
-        match error {
-            foldlog_agent::persistence::Error::Engine(error) => Failure::Engine(error),
-            error => Failure::Tree(error),
-        }
-    }
 }
 
 impl From<filesystem::Error> for Failure {
@@ -100,15 +91,10 @@ impl From<filesystem::Error> for Failure {
 
 impl From<persistence::Error> for Failure {
     fn from(error: persistence::Error) -> Failure {
-        let next = match error {
-            persistence::Error::Engine(error) => return Failure::Engine(error),
-            persistence::Error::CheckpointMismatch { .. } => return Failure::DoesNotHold(error.to_string()),
-            persistence::Error::NoCheckpoint
-            | persistence::Error::NoSuchCheckpoint { .. }
-            | persistence::Error::CheckpointRemoved { .. } => "`foldlog checkpoints SESSION` lists them",
-            _ => "`foldlog recover SESSION --strategies` tells what can be brought back",
-        };
-        Failure::usage(error.to_string(), next)
+        match error {
+            persistence::Error::Engine(error) => Failure::Engine(error),
+            error => Failure::Persistence(error),
+        }
     }
 }
 
@@ -138,7 +124,9 @@ impl Failure {
             Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
             }
-            Failure::Tree(foldlog_agent::persistence::Error::Damaged { .. }) => DOES_NOT_HOLD,
+            Failure::Persistence(
+                persistence::Error::Damaged { .. } | persistence::Error::CheckpointMismatch { .. },
+            ) => DOES_NOT_HOLD,
             failure if failure.is_closed_pipe() => HOLDS,
             _ => UNUSABLE,
         }
@@ -157,14 +145,27 @@ impl Failure {
                  `foldlog salvage SESSION --to STORE`"
             }
             Failure::File { .. } => "check the path and its permissions",
-            Failure::Tree(foldlog_agent::persistence::Error::Damaged { .. }) => {
-                "nothing was changed; export the session again, or take the tree from a copy"
-            }
-            Failure::Tree(_) => "check the folder and its permissions",
+            Failure::Persistence(error) => after_persistence(error),
             Failure::Malformed { .. } => "nothing was imported; correct the file and import again",
             Failure::Child(_) => "run the demo where processes can be started",
         };
         Some(next.to_owned())
+    }
+}
+
+fn after_persistence(error: &persistence::Error) -> &'static str {
+    use persistence::Error::{
+        CheckpointMismatch, CheckpointRemoved, Damaged, Impossible, NoCheckpoint, NoSuchCheckpoint,
+    };
+    match error {
+        Damaged { .. } => "nothing was changed; export the session again, or take the tree from a copy",
+        NoCheckpoint | NoSuchCheckpoint { .. } | CheckpointRemoved { .. } => {
+            "`foldlog checkpoints SESSION` lists them"
+        }
+        CheckpointMismatch { .. } | Impossible { .. } => {
+            "nothing was changed; `foldlog recover SESSION --strategies` tells what can be brought back"
+        }
+        _ => "check the folder and its permissions",
     }
 }
 

@@ -128,7 +128,6 @@ impl Reading<'_> {
         let mut stat = first;
         let mut never_shrank = true;
         for _ in 0..READ_TRIES {
-            let racy = (self.is_racy)(&stat);
             let content = match stat.kind() {
                 Kind::Link => match read_link(self.folder, self.name) {
                     Ok(target) => {
@@ -141,7 +140,7 @@ impl Reading<'_> {
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
                 Kind::File => match open_file(self.folder, self.name) {
-                    Ok(file) => self.file(file, &stat)?,
+                    Ok(file) => self.file(file, &mut stat)?,
                     Err(Errno::ENOENT) => return Ok(None),
                     Err(Errno::ELOOP) => None,
                     Err(MOUNT) => {
@@ -157,6 +156,7 @@ impl Reading<'_> {
                 after => after.map_err(|errno| self.io("look at", errno.into()))?,
             };
             if let Some(Content { blob, attributes, form }) = content.filter(|_| after == stat) {
+                let racy = (self.is_racy)(&stat);
                 return Ok(Some(Leaf { stat, attributes, form, blob, racy }));
             }
             let is_one = (after.device, after.inode, after.kind()) == (stat.device, stat.inode, Kind::File);
@@ -164,9 +164,8 @@ impl Reading<'_> {
             never_shrank &= is_one && after.len >= stat.len;
             stat = after;
         }
-        let grew = stat.len > first.len;
         if never_shrank
-            && grew
+            && stat.len > first.len
             && !sabotage::is(Breakage::GrowingFileRefused)
             && let Some(leaf) = self.prefix(first)?
         {
@@ -184,10 +183,12 @@ impl Reading<'_> {
         result.map_err(|error| self.limits.passed(&(self.path)()).unwrap_or(error))
     }
 
-    /// Reads a file into an object; `None` where it is not what it was said to be.
-    fn file(&self, file: OwnedFd, stat: &Stat) -> Result<Option<Content>> {
+    /// Reads a file into an object, and says what it was when it was opened, which may be later than it was looked at; `None`
+    /// where it is no file, or has another length when it was read.
+    fn file(&self, file: OwnedFd, stat: &mut Stat) -> Result<Option<Content>> {
         let opened = fstat(file.as_fd()).map_err(|errno| self.io("look at", errno.into()))?;
-        if Stat::from(&opened) != *stat {
+        *stat = Stat::from(&opened);
+        if stat.kind() != Kind::File {
             return Ok(None);
         }
         let attributes =
