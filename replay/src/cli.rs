@@ -76,12 +76,19 @@ The program gets none of this process's variables but PATH, HTTPS_PROXY and the 
   CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
 It sees no login of this user, reads no settings, and keeps no files: the session's folder alone resumes it.
 
+Exit codes: 0 the run gave an answer; 1 the session's log does not hold; 2 wrong usage, or no answer.
+
 With --json one object:
   session, dir    the session's id and folder
   recorded        whether the log answered, and no program ran
   text, stop      the answer, and why it ended
   requests, tool_calls, input_tokens, output_tokens, cache_read_tokens
-  cost_usd        what the session's runs cost, as far as the program said; else null";
+  cost_usd        what the session's runs cost, as far as the program said; else null
+If there is no answer, that object is:
+  session, dir    null if no session was made or opened
+  error, next     what happened, and what to do next, or null
+  phase           which part of the run failed: request, response, tool, budget, deadline or prompt_render; else null
+  exit_code";
 
 /// Describes the fields of `ledger --json`.
 const LEDGER_JSON: &str = "\
@@ -453,13 +460,15 @@ enum ImportVerb {
 /// Errors are written to `output.stderr`, with what to do next.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
     let color = if output.color { ColorChoice::Always } else { ColorChoice::Never };
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_run_as_json = asks_for_run_as_json(&arguments);
     let parsed = Arguments::command()
         .color(color)
         .try_get_matches_from(arguments)
         .and_then(|matches| <Arguments as clap::FromArgMatches>::from_arg_matches(&matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,
-        Err(error) => return not_parsed(&error, output),
+        Err(error) => return not_parsed(&error, is_run_as_json, output),
     };
     output.json = arguments.json;
     output.memory_bytes = arguments.memory;
@@ -476,20 +485,32 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     }
 }
 
+/// Returns whether arguments that cannot be parsed are those of `run --json`.
+fn asks_for_run_as_json(arguments: &[OsString]) -> bool {
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    let behind = arguments.iter().skip(1).zip(arguments);
+    let mut words = behind.filter(|(word, before)| !is_option(word) && *before != "--memory");
+    arguments.iter().any(|word| word == "--json") && words.next().is_some_and(|(verb, _)| verb == "run")
+}
+
 /// Prints what clap has to say in place of running a verb: help and version are results, anything else is wrong usage,
-/// whose message quotes what was typed and is escaped for that.
-fn not_parsed(error: &clap::Error, output: &mut Output<'_>) -> u8 {
+/// whose message quotes what was typed and is escaped for that. For `run --json` it is a result too.
+fn not_parsed(error: &clap::Error, is_run_as_json: bool, output: &mut Output<'_>) -> u8 {
     let rendered = error.render();
     let plain = rendered.to_string();
     let is_plain = plain.lines().all(|line| matches!(escape::text(line), Cow::Borrowed(_)));
     let text = match (is_plain, output.color) {
         (true, true) => rendered.ansi().to_string(),
-        (true, false) => plain,
+        (true, false) => plain.clone(),
         (false, _) => plain.lines().map(escape::text).collect::<Vec<_>>().join("\n"),
     };
     if error.use_stderr() {
         // If standard error is gone, nobody is left to be told.
         let _ = writeln!(output.stderr, "{}", text.trim_end());
+        if is_run_as_json {
+            // As above.
+            let _ = output.value(&verbs::run::Failed::of_options(&plain));
+        }
         return UNUSABLE;
     }
     match writeln!(output.stdout, "{}", text.trim_end()).map_err(Failure::from) {

@@ -65,13 +65,13 @@ pub enum Failure {
         reason: String,
     },
     /// A run of an agent gave no answer. It can be resumed.
-    #[error("{}{error}", phase_text(error))]
+    #[error("{}", run_text(error))]
     Run {
         /// What the run met.
         error: Box<foldlog_agent::Error>,
         /// Folder of the session.
         dir: PathBuf,
-        /// Command that resumes it.
+        /// Command that resumes it, in backquotes, and what else that needs.
         again: String,
     },
     /// The demo's child process could not be run.
@@ -136,24 +136,39 @@ impl Failure {
     }
 }
 
-/// Names the part of a run that failed, where the error itself does not.
-fn phase_text(error: &foldlog_agent::Error) -> String {
+/// Beginnings of texts that name themselves what failed.
+const NAMED: [&str; 5] =
+    ["spawn failed: ", "initialize failed: ", "request failed: ", "response failed: ", "stop failed: "];
+
+/// Says what a run met, after the part of it that failed, which is named once.
+fn run_text(error: &foldlog_agent::Error) -> String {
     use foldlog_agent::Error::{DeadlineExceeded, PromptEvaluation};
-    match error.phase().filter(|_| !matches!(error, PromptEvaluation { .. } | DeadlineExceeded { .. })) {
-        Some(phase) => format!("{phase} failed: "),
-        None => String::new(),
+    let text = match error {
+        // The prompt is one of foldlog's own. What the program wrote stands in lines that are marked when they are printed.
+        PromptEvaluation { reason, .. } => {
+            let lines =
+                reason.split('\n').map(|line| escape::text(line.strip_prefix(escape::MARK).unwrap_or(line)));
+            lines.collect::<Vec<_>>().join("\n")
+        }
+        error => error.to_string(),
+    };
+    let names_itself =
+        matches!(error, DeadlineExceeded { .. }) || NAMED.iter().any(|named| text.starts_with(named));
+    match error.phase().filter(|_| !names_itself) {
+        Some(phase) => format!("{phase} failed: {text}"),
+        None => text,
     }
 }
 
 fn after_run(error: &foldlog_agent::Error, dir: &Path, again: &str) -> String {
     use foldlog_agent::Error::{Engine, Suspended, ToolIdempotency};
     match error {
-        Engine(error) => next_after(error).unwrap_or_else(|| format!("resume: `{again}`")),
+        Engine(error) => next_after(error).unwrap_or_else(|| format!("resume: {again}")),
         ToolIdempotency { .. } | Suspended { .. } => format!(
-            "decide: `foldlog settle {} OPERATION failed --by WHO --reason WHY`, and resume: `{again}`",
+            "decide: `foldlog settle {} OPERATION failed --by WHO --reason WHY`, and resume: {again}",
             escape::path(dir)
         ),
-        _ => format!("resume: `{again}`"),
+        _ => format!("resume: {again}"),
     }
 }
 

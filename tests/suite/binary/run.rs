@@ -1,5 +1,7 @@
 //! `foldlog run`: a program of an agent over a workspace, killed, interrupted and resumed. A stand-in plays the program.
 
+mod words;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -69,12 +71,25 @@ impl Place {
         Binary(Some(start(command.stdin(Stdio::null()).current_dir(self.0.path()))))
     }
 
+    /// The words of a run with another value of an option that is among them.
+    fn words_with(&self, name: &str, value: &str) -> Vec<String> {
+        let mut words = self.words(&[]);
+        let at = words.iter().position(|word| word == name).unwrap();
+        value.clone_into(&mut words[at + 1]);
+        words
+    }
+
     /// Returns the folder of the only session.
     fn session(&self) -> PathBuf {
         let mut sessions = fs::read_dir(self.path("store/sessions")).unwrap();
         let session = sessions.next().unwrap().unwrap().path();
         assert!(sessions.next().is_none(), "there is more than one session");
         session
+    }
+
+    /// Returns the id of the only session.
+    fn id(&self) -> String {
+        self.session().file_name().unwrap().to_str().unwrap().to_owned()
     }
 
     fn work(&self, name: &str) -> String {
@@ -201,7 +216,7 @@ fn a_run_works_in_its_folder_and_prints_the_answer() {
 fn a_complete_run_is_answered_by_its_session_without_a_program() {
     let place = Place::new(&writing());
     ok(&place.run(&[]));
-    let id = place.session().file_name().unwrap().to_str().unwrap().to_owned();
+    let id = place.id();
     for resume in [vec!["--resume"], vec!["--resume", &id]] {
         let ran = place.run(&resume);
         assert_eq!(ok(&ran), "I wrote it.\nIt says: good morning.\n");
@@ -214,7 +229,7 @@ fn a_complete_run_is_answered_by_its_session_without_a_program() {
     // Another text goes on with the same conversation.
     fs::write(place.path("task.md"), "And now?").unwrap();
     place.play(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
-    assert_eq!(ok(&place.run(&["--resume"])), "Add a greeting.|And now?\n");
+    assert_eq!(ok(&place.run(&["--resume", &id])), "Add a greeting.|And now?\n");
     // Without `--resume`, a session of its own begins.
     let other = Uuid::new_v4().to_string();
     assert_eq!(ok(&place.run(&["--session", &other])), "And now?\n");
@@ -264,7 +279,7 @@ fn an_interrupted_run_ends_by_itself_and_says_how_it_goes_on() {
     binary.signal(Signal::SIGINT);
     let (code, stderr) = binary.ended();
     assert_eq!(code, Some(2), "{stderr}");
-    let id = place.session().file_name().unwrap().to_str().unwrap().to_owned();
+    let id = place.id();
     assert!(stderr.contains("--model 'a model'") && stderr.contains(&format!("--resume {id}`")), "{stderr}");
     assert!(!stderr.contains("STAND_IN_SCRIPT="), "a variable's value is printed: {stderr}");
     // Nothing is left to be recovered.
@@ -278,12 +293,18 @@ fn while_a_run_goes_on_another_process_is_refused() {
     let place = Place::new(&within("Write"));
     let binary = place.start(&[]);
     place.wait_for("began");
-    let id = place.session().file_name().unwrap().to_str().unwrap().to_owned();
+    let id = place.id();
     let ran = place.run(&["--resume", &id]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("next: wait for the other process"), "{}", ran.stderr);
+    let pid = binary.0.as_ref().unwrap().id();
+    let told =
+        [format!("a process works on session {id}: process {pid} on "), format!("end it by `kill {pid}`")];
+    assert!(told.iter().all(|told| ran.stderr.contains(told)), "{}", ran.stderr);
+    // Without an id too: another run beside this one is not what the user is advised to begin.
     let ran = place.run(&["--resume"]);
-    assert!(ran.stderr.contains("passed over session"), "{}", ran.stderr);
+    assert_eq!(ran.code, 2);
+    assert!(told.iter().all(|told| ran.stderr.contains(told)), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("leave out --resume"), "{}", ran.stderr);
     drop(binary);
 }
 
@@ -303,22 +324,13 @@ fn what_goes_wrong_is_named_with_what_to_do() {
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{others:?}");
         assert!(told.iter().all(|told| ran.stderr.contains(told)), "{others:?}: {}", ran.stderr);
     }
-    // Options that are given above already.
-    let given = |name: &str, value: &str| {
-        let mut words = place.words(&[]);
-        let at = words.iter().position(|word| word == name).unwrap();
-        value.clone_into(&mut words[at + 1]);
-        foldlog_following(words, || true)
-    };
     for (name, value, told) in [
         ("--workspace", &nowhere, "there is no folder"),
         ("--prompt", &nowhere, "check the path"),
         ("--program", &nowhere, "npm install -g @anthropic-ai/claude-code"),
-        ("--program", &nowhere, "request failed"),
-        ("--program", &nowhere, "--resume"),
         ("--store", &within, "is within the workspace"),
     ] {
-        let ran = given(name, value);
+        let ran = foldlog_following(place.words_with(name, value), || true);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{name}");
         assert!(ran.stderr.contains(told), "{name}: {}", ran.stderr);
     }
@@ -357,10 +369,11 @@ fn a_system_prompt_is_sent_as_it_is_and_stays_the_sessions() {
     ok(&place.run(&["--system", "Say ${nothing} in $HOME."]));
     assert!(place.starts()[0]["arguments"].to_string().contains("Say ${nothing} in $HOME."));
     fs::write(place.path("task.md"), "More.").unwrap();
-    let ran = place.run(&["--resume", "--system", "Say all."]);
+    let id = place.id();
+    let ran = place.run(&["--resume", &id, "--system", "Say all."]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("another system prompt"), "{}", ran.stderr);
-    ok(&place.run(&["--resume"]));
+    ok(&place.run(&["--resume", &id]));
     assert!(place.starts()[1]["arguments"].to_string().contains("Say ${nothing} in $HOME."));
 }
 

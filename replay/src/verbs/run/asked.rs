@@ -1,6 +1,6 @@
 //! What the command line asks of a run.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,11 +13,9 @@ use foldlog_agent::claude::{
 use foldlog_codec::escape;
 use uuid::Uuid;
 
+use super::program::Program;
+use super::tools;
 use crate::failure::{Failure, Result};
-
-/// System prompt where none is given.
-const SYSTEM: &str = "You are an agent that works in the current folder, with the tools that you are given. Do what the \
-                      user asks for, and say at the end what you did.";
 
 /// Variables of this process that the program is given beside those that any program needs, such as `PATH`.
 const PASSED: [&str; 8] = [
@@ -44,8 +42,8 @@ pub struct Asked {
     /// The agent's program.
     #[arg(long, value_enum)]
     pub adapter: Adapter,
-    /// The file with what the user says; `-` is standard input. With --resume it may be left out; a text that the session
-    /// holds already is not said again, and another one goes on with the conversation.
+    /// The file with what the user says, in UTF-8; `-` is standard input. With --resume it may be left out: a text that the
+    /// session holds already is not said again, and another one goes on with its conversation.
     #[arg(long, value_name = "FILE", required_unless_present = "resume")]
     pub prompt: Option<PathBuf>,
     /// The folder that the agent works in. A call of a tool that fails leaves no trace in it.
@@ -54,20 +52,21 @@ pub struct Asked {
     /// The store of the session; it is created if it does not exist. It must not be within the workspace.
     #[arg(long, value_name = "STORE")]
     pub store: PathBuf,
-    /// Go on with a session, by its id: by default the latest one of the store that is not complete, or else the latest.
-    #[arg(long, value_name = "SESSION", num_args = 0..=1, conflicts_with = "session")]
+    /// Go on with a session, by its id. Without an id: with the latest one of the store that is not complete and that no other
+    /// process runs; if all are complete, the latest one answers from its log, unless --prompt says something new.
+    #[arg(long, value_name = "SESSION", num_args = 0..=1, conflicts_with = "session", value_parser = id)]
     pub resume: Option<Option<Uuid>>,
     /// The id of the new session, a UUID [default: a random one].
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = new_id)]
     pub session: Option<Uuid>,
     /// The system prompt. A session that goes on keeps its own.
-    #[arg(long, value_name = "TEXT", conflicts_with = "system_file")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "system_file", allow_hyphen_values = true)]
     pub system: Option<String>,
-    /// The file with the system prompt.
+    /// The file with the system prompt, in UTF-8.
     #[arg(long, value_name = "FILE")]
     pub system_file: Option<PathBuf>,
-    /// The program's own tools that may run; no other one does, in any permission mode. Name `Bash` for any command: what a
-    /// command does outside of the workspace is not rolled back.
+    /// The program's own tools that may run, by names with commas between them; no other one does, in any permission mode.
+    /// `none` allows no tool, and `Bash` any command: what a command does outside of the workspace is not rolled back.
     #[arg(
         long = "tool",
         value_name = "NAME",
@@ -76,28 +75,30 @@ pub struct Asked {
     )]
     pub tools: Vec<String>,
     /// The model [default: claude-sonnet-4-20250514].
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// What the program asks before it runs a tool: default, acceptEdits, plan, bypassPermissions, dontAsk, auto. Nobody is
     /// there to answer, so that dontAsk refuses what is not allowed.
     #[arg(long, value_name = "MODE", default_value = "dontAsk", value_parser = permission_mode)]
     pub permission_mode: PermissionMode,
-    /// The greatest number of the model's answers in this run.
-    #[arg(long, value_name = "N")]
+    /// The greatest number of the model's answers in this run, 1 or more [default: no limit].
+    #[arg(long, value_name = "N", value_parser = answers, allow_hyphen_values = true)]
     pub max_turns: Option<u32>,
-    /// The greatest cost of this run, in US dollars.
-    #[arg(long, value_name = "USD", value_parser = dollars)]
+    /// The greatest cost of this run, in US dollars [default: no limit].
+    #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
     pub max_budget_usd: Option<f64>,
-    /// The time after which the run is interrupted: seconds, or as 90s, 10m or 2h.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// The time after which the run is interrupted: seconds, or as 90s, 10m or 2h [default: never].
+    #[arg(long, value_name = "TIME", value_parser = duration, allow_hyphen_values = true)]
     pub deadline: Option<Duration>,
-    /// The program: a name, a path, or a script for `node` whose name ends in .js.
+    /// The program: a name that is looked up in PATH, a path, or a script for `node` whose name ends in .js.
     #[arg(long, value_name = "PATH", default_value = "claude")]
     pub program: PathBuf,
-    /// A variable that the program is given: that of this process, or the value that is given here.
+    /// A variable that the program is given: that of this process, or the value that is given here, which is neither recorded
+    /// nor printed. For several variables, give it several times.
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<String>,
-    /// A pattern of paths that are not captured, as a line of a .gitignore. A rollback leaves them as they are.
+    /// A pattern of paths that are not captured, as a line of a .gitignore. A rollback leaves them as they are. For several
+    /// patterns, give it several times.
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     pub leave_out: Vec<String>,
     /// Leave out what the workspace's .gitignore files leave out.
@@ -105,8 +106,25 @@ pub struct Asked {
     pub gitignore: bool,
 }
 
+/// Reads the id of a session that goes on.
+fn id(text: &str) -> Result<Uuid, String> {
+    let next = "give a session's id, a UUID, which `foldlog sessions STORE` lists, or --resume alone";
+    Uuid::try_parse(text).map_err(|_| next.to_owned())
+}
+
+/// Reads the id of a new session.
+fn new_id(text: &str) -> Result<Uuid, String> {
+    let next = "give a UUID, such as 426a8a5e-a355-4151-82b0-2911e6b56a51, or leave it out for a random one";
+    Uuid::try_parse(text).map_err(|_| next.to_owned())
+}
+
 fn permission_mode(name: &str) -> Result<PermissionMode, String> {
     name.parse().map_err(|error: foldlog_agent::claude::Error| error.reason().to_owned())
+}
+
+fn answers(text: &str) -> Result<u32, String> {
+    let most: Option<u32> = text.parse().ok().filter(|most| *most > 0);
+    most.ok_or_else(|| "give a whole number of 1 or more".to_owned())
 }
 
 fn dollars(text: &str) -> Result<f64, String> {
@@ -119,16 +137,23 @@ fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err("give a number of seconds, or as 90s, 10m or 2h".to_owned()),
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        _ => None,
     };
-    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| "the time is too long".to_owned())
+    let Some(seconds) = seconds.filter(|_| digits > 0) else {
+        return Err("give a whole number of seconds, or as 90s, 10m or 2h".to_owned());
+    };
+    let number: Option<u64> = number.parse().ok();
+    match number.and_then(|number| number.checked_mul(seconds)) {
+        Some(0) => Err("give a time above 0".to_owned()),
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err("the time is too long: leave out --deadline for none".to_owned()),
+    }
 }
 
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -143,42 +168,69 @@ fn real(path: &Path) -> PathBuf {
     })
 }
 
-/// Reads a text from a file.
+/// Reads a text from a file. `-` is standard input.
 fn text_of(path: &Path, option: &str) -> Result<String> {
+    let is_stdin = path == Path::new("-");
     let mut bytes = Vec::new();
-    let read = match path == Path::new("-") {
+    let read = match is_stdin {
         true => std::io::stdin().read_to_end(&mut bytes).map(drop),
         false => std::fs::read(path).map(|read| bytes = read),
     };
-    read.map_err(|source| Failure::File { path: path.to_owned(), source })?;
-    let text =
-        String::from_utf8(bytes).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-    text.ok_or_else(|| {
-        let what = format!("{} holds no text", escape::path(path));
-        Failure::usage(what, format!("give a file with text in UTF-8: {option} FILE"))
-    })
+    let name = if is_stdin { "standard input".to_owned() } else { escape::path(path) };
+    read.map_err(|error| {
+        let what = format!("{option} {name} cannot be read: {}", escape::shown(error));
+        Failure::usage(what, "check the path and its permissions")
+    })?;
+    let next = format!("give a file with text in UTF-8: {option} FILE");
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let byte = error.as_bytes().get(offset).copied().unwrap_or_default();
+        Failure::usage(format!("{name} is no text in UTF-8: byte {offset} is 0x{byte:02x}"), next.clone())
+    })?;
+    match text.trim() {
+        "" => Err(Failure::usage(format!("{name} holds no text"), next)),
+        text => Ok(text.to_owned()),
+    }
 }
 
 impl Asked {
     /// Checks what the parser of the command line does not.
     pub(super) fn check(&self) -> Result<()> {
+        tools::named(&self.tools)?;
+        if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
+            return Err(Failure::usage("--model names no model", "name one, or leave it out"));
+        }
+        self.check_folders()?;
+        self.env.iter().try_for_each(|one| check_variable(one))
+    }
+
+    fn check_folders(&self) -> Result<()> {
+        let (store, workspace) = (escape::path(&self.store), escape::path(&self.workspace));
+        let next = "give the folder that the agent works in: --workspace DIR";
+        if !self.workspace.exists() {
+            return Err(Failure::usage(format!("there is no folder {workspace}"), next));
+        }
         if !self.workspace.is_dir() {
-            let what = format!("there is no folder {}", escape::path(&self.workspace));
-            return Err(Failure::usage(what, "give the folder that the agent works in: --workspace DIR"));
+            return Err(Failure::usage(format!("{workspace} is no folder"), next));
+        }
+        if self.store.exists() && !self.store.is_dir() {
+            let what = format!("{store} is no folder");
+            return Err(Failure::usage(what, "give the folder of a store, which may be new: --store DIR"));
         }
         if real(&self.store).starts_with(real(&self.workspace)) {
-            let (store, workspace) = (escape::path(&self.store), escape::path(&self.workspace));
             let what = format!("the store {store} is within the workspace {workspace}");
             return Err(Failure::usage(what, "give a folder outside of it: --store DIR"));
         }
-        let unset = self.env.iter().find(|one| !one.contains('=') && std::env::var_os(one).is_none());
-        match unset {
-            Some(name) => {
-                let what = format!("the variable {} is not set", escape::text(name));
-                Err(Failure::usage(what, "set it, or give its value: --env NAME=VALUE"))
-            }
-            None => Ok(()),
+        if real(&self.workspace).starts_with(real(&self.store).join("sessions")) {
+            let what = format!("the workspace {workspace} is among the sessions of the store {store}");
+            return Err(Failure::usage(what, "give a folder outside of them: --workspace DIR"));
         }
+        Ok(())
+    }
+
+    /// Returns the program's own tools that may run.
+    pub(super) fn tools(&self) -> Result<Vec<String>> {
+        tools::named(&self.tools)
     }
 
     /// Returns what the user says; `None` if the command line says nothing.
@@ -186,19 +238,20 @@ impl Asked {
         self.prompt.as_deref().map(|path| text_of(path, "--prompt")).transpose()
     }
 
-    /// Returns the system prompt of a session that holds `recorded`.
-    pub(super) fn system(&self, recorded: Option<&str>) -> Result<String> {
+    /// Returns the system prompt that the command line gives, if it gives one.
+    pub(super) fn given_system(&self) -> Result<Option<String>> {
         let given = match &self.system_file {
             Some(path) => Some(text_of(path, "--system-file")?),
             None => self.system.clone(),
         };
-        match (given, recorded) {
-            (Some(given), Some(recorded)) if given.trim() != recorded.trim() => {
-                let what = "the session was begun with another system prompt";
-                Err(Failure::usage(what, "leave out --system and --system-file, or begin a new session"))
+        let next = "give another text, or leave the option out";
+        match given.as_deref() {
+            Some(text) if text.trim().is_empty() => Err(Failure::usage("--system holds no text", next)),
+            // It is an argument of the program.
+            Some(text) if text.contains('\0') => {
+                Err(Failure::usage("the system prompt holds a NUL, which no argument may hold", next))
             }
-            (_, Some(recorded)) => Ok(recorded.to_owned()),
-            (given, None) => Ok(given.unwrap_or_else(|| SYSTEM.to_owned())),
+            _ => Ok(given),
         }
     }
 
@@ -207,18 +260,11 @@ impl Asked {
     }
 
     /// Makes the adapter.
-    pub(super) fn claude(&self) -> ClaudeAgentSDKAdapter {
-        let is_script = self.program.extension().is_some_and(|extension| extension == "js");
-        // The program runs in the workspace, and a path is one of this process's folder. A bare name is looked up in `PATH`.
-        let is_path = is_script || self.program.components().count() > 1;
-        let program = if is_path { absolute(&self.program) } else { self.program.clone() };
-        let (program, leading) = match is_script {
-            true => (PathBuf::from("node"), vec![program.into_os_string()]),
-            false => (program, Vec::new()),
-        };
+    pub(super) fn claude(&self) -> Result<ClaudeAgentSDKAdapter> {
+        let Program { file, leading } = Program::of(&self.program);
         let model = ClaudeAgentSDKModelConfig::default();
         let options = RunOptions {
-            native_tools: self.tools.clone(),
+            native_tools: self.tools()?,
             max_turns: self.max_turns,
             max_budget_usd: self.max_budget_usd,
             ..RunOptions::default()
@@ -229,14 +275,15 @@ impl Asked {
             env: self.variables().into_iter().collect(),
             ..ClaudeAgentSDKClientConfig::default()
         };
-        ClaudeAgentSDKAdapter::new()
-            .with_program(program, leading)
+        let adapter = ClaudeAgentSDKAdapter::new()
+            .with_program(file, leading)
             .with_client_config(config)
             .with_model_config(ClaudeAgentSDKModelConfig {
                 model: self.model.clone().unwrap_or(model.model.clone()),
                 ..model
             })
-            .with_options(options)
+            .with_options(options);
+        Ok(adapter)
     }
 
     /// Returns the variables that the program is given.
@@ -248,35 +295,24 @@ impl Asked {
         });
         PASSED.into_iter().filter_map(of_host).chain(given).collect()
     }
-
-    /// Returns the command that goes on with a session, for a shell. Values of variables are left out of it.
-    pub(super) fn again(&self, session: Uuid) -> String {
-        let mut words: Vec<OsString> = ["foldlog", "run", "--adapter", "claude"].map(Into::into).into();
-        let mut option = |name: &str, value: &OsStr| words.extend([name.into(), value.to_owned()]);
-        option("--workspace", self.workspace.as_os_str());
-        option("--store", self.store.as_os_str());
-        option("--tool", OsStr::new(&self.tools.join(",")));
-        option("--permission-mode", OsStr::new(self.permission_mode.name()));
-        self.model.iter().for_each(|model| option("--model", OsStr::new(model)));
-        option("--program", self.program.as_os_str());
-        for one in &self.env {
-            let name = one.split_once('=').map_or(one.as_str(), |(name, _)| name);
-            option("--env", OsStr::new(name));
-        }
-        self.leave_out.iter().for_each(|pattern| option("--leave-out", OsStr::new(pattern)));
-        if self.gitignore {
-            words.push("--gitignore".into());
-        }
-        words.extend(["--resume".into(), session.to_string().into()]);
-        words.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
-    }
 }
 
-/// Quotes a word for a shell, if it needs that.
-fn quoted(word: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_-./,:=+@%".contains(character);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+/// Checks a variable that the program is to be given.
+fn check_variable(given: &str) -> Result<()> {
+    let (name, value) = given.split_once('=').map_or((given, None), |(name, value)| (name, Some(value)));
+    let shown = escape::text(name);
+    let next = "give a variable that is set, or one with its value: --env NAME=VALUE";
+    if name.is_empty() {
+        return Err(Failure::usage("--env names no variable", next));
+    }
+    if given.contains('\0') {
+        return Err(Failure::usage(format!("--env {shown}: no variable may hold a NUL"), next));
+    }
+    match value.is_none() && std::env::var_os(name).is_none() {
+        true => Err(Failure::usage(
+            format!("the variable {shown} is not set"),
+            "set it, or give its value: --env NAME=VALUE",
+        )),
+        false => Ok(()),
     }
 }

@@ -1,11 +1,12 @@
 //! The session of a run: a new one, or one that goes on.
 
-use foldlog::conversation::{ResumePoint, Role};
+use foldlog::conversation::{EntryContent, Role};
 use foldlog::tools::Recovered;
-use foldlog::{Error, NotUndone, Session, SessionOptions, SessionTypes, Store};
+use foldlog::{Error, Holder, NotUndone, Session, SessionOptions, SessionTypes, Store};
 use foldlog_agent::claude::ProgramRecovery;
 use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
 use foldlog_codec::escape;
+use uuid::Uuid;
 
 use super::{Asked, EVALUATION};
 use crate::failure::{Failure, Result};
@@ -18,6 +19,10 @@ const TAG: &str = "foldlog.run";
 /// Most bytes of memory that a session may take which is looked at to find the latest.
 const MEMORY_BYTES: u64 = 64 << 20;
 
+/// System prompt where none is given.
+const SYSTEM: &str = "You are an agent that works in the current folder, with the tools that you are given. Do what the \
+                      user asks for, and say at the end what you did.";
+
 /// Holds the session of a run.
 pub(super) struct Found {
     pub(super) session: Session,
@@ -29,17 +34,20 @@ fn types() -> Result<SessionTypes> {
     Ok(declare(SessionTypes::builder()).build()?)
 }
 
-/// Makes the session that is asked for, or opens the one that goes on.
-pub(super) fn find(asked: &Asked, output: &mut Output<'_>) -> Result<Found> {
+/// Makes the session that is asked for, or opens the one that goes on. `said` is what the user says in this run.
+pub(super) fn find(asked: &Asked, said: Option<&str>, output: &mut Output<'_>) -> Result<Found> {
     let types = types()?;
     let session = match asked.resume {
         None => {
             let options = SessionOptions { id: asked.session, ..SessionOptions::default() };
-            let session = Store::open(&asked.store)?.create_with(&types, options.tag(TAG, "claude"))?;
-            return Ok(Found { session, goes_on: false });
+            let created = Store::open(&asked.store)?.create_with(&types, options.tag(TAG, "claude"));
+            return Ok(Found { session: created.map_err(|error| told(error, asked))?, goes_on: false });
         }
-        Some(Some(id)) => reading::open_store(&asked.store)?.open_session(id, &types)?,
-        Some(None) => latest(&reading::open_store(&asked.store)?, &types, output)?,
+        Some(Some(id)) => {
+            let opened = reading::open_store(&asked.store)?.open_session(id, &types);
+            opened.map_err(|error| told(error, asked))?
+        }
+        Some(None) => latest(&reading::open_store(&asked.store)?, &types, said, output)?,
     };
     if !session.tags().contains_key(TAG) {
         let what = format!("{} was not begun by `foldlog run`", escape::path(session.dir()));
@@ -48,9 +56,44 @@ pub(super) fn find(asked: &Asked, output: &mut Output<'_>) -> Result<Found> {
     Ok(Found { session, goes_on: true })
 }
 
-/// Opens the latest run of a store that is not complete, or else the latest. Those that another process works on are passed
-/// over.
-fn latest(store: &Store, types: &SessionTypes, output: &mut Output<'_>) -> Result<Session> {
+/// Tells an error of the store in the words of the command line.
+fn told(error: Error, asked: &Asked) -> Failure {
+    let store = escape::path(&asked.store);
+    match error {
+        Error::Locked { session, holder } => is_run(session, &holder),
+        Error::NoSuchSession { session, .. } => {
+            let what = format!("the store {store} holds no session {session}");
+            Failure::usage(what, format!("`foldlog sessions {store}` lists the sessions that it holds"))
+        }
+        Error::SessionExists { session } => {
+            let what = format!("the store {store} holds a session {session} already");
+            Failure::usage(
+                what,
+                format!("go on with it: --resume {session}; or begin another one: --session ID"),
+            )
+        }
+        error => error.into(),
+    }
+}
+
+/// Says which process works on a session.
+fn is_run(session: Uuid, holder: &Holder) -> Failure {
+    let what = format!("a process works on session {session}: {holder}");
+    let end = match holder.pid.filter(|_| !holder.ended) {
+        Some(pid) => format!("wait until process {pid} ends, or end it by `kill {pid}`; then resume"),
+        None => "wait until that process ends, or end it; then resume".to_owned(),
+    };
+    Failure::usage(what, end)
+}
+
+/// Opens the latest run of a store that is not complete and that no other process works on. If all are complete, opens the
+/// latest one, whose log answers, unless `said` is something that it was not told.
+fn latest(
+    store: &Store,
+    types: &SessionTypes,
+    said: Option<&str>,
+    output: &mut Output<'_>,
+) -> Result<Session> {
     let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
     let mut runs = Vec::new();
     for id in store.session_ids()? {
@@ -61,24 +104,60 @@ fn latest(store: &Store, types: &SessionTypes, output: &mut Output<'_>) -> Resul
         }
     }
     runs.sort_unstable();
-    let mut complete = None;
+    let (mut complete, mut locked) = (None, None);
     for (_, id) in runs.into_iter().rev() {
         let session = match store.open_session(id, types) {
-            Err(error @ Error::Locked { .. }) => {
-                output.note(format_args!("note: passed over session {id}: {error}"));
+            Err(Error::Locked { holder, .. }) => {
+                output.note(format_args!("note: passed over session {id}: {holder} works on it"));
+                locked.get_or_insert((id, holder));
                 continue;
             }
             session => session?,
         };
-        if session.is_interrupted() || session.resume(Some(EVALUATION))?.point != ResumePoint::Complete {
+        if session.is_interrupted() || !is_complete(&session)? {
             return Ok(session);
         }
         complete.get_or_insert(session);
     }
-    complete.ok_or_else(|| {
-        let what = format!("{} holds no run that can go on", escape::path(store.path()));
-        Failure::usage(what, "leave out --resume to begin one")
-    })
+    if let Some((id, holder)) = locked {
+        return Err(is_run(id, &holder));
+    }
+    let shown = escape::path(store.path());
+    let Some(session) = complete else {
+        let what = format!("{shown} holds no run that can go on");
+        return Err(Failure::usage(what, "leave out --resume to begin one"));
+    };
+    match said {
+        Some(said) if !held(&session)?.holds(said) => {
+            let id = session.id();
+            let what =
+                format!("every run in {shown} is complete, and the latest was not told what --prompt says");
+            let next = format!(
+                "leave out --resume to begin another one, or go on with the latest one's conversation: --resume {id}"
+            );
+            Err(Failure::usage(what, next))
+        }
+        _ => Ok(session),
+    }
+}
+
+/// Returns whether the log holds the answer of a session's run, so that no program is needed: the last turn says that it was the
+/// last one, and nothing was said since. An answer alone does not say so: the program writes one of its own where its provider
+/// fails.
+pub(super) fn is_complete(session: &Session) -> Result<bool> {
+    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(false) };
+    let mut is_last = None;
+    for entry in conversation.entries().iter().rev() {
+        match &entry.content {
+            EntryContent::Turn { complete, .. } => {
+                is_last.get_or_insert(*complete);
+            }
+            EntryContent::Input { message, .. } if message.role == Role::User => return Ok(false),
+            EntryContent::Answer { .. } => break,
+            _ => {}
+        }
+    }
+    Ok(is_last.unwrap_or_default())
 }
 
 /// Holds what a session has recorded of its conversation.
@@ -88,6 +167,25 @@ pub(super) struct Held {
     pub(super) system: Option<String>,
     /// What the user said.
     pub(super) said: Vec<String>,
+}
+
+impl Held {
+    /// Returns whether the user said a text already.
+    pub(super) fn holds(&self, said: &str) -> bool {
+        self.said.iter().any(|held| held == said)
+    }
+
+    /// Returns the system prompt of the session, of which the command line gives `given`.
+    pub(super) fn system(&self, given: Option<String>) -> Result<String> {
+        match (given, &self.system) {
+            (Some(given), Some(held)) if given.trim() != held.trim() => {
+                let what = "the session was begun with another system prompt";
+                Err(Failure::usage(what, "leave out --system and --system-file, or begin a new session"))
+            }
+            (_, Some(held)) => Ok(held.clone()),
+            (given, None) => Ok(given.unwrap_or_else(|| SYSTEM.to_owned())),
+        }
+    }
 }
 
 /// Reads what a session has recorded.

@@ -2,20 +2,31 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `asked` | the options, what the program is started with, and the command that resumes |
+//! | `asked` | the options, and what they ask of the program |
+//! | `tools` | the names of the program's own tools |
+//! | `program` | where the program is |
 //! | `found` | the session: a new one, or the one that goes on, recovered |
 //! | `watch` | waits for the run beside Ctrl-C, and shows how far it is |
+//! | `again` | the command that resumes |
+//! | `failed` | what is printed as JSON of a run without an answer |
 //!
 //! # Invariants
 //!
 //! 1. A run that was cut short, in whatever way, is resumed by the same command with `--resume`.
 //! 2. A text of the user that the session holds is not said again, and a run that is complete is answered by the log.
 //! 3. No value of an environment variable is recorded or printed.
+//! 4. What can be told to be wrong before a session is made is told before: no session is left behind.
 
+mod again;
 mod asked;
+mod failed;
 mod found;
+mod program;
+mod tools;
 mod watch;
 
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, WorkspaceNotice};
@@ -29,6 +40,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 pub use self::asked::{Adapter, Asked};
+pub use self::failed::Failed;
 
 use self::found::Found;
 use crate::failure::{Failure, HOLDS, Result};
@@ -56,20 +68,40 @@ struct Document {
     cost_usd: Option<f64>,
 }
 
-/// Runs an agent's program over a workspace, and prints its answer.
+/// Runs an agent's program over a workspace, and prints its answer, or as JSON why there is none.
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if a file or folder is missing, or the session cannot go on as it is asked to.
-/// - [`Failure::Engine`] if another process has the session open, or its workspace cannot be restored.
+/// - [`Failure::Usage`] if a file, a folder or the program is missing, something in the workspace cannot be captured, another
+///   process has the session open, or the session cannot go on as it is asked to.
+/// - [`Failure::Engine`] if the session cannot be made or read, or its workspace cannot be restored.
 /// - [`Failure::Run`] if the run gave no answer. It can be resumed.
 pub fn run(asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+    let mut session = None;
+    let answered = answer(asked, &mut session, output);
+    if let Err(failure) = &answered
+        && output.json()
+        && !failure.is_closed_pipe()
+    {
+        output.value(&Failed::of(failure, session.as_ref()))?;
+    }
+    answered
+}
+
+/// Runs the program and prints its answer. `of_run` becomes the session.
+fn answer(asked: &Asked, of_run: &mut Option<Session>, output: &mut Output<'_>) -> Result<u8> {
     asked.check()?;
     let said = asked.prompt()?;
-    let found = found::find(asked, output)?;
-    output.note(format_args!("session {}", escape::path(found.session.dir())));
-    let session = found.session.clone();
-    let done = evaluate(asked, said, found, output);
+    let system = asked.given_system()?;
+    if asked.resume.is_none() {
+        asked.check_program()?;
+        // Nothing is written into this folder, which is not there.
+        check_workspace(asked, &asked.store.join("files"))?;
+    }
+    let found = found::find(asked, said.as_deref(), output)?;
+    let session = of_run.insert(found.session.clone()).clone();
+    output.note(format_args!("session {}", escape::path(session.dir())));
+    let done = evaluate(asked, (said, system), found, output);
     let closed = session.close();
     let document = done?;
     closed?;
@@ -84,13 +116,46 @@ pub fn run(asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-/// Opens the workspace as the session's resource; what is captured of it lies in the session's folder.
-fn resources(asked: &Asked, session: &Session) -> Result<(Arc<HostFilesystem>, ResourceRegistry)> {
+/// Opens the workspace, whose captures are kept in the folder `captures`.
+fn open_workspace(asked: &Asked, captures: &Path) -> Result<HostFilesystem> {
     let mut options = HostFilesystemOptions::default().gitignore(asked.gitignore);
     options.leave_out.clone_from(&asked.leave_out);
-    let files = Arc::new(HostFilesystem::open(&asked.workspace, session.dir().join("files"), options)?);
+    Ok(HostFilesystem::open(&asked.workspace, captures, options)?)
+}
+
+/// Checks that the calls of a run can capture the workspace: no pipe, socket or device is in it.
+fn check_workspace(asked: &Asked, captures: &Path) -> Result<()> {
+    if !tools::may_change(&asked.tools()?) {
+        return Ok(());
+    }
+    let special = open_workspace(asked, captures)?.special_files()?;
+    let Some(first) = special.first() else { return Ok(()) };
+    let kind = match asked.workspace.join(first).symlink_metadata().map(|found| found.file_type()) {
+        Ok(kind) if kind.is_fifo() => "a pipe",
+        Ok(kind) if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    let others = match special.len() - 1 {
+        0 => String::new(),
+        others => format!(", nor can {}", counted(others as u64, "other file")),
+    };
+    let what =
+        format!("{} in the workspace is {kind}, which cannot be captured{others}", escape::path(first));
+    let pattern = again::quoted(Path::new("/").join(first).as_os_str());
+    let next = format!("remove it, or let it be as it is in every rollback: --leave-out {pattern}");
+    Err(Failure::usage(what, next))
+}
+
+/// Opens the workspace as the session's resource; what is captured of it lies in the session's folder.
+fn resources(asked: &Asked, session: &Session) -> Result<(Arc<HostFilesystem>, ResourceRegistry)> {
+    let files = Arc::new(open_workspace(asked, &captures(session))?);
     let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
     Ok((files, resources))
+}
+
+/// Returns the folder that keeps the captures of a session.
+fn captures(session: &Session) -> PathBuf {
+    session.dir().join("files")
 }
 
 /// Makes the prompt. The system prompt is a parameter of it, so that what it holds is no template.
@@ -99,15 +164,21 @@ fn prompt(system: &str) -> Prompt {
     Prompt::text("foldlog", EVALUATION).with_section(section)
 }
 
-fn evaluate(asked: &Asked, said: Option<String>, found: Found, output: &mut Output<'_>) -> Result<Document> {
+fn evaluate(
+    asked: &Asked,
+    (said, system): (Option<String>, Option<String>),
+    found: Found,
+    output: &mut Output<'_>,
+) -> Result<Document> {
     let session = found.session;
     let (files, resources) = resources(asked, &session)?;
     let state = ExecutionState::new(session.clone(), resources);
-    let adapter = asked.claude();
+    let adapter = asked.claude()?;
+    let json = output.json();
     let failed = |error: foldlog_agent::Error| Failure::Run {
         error: Box::new(error),
         dir: session.dir().to_owned(),
-        again: asked.again(session.id()),
+        again: asked.again(&session, said.as_deref(), json),
     };
     if found.goes_on {
         // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
@@ -115,13 +186,17 @@ fn evaluate(asked: &Asked, said: Option<String>, found: Found, output: &mut Outp
         found::note_recovery(&report, output);
     }
     let held = found::held(&session)?;
-    let prompt = prompt(asked.system(held.system.as_deref())?.as_str());
-    let new = said.filter(|said| !held.said.contains(said));
+    let prompt = prompt(held.system(system)?.as_str());
+    let new = said.clone().filter(|said| !held.holds(said));
     if new.is_none() && held.said.is_empty() {
         return Err(Failure::usage(
             "the session was told nothing yet",
             "say what is to be done: --prompt FILE",
         ));
+    }
+    if found.goes_on && (new.is_some() || !found::is_complete(&session)?) {
+        asked.check_program()?;
+        check_workspace(asked, &captures(&session))?;
     }
     let before = session.position();
     let messages = new.map(|text| UserMessage { id: Uuid::new_v4().to_string(), text });

@@ -1,0 +1,56 @@
+//! What `foldlog run --json` prints of a run that gave no answer.
+
+use foldlog::Session;
+use foldlog_codec::escape;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::failure::{Failure, UNUSABLE};
+
+/// Holds why a run gave no answer.
+#[derive(Debug, Serialize)]
+pub struct Failed {
+    /// The session; `None` if none was made or opened.
+    session: Option<Uuid>,
+    /// Folder of the session.
+    dir: Option<String>,
+    /// What happened.
+    error: String,
+    /// Part of the run that failed; `None` if none ran, or the error belongs to no part.
+    phase: Option<&'static str>,
+    /// What to do next.
+    next: Option<String>,
+    exit_code: u8,
+}
+
+impl Failed {
+    /// Tells why a run of `session` failed.
+    pub(super) fn of(failure: &Failure, session: Option<&Session>) -> Failed {
+        let phase = match failure {
+            Failure::Run { error, .. } => error.phase().map(foldlog_agent::Phase::name),
+            _ => None,
+        };
+        Failed {
+            session: session.map(Session::id),
+            dir: session.map(|session| escape::path(session.dir())),
+            error: failure.to_string(),
+            phase,
+            next: failure.next(),
+            exit_code: failure.exit_code(),
+        }
+    }
+
+    /// Tells what the parser of the command line says of a run's options: what is wrong, and behind an empty line more.
+    pub(crate) fn of_options(said: &str) -> Failed {
+        let said = said.trim_start_matches("error: ");
+        let (error, _) = said.split_once("\n\n").unwrap_or((said, ""));
+        Failed {
+            session: None,
+            dir: None,
+            error: error.lines().map(str::trim).collect::<Vec<_>>().join(" "),
+            phase: None,
+            next: Some("`foldlog run --help` lists the options".to_owned()),
+            exit_code: UNUSABLE,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The agent's program: where it is, and what it is started with.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use foldlog_codec::escape;
+
+use super::Asked;
+use super::asked::absolute;
+use crate::failure::{Failure, Result};
+
+/// Folders that are searched for a program where `PATH` is not set.
+const SEARCHED: &str = "/bin:/usr/bin";
+
+/// Interpreter of a program whose name ends in `.js`.
+const INTERPRETER: &str = "node";
+
+/// Holds the words that start the program.
+pub(super) struct Program {
+    /// What is started: a path, or a name that is looked up in `PATH`.
+    pub(super) file: PathBuf,
+    /// Arguments before all others: the script, if an interpreter is started.
+    pub(super) leading: Vec<OsString>,
+}
+
+/// Returns whether a name is looked up in `PATH`.
+pub(super) fn is_looked_up(program: &Path) -> bool {
+    !is_script(program)
+        && program.components().count() <= 1
+        && !program.as_os_str().as_encoded_bytes().contains(&b'/')
+}
+
+fn is_script(program: &Path) -> bool {
+    program.extension().is_some_and(|extension| extension == "js")
+}
+
+impl Program {
+    /// Returns what starts the program that is asked for. The program runs in the workspace, and a path is one of this
+    /// process's folder.
+    pub(super) fn of(program: &Path) -> Program {
+        if is_looked_up(program) {
+            return Program { file: program.to_owned(), leading: Vec::new() };
+        }
+        let path = absolute(program);
+        match is_script(program) {
+            true => Program { file: INTERPRETER.into(), leading: vec![path.into_os_string()] },
+            false => Program { file: path, leading: Vec::new() },
+        }
+    }
+}
+
+impl Asked {
+    /// Checks that the program is there and may be run.
+    pub(super) fn check_program(&self) -> Result<()> {
+        let install =
+            "install it by `npm install -g @anthropic-ai/claude-code`, or say where it is: --program PATH";
+        let Program { file, leading } = Program::of(&self.program);
+        if let Some(script) = leading.first() {
+            let script = Path::new(script);
+            if !script.is_file() {
+                return Err(Failure::usage(format!("there is no program {}", escape::path(script)), install));
+            }
+        }
+        if is_looked_up(&file) {
+            let path = self.search_path();
+            let is_there = std::env::split_paths(&path).any(|folder| is_program(&folder.join(&file)));
+            return match is_there {
+                true => Ok(()),
+                false if leading.is_empty() => {
+                    let name = escape::path(&file);
+                    Err(Failure::usage(format!("there is no program `{name}` in PATH"), install))
+                }
+                false => {
+                    let script = escape::path(&self.program);
+                    let what = format!("there is no `{INTERPRETER}` in PATH, which runs {script}");
+                    Err(Failure::usage(what, "install Node.js, or add its folder to PATH"))
+                }
+            };
+        }
+        let shown = escape::path(&file);
+        if !file.exists() {
+            return Err(Failure::usage(format!("there is no program {shown}"), install));
+        }
+        match is_program(&file) {
+            true => Ok(()),
+            false => {
+                let what = format!("{shown} is no program: it is a folder, or nobody may execute it");
+                Err(Failure::usage(what, "name the program's own file: --program PATH"))
+            }
+        }
+    }
+
+    /// Returns the folders in which the program is looked up: those that it is given itself.
+    fn search_path(&self) -> OsString {
+        let given = self.env.iter().rev().find_map(|one| one.strip_prefix("PATH="));
+        given
+            .map(OsString::from)
+            .or_else(|| std::env::var_os("PATH"))
+            .unwrap_or_else(|| OsStr::new(SEARCHED).to_owned())
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}

@@ -1,0 +1,320 @@
+//! What `foldlog run` says: which options it refuses and in which words, what it finds before it makes a session, and the command
+//! that resumes.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+
+use foldlog_tests::child;
+use foldlog_tests::verbs::{foldlog, foldlog_following};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value, json};
+
+use super::{Binary, Place, answering, ok, start, within, writing};
+
+/// Runs these words, and asserts that the run ends with code 2 and says all of `told`.
+fn refused(words: Vec<String>, told: &[&str]) {
+    let ran = foldlog_following(words.clone(), || true);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{words:?}: {}", ran.stderr);
+    for told in told {
+        assert!(ran.stderr.contains(told), "{words:?}: {told:?} is not in\n{}", ran.stderr);
+    }
+}
+
+/// Bug: `--tool Bsh` was accepted, and the model had no tool to run commands with, which nobody was told.
+#[test]
+fn a_tool_that_the_program_does_not_have_is_refused_and_those_that_it_has_are_named() {
+    let place = Place::new(&answering("done"));
+    for (tool, told) in [
+        ("Bsh", &["the program has no tool `Bsh`", "Bash", "NotebookEdit", "WebFetch"] as &[_]),
+        ("Read,Bsh", &["the program has no tool `Bsh`"]),
+        ("bash", &["the program has no tool `bash`", "write it `Bash`"]),
+        ("", &["--tool names no tool", "`none`"]),
+        ("Read,", &["--tool names no tool"]),
+        ("none,Read", &["`none` beside other tools"]),
+        ("Bash(git log:*)", &["--tool takes names alone"]),
+        ("mcp__files__read", &["no tool `mcp__files__read`", "no MCP servers"]),
+        ("\u{1b}[2J", &["no tool `\\u{1b}[2J`"]),
+    ] {
+        refused(place.words(&["--tool", tool]), told);
+    }
+    assert!(!place.path("store").exists());
+    ok(&place.run(&["--tool", "Read, Bash", "--tool", "Task"]));
+    ok(&place.run(&["--tool", "none"]));
+    let given = |at: usize| place.starts()[at]["arguments"].to_string();
+    assert!(given(0).contains("--tools=Read,Bash,Task\""), "{}", given(0));
+    assert!(given(1).contains("--tools=\""), "{}", given(1));
+}
+
+/// Bug: with `--json`, a run without an answer printed nothing on standard output.
+#[test]
+fn with_json_a_run_without_an_answer_is_an_object_too() {
+    let place = Place::new(&json!([{"turn": true}, {"stderr": "bad\u{1b}[2J"}, {"exit": 3}]));
+    let told = |others: &[&str]| {
+        let ran = place.run(others);
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+        assert!(ran.stderr.starts_with("error: ") || ran.stderr.contains("\nerror: "), "{}", ran.stderr);
+        assert_eq!(ran.stdout.lines().count(), 1, "{}", ran.stdout);
+        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(told["exit_code"], json!(2));
+        let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
+        (text("error"), text("next"), told["session"].clone(), told["phase"].clone())
+    };
+    let none = (Value::Null, Value::Null);
+    // What the options' own parser refuses, what the verb refuses, and what the run meets.
+    let (error, next, session, phase) = told(&["--json", "--deadline", "3d"]);
+    assert!(
+        error.contains("'3d'") && error.contains("as 90s, 10m or 2h") && next.contains("--help"),
+        "{error}"
+    );
+    assert_eq!((session, phase), none);
+    let (error, next, session, phase) = told(&["--json", "--tool", "Bsh"]);
+    assert!(error.contains("no tool `Bsh`") && next.contains("Bash"), "{error} {next}");
+    assert_eq!((session, phase), none);
+    let (error, next, session, phase) = told(&["--json"]);
+    assert!(error.contains("bad\\u{1b}[2J"), "{error}");
+    assert!(next.contains(" --json ") && next.contains(&format!("--resume {}`", place.id())), "{next}");
+    assert_eq!((session, phase), (json!(place.id()), json!("request")));
+    // A verb that is not `run` says it to people alone, as before.
+    let ran = foldlog(["--memory", "1M", "--json", "sessions"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    let ran = foldlog(["--memory", "1M", "--json", "run"]);
+    assert!(ran.code == 2 && ran.stdout.contains("--adapter"), "{}", ran.stdout);
+}
+
+/// Bug: a run whose program is missing left a session behind, in which nothing was said.
+#[test]
+fn what_is_wrong_before_the_run_leaves_no_session() {
+    let place = Place::new(&answering("done"));
+    let text = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    fs::create_dir(place.path("folder")).unwrap();
+    fs::write(place.path("file"), "no program").unwrap();
+    fs::write(place.path("nul"), "a\0b").unwrap();
+    for (program, told) in [
+        (text("nowhere"), ["there is no program ", "npm install -g"]),
+        (text("nowhere.js"), ["there is no program ", "npm install -g"]),
+        ("no-such-program".to_owned(), ["no program `no-such-program` in PATH", "npm install -g"]),
+        (text("folder"), ["is no program", "--program PATH"]),
+        (text("file"), ["is no program", "--program PATH"]),
+    ] {
+        refused(place.words_with("--program", &program), &told);
+    }
+    // The program is looked up where it is run: in the PATH that it is given.
+    let mut words = place.words_with("--program", "claude-stand-in");
+    words.extend(["--env".to_owned(), format!("PATH={}", text("folder"))]);
+    refused(words.clone(), &["no program `claude-stand-in` in PATH"]);
+    refused(place.words(&["--system-file", &text("nowhere")]), &["check the path"]);
+    refused(place.words(&["--system-file", &text("nul")]), &["holds a NUL"]);
+    assert!(!place.path("store").exists());
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_claude-stand-in"), place.path("folder/claude-stand-in"))
+        .unwrap();
+    let ran = foldlog_following(words, || true);
+    assert!(ran.stderr.contains("session "), "{}", ran.stderr);
+}
+
+/// Bug: a pipe or a socket in the workspace was told at the first call of a tool, which the model had been paid for by then.
+#[test]
+fn what_cannot_be_captured_is_told_before_the_program_starts() {
+    let place = Place::new(&writing());
+    fs::create_dir(place.path("work/run")).unwrap();
+    mkfifo(&place.path("work/run/pi pe"), Mode::S_IRWXU).unwrap();
+    refused(place.words(&[]), &["run/pi pe in the workspace is a pipe", "--leave-out '/run/pi pe'"]);
+    let listening = UnixListener::bind(place.path("work/agent")).unwrap();
+    refused(place.words(&[]), &["agent in the workspace is a socket", "nor can 1 other file"]);
+    assert!(!place.path("store").exists() && place.starts().is_empty());
+    fs::write(place.path("work/.gitignore"), "agent\npi*\n").unwrap();
+    refused(place.words(&["--tool", "Read,Task"]), &["in the workspace is a socket"]);
+    // Left out, they are in nobody's way. Nor are they where no tool changes anything.
+    ok(&place.run(&["--tool", "Read"]));
+    ok(&place.run(&["--gitignore"]));
+    fs::remove_file(place.path("work/greeting")).unwrap();
+    ok(&place.run(&["--leave-out", "/run/pi pe", "--leave-out", "agent"]));
+    assert_eq!(place.work("greeting"), "good morning");
+    drop(listening);
+}
+
+/// What a call made that was cut short is rolled back before the workspace is looked at.
+#[test]
+fn a_pipe_of_an_interrupted_call_is_no_obstacle_to_going_on() {
+    let place = Place::new(&within("Write"));
+    let binary = place.start(&[]);
+    place.wait_for("began");
+    mkfifo(&place.path("work/pipe"), Mode::S_IRWXU).unwrap();
+    drop(binary);
+    place.play(&answering("done"));
+    assert_eq!(ok(&place.run(&["--resume"])), "done\n");
+    assert!(!place.path("work/pipe").exists());
+    // One that somebody made since is.
+    mkfifo(&place.path("work/pipe"), Mode::S_IRWXU).unwrap();
+    fs::write(place.path("task.md"), "And now?").unwrap();
+    refused(place.words(&["--resume", &place.id()]), &["pipe in the workspace is a pipe"]);
+}
+
+/// Bug: the command that a failed run printed left out most of its options, so that it did not resume that run.
+#[test]
+fn the_command_that_resumes_holds_all_options_and_no_value_of_a_variable() {
+    let place = Place::new(&json!([{"turn": true}, {"exit": 3}]));
+    fs::write(place.path("it's a task"), "Add a greeting.").unwrap();
+    let task = place.path("it's a task").to_str().unwrap().to_owned();
+    let mut words = place.words_with("--prompt", &task);
+    let others = ["--model", "it's\u{202e} a\nmodel", "--max-turns", "7", "--max-budget-usd", "1.5"];
+    words.extend(others.map(str::to_owned));
+    let others = ["--deadline", "10m", "--leave-out", "-x *", "--gitignore", "--env", "SECRET=swordfish"];
+    words.extend(others.map(str::to_owned));
+    words.extend(["--tool", "Read, Bash", "--system", "-Say $HOME"].map(str::to_owned));
+    let ran = foldlog_following(words, || true);
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    let told = ", with STAND_IN_SCRIPT, SECRET set as before: values of variables are not printed";
+    assert!(ran.stderr.contains(told) && !ran.stderr.contains("swordfish"), "{}", ran.stderr);
+    let command = ran.stderr.split('`').nth(1).unwrap();
+    // A shell reads the command, in another folder.
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &format!("printf '%s\\0' {command}")]).current_dir("/");
+    let read = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+    let words: Vec<&str> = read.split_terminator('\0').collect();
+    for pair in [
+        ["--max-turns", "7"],
+        ["--max-budget-usd", "1.5"],
+        ["--deadline", "600s"],
+        ["--tool", "Read,Bash"],
+        ["--env", "SECRET"],
+        ["--model", "it's\u{202e} a\nmodel"],
+    ] {
+        assert!(words.windows(2).any(|words| words == pair), "{pair:?} is not in {words:?}");
+    }
+    assert!(["--leave-out=-x *", "--gitignore"].iter().all(|word| words.contains(word)), "{words:?}");
+    // What the session holds need not be said again.
+    assert!(
+        !words.iter().any(|word| word.starts_with("--prompt") || word.starts_with("--system")),
+        "{words:?}"
+    );
+    // The words contain a newline, so that they reach the part in a form of their own.
+    let at = words.iter().position(|word| *word == "--model").unwrap();
+    let words: Vec<&str> =
+        words.iter().enumerate().map(|(n, word)| if n == at + 1 { "m" } else { *word }).collect();
+    place.play(&answering("done"));
+    let mut command = child::command("binary::run::part_that_is_the_binary", &words[1..].join("\n"));
+    command.env("STAND_IN_SCRIPT", place.path("script")).env("SECRET", "swordfish").current_dir("/");
+    let (code, stderr) = Binary(Some(start(command.stdin(Stdio::null())))).ended();
+    assert_eq!(code, Some(0), "{stderr}");
+    let arguments = place.starts()[1]["arguments"].to_string();
+    let given = ["--max-turns=7", "--max-budget-usd=1.5", "-Say $HOME", "--tools=Read,Bash"];
+    assert!(given.iter().all(|given| arguments.contains(given)), "{arguments}");
+}
+
+/// Bug: `--resume` without an id went on with a conversation that was complete, and told it what was meant for another one.
+#[test]
+fn resume_without_an_id_takes_the_latest_run_that_is_not_complete() {
+    // Where its provider fails, the program writes an answer of its own, which completes nothing.
+    let text = "API Error: 529 overloaded";
+    let result = json!({"result": text, "is_error": true, "api_error_status": 529});
+    let place = Place::new(&json!([{"turn": true}, {"text": text}, result]));
+    assert_eq!(place.run(&[]).code, 2);
+    let cut_short = place.id();
+    mkfifo(&place.path("work/pipe"), Mode::S_IRWXU).unwrap();
+    refused(place.words(&["--resume"]), &["pipe in the workspace is a pipe"]);
+    fs::remove_file(place.path("work/pipe")).unwrap();
+    place.play(&answering("done"));
+    fs::write(place.path("task.md"), "Another task.").unwrap();
+    ok(&place.run(&[]));
+    // The later run is complete: the earlier one is taken.
+    fs::write(place.path("task.md"), "Add a greeting.").unwrap();
+    let ran = place.run(&["--resume"]);
+    assert!(ok(&ran) == "done\n" && ran.stderr.contains(&cut_short), "{}", ran.stderr);
+    // All are complete: the latest answers what it was asked, and is told nothing new.
+    fs::write(place.path("task.md"), "Another task.").unwrap();
+    let ran = place.run(&["--resume"]);
+    assert!(ok(&ran) == "done\n" && ran.stderr.contains("no program ran"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains(&cut_short), "{}", ran.stderr);
+    fs::write(place.path("task.md"), "A third task.").unwrap();
+    let before = place.starts().len();
+    refused(
+        place.words(&["--resume"]),
+        &["is complete", "leave out --resume to begin another one", "--resume "],
+    );
+    assert_eq!(place.starts().len(), before);
+}
+
+/// Bug: of a prompt that is not UTF-8 only that was said, and nobody found the byte.
+#[test]
+fn a_prompt_that_is_not_utf_8_is_told_with_the_place_of_its_first_bad_byte() {
+    let place = Place::new(&answering("done"));
+    fs::write(place.path("task.md"), b"Gr\xc3\xbc\xdfe").unwrap();
+    let shown = place.path("task.md").to_str().unwrap().to_owned();
+    refused(place.words(&[]), &[&format!("{shown} is no text in UTF-8: byte 4 is 0xdf"), "--prompt FILE"]);
+    let good = place.path("script").to_str().unwrap().to_owned();
+    let mut words = place.words_with("--prompt", &good);
+    words.extend(["--system-file".to_owned(), shown]);
+    refused(words, &["byte 4 is 0xdf", "--system-file FILE"]);
+    let folder = place.path("work").to_str().unwrap().to_owned();
+    refused(
+        place.words_with("--prompt", &folder),
+        &[&format!("--prompt {folder} cannot be read"), "check the path"],
+    );
+    fs::write(place.path("task.md"), " \n").unwrap();
+    refused(place.words(&[]), &["holds no text"]);
+}
+
+/// Bug: an error named the part that failed twice (`response failed: response failed: ...`) behind a prompt that is none of the
+/// user's, and what the program had written stood in one line with `\n` in it.
+#[test]
+fn an_error_names_what_failed_once_and_shows_what_the_program_wrote_line_by_line() {
+    let error = |steps: &Value| {
+        let ran = Place::new(steps).run(&[]);
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+        let (_, error) = ran.stderr.split_once("\nerror: ").unwrap();
+        let (error, next) = error.split_once("\n  next: ").unwrap();
+        assert!(next.starts_with("resume: `foldlog run "), "{next}");
+        error.to_owned()
+    };
+    let malformed = error(&json!([{"turn": true}, {"raw": "{\"type\": bad"}]));
+    assert!(malformed.starts_with("response failed: "), "{malformed}");
+    assert_eq!(malformed.matches("failed: ").count(), 1, "{malformed}");
+    let ended = error(&json!([{"turn": true}, {"stderr": "one\u{1b}[2J\ntwo\n"}, {"exit": 3}]));
+    assert_eq!(ended.matches("failed: ").count(), 1, "{ended}");
+    assert!(ended.ends_with(":\n  | one\\u{1b}[2J\n  | two"), "{ended}");
+    let result = json!({"result": "API Error: 400 no", "is_error": true, "api_error_status": 400});
+    let refused = error(&json!([{"turn": true}, result]));
+    assert!(refused.starts_with("request failed: ") && refused.contains("400 no"), "{refused}");
+}
+
+#[test]
+fn each_option_that_is_misused_is_named_with_what_is_right() {
+    let place = Place::new(&answering("done"));
+    for (others, told) in [
+        (&["--max-turns", "0"] as &[&str], &["--max-turns", "whole number of 1 or more"] as &[&str]),
+        (&["--max-turns", "many"], &["--max-turns", "whole number of 1 or more"]),
+        (&["--deadline", ""], &["--deadline", "whole number of seconds"]),
+        (&["--deadline", "1.5h"], &["--deadline", "whole number of seconds"]),
+        (&["--deadline", "0"], &["--deadline", "above 0"]),
+        (&["--deadline", "99999999999999999999"], &["--deadline", "too long"]),
+        (&["--max-budget-usd", "-1"], &["--max-budget-usd", "above 0"]),
+        (&["--max-budget-usd", "inf"], &["--max-budget-usd", "above 0"]),
+        (&["--max-turns", "-1"], &["--max-turns", "whole number of 1 or more"]),
+        (&["--session", "one"], &["--session", "give a UUID"]),
+        (&["--resume", "one"], &["--resume", "a UUID", "foldlog sessions STORE"]),
+        (&["--model", " "], &["--model names no model"]),
+        (&["--system", " "], &["--system holds no text"]),
+        (&["--env", ""], &["--env names no variable", "NAME=VALUE"]),
+        (&["--env", "=x"], &["--env names no variable"]),
+        (&["--permission-mode", "some"], &["--permission-mode", "acceptEdits", "dontAsk"]),
+    ] {
+        refused(place.words(others), told);
+    }
+    let file = place.path("task.md").to_str().unwrap().to_owned();
+    refused(place.words_with("--workspace", &file), &["task.md is no folder", "--workspace DIR"]);
+    refused(place.words_with("--store", &file), &["task.md is no folder", "--store DIR"]);
+    fs::create_dir_all(place.path("other/sessions/work")).unwrap();
+    let mut words = place.words_with("--workspace", place.path("other/sessions/work").to_str().unwrap());
+    let at = words.iter().position(|word| word == "--store").unwrap();
+    words[at + 1] = place.path("other").to_str().unwrap().to_owned();
+    refused(words, &["is among the sessions of the store", "--workspace DIR"]);
+    assert!(!place.path("store").exists());
+    // Ids of sessions, in the words of the options.
+    ok(&place.run(&[]));
+    let id = place.id();
+    refused(place.words(&["--session", &id]), &["already", &format!("--resume {id}")]);
+    let other = uuid::Uuid::new_v4().to_string();
+    refused(place.words(&["--resume", &other]), &[&format!("holds no session {other}"), "foldlog sessions "]);
+}
