@@ -1,6 +1,6 @@
 //! The session of a run: a new one, or one that goes on.
 
-use foldlog::conversation::{ResumePoint, Role};
+use foldlog::conversation::{EntryContent, Role};
 use foldlog::tools::Recovered;
 use foldlog::{Error, Holder, NotUndone, Session, SessionOptions, SessionTypes, Store};
 use foldlog_agent::claude::ProgramRecovery;
@@ -114,7 +114,7 @@ fn latest(
             }
             session => session?,
         };
-        if session.is_interrupted() || session.resume(Some(EVALUATION))?.point != ResumePoint::Complete {
+        if session.is_interrupted() || !is_complete(&session)? {
             return Ok(session);
         }
         complete.get_or_insert(session);
@@ -139,6 +139,25 @@ fn latest(
         }
         _ => Ok(session),
     }
+}
+
+/// Returns whether the log holds the answer of a session's run, so that no program is needed: the last turn says that it was the
+/// last one, and nothing was said since. An answer alone does not say so: the program writes one of its own where its provider
+/// fails.
+pub(super) fn is_complete(session: &Session) -> Result<bool> {
+    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(false) };
+    let mut is_last = None;
+    for entry in conversation.entries().iter().rev() {
+        match &entry.content {
+            EntryContent::Turn { complete, .. } => {
+                is_last.get_or_insert(*complete);
+            }
+            EntryContent::Input { message, .. } if message.role == Role::User => return Ok(false),
+            EntryContent::Answer { .. } => break,
+            _ => {}
+        }
+    }
+    Ok(is_last.unwrap_or_default())
 }
 
 /// Holds what a session has recorded of its conversation.

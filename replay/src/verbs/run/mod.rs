@@ -29,7 +29,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::conversation::ResumePoint;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, WorkspaceNotice};
 use foldlog::{ExecutionState, ResourceRegistry, Session};
 use foldlog_agent::adapter_state::StatefulAdapter;
@@ -195,7 +194,7 @@ fn evaluate(
             "say what is to be done: --prompt FILE",
         ));
     }
-    if found.goes_on && (new.is_some() || session.resume(Some(EVALUATION))?.point != ResumePoint::Complete) {
+    if found.goes_on && (new.is_some() || !found::is_complete(&session)?) {
         asked.check_program()?;
         check_workspace(asked, &captures(&session))?;
     }

@@ -206,9 +206,15 @@ fn the_command_that_resumes_holds_all_options_and_no_value_of_a_variable() {
 /// Bug: `--resume` without an id went on with a conversation that was complete, and told it what was meant for another one.
 #[test]
 fn resume_without_an_id_takes_the_latest_run_that_is_not_complete() {
-    let place = Place::new(&json!([{"turn": true}, {"exit": 3}]));
+    // Where its provider fails, the program writes an answer of its own, which completes nothing.
+    let text = "API Error: 529 overloaded";
+    let result = json!({"result": text, "is_error": true, "api_error_status": 529});
+    let place = Place::new(&json!([{"turn": true}, {"text": text}, result]));
     assert_eq!(place.run(&[]).code, 2);
     let cut_short = place.id();
+    mkfifo(&place.path("work/pipe"), Mode::S_IRWXU).unwrap();
+    refused(place.words(&["--resume"]), &["pipe in the workspace is a pipe"]);
+    fs::remove_file(place.path("work/pipe")).unwrap();
     place.play(&answering("done"));
     fs::write(place.path("task.md"), "Another task.").unwrap();
     ok(&place.run(&[]));
