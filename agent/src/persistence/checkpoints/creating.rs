@@ -134,7 +134,7 @@ impl CheckpointManager {
             Some(run) => {
                 let composite = run.snapshot(Some(&id.to_string()))?;
                 let resources = (!composite.resource_names().is_empty()).then(|| composite.to_json());
-                (composite.session.clone(), resources.transpose()?)
+                (composite.session, resources.transpose()?)
             }
             None => (self.session.snapshot(SnapshotOptions::tagged(id.to_string()))?, None),
         };

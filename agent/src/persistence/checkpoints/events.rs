@@ -60,7 +60,7 @@ impl Event for CheckpointsRemoved {
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointEntry {
     /// One was created.
-    Created(Checkpoint),
+    Created(Box<Checkpoint>),
     /// Some were removed.
     Removed(CheckpointsRemoved),
 }
@@ -95,7 +95,7 @@ fn latest(entries: &View<CheckpointEntry>) -> Option<CheckpointId> {
 fn created(entries: &View<CheckpointEntry>, event: &CheckpointCreated, _: &ReducerContext) -> Reduced {
     let (id, next) = (event.checkpoint.id, latest(entries).unwrap_or(CheckpointId(0)).next());
     match id == next {
-        true => Ok(SliceOp::Append(CheckpointEntry::Created(event.checkpoint.clone()))),
+        true => Ok(SliceOp::Append(CheckpointEntry::Created(Box::new(event.checkpoint.clone())))),
         false => Err(format!("the next checkpoint is {next}, not {id}")),
     }
 }

@@ -49,7 +49,7 @@ impl CheckpointHistory {
 
     pub(super) fn add(&mut self, entry: CheckpointEntry) {
         match entry {
-            CheckpointEntry::Created(checkpoint) => self.created.push(checkpoint),
+            CheckpointEntry::Created(checkpoint) => self.created.push(*checkpoint),
             CheckpointEntry::Removed(removed) => {
                 let with_reason = removed.ids.iter().map(|id| (*id, removed.reason));
                 self.removed.extend(with_reason);

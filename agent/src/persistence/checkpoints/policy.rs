@@ -121,7 +121,7 @@ impl SinceLast {
                 self.updates += u64::from(TASKS.contains(&event.name.as_str()));
             }
             RecordedContent::CallEnded(_) | RecordedContent::Other(Kind::INPUT | Kind::ANSWER) => {
-                self.updates += 1
+                self.updates += 1;
             }
             _ => {}
         }
