@@ -52,7 +52,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     assert_eq!(after.task_tree.tasks[&id("a")].status, TaskStatus::Completed);
     let (before, entries) = (&exported.execution_logs.tasks[&id("a")], &after.execution_logs.tasks[&id("a")]);
     assert_eq!((&entries[..before.len()], entries.len()), (&before[..], before.len() + 1));
-    assert_eq!(after.resource_usage.records, exported.resource_usage.records + 1);
+    assert!(after.resource_usage.records > exported.resource_usage.records);
     assert!(after.last_checkpoint > exported.last_checkpoint);
     assert_eq!(after.claude_context, exported.claude_context);
     assert_eq!(TaskTreeState::of(&session).unwrap(), after.task_tree);

@@ -116,7 +116,7 @@ impl AtomicPersistence {
                     };
                     let messages = Messages::of(&context);
                     let changes = updates.iter().map(|update| messages.left_out_of(update));
-                    let changes: Vec<Change<'_>> = changes.chain(untold).collect();
+                    let changes: Vec<Change<'_>> = untold.chain(changes).collect();
                     render::put_changes(&changes, sink)?;
                 }
                 Ok(|path| {

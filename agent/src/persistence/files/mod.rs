@@ -95,7 +95,8 @@ use self::contents::SessionFile;
 use self::render::Messages;
 use self::writing::Writer;
 use super::{
-    Damage, Error, Result, SessionState, StateComponent, StateCompression, StateUpdate, UpdateOperation,
+    Damage, Error, FileModification, Result, SessionState, StateComponent, StateCompression, StateUpdate,
+    UpdateOperation,
 };
 
 pub use atomic::AtomicPersistence;
@@ -189,7 +190,7 @@ impl<'a> TreeContents<'a> {
 ///
 /// # Errors
 ///
-/// [`Error::OtherUpdates`] if the updates tell of other modifications than the state, [`Error::OtherKind`] if a link or a file
+/// [`Error::OtherUpdates`] if the updates tell of other modifications than the last ones of the state, [`Error::OtherKind`] if a link or a file
 /// stands where a folder is to be, [`Error::Io`], [`Error::Compress`]. Unless the new tree was complete by then, the old one
 /// is what readers find.
 pub fn export_tree(
@@ -202,7 +203,10 @@ pub fn export_tree(
         UpdateOperation::FileModified { modification } => Some(modification),
         _ => None,
     });
-    if !updates.is_empty() && !told.eq(&state.file_system.file_modifications) {
+    let told: Vec<&FileModification> = told.collect();
+    let known = &state.file_system.file_modifications;
+    let since = known.len().checked_sub(told.len()).and_then(|before| known.get(before..));
+    if !since.is_some_and(|since| since.iter().eq(told)) {
         return Err(Error::OtherUpdates("they tell of other modifications of files"));
     }
     let mut writer = Writer::open(to, state.session_id, *compression)?;

@@ -172,10 +172,13 @@ pub(super) fn changes<'a>(
     updates: &'a [StateUpdate],
     messages: &Messages<'_>,
 ) -> Vec<Change<'a>> {
-    let told = updates.iter().any(|one| matches!(one.operation, UpdateOperation::FileModified { .. }));
-    let untold = if told { &[][..] } else { &state.file_modifications };
+    let is_told = |one: &&StateUpdate| matches!(one.operation, UpdateOperation::FileModified { .. });
+    let told = updates.iter().filter(is_told).count();
+    let modifications = &state.file_modifications;
+    // Those before an import have no updates.
+    let untold = modifications.iter().take(modifications.len().saturating_sub(told));
     let updates = updates.iter().map(|update| messages.left_out_of(update));
-    updates.chain(untold.iter().map(Change::of_modification)).collect()
+    untold.map(Change::of_modification).chain(updates).collect()
 }
 
 /// Writes changes.

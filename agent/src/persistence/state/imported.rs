@@ -1,8 +1,9 @@
 //! What a session was before it was imported, as far as no record of the new session tells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use chrono::{DateTime, Utc};
+use foldlog::conversation::ConversationMessage;
 use foldlog::{Event, Policy, SequenceNumber, SessionTypesBuilder, Slice};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -110,7 +111,8 @@ impl ClaudeContextState {
         }
     }
 
-    /// Takes ids and times of messages that were before the import; returns the earlier ids by the new ones.
+    /// Takes ids, times and order of messages that were before the import; returns the earlier ids by the new ones. An import
+    /// brings a conversation turn by turn, the system's message first, whatever the order was in which they were recorded.
     fn take_messages(&mut self, before: &ClaudeContextState) -> BTreeMap<Uuid, Uuid> {
         let mut ids = BTreeMap::new();
         let known: BTreeMap<&str, _> = before
@@ -120,19 +122,39 @@ impl ClaudeContextState {
             .map(|one| (one.evaluation_id.as_str(), &one.messages))
             .collect();
         for conversation in &mut self.conversation_history.conversations {
-            let earlier = known.get(conversation.evaluation_id.as_str()).copied().into_iter().flatten();
-            for (message, earlier) in conversation.messages.iter_mut().zip(earlier) {
-                let id = message.message_id;
-                (message.message_id, message.created_at) = (earlier.message_id, earlier.created_at);
-                if message != earlier {
-                    message.message_id = id;
-                    break;
-                }
-                ids.insert(id, earlier.message_id);
+            let Some(earlier) = known.get(conversation.evaluation_id.as_str()) else { continue };
+            let mut places: HashMap<String, VecDeque<usize>> = HashMap::new();
+            for (place, message) in conversation.messages.iter().enumerate() {
+                places.entry(said(message)).or_default().push_back(place);
             }
+            let mut found: Vec<Option<usize>> = vec![None; conversation.messages.len()];
+            for (number, message) in earlier.iter().enumerate() {
+                let place = places.get_mut(&said(message)).and_then(VecDeque::pop_front);
+                if let Some(found) = place.and_then(|place| found.get_mut(place)) {
+                    *found = Some(number);
+                }
+            }
+            let mut messages: Vec<(usize, ConversationMessage)> = Vec::with_capacity(found.len());
+            for (mut message, found) in conversation.messages.drain(..).zip(found) {
+                if let Some(earlier) = found.and_then(|number| earlier.get(number)) {
+                    ids.insert(message.message_id, earlier.message_id);
+                    (message.message_id, message.created_at) = (earlier.message_id, earlier.created_at);
+                }
+                messages.push((found.unwrap_or(usize::MAX), message));
+            }
+            // What was said since keeps its order, behind what was before.
+            messages.sort_by_key(|(number, _)| *number);
+            conversation.messages = messages.into_iter().map(|(_, message)| message).collect();
         }
         ids
     }
+}
+
+/// Returns what a message says, beside its id and its time.
+fn said(message: &ConversationMessage) -> String {
+    let (message_id, created_at) = (Uuid::nil(), DateTime::UNIX_EPOCH);
+    let message = ConversationMessage { message_id, created_at, ..message.clone() };
+    serde_json::to_string(&message).unwrap_or_default()
 }
 
 impl ExecutionLogState {
