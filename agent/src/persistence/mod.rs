@@ -2,44 +2,52 @@
 //!
 //! An agent that works for days has more than a conversation. [`declare`] adds what else it has to the types of a session, so
 //! that it survives a kill, is rolled back with the rest, and can be read at any position without the host. The log is the
-//! only truth: whatever stands in files beside it is an export.
+//! only truth: whatever stands in files beside it is an export. All names stand here too; the rooms' docs hold the tables, formats
+//! and invariants.
 //!
 //! | room | holds |
 //! |---|---|
-//! | `tasks/` | tasks as one slice over six events, the tree of a position, and what is next |
-//! | `state/` | [`SessionState`]: all that a session is at a position, in nine parts |
+//! | [`tasks`] | tasks as one slice over six events, the tree of a position, and what is next |
+//! | [`state`] | [`SessionState`]: all that a session is at a position, in nine parts |
 //! | `updates` | [`StateUpdate`]: what changed it, one by one |
-//! | `checkpoints/` | [`CheckpointManager`]: positions that a session can be restored to |
-//! | `validation/` | [`StateValidator`]: whether a state holds, and the events that repair it |
-//! | `recovery/` | [`CrashRecoveryManager`]: what a crash left, and four ways to go on |
-//! | `files/` | [`export_tree`] and [`import_tree`]: a session as a folder of JSON files; [`AtomicPersistence`], [`LazyStateManager`] |
-//! | `compression` | [`StateCompression`]: how files are compressed |
+//! | [`checkpoints`] | [`CheckpointManager`]: positions that a session can be restored to |
+//! | [`validation`] | [`StateValidator`]: whether a state holds, and the events that repair it |
+//! | [`recovery`] | [`CrashRecoveryManager`]: what a crash left, and four ways to go on |
+//! | [`files`] | [`export_tree`] and [`import_tree`]: a session as a folder of JSON files; [`AtomicPersistence`], [`LazyStateManager`] |
+//! | [`compression`] | [`StateCompression`]: how files are compressed |
 //! | `error` | [`Error`]: what may go wrong with files, checkpoints and recoveries |
 
-mod checkpoints;
-mod compression;
+pub mod checkpoints;
+pub mod compression;
 mod error;
-mod files;
-mod recovery;
-mod state;
-mod tasks;
+pub mod files;
+pub mod recovery;
+pub mod state;
+pub mod tasks;
 mod updates;
-mod validation;
+pub mod validation;
 
 use foldlog::SessionTypesBuilder;
 
+#[doc(no_inline)]
 pub use checkpoints::*;
+#[doc(no_inline)]
 pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
+#[doc(no_inline)]
 pub use files::{
     AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedSession,
     ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits,
     TreeManifest, export_session, export_tree, import_session, import_tree,
 };
+#[doc(no_inline)]
 pub use recovery::*;
+#[doc(no_inline)]
 pub use state::*;
+#[doc(no_inline)]
 pub use tasks::*;
 pub use updates::{StateUpdate, UpdateOperation};
+#[doc(no_inline)]
 pub use validation::*;
 
 /// Declares the slices and events of long-running work.

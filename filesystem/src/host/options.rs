@@ -1,20 +1,21 @@
 //! What a host asks of a workspace's snapshots.
 
 /// Configures how a [`HostFilesystem`](super::HostFilesystem) takes snapshots. The default leaves out nothing but
-/// `.git`, keeps times and sets no limit.
+/// `.git` and exports of sessions, keeps times and sets no limit.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostFilesystemOptions {
     /// Patterns of paths that snapshots leave out and restores leave alone, written like lines of a `.gitignore`: a
     /// pattern without `/` matches names in any folder, one with a `/` before its end matches paths relative to the
     /// root, and one that ends in `/` matches folders only. Of several that match, the last decides, and `!` in front
-    /// of a pattern includes paths again. What is named `.git` is always left out. Each snapshot records the patterns
-    /// and is restored by them.
+    /// of a pattern includes paths again. What is named `.git` is always left out, and the folder `.aca` in the root,
+    /// which holds exports of sessions, unless `!/.aca/` includes it. Each snapshot records the patterns and is restored by
+    /// them.
     pub leave_out: Vec<String>,
     /// Whether the workspace's `.gitignore` files leave paths out as well. Default: `false`.
     pub gitignore: bool,
     /// Whether snapshots keep the times of the last change of content, for restores to give back. Default: `true`. A
-    /// snapshot that leaves out anything but `.git` keeps no times: with old times beside a left-out `target/`, a build
+    /// snapshot that leaves out anything but `.git` and `.aca` keeps no times: with old times beside a left-out `target/`, a build
     /// would take stale files for fresh ones. Without times, equal content has equal snapshots.
     pub times: bool,
     /// Largest number of bytes that one snapshot may read of contents, without their holes; `None`, the default, sets

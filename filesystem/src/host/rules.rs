@@ -27,6 +27,9 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
     name.strip_prefix(TEMPORARY.as_bytes()).is_some_and(|rest| rest.len() == 16)
 }
 
+/// Folder of a workspace's root that holds exports of sessions.
+const EXPORTS: &[u8] = b".aca";
+
 /// Where `.gitignore` files are read.
 pub(super) enum Gitignore {
     /// They do not count.
@@ -92,6 +95,9 @@ impl Rules {
         if name == b".git" {
             return true;
         }
+        if is_export(folder, name, is_folder) {
+            return self.host.says(name, true) != Some(false);
+        }
         if is_temporary(name) || (self.host.is_empty() && scope.is_none() && self.mounts.is_empty()) {
             return false;
         }
@@ -112,6 +118,12 @@ impl Rules {
         }
         false
     }
+}
+
+/// Whether something is the folder in a workspace's root into which sessions are exported. What stands there is written beside
+/// the workspace's tools, about them.
+pub(super) fn is_export(folder: &[u8], name: &[u8], is_folder: bool) -> bool {
+    is_folder && folder.is_empty() && name == EXPORTS
 }
 
 fn read_present(folder: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {

@@ -141,7 +141,7 @@ struct TreeDocument {
 ///
 /// # Errors
 ///
-/// - [`Failure::Tree`](crate::Failure::Tree) if the tree is damaged, or there is none; nothing is imported then.
+/// - [`Failure::Persistence`](crate::Failure::Persistence) if the tree is damaged, or there is none; nothing is imported then.
 /// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
 pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;

@@ -229,3 +229,33 @@ fn a_folder_within_one_that_hands_its_group_on_comes_back_without_that_bit() {
     files.restore(&snapshot).unwrap();
     assert_eq!(bench.digest(), before);
 }
+
+/// Protects: exports of a session into the folder that it works on are no part of what its tools changed. A restore would
+/// otherwise take the exports back, and each export would be a change of the workspace.
+#[test]
+fn exports_of_sessions_in_the_root_are_left_out_unless_a_host_includes_them() {
+    let bench = Bench::new();
+    bench.shell("mkdir -p .aca/sessions deep/.aca && echo 1 >file && echo 1 >deep/.aca/file && touch -d 2001-01-01 file");
+    let files = bench.open();
+    let snapshot = files.snapshot(None, false).unwrap();
+    assert_eq!(snapshot.files, 2, "what bears the name in another folder is a file as any other");
+    bench.shell("echo export >.aca/sessions/one && echo 2 >deep/.aca/file && echo 2 >file");
+    files.restore(&snapshot).unwrap();
+    assert_eq!(fs::read(bench.at(".aca/sessions/one")).unwrap(), b"export\n");
+    assert_eq!(fs::read(bench.at("deep/.aca/file")).unwrap(), b"1\n");
+    let modified = fs::metadata(bench.at("file")).unwrap().modified().unwrap();
+    assert!(
+        modified < std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 28),
+        "times are kept"
+    );
+    // Where it is no folder it is a file of the workspace's own.
+    bench.shell("mv .aca kept && echo 1 >.aca");
+    assert_eq!(files.snapshot(None, false).unwrap().files, 4);
+    bench.shell("rm .aca && mv kept .aca");
+    let including = bench.open_with(HostFilesystemOptions::default().leave_out("!/.aca/"));
+    let snapshot = including.snapshot(None, false).unwrap();
+    assert_eq!(snapshot.files, 3);
+    bench.shell("rm -r .aca");
+    including.restore(&snapshot).unwrap();
+    assert_eq!(fs::read(bench.at(".aca/sessions/one")).unwrap(), b"export\n");
+}

@@ -303,7 +303,7 @@ impl Tree {
         files.collect()
     }
 
-    /// Reads a part of the state as any type of its JSON form: [`SessionIdentity`], [`SessionConfiguration`]
+    /// Reads a part of the state as any type of its JSON form: [`SessionIdentity`], [`SessionConfiguration`](crate::persistence::SessionConfiguration)
     /// (super::SessionConfiguration), [`TaskTreeState`](super::TaskTreeState) and so on, or a host's own.
     ///
     /// # Errors
