@@ -145,13 +145,13 @@ use unsynced::Unsynced;
 /// | which names are one file, inside | as before |
 /// | a file that has other names outside | a file of its own with the old content; what was written to it stays under its names outside, and is told |
 /// | holes | as before in files of more than 1 MiB, where the file system tells of them |
-/// | times of the last change of content | as before where nothing but `.git` is left out of snapshots and `times` is not turned off; else of the restore |
+/// | times of the last change of content | as before where nothing but `.git` and `.aca` is left out of snapshots and `times` is not turned off; else of the restore |
 /// | other times, attributes of symbolic links | of the restore |
 /// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
-/// | what the host leaves out | as the tool left it |
+/// | what the host leaves out | as the tool left it; so is the folder `.aca` in the root, which holds exports of sessions, unless the host includes it |
 /// | `.git` | as the tool left it; what it changed of hooks, config, `HEAD`, refs and `info` is told |
 /// | mounts | as the tool left them, and told |
-/// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some, which [`special_files`](Self::special_files) names |
+/// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
 /// | folders in one another | as before down to 256, removed however many there are |
 ///
 /// What is told stands in [`Restored::inexact`], and for a tool call in the engine's `ToolReport`.
