@@ -1,25 +1,28 @@
-//! Works through a tree of tasks. Its process is killed within one of them; the next process finds which one that was, tries
-//! it again, and does the rest.
+//! Works through a tree of tasks. Its first process is killed within one of them; the next process finds which one that was,
+//! tries it again, and does the rest.
 //!
-//! `cargo run --bin task_tree`
+//! `cargo run --bin task_tree` runs both; `cargo run --bin task_tree FOLDER` runs one process, and leaves its session in the
+//! folder.
 
-use std::env;
 use std::path::Path;
 use std::process::{Command, abort};
+use std::{env, fs};
 
 use foldlog::{Session, SessionTypes, Store};
 use foldlog_agent::persistence::{
-    NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TaskTreeState, declare,
+    CheckpointManager, CheckpointPolicy, NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged,
+    TaskTreeState, declare,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn plan(session: &Session) -> Result<()> {
-    let (release, notes, tag) = (TaskId::new("release")?, TaskId::new("notes")?, TaskId::new("tag")?);
+    let id = TaskId::new;
     let tasks = [
-        NewTask::new(notes.clone(), "Write the notes"),
-        NewTask::new(tag, "Tag the commit").requires(notes.clone()),
-        NewTask::new(release, "Publish the release").requires(notes),
+        NewTask::new(id("notes")?, "Write the notes"),
+        NewTask::new(id("tag")?, "Tag the commit").requires(id("notes")?),
+        NewTask::new(id("draft")?, "Draft the announcement").within(id("tag")?),
+        NewTask::new(id("publish")?, "Publish the release").requires(id("tag")?).requires(id("draft")?),
     ];
     for task in tasks {
         session.dispatch(TaskCreated { task })?;
@@ -27,47 +30,54 @@ fn plan(session: &Session) -> Result<()> {
     Ok(())
 }
 
-fn change(session: &Session, task: &TaskId, old_status: TaskStatus, new_status: TaskStatus) -> Result<()> {
-    let reason = (new_status == TaskStatus::Pending).then(|| "its process ended".to_owned());
-    session.dispatch(TaskStatusChanged { task_id: task.clone(), old_status, new_status, reason })?;
-    Ok(())
-}
-
-/// Goes on wherever a process left the tree.
+/// Works through the tree, wherever a process left it.
 fn work(session: &Session, dies_in: &str) -> Result<()> {
-    if TaskTreeState::of(session)?.tasks.is_empty() {
-        plan(session)?;
-    }
+    use TaskStatus::{Completed, InProgress, Pending};
+    let policy = CheckpointPolicy { after_tasks: true, ..CheckpointPolicy::default() };
+    let checkpoints = CheckpointManager::new(session.clone()).with_policy(policy);
+    let change = |task_id: &TaskId, old_status, new_status, reason: Option<&str>| {
+        let reason = reason.map(str::to_owned);
+        checkpoints.dispatch(TaskStatusChanged { task_id: task_id.clone(), old_status, new_status, reason })
+    };
     // What a killed process had begun is tried again.
     for left in TaskTreeState::of(session)?.scheduling_state.in_progress {
         println!("was interrupted: {left}");
-        change(session, &left, TaskStatus::InProgress, TaskStatus::Pending)?;
+        change(&left, InProgress, Pending, Some("its process ended"))?;
     }
-    while let Some(next) = TaskTreeState::of(session)?.scheduling_state.ready.first() {
-        change(session, next, TaskStatus::Pending, TaskStatus::InProgress)?;
+    while let Some(next) = TaskTreeState::of(session)?.scheduling_state.ready.first().cloned() {
+        change(&next, Pending, InProgress, None)?;
         if next.as_str() == dies_in {
             abort()
         }
         println!("done: {next}");
-        change(session, next, TaskStatus::InProgress, TaskStatus::Completed)?;
+        change(&next, InProgress, Completed, None)?;
     }
     Ok(())
 }
 
-fn main() -> Result<()> {
-    let types = declare(SessionTypes::builder()).build()?;
-    if let Some(folder) = env::args_os().nth(1) {
-        return work(&Store::open(Path::new(&folder))?.create(&types)?, "tag");
-    }
-    let folder = tempfile::tempdir()?;
-
-    let ended = Command::new(env::current_exe()?).arg(folder.path()).status()?;
-    println!("the first process ended by itself: {}", ended.success());
-    let store = Store::open(folder.path())?;
-    let id = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
+/// Runs one process of the host. The first one dies.
+fn host(folder: &Path) -> Result<()> {
+    let (store, types) = (Store::open(folder)?, declare(SessionTypes::builder()).build()?);
+    let Some(id) = store.session_ids()?.into_iter().next() else {
+        let session = store.create(&types)?;
+        plan(&session)?;
+        return work(&session, "tag");
+    };
     let session = store.open_session(id, &types)?;
-    work(&session, "nothing")?;
+    work(&session, "")?;
     let tree = TaskTreeState::of(&session)?;
     println!("completed: {} of {}", tree.count(TaskStatus::Completed), tree.tasks.len());
+    println!("session: {}", session.dir().display());
     Ok(session.close()?)
+}
+
+fn main() -> Result<()> {
+    if let Some(folder) = env::args_os().nth(1) {
+        fs::create_dir_all(&folder)?;
+        return host(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir()?;
+    let ended = Command::new(env::current_exe()?).arg(folder.path()).status()?;
+    println!("the first process ended by itself: {}", ended.success());
+    host(folder.path())
 }

@@ -25,7 +25,7 @@
 //! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
 
 /// Has the README's examples tested, with the features that they use.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "persistence"))]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
 

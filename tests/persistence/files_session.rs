@@ -6,8 +6,8 @@ use std::path::Path;
 use foldlog::audit::LogReader;
 use foldlog::{Policy, SessionOptions, Store};
 use foldlog_agent::persistence::{
-    CompressionAlgorithm, Error, ImportedSession, SessionState, TaskTreeState, TreeContents, TreeLimits,
-    WorkspaceStores, export_session, export_tree, import_session,
+    CheckpointManager, CompressionAlgorithm, Error, ImportedSession, SessionState, TaskTreeState,
+    TreeContents, TreeLimits, WorkspaceStores, export_session, export_tree, import_session,
 };
 
 use super::agent::{Agent, types};
@@ -37,6 +37,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let agent = Agent::begin(folder.path());
     day(&agent);
+    CheckpointManager::new(agent.session.clone()).create(Some("evening")).unwrap();
     export(&agent, folder.path());
     let store = Store::open(folder.path().join("other")).unwrap();
     let ImportedSession { session, exported, differing } = imported(folder.path(), &store);
@@ -45,6 +46,10 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     let read = state(&session);
     let same_id = SessionState { session_id: exported.session_id, ..read.clone() };
     assert_eq!(same_id, exported);
+
+    // Checkpoints are positions of the log that they were made in; the new one begins its own.
+    let checkpoints = CheckpointManager::new(session.clone());
+    assert_eq!(checkpoints.list().unwrap(), []);
 
     // What is recorded from now on comes after what was.
     change(&session, "a", (TaskStatus::InProgress, TaskStatus::Completed)).unwrap();

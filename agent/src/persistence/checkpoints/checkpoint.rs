@@ -118,7 +118,8 @@ pub struct Checkpoint {
     pub id: CheckpointId,
     /// Time of its creation.
     pub created_at: DateTime<Utc>,
-    /// Session that created it.
+    /// Session that created it. Recorded as a text, so that an export's JSON reads back.
+    #[serde(with = "uuid::serde::hyphenated")]
     pub session_id: Uuid,
     /// Sequence number of the snapshot's record, which is the position that a restore goes back to.
     pub position: SequenceNumber,
