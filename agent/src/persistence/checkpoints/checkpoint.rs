@@ -118,7 +118,8 @@ pub struct Checkpoint {
     pub id: CheckpointId,
     /// Time of its creation.
     pub created_at: DateTime<Utc>,
-    /// Session that created it.
+    /// Session that created it. It is a text in logs too: what is exported of a log is JSON, and is read as such.
+    #[serde(with = "as_text")]
     pub session_id: Uuid,
     /// Sequence number of the snapshot's record, which is the position that a restore goes back to.
     pub position: SequenceNumber,
@@ -138,4 +139,19 @@ pub struct Checkpoint {
     pub resources: Option<String>,
     /// BLAKE3 of the records through the position, in hexadecimal digits, as the [specification](super#hash) says.
     pub validation_hash: String,
+}
+
+/// Writes an id as text in every format.
+mod as_text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use uuid::Uuid;
+
+    pub(super) fn serialize<S: Serializer>(id: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
+        id.to_string().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Uuid, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
