@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
-use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -14,7 +14,7 @@ use foldlog::{
     BackgroundSync, ExecutionState, FixedClock, ResourceRegistry, SequenceNumber, Session, SessionTypes,
     Store, StoreOptions,
 };
-use foldlog_agent::persistence::{SessionState, StateUpdate, TaskStatus, WorkspaceStores};
+use foldlog_agent::persistence::{CheckpointManager, SessionState, StateUpdate, TaskStatus, WorkspaceStores};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
 
@@ -29,7 +29,7 @@ pub(super) struct Written {
     pub(super) fails: bool,
 }
 
-struct Write;
+pub(super) struct Write;
 
 impl Tool for Write {
     const NAME: &'static str = "write";
@@ -79,36 +79,57 @@ pub(super) fn open_store(root: &Path) -> (Store, Arc<FixedClock>) {
     (Store::open_with(root.join("store"), options).unwrap(), clock)
 }
 
+/// A workspace, and where its captures are kept. One that was copied from elsewhere is another folder than its captures know.
+pub(super) fn resources(workspace: &Path, captures: &Path, is_copied: bool) -> ResourceRegistry {
+    let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default()).unwrap();
+    if is_copied {
+        files.rebind(Rebind::Overwrite).unwrap();
+    }
+    ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap()
+}
+
 impl Agent {
     /// Begins a session beneath a folder.
     pub(super) fn begin(root: &Path) -> Agent {
         let (store, clock) = open_store(root);
         let session = store.create(&types()).unwrap();
-        Agent::of(root, store, clock, session)
+        Agent::of(root, store, clock, session, false)
     }
 
     /// Goes on with the only session beneath a folder.
     pub(super) fn resume(root: &Path) -> Agent {
+        Agent::go_on(root, false)
+    }
+
+    /// Goes on with the only session beneath a folder that was copied from another place.
+    pub(super) fn resume_copied(root: &Path) -> Agent {
+        Agent::go_on(root, true)
+    }
+
+    fn go_on(root: &Path, is_copied: bool) -> Agent {
         let (store, clock) = open_store(root);
         let id = store.session_ids().unwrap()[0];
         let session = store.open_session(id, &types()).unwrap();
-        let agent = Agent::of(root, store, clock, session);
+        let agent = Agent::of(root, store, clock, session, is_copied);
         agent.runner().recover(&ExecuteOptions::default()).unwrap();
         agent
     }
 
-    fn of(root: &Path, store: Store, clock: Arc<FixedClock>, session: Session) -> Agent {
+    fn of(root: &Path, store: Store, clock: Arc<FixedClock>, session: Session, is_copied: bool) -> Agent {
         let workspace = root.join("workspace");
         std::fs::create_dir_all(&workspace).unwrap();
         let captures = session.dir().join("files");
-        let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default()).unwrap();
-        let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
-        let state = ExecutionState::new(session.clone(), resources);
+        let state = ExecutionState::new(session.clone(), resources(&workspace, &captures, is_copied));
         Agent { clock, store, session, state, root: root.to_owned(), calls: AtomicU64::new(0) }
     }
 
     pub(super) fn runner(&self) -> ToolRunner {
         ToolRunner::new(self.state.clone(), ToolRegistry::new().with(Write))
+    }
+
+    /// Makes a manager of the session's checkpoints, which capture the workspace too.
+    pub(super) fn manager(&self) -> CheckpointManager {
+        CheckpointManager::new(self.session.clone()).with_resources(self.state.clone())
     }
 
     pub(super) fn workspace(&self) -> PathBuf {

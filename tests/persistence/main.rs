@@ -10,6 +10,7 @@ mod files_session;
 mod git;
 mod laws;
 mod recovery;
+mod scenarios;
 mod state;
 mod tasks;
 mod validation;
