@@ -286,13 +286,30 @@ fn from_state(exporting: &Exporting<'_>) -> Result<Round> {
     timed(1, || Ok(export_tree(&contents, &exporting.to(), &StateCompression::default()).map(drop)?))
 }
 
+/// Measures what of an export is reading.
+fn readings(session: &Session, param: &str) -> Result<Vec<Row>> {
+    let (log, stores) = (LogReader::open(session.dir())?, WorkspaceStores::none());
+    let position = session.position().unwrap_or_default();
+    let [opened, state, updates] = take_turns(
+        EXPORT_ROUNDS,
+        [
+            &mut || timed(1, || Ok(LogReader::open(session.dir()).map(drop)?)),
+            &mut || timed(1, || Ok(SessionState::at(&log, position, &stores).map(drop)?)),
+            &mut || timed(1, || Ok(StateUpdate::list(&log, position, &stores).map(drop)?)),
+        ],
+    )?;
+    let row = |subject, measured| Row::alone("persistence", subject, param, measured);
+    Ok(vec![row("opening a log", opened), row("its state", state), row("its updates", updates)])
+}
+
 fn exports(dir: &Path) -> Result<Vec<Row>> {
     let session = exported(&dir.join("store"))?;
     let param = format!("{EXPORTED} tasks, {EXPORTED} messages");
-    let mut rows = Vec::new();
+    let mut rows = readings(&session, &param)?;
+    let mut changes = Changes::of(EXPORTED);
     for (name, export) in [("from a log", from_log as Export), ("of a state", from_state)] {
         let dir = dir.join(name.replace(' ', "-"));
-        let exporting = Exporting { session: &session, dir: &dir, changes: Changes::of(EXPORTED), round: 0 };
+        let exporting = Exporting { session: &session, dir: &dir, changes, round: 0 };
         let exporting = std::cell::RefCell::new(exporting);
         let [first, second] = take_turns(
             EXPORT_ROUNDS,
@@ -307,6 +324,7 @@ fn exports(dir: &Path) -> Result<Vec<Row>> {
                 },
             ],
         )?;
+        changes = exporting.into_inner().changes;
         rows.push(
             Row::alone("persistence", &format!("export {name}"), &param, first).at_most(AtMost::Ns(1e9)),
         );
