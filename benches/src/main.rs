@@ -1,7 +1,7 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
-//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|workspace|claude]...
-//! [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
+//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|
+//! workspace|claude|persistence]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
 //! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
 //! subject waited for a processor over a tenth of its time. `README.md` beside the sources says what was learnt.
@@ -11,7 +11,7 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence` | the benches |
 
 mod appending;
 mod claude;
@@ -20,6 +20,7 @@ mod importing;
 mod limits;
 mod measure;
 mod opening;
+mod persistence;
 mod positions;
 mod reading;
 mod subject;
@@ -63,6 +64,7 @@ enum Bench {
     Conversation,
     Workspace,
     Claude,
+    Persistence,
 }
 
 impl Bench {
@@ -80,6 +82,7 @@ impl Bench {
             Bench::Conversation => conversations::conversation(dir),
             Bench::Workspace => workspaces::workspace(dir),
             Bench::Claude => claude::claude(dir),
+            Bench::Persistence => persistence::persistence(dir),
         }
     }
 }

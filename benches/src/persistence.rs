@@ -1,0 +1,343 @@
+//! Measures long-running work: changes of tasks, checkpoints, exports as trees of files, and validation, of few tasks and of
+//! many.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use foldlog::audit::LogReader;
+use foldlog::conversation::{NewAnswer, NewInput};
+use foldlog::{Session, SessionTypes, Store};
+use foldlog_agent::persistence::{
+    CheckpointManager, Dependency, DependencyType, NewTask, SessionState, StateCompression, StateUpdate,
+    StateValidator, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TreeContents, WorkspaceStores,
+    declare, export_session, export_tree,
+};
+
+use crate::measure::{AtMost, Measured, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::subject::{append_types, settled, step, store};
+
+const FEW: u64 = 1_000;
+const FEWEST: u64 = 10;
+const MANY: u64 = 100_000;
+
+/// Number of changes of a round.
+const CHANGES: u64 = 2_000;
+
+/// Number of checkpoints of a round, with one change before each.
+const CHECKPOINTS: u64 = 50;
+
+/// Number of tasks and of messages that are exported.
+const EXPORTED: u64 = 10_000;
+
+const EXPORT_ROUNDS: usize = 5;
+const VALIDATION_ROUNDS: usize = 7;
+
+pub fn persistence(dir: &Path) -> Result<Vec<Row>> {
+    let mut rows = status_changes(&dir.join("changes"))?;
+    rows.extend(checkpoints(&dir.join("checkpoints"))?);
+    rows.push(validation(&dir.join("validation"))?);
+    rows.extend(exports(&dir.join("exports"))?);
+    Ok(rows)
+}
+
+fn id(number: u64) -> Result<TaskId> {
+    Ok(TaskId::new(format!("task-{number:06}"))?)
+}
+
+/// Makes a task of a tree with ten parts to each, which requires one task before it and prefers another.
+fn new_task(number: u64) -> Result<NewTask> {
+    let mut task = NewTask::new(id(number)?, format!("Task number {number} of a long plan"));
+    task.description =
+        "What is to be done is described here in a sentence or two, as agents like to do.".into();
+    task.priority = (number % 7) as i64;
+    if number > 0 {
+        task.parent = Some(id(number / 10)?);
+    }
+    // Neither depends on a task above it.
+    if number > 100 {
+        task.dependencies = vec![
+            Dependency { on: id(number - 3)?, kind: DependencyType::Requires },
+            Dependency { on: id(number - 7)?, kind: DependencyType::Prefers },
+        ];
+    }
+    Ok(task)
+}
+
+fn types() -> Result<SessionTypes> {
+    Ok(declare(SessionTypes::builder()).build()?)
+}
+
+/// Makes an open session with so many tasks, without work left in the background.
+fn with_tasks(store: &Store, tasks: u64) -> Result<Session> {
+    let session = store.create(&types()?)?;
+    (0..tasks).try_for_each(|number| -> Result<()> {
+        session.dispatch(TaskCreated { task: new_task(number)? })?;
+        Ok(())
+    })?;
+    let id = session.id();
+    session.close()?;
+    Ok(store.open_session(id, &types()?)?)
+}
+
+/// Blocks tasks, and makes them wait again the next time around: those that are far from each other one after the other.
+struct Changes {
+    tasks: u64,
+    made: u64,
+}
+
+impl Changes {
+    fn of(tasks: u64) -> Changes {
+        Changes { tasks, made: 0 }
+    }
+
+    fn next(&mut self) -> Result<TaskStatusChanged> {
+        // Odd, and no multiple of 5: so it passes every task once in as many changes as there are tasks.
+        let (around, place) = (self.made / self.tasks, self.made % self.tasks);
+        self.made += 1;
+        let (old_status, new_status) = match around % 2 {
+            0 => (TaskStatus::Pending, TaskStatus::Blocked),
+            _ => (TaskStatus::Blocked, TaskStatus::Pending),
+        };
+        let task_id = id(place * 7_919 % self.tasks)?;
+        Ok(TaskStatusChanged { task_id, old_status, new_status, reason: None })
+    }
+}
+
+fn change(session: &Session, changes: &mut Changes) -> Result<Round> {
+    let events = (0..CHANGES).map(|_| changes.next()).collect::<Result<Vec<_>>>()?;
+    timed(CHANGES, || {
+        for event in events {
+            session.dispatch(event)?;
+        }
+        Ok(())
+    })
+}
+
+fn status_changes(dir: &Path) -> Result<Vec<Row>> {
+    let store = store(dir)?;
+    let (few, many) = (with_tasks(&store, FEW)?, with_tasks(&store, MANY)?);
+    let plain = settled(&store, &append_types()?, 0..FEW)?;
+    let (mut of_few, mut of_many, mut number) = (Changes::of(FEW), Changes::of(MANY), 0);
+    let mut dispatched = || {
+        let steps: Vec<_> = (0..CHANGES).map(|place| step(number + place)).collect();
+        number += CHANGES;
+        timed(CHANGES, || {
+            for step in steps {
+                plain.dispatch(step)?;
+            }
+            Ok(())
+        })
+    };
+    // The first write after an opening makes the log ready.
+    (change(&few, &mut of_few)?, change(&many, &mut of_many)?, dispatched()?);
+    let [few, many, plain] = take_turns(
+        ROUNDS,
+        [&mut || change(&few, &mut of_few), &mut || change(&many, &mut of_many), &mut dispatched],
+    )?;
+    let name = "status change beside a plain dispatch";
+    Ok(vec![
+        Row::beside("persistence", name, tasks(FEW), few, plain).at_most(AtMost::Ratio(3.0)),
+        Row::beside("persistence", name, tasks(MANY), many, plain).at_most(AtMost::Ratio(3.0)),
+        Row::pair("persistence", "status change", "many tasks to few", many, few).at_most(AtMost::Ratio(2.0)),
+    ])
+}
+
+fn tasks(count: u64) -> String {
+    format!("{count} tasks")
+}
+
+fn checkpoints(dir: &Path) -> Result<Vec<Row>> {
+    let store = store(dir)?;
+    let (few, many) = (with_tasks(&store, FEWEST)?, with_tasks(&store, MANY)?);
+    let (few, many) = (CheckpointManager::new(few), CheckpointManager::new(many));
+    // The first one of a log reads all of it.
+    let (_, first_many) = (first(&few)?, first(&many)?);
+    let (mut of_few, mut of_many) = (Changes::of(FEWEST), Changes::of(MANY));
+    let [few, many] = take_turns(
+        ROUNDS,
+        [&mut || created(&few, CHECKPOINTS, &mut of_few), &mut || created(&many, CHECKPOINTS, &mut of_many)],
+    )?;
+    let name = "checkpoint after one change";
+    Ok(vec![
+        Row::alone("persistence", name, tasks(FEWEST), few),
+        Row::alone("persistence", name, tasks(MANY), many),
+        Row::pair("persistence", name, "many tasks to few", many, few).at_most(AtMost::Ratio(2.0)),
+        Row::alone("persistence", "first checkpoint of a log", tasks(MANY), first_many),
+    ])
+}
+
+/// Creates the first checkpoint of a log.
+fn first(manager: &CheckpointManager) -> Result<Measured> {
+    let [first] = take_turns(1, [&mut || timed(1, || Ok(manager.create(None).map(drop)?))])?;
+    Ok(first)
+}
+
+/// Creates checkpoints, each after one change, which takes no part of the time.
+fn created(manager: &CheckpointManager, count: u64, changes: &mut Changes) -> Result<Round> {
+    let mut elapsed = Duration::ZERO;
+    for _ in 0..count {
+        manager.session().dispatch(changes.next()?)?;
+        let start = Instant::now();
+        manager.create(None)?;
+        elapsed += start.elapsed();
+    }
+    Ok(Round::of(elapsed.as_nanos() as f64 / count as f64))
+}
+
+/// Brings the first quarter of the tasks to their end, in the order in which they require each other.
+fn complete(session: &Session, tasks: u64) -> Result<()> {
+    use TaskStatus::{Completed, InProgress, Pending};
+    for number in 0..tasks / 4 {
+        for (old_status, new_status) in [(Pending, InProgress), (InProgress, Completed)] {
+            session.dispatch(TaskStatusChanged {
+                task_id: id(number)?,
+                old_status,
+                new_status,
+                reason: None,
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn validation(dir: &Path) -> Result<Row> {
+    let session = with_tasks(&store(dir)?, MANY)?;
+    complete(&session, MANY)?;
+    let position = session.position().unwrap_or_default();
+    let state = SessionState::at(&LogReader::open(session.dir())?, position, &WorkspaceStores::none())?;
+    let validator = StateValidator::new();
+    let mut validated = || {
+        timed(1, || match validator.validate(&state).issues.first() {
+            None => Ok(()),
+            Some(issue) => Err(format!("there is an issue: {issue}").into()),
+        })
+    };
+    let [validated] = take_turns(VALIDATION_ROUNDS, [&mut validated])?;
+    Ok(Row::alone("persistence", "validation", tasks(MANY), validated).at_most(AtMost::Ns(0.5e9)))
+}
+
+/// Makes a session with tasks and messages.
+fn exported(dir: &Path) -> Result<Session> {
+    let session = with_tasks(&store(dir)?, EXPORTED)?;
+    for number in 0..EXPORTED / 2 {
+        session.record_input(&NewInput::user("measured", format!("What about number {number}, and why?")))?;
+        session.record_answer(&NewAnswer {
+            evaluation_id: "measured".to_owned(),
+            content: Some(format!("Number {number} is as it should be, since nothing speaks against it.")),
+            ..NewAnswer::default()
+        })?;
+    }
+    Ok(session)
+}
+
+/// Holds what is written of a session, in a folder of its own for each round.
+struct Exporting<'a> {
+    session: &'a Session,
+    dir: &'a Path,
+    changes: Changes,
+    round: u64,
+}
+
+impl Exporting<'_> {
+    fn to(&self) -> PathBuf {
+        self.dir.join(format!("to-{}", self.round))
+    }
+
+    /// Begins a round with an empty folder.
+    fn begin(&mut self) -> Result<()> {
+        if self.round > 0 {
+            std::fs::remove_dir_all(self.to())?;
+        }
+        self.round += 1;
+        Ok(std::fs::create_dir_all(self.to())?)
+    }
+
+    fn change(&mut self) -> Result<()> {
+        self.session.dispatch(self.changes.next()?)?;
+        Ok(())
+    }
+}
+
+type Export = fn(&Exporting<'_>) -> Result<Round>;
+
+/// Exports as the verb does: from the log, which is opened for that.
+fn from_log(exporting: &Exporting<'_>) -> Result<Round> {
+    timed(1, || {
+        let log = LogReader::open(exporting.session.dir())?;
+        let position = exporting.session.position().unwrap_or_default();
+        export_session(
+            &log,
+            position,
+            &WorkspaceStores::none(),
+            &exporting.to(),
+            &StateCompression::default(),
+        )?;
+        Ok(())
+    })
+}
+
+/// Exports what was read before.
+fn from_state(exporting: &Exporting<'_>) -> Result<Round> {
+    let log = LogReader::open(exporting.session.dir())?;
+    let position = exporting.session.position().unwrap_or_default();
+    let state = SessionState::at(&log, position, &WorkspaceStores::none())?;
+    let updates = StateUpdate::list(&log, position, &WorkspaceStores::none())?;
+    let contents = TreeContents::new(&state).at(position, &updates);
+    timed(1, || Ok(export_tree(&contents, &exporting.to(), &StateCompression::default()).map(drop)?))
+}
+
+/// Measures what of an export is reading.
+fn readings(session: &Session, param: &str) -> Result<Vec<Row>> {
+    let (log, stores) = (LogReader::open(session.dir())?, WorkspaceStores::none());
+    let position = session.position().unwrap_or_default();
+    let [opened, state, updates] = take_turns(
+        EXPORT_ROUNDS,
+        [
+            &mut || timed(1, || Ok(LogReader::open(session.dir()).map(drop)?)),
+            &mut || timed(1, || Ok(SessionState::at(&log, position, &stores).map(drop)?)),
+            &mut || timed(1, || Ok(StateUpdate::list(&log, position, &stores).map(drop)?)),
+        ],
+    )?;
+    let row = |subject, measured| Row::alone("persistence", subject, param, measured);
+    Ok(vec![row("opening a log", opened), row("its state", state), row("its updates", updates)])
+}
+
+fn exports(dir: &Path) -> Result<Vec<Row>> {
+    let session = exported(&dir.join("store"))?;
+    let param = format!("{EXPORTED} tasks, {EXPORTED} messages");
+    let mut rows = readings(&session, &param)?;
+    let mut changes = Changes::of(EXPORTED);
+    for (name, export) in [("from a log", from_log as Export), ("of a state", from_state)] {
+        let dir = dir.join(name.replace(' ', "-"));
+        let exporting = Exporting { session: &session, dir: &dir, changes, round: 0 };
+        let exporting = std::cell::RefCell::new(exporting);
+        let [first, second] = take_turns(
+            EXPORT_ROUNDS,
+            [
+                &mut || {
+                    exporting.borrow_mut().begin()?;
+                    export(&exporting.borrow())
+                },
+                &mut || {
+                    exporting.borrow_mut().change()?;
+                    export(&exporting.borrow())
+                },
+            ],
+        )?;
+        changes = exporting.into_inner().changes;
+        rows.push(
+            Row::alone("persistence", &format!("export {name}"), &param, first).at_most(AtMost::Ns(1e9)),
+        );
+        rows.push(
+            Row::beside(
+                "persistence",
+                &format!("export {name} after one change, beside the first"),
+                &param,
+                second,
+                first,
+            )
+            .at_most(AtMost::Ratio(0.05)),
+        );
+    }
+    Ok(rows)
+}
