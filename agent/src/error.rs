@@ -427,9 +427,11 @@ fn throttle_text(details: &ThrottleDetails) -> String {
         ThrottleKind::Overloaded => "the provider has no capacity now",
         ThrottleKind::Unknown => "the provider gives no answer now",
     };
-    let attempts = details.attempts;
-    let times = if attempts == 1 { "once" } else { "several times" };
-    let asked = format!("{what}; it was asked {times} ({attempts})");
+    let asked = match details.attempts {
+        0 => what.to_owned(),
+        1 => format!("{what}; it was asked once"),
+        attempts => format!("{what}; it was asked {attempts} times"),
+    };
     match details.retry_after {
         Some(after) => format!("{asked}: resume in {} s", after.as_secs_f64().ceil()),
         None => format!("{asked}: resume later"),

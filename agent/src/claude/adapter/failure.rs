@@ -73,8 +73,9 @@ impl std::error::Error for ProgramExit {}
 const INSTALL: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name its path";
 
 fn throttled(kind: ThrottleKind, message: String, payload: Option<Value>) -> Error {
+    // The program asks again by itself, and does not say how often it did.
     let details =
-        ThrottleDetails { kind, retry_after: None, attempts: 1, retry_safe: true, provider_payload: payload };
+        ThrottleDetails { kind, retry_after: None, attempts: 0, retry_safe: true, provider_payload: payload };
     Error::Throttled { details, message }
 }
 
