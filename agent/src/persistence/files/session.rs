@@ -13,8 +13,8 @@ use super::{
     CheckpointFiles, ExportReport, SessionIdentity, TreeContents, TreeLimits, export_tree, import_tree,
 };
 use crate::persistence::{
-    Error, ImportedStates, Result, SessionState, StateComponent, StateCompression, StateImported,
-    StateUpdate, WorkspaceStores,
+    Checkpoints, Error, ImportedStates, Result, SessionState, StateComponent, StateCompression,
+    StateImported, StateUpdate, WorkspaceStores,
 };
 
 /// Manifest of the checkpoint that holds what the engine exports.
@@ -44,9 +44,11 @@ pub fn export_session(
     let state = SessionState::at(log, position, stores)?;
     let updates = StateUpdate::list(log, position, stores)?;
     let mut export = log.export_at(position, &BTreeSet::from([Policy::State, Policy::Log]))?;
-    // The state has it already.
-    export.slices.retain(|slice| slice.slice_type != ImportedStates::NAME);
-    export.policies.remove(ImportedStates::NAME);
+    // The state has what was imported already. Checkpoints name positions of this log, and hash its records.
+    for name in [ImportedStates::NAME, Checkpoints::NAME] {
+        export.slices.retain(|slice| slice.slice_type != name);
+        export.policies.remove(name);
+    }
     let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position };
     let checkpoints = [CheckpointFiles::new(&manifest, &export)?];
     let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints);
