@@ -13,6 +13,7 @@ mod laws;
 mod recovery;
 mod scenarios;
 mod state;
+mod story;
 mod tasks;
 mod validation;
 mod validation_laws;
