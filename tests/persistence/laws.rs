@@ -18,7 +18,7 @@ use super::{id, store_on, types};
 
 /// What a host does. Tasks are named by numbers of few values, so that events meet the same ones.
 #[derive(Clone, Debug)]
-enum Action {
+pub(super) enum Action {
     Create {
         task: u8,
         parent: Option<u8>,
@@ -50,8 +50,12 @@ enum Action {
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
+    prop::collection::vec(action(), 1..160)
+}
+
+pub(super) fn action() -> impl Strategy<Value = Action> {
     let task = || 0..6_u8;
-    let action = prop_oneof![
+    prop_oneof![
         6 => (task(), prop::option::of(task()), prop::collection::vec((task(), any::<bool>()), 0..3), any::<i8>())
             .prop_map(|(task, parent, after, priority)| Action::Create { task, parent, after, priority }),
         10 => (task(), 0..7_u8, prop::option::weighted(0.1, 0..7_u8))
@@ -62,16 +66,15 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => any::<Index>().prop_map(Action::RollBack),
         1 => any::<Index>().prop_map(Action::Fork),
         1 => Just(Action::Reopen),
-    ];
-    prop::collection::vec(action, 1..160)
+    ]
 }
 
 /// A task of the model: plain numbers.
 #[derive(Clone, Debug, PartialEq)]
-struct Entry {
+pub(super) struct Entry {
     parent: Option<u8>,
     /// Place in the list of all states.
-    status: u8,
+    pub(super) status: u8,
     priority: i64,
     after: Vec<(u8, bool)>,
     attempts: u32,
@@ -80,7 +83,7 @@ struct Entry {
 
 /// All tasks in the order of their creation.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Model {
+pub(super) struct Model {
     tasks: Vec<(u8, Entry)>,
 }
 
@@ -88,7 +91,7 @@ struct Model {
 const FOLLOWS: [&[u8]; 7] = [&[1, 2, 5, 6], &[0, 5, 6], &[0, 1, 3, 4, 6], &[], &[0, 5, 6], &[], &[]];
 
 impl Model {
-    fn get(&self, task: u8) -> Option<&Entry> {
+    pub(super) fn get(&self, task: u8) -> Option<&Entry> {
         self.tasks.iter().find(|(name, _)| *name == task).map(|(_, entry)| entry)
     }
 
@@ -123,7 +126,7 @@ impl Model {
     }
 
     /// Does what an event does; returns whether it was taken.
-    fn take(&mut self, action: &Action) -> bool {
+    pub(super) fn take(&mut self, action: &Action) -> bool {
         match action {
             Action::Create { task, parent, after, priority } => {
                 let named: BTreeSet<u8> = after.iter().map(|(on, _)| *on).collect();
@@ -222,16 +225,16 @@ fn status(place: u8) -> TaskStatus {
 }
 
 /// A session and its model, with the model of each position.
-struct World {
-    disk: MemoryStorage,
+pub(super) struct World {
+    pub(super) disk: MemoryStorage,
     store: Store,
     session: Option<Session>,
-    model: Model,
-    past: BTreeMap<u64, Model>,
+    pub(super) model: Model,
+    pub(super) past: BTreeMap<u64, Model>,
 }
 
 impl World {
-    fn new(images: bool) -> World {
+    pub(super) fn new(images: bool) -> World {
         let disk = MemoryStorage::new();
         let (store, _) = store_on(&disk, images);
         let session = store.create(&types()).unwrap();
@@ -241,17 +244,17 @@ impl World {
         world
     }
 
-    fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &Session {
         self.session.as_ref().unwrap()
     }
 
-    fn note(&mut self) {
+    pub(super) fn note(&mut self) {
         let position = self.session().position().unwrap();
         self.past.insert(position.get(), self.model.clone());
     }
 
     /// Returns a position of the past.
-    fn position(&self, index: Index) -> u64 {
+    pub(super) fn position(&self, index: Index) -> u64 {
         *self.past.keys().nth(index.index(self.past.len())).unwrap()
     }
 
@@ -290,7 +293,7 @@ impl World {
         dispatched.map(drop)
     }
 
-    fn act(&mut self, action: &Action) {
+    pub(super) fn act(&mut self, action: &Action) {
         match action {
             Action::RollBack(index) => {
                 let to = self.position(*index);
@@ -329,28 +332,32 @@ impl World {
     }
 
     fn check(&self) {
-        let tree = TaskTreeState::of(self.session()).unwrap();
-        let mut tasks: Vec<_> = tree.tasks.values().collect();
-        tasks.sort_by_key(|task| task.number);
-        let numbers: Vec<u64> = tasks.iter().map(|task| task.number).collect();
-        assert_eq!(numbers, (0..self.model.tasks.len() as u64).collect::<Vec<_>>(), "numbers have no gaps");
-        let found = tasks.iter().map(|task| {
-            let after = task.dependencies.iter();
-            let after = after.map(|one| (number(&one.on), one.kind == DependencyType::Requires));
-            let entry = Entry {
-                parent: task.parent.as_ref().map(number),
-                status: TaskStatus::ALL.iter().position(|one| *one == task.status).unwrap() as u8,
-                priority: task.priority,
-                after: after.collect(),
-                attempts: task.attempts,
-                failures: task.failures,
-            };
-            (number(&task.id), entry)
-        });
-        assert_eq!(Model { tasks: found.collect() }, self.model);
-        let ready: Vec<u8> = tree.scheduling_state.ready.iter().map(number).collect();
-        assert_eq!(ready, self.model.ready());
+        assert_is(&TaskTreeState::of(self.session()).unwrap(), &self.model);
     }
+}
+
+/// Compares tasks with those of a model.
+pub(super) fn assert_is(tree: &TaskTreeState, model: &Model) {
+    let mut tasks: Vec<_> = tree.tasks.values().collect();
+    tasks.sort_by_key(|task| task.number);
+    let numbers: Vec<u64> = tasks.iter().map(|task| task.number).collect();
+    assert_eq!(numbers, (0..model.tasks.len() as u64).collect::<Vec<_>>(), "numbers have no gaps");
+    let found = tasks.iter().map(|task| {
+        let after = task.dependencies.iter();
+        let after = after.map(|one| (number(&one.on), one.kind == DependencyType::Requires));
+        let entry = Entry {
+            parent: task.parent.as_ref().map(number),
+            status: TaskStatus::ALL.iter().position(|one| *one == task.status).unwrap() as u8,
+            priority: task.priority,
+            after: after.collect(),
+            attempts: task.attempts,
+            failures: task.failures,
+        };
+        (number(&task.id), entry)
+    });
+    assert_eq!(Model { tasks: found.collect() }, *model);
+    let ready: Vec<u8> = tree.scheduling_state.ready.iter().map(number).collect();
+    assert_eq!(ready, model.ready());
 }
 
 proptest! {

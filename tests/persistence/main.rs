@@ -8,10 +8,12 @@ mod files_killed;
 mod files_lazy;
 mod files_session;
 mod git;
+mod history;
 mod laws;
 mod recovery;
 mod scenarios;
 mod state;
+mod story;
 mod tasks;
 mod validation;
 mod validation_laws;
@@ -54,6 +56,15 @@ fn id(id: &str) -> TaskId {
 
 fn task(name: &str) -> NewTask {
     NewTask::new(id(name), format!("The task {name}"))
+}
+
+/// Makes a temporary folder for what is killed but never loses its power: in memory where there is room, since syncing to a disk
+/// is what such tests would wait for most.
+fn quick_folder() -> tempfile::TempDir {
+    let memory = "/dev/shm";
+    let free = rustix::fs::statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);
+    let folder = if free > 2 << 30 { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    folder.or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// Creates a task.

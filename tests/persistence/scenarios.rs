@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
-use crate::{BEGIN_US, change, create, id, task};
+use crate::{BEGIN_US, change, create, id, quick_folder, task};
 
 /// The time at which somebody looks.
 macro_rules! now {
@@ -89,7 +89,7 @@ fn part_of_a_child_that_looks_and_wants_to_write() {
 
 /// Plays a scenario: what somebody does with an agent, and what is seen of its sessions then.
 fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = quick_folder();
     let root = folder.path().join("first");
     fs::create_dir(&root).unwrap();
     let agent = Agent::begin(&root);
@@ -435,9 +435,13 @@ fn s10_checkpoints_that_are_created_by_a_policy_are_switched_off_and_on() {
             let policy = CheckpointPolicy { every_updates: Some(2), ..CheckpointPolicy::default() };
             let manager = agent.manager().with_policy(policy);
             let create = |name: &str| manager.dispatch(TaskCreated { task: task(name) }).unwrap();
-            ["a", "b", "c"].into_iter().for_each(|name| drop(create(name)));
+            for name in ["a", "b", "c"] {
+                create(name);
+            }
             manager.set_auto_save(false);
-            ["d", "e", "f"].into_iter().for_each(|name| drop(create(name)));
+            for name in ["d", "e", "f"] {
+                create(name);
+            }
             manager.set_auto_save(true);
             create("g");
         },

@@ -134,7 +134,11 @@ impl CheckpointManager {
         let run = self.run.clone().ok_or_else(|| missing("the manager has no run with resources"))?;
         let json =
             checkpoint.resources.as_deref().ok_or_else(|| missing("it was created without resources"))?;
-        Ok((run, CompositeSnapshot::from_json(json)?))
+        let mut snapshot = CompositeSnapshot::from_json(json)?;
+        // A fork shares the checkpoints of its parent, and what was salvaged those of the damaged session. The hashes say that
+        // the records through this one are the session's own, whatever its id was then.
+        snapshot.session.session = self.session.id();
+        Ok((run, snapshot))
     }
 }
 

@@ -67,7 +67,8 @@
 //! [`import_session`] makes a session of it, host's own slices included, so that its conversations can be gone on with; and
 //! records what else the state holds as one [`StateImported`](super::StateImported), on which the new session's state goes
 //! on. What cannot be equal: the session's id; parts of a conversation that were shortened, which are whole again; and what
-//! was said after the last turn. [`ImportedSession::differing`] names each part of the state that differs.
+//! was said after the last turn. Checkpoints are left behind: they name positions of the log that was exported.
+//! [`ImportedSession::differing`] names each part of the state that differs.
 //!
 //! # What it does not do
 //!

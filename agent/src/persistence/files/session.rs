@@ -44,10 +44,17 @@ pub fn export_session(
     let state = SessionState::at(log, position, stores)?;
     let updates = StateUpdate::list(log, position, stores)?;
     let mut export = log.export_at(position, &BTreeSet::from([Policy::State, Policy::Log]))?;
+<<<<<<< HEAD
     // The state has an imported past already; checkpoints are positions of a log that the new session does not have.
     for left in [ImportedStates::NAME, Checkpoints::NAME] {
         export.slices.retain(|slice| slice.slice_type != left);
         export.policies.remove(left);
+=======
+    // The state has what was imported already. Checkpoints name positions of this log, and hash its records.
+    for name in [ImportedStates::NAME, Checkpoints::NAME] {
+        export.slices.retain(|slice| slice.slice_type != name);
+        export.policies.remove(name);
+>>>>>>> origin/scenarios
     }
     let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position };
     let checkpoints = [CheckpointFiles::new(&manifest, &export)?];
