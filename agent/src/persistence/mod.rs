@@ -33,8 +33,8 @@ pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
 pub use files::{
     AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedSession,
-    ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits,
-    TreeManifest, export_session, export_tree, import_session, import_tree,
+    ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeExporter,
+    TreeLimits, TreeManifest, export_session, export_tree, import_session, import_tree,
 };
 pub use recovery::*;
 pub use state::*;

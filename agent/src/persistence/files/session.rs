@@ -14,7 +14,7 @@ use super::{
 };
 use crate::persistence::{
     Error, ImportedStates, Result, SessionState, StateComponent, StateCompression, StateImported,
-    StateUpdate, WorkspaceStores,
+    WorkspaceStores,
 };
 
 /// Manifest of the checkpoint that holds what the engine exports.
@@ -40,17 +40,24 @@ pub fn export_session(
     to: &Path,
     compression: &StateCompression,
 ) -> Result<ExportReport> {
-    let position = position.into();
-    let state = SessionState::at(log, position, stores)?;
-    let updates = StateUpdate::list(log, position, stores)?;
+    with_contents(log, position.into(), stores, |contents| export_tree(contents, to, compression))
+}
+
+/// Hands on what a session's tree is made of.
+pub(super) fn with_contents<T>(
+    log: &LogReader,
+    position: SequenceNumber,
+    stores: &WorkspaceStores,
+    take: impl FnOnce(&TreeContents<'_>) -> Result<T>,
+) -> Result<T> {
+    let (state, updates) = SessionState::with_updates(log, position, stores)?;
     let mut export = log.export_at(position, &BTreeSet::from([Policy::State, Policy::Log]))?;
     // The state has it already.
     export.slices.retain(|slice| slice.slice_type != ImportedStates::NAME);
     export.policies.remove(ImportedStates::NAME);
     let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position };
     let checkpoints = [CheckpointFiles::new(&manifest, &export)?];
-    let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints);
-    export_tree(&contents, to, compression)
+    take(&TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints))
 }
 
 /// Holds a session that was made of a tree.
