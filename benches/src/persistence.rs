@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use foldlog::audit::LogReader;
 use foldlog::conversation::{NewAnswer, NewInput};
-use foldlog::{Session, SessionTypes, Store};
+use foldlog::{SequenceNumber, Session, SessionTypes, Store};
 use foldlog_agent::persistence::{
     CheckpointManager, Dependency, DependencyType, NewTask, SessionState, StateCompression, StateUpdate,
     StateValidator, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TreeContents, WorkspaceStores,
@@ -236,6 +236,8 @@ struct Exporting<'a> {
     dir: &'a Path,
     changes: Changes,
     round: u64,
+    /// What remembers what it has written in this round.
+    exporter: TreeExporter,
 }
 
 impl Exporting<'_> {
@@ -249,6 +251,7 @@ impl Exporting<'_> {
             std::fs::remove_dir_all(self.to())?;
         }
         self.round += 1;
+        self.exporter = exporter(&self.to());
         Ok(std::fs::create_dir_all(self.to())?)
     }
 
@@ -258,10 +261,14 @@ impl Exporting<'_> {
     }
 }
 
-type Export = fn(&Exporting<'_>) -> Result<Round>;
+fn exporter(to: &Path) -> TreeExporter {
+    TreeExporter::new(to, StateCompression::default())
+}
+
+type Export = fn(&mut Exporting<'_>) -> Result<Round>;
 
 /// Exports as the verb does: from the log, which is opened for that.
-fn from_log(exporting: &Exporting<'_>) -> Result<Round> {
+fn from_log(exporting: &mut Exporting<'_>) -> Result<Round> {
     timed(1, || {
         let log = LogReader::open(exporting.session.dir())?;
         let position = exporting.session.position().unwrap_or_default();
@@ -276,14 +283,36 @@ fn from_log(exporting: &Exporting<'_>) -> Result<Round> {
     })
 }
 
-/// Exports what was read before.
-fn from_state(exporting: &Exporting<'_>) -> Result<Round> {
-    let log = LogReader::open(exporting.session.dir())?;
+/// Does so by an exporter that remembers what it has written.
+fn from_log_again(exporting: &mut Exporting<'_>) -> Result<Round> {
+    timed(1, || {
+        let log = LogReader::open(exporting.session.dir())?;
+        let position = exporting.session.position().unwrap_or_default();
+        exporting.exporter.export_session(&log, position, &WorkspaceStores::none())?;
+        Ok(())
+    })
+}
+
+/// Hands on what was read before.
+fn read(exporting: &Exporting<'_>) -> Result<(SequenceNumber, SessionState, Vec<StateUpdate>)> {
+    let (log, stores) = (LogReader::open(exporting.session.dir())?, WorkspaceStores::none());
     let position = exporting.session.position().unwrap_or_default();
-    let state = SessionState::at(&log, position, &WorkspaceStores::none())?;
-    let updates = StateUpdate::list(&log, position, &WorkspaceStores::none())?;
+    let state = SessionState::at(&log, position, &stores)?;
+    Ok((position, state, StateUpdate::list(&log, position, &stores)?))
+}
+
+/// Exports what was read before.
+fn from_state(exporting: &mut Exporting<'_>) -> Result<Round> {
+    let (position, state, updates) = read(exporting)?;
     let contents = TreeContents::new(&state).at(position, &updates);
     timed(1, || Ok(export_tree(&contents, &exporting.to(), &StateCompression::default()).map(drop)?))
+}
+
+/// Does so by an exporter that remembers what it has written.
+fn from_state_again(exporting: &mut Exporting<'_>) -> Result<Round> {
+    let (position, state, updates) = read(exporting)?;
+    let contents = TreeContents::new(&state).at(position, &updates);
+    timed(1, || Ok(exporting.exporter.export(&contents).map(drop)?))
 }
 
 /// Measures what of an export is reading.
@@ -307,20 +336,26 @@ fn exports(dir: &Path) -> Result<Vec<Row>> {
     let param = format!("{EXPORTED} tasks, {EXPORTED} messages");
     let mut rows = readings(&session, &param)?;
     let mut changes = Changes::of(EXPORTED);
-    for (name, export) in [("from a log", from_log as Export), ("of a state", from_state)] {
+    for (name, export) in [
+        ("from a log", from_log as Export),
+        ("from a log by an exporter", from_log_again),
+        ("of a state", from_state),
+        ("of a state by an exporter", from_state_again),
+    ] {
         let dir = dir.join(name.replace(' ', "-"));
-        let exporting = Exporting { session: &session, dir: &dir, changes, round: 0 };
+        let exporting =
+            Exporting { session: &session, dir: &dir, changes, round: 0, exporter: exporter(&dir) };
         let exporting = std::cell::RefCell::new(exporting);
         let [first, second] = take_turns(
             EXPORT_ROUNDS,
             [
                 &mut || {
                     exporting.borrow_mut().begin()?;
-                    export(&exporting.borrow())
+                    export(&mut exporting.borrow_mut())
                 },
                 &mut || {
                     exporting.borrow_mut().change()?;
-                    export(&exporting.borrow())
+                    export(&mut exporting.borrow_mut())
                 },
             ],
         )?;

@@ -37,9 +37,13 @@ impl Told {
         self
     }
 
-    pub(super) fn export(&self, to: &Path, compression: &StateCompression) -> ExportReport {
+    pub(super) fn contents(&self) -> TreeContents<'_> {
         let contents = TreeContents::new(&self.state).at(self.position, &self.updates);
-        export_tree(&contents.with_checkpoints(&self.checkpoints), to, compression).unwrap()
+        contents.with_checkpoints(&self.checkpoints)
+    }
+
+    pub(super) fn export(&self, to: &Path, compression: &StateCompression) -> ExportReport {
+        export_tree(&self.contents(), to, compression).unwrap()
     }
 
     pub(super) fn is(&self, imported: &ImportedTree) -> bool {

@@ -4,6 +4,7 @@ mod agent;
 mod checkpoints;
 mod compression;
 mod files;
+mod files_exporter;
 mod files_killed;
 mod files_lazy;
 mod files_session;

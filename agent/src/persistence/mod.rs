@@ -37,8 +37,8 @@ pub use error::{Damage, DamagedFile, Error, Result};
 #[doc(no_inline)]
 pub use files::{
     AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedSession,
-    ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeLimits,
-    TreeManifest, export_session, export_tree, import_session, import_tree,
+    ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeExporter,
+    TreeLimits, TreeManifest, export_session, export_tree, import_session, import_tree,
 };
 #[doc(no_inline)]
 pub use recovery::*;

@@ -121,8 +121,8 @@ impl StateUpdate {
 
 /// Collects updates.
 #[derive(Default)]
-struct Listed {
-    updates: Vec<StateUpdate>,
+pub(super) struct Listed {
+    pub(super) updates: Vec<StateUpdate>,
 }
 
 impl Visitor for Listed {

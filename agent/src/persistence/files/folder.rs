@@ -237,15 +237,16 @@ impl Folder {
     /// Tells apart what a file was at different times, without reading it: `None` if it is not there.
     pub(super) fn trace(&self, name: &str) -> Result<Option<FileTrace>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(FileTrace {
-                file: (stat.st_dev, stat.st_ino),
-                len: stat.st_size.unsigned_abs(),
-                // Their types are those of the system interface that the build has.
-                changed: (i128::from(stat.st_ctime), i128::from(stat.st_ctime_nsec)),
-            })),
+            Ok(stat) => Ok(Some(FileTrace::of(&stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Error::io("looked at", self.path.join(name))(errno)),
         }
+    }
+
+    /// Does so of a file that is open.
+    pub(super) fn trace_of(&self, name: &str, file: &File) -> Result<FileTrace> {
+        let stat = rustix::fs::fstat(file).map_err(Error::io("looked at", self.path.join(name)))?;
+        Ok(FileTrace::of(&stat))
     }
 }
 
@@ -254,7 +255,33 @@ impl Folder {
 pub(super) struct FileTrace {
     file: (u64, u64),
     len: u64,
+    /// Time at which it was written.
+    written: (i128, i128),
+    /// Time at which it was written, renamed or changed otherwise.
     changed: (i128, i128),
+}
+
+impl FileTrace {
+    fn of(stat: &rustix::fs::Stat) -> FileTrace {
+        FileTrace {
+            file: (stat.st_dev, stat.st_ino),
+            len: stat.st_size.unsigned_abs(),
+            // Their types are those of the system interface that the build has.
+            written: (i128::from(stat.st_mtime), i128::from(stat.st_mtime_nsec)),
+            changed: (i128::from(stat.st_ctime), i128::from(stat.st_ctime_nsec)),
+        }
+    }
+
+    /// Returns whether it is the same file, which may have got another name since.
+    pub(super) fn is_renamed(&self, before: &FileTrace) -> bool {
+        (self.file, self.len, self.written) == (before.file, before.len, before.written)
+    }
+
+    /// Returns whether a change from now on would show, where `later` is a file of the same file system that was changed after
+    /// it: a clock that goes on by ticks, or by seconds, has gone on by then.
+    pub(super) fn is_settled(&self, later: &FileTrace) -> bool {
+        self.file.0 == later.file.0 && self.changed < later.changed
+    }
 }
 
 fn name_of(kind: FileType) -> &'static str {

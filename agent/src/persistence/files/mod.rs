@@ -32,6 +32,7 @@
 //! | `tree` | reading |
 //! | `writing` | writing |
 //! | `session` | [`export_session`], [`import_session`]: from a log, and to a log |
+//! | `exporter` | [`TreeExporter`]: one session again and again |
 //! | `atomic` | [`AtomicPersistence`]: parts one by one |
 //! | `lazy` | [`LazyStateManager`]: parts once they are asked for |
 //!
@@ -76,6 +77,7 @@
 
 mod atomic;
 mod contents;
+mod exporter;
 mod folder;
 mod layout;
 mod lazy;
@@ -93,8 +95,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::contents::SessionFile;
+use self::exporter::Known;
 use self::render::Messages;
-use self::writing::Writer;
+use self::writing::{KnownFiles, Writer};
 use super::{
     Damage, Error, FileModification, Result, SessionState, StateComponent, StateCompression, StateUpdate,
     UpdateOperation,
@@ -102,6 +105,7 @@ use super::{
 
 pub use atomic::AtomicPersistence;
 pub use contents::SessionIdentity;
+pub use exporter::TreeExporter;
 pub use lazy::{AccessPattern, LazyStateManager};
 pub use manifest::{ContentDigest, ManifestFile, TreeManifest};
 pub use session::{ImportedSession, export_session, import_session};
@@ -199,22 +203,42 @@ pub fn export_tree(
     to: &Path,
     compression: &StateCompression,
 ) -> Result<ExportReport> {
+    write_tree(contents, to, compression, None).map(|(report, _)| report)
+}
+
+/// Writes a tree, and returns what is known of its files by then.
+fn write_tree(
+    contents: &TreeContents<'_>,
+    to: &Path,
+    compression: &StateCompression,
+    known: Option<&Known>,
+) -> Result<(ExportReport, KnownFiles)> {
     let TreeContents { state, position, updates, checkpoints } = *contents;
     let told = updates.iter().filter_map(|update| match &update.operation {
         UpdateOperation::FileModified { modification } => Some(modification),
         _ => None,
     });
     let told: Vec<&FileModification> = told.collect();
-    let known = &state.file_system.file_modifications;
-    let since = known.len().checked_sub(told.len()).and_then(|before| known.get(before..));
+    let all = &state.file_system.file_modifications;
+    let since = all.len().checked_sub(told.len()).and_then(|before| all.get(before..));
     if !since.is_some_and(|since| since.iter().eq(told)) {
         return Err(Error::OtherUpdates("they tell of other modifications of files"));
     }
     let mut writer = Writer::open(to, state.session_id, *compression)?;
+    if let Some(known) = known {
+        writer = writer.knowing(&known.files);
+    }
     let after = writer.after();
     after.position = position;
     after.updates = updates.len() as u64;
     after.checkpoints = checkpoints.len() as u64;
+    for (task, entries) in &state.execution_logs.tasks {
+        let path = layout::task_log(task);
+        let is_same = known.is_some_and(|known| known.logs.get(task) == Some(entries));
+        if !is_same || !writer.keep_known(&path) {
+            render::task_log(&path, entries, &mut |path, content| writer.put(path, content))?;
+        }
+    }
     let mut sink = |path: &str, content: &[u8]| writer.put(path, content);
     let file = SessionFile {
         session: Some(SessionIdentity::of(state)),
@@ -230,13 +254,13 @@ pub fn export_tree(
     };
     let changes = render::changes(&state.file_system, updates, &messages);
     render::file_system(&state.file_system, &changes, &mut sink)?;
-    render::execution_logs(&state.execution_logs, &mut sink)?;
+    render::other_logs(&state.execution_logs, &mut sink)?;
     for (number, checkpoint) in (1..).zip(checkpoints) {
         let folder = layout::checkpoint(number);
         sink(&format!("{folder}/state_snapshot.json"), &checkpoint.state_snapshot)?;
         sink(&format!("{folder}/manifest.json"), &checkpoint.manifest)?;
     }
-    writer.commit()
+    writer.commit_knowing()
 }
 
 /// Holds what was read from a tree.

@@ -15,7 +15,7 @@ use super::contents::{
 use super::layout;
 use crate::persistence::{
     ArtifactKind, ClaudeContextState, Error, ExecutionLogState, FileSystemState, Interaction,
-    InteractionKind, Result, StateUpdate, TaskTreeState, UpdateOperation,
+    InteractionKind, LogEntry, Result, StateUpdate, TaskTreeState, UpdateOperation,
 };
 
 /// Greatest number of items of a numbered file.
@@ -208,9 +208,17 @@ pub(super) fn file_system(state: &FileSystemState, changes: &[Change<'_>], sink:
 
 /// Writes logs.
 pub(super) fn execution_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
-    for (task, entries) in &state.tasks {
-        put(&layout::task_log(task), &LogFile { entries: Cow::Borrowed(entries) }, sink)?;
-    }
+    state.tasks.iter().try_for_each(|(task, entries)| task_log(&layout::task_log(task), entries, sink))?;
+    other_logs(state, sink)
+}
+
+/// Writes the log of a task.
+pub(super) fn task_log(path: &str, entries: &[LogEntry], sink: Sink<'_>) -> Result<()> {
+    put(path, &LogFile { entries: Cow::Borrowed(entries) }, sink)
+}
+
+/// Writes logs, those of tasks left out.
+pub(super) fn other_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
     put(layout::SYSTEM_EVENTS, &LogFile { entries: Cow::Borrowed(&state.system_events) }, sink)?;
     let is_request = |one: &Interaction| one.kind == InteractionKind::Request;
     for (stem, of_requests) in [(layout::REQUESTS, true), (layout::RESPONSES, false)] {

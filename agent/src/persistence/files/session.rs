@@ -14,7 +14,7 @@ use super::{
 };
 use crate::persistence::{
     Checkpoints, Error, ImportedStates, Result, SessionState, StateComponent, StateCompression,
-    StateImported, StateUpdate, WorkspaceStores,
+    StateImported, WorkspaceStores,
 };
 
 /// Manifest of the checkpoint that holds what the engine exports.
@@ -40,26 +40,26 @@ pub fn export_session(
     to: &Path,
     compression: &StateCompression,
 ) -> Result<ExportReport> {
-    let position = position.into();
-    let state = SessionState::at(log, position, stores)?;
-    let updates = StateUpdate::list(log, position, stores)?;
+    with_contents(log, position.into(), stores, |contents| export_tree(contents, to, compression))
+}
+
+/// Hands on what a session's tree is made of.
+pub(super) fn with_contents<T>(
+    log: &LogReader,
+    position: SequenceNumber,
+    stores: &WorkspaceStores,
+    take: impl FnOnce(&TreeContents<'_>) -> Result<T>,
+) -> Result<T> {
+    let (state, updates) = SessionState::with_updates(log, position, stores)?;
     let mut export = log.export_at(position, &BTreeSet::from([Policy::State, Policy::Log]))?;
-<<<<<<< HEAD
     // The state has an imported past already; checkpoints are positions of a log that the new session does not have.
     for left in [ImportedStates::NAME, Checkpoints::NAME] {
         export.slices.retain(|slice| slice.slice_type != left);
         export.policies.remove(left);
-=======
-    // The state has what was imported already. Checkpoints name positions of this log, and hash its records.
-    for name in [ImportedStates::NAME, Checkpoints::NAME] {
-        export.slices.retain(|slice| slice.slice_type != name);
-        export.policies.remove(name);
->>>>>>> origin/scenarios
     }
     let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position };
     let checkpoints = [CheckpointFiles::new(&manifest, &export)?];
-    let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints);
-    export_tree(&contents, to, compression)
+    take(&TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints))
 }
 
 /// Holds a session that was made of a tree.

@@ -1,12 +1,13 @@
 //! Writes into a tree, so that whoever reads it sees the tree before or the tree after, whenever the writer is killed.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::folder::{Entry, Folder};
+use super::folder::{Entry, FileTrace, Folder};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
 use super::manifest::{ManifestFile, TreeManifest, hex_of};
 use super::tree::{Folders, FoundManifest, Tree, TreeLimits, is_staged, staged, stored_as};
@@ -35,12 +36,21 @@ pub struct ExportReport {
     pub foreign: Vec<String>,
 }
 
+/// What files hold, and what the system said of each when that was known.
+pub(super) type KnownFiles = BTreeMap<String, (ManifestFile, FileTrace)>;
+
 /// Holds a tree for writing. Nobody else reads or writes it meanwhile.
-pub(super) struct Writer {
+pub(super) struct Writer<'a> {
+    /// What is known from before.
+    known: Option<&'a KnownFiles>,
+    /// Files that were found to hold what they are to hold.
+    found: RefCell<KnownFiles>,
     folders: Folders,
     before: Option<TreeManifest>,
     after: TreeManifest,
     staged: Vec<String>,
+    /// The staged files as they were written, if that is to be known.
+    written: Vec<(String, FileTrace)>,
     /// The staged files, open, as long as they are few.
     few: Vec<File>,
     /// What is wrong with the manifest that was there.
@@ -48,9 +58,9 @@ pub(super) struct Writer {
     report: ExportReport,
 }
 
-impl Writer {
+impl<'a> Writer<'a> {
     /// Opens the tree of a session beneath `to`, waits until nobody else has it, and finishes what a killed writer had to.
-    pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<Writer> {
+    pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<Writer<'a>> {
         let missing = || Error::io("opened", to)(rustix::io::Errno::NOENT);
         let mut root = Folder::open(to)?.ok_or_else(missing)?;
         for name in TREES.into_iter().chain([session.to_string().as_str()]) {
@@ -83,7 +93,13 @@ impl Writer {
         };
         let after = TreeManifest::new(session, compression);
         let (staged, few) = (Vec::new(), Vec::new());
-        Ok(Writer { folders, before, after, staged, few, damaged, report })
+        let (known, found, written) = (None, RefCell::default(), Vec::new());
+        Ok(Writer { known, found, folders, before, after, staged, written, few, damaged, report })
+    }
+
+    /// Takes files for what they were when this was known of them, as long as their traces are the same.
+    pub(super) fn knowing(self, known: &'a KnownFiles) -> Writer<'a> {
+        Writer { known: Some(known), ..self }
     }
 
     /// Returns the manifest of the tree as it was; `None` if there was no tree.
@@ -116,6 +132,31 @@ impl Writer {
         }
     }
 
+    /// Keeps a file as it is if it is known to be what the manifest says; returns whether it is.
+    pub(super) fn keep_known(&mut self, path: &str) -> bool {
+        let before = self.before.as_ref().filter(|before| before.compression == self.after.compression);
+        let file = before.and_then(|before| before.files.get(path));
+        let Some(file) = file.filter(|file| self.is_known(path, file)).cloned() else { return false };
+        self.after.files.insert(path.to_owned(), file);
+        true
+    }
+
+    /// Returns whether a file is known to be what the manifest says.
+    fn is_known(&self, path: &str, file: &ManifestFile) -> bool {
+        let known = self.known.and_then(|known| known.get(path));
+        let Some((_, trace)) = known.filter(|(known, _)| known == file) else { return false };
+        let is_same = self.trace(path).is_some_and(|now| now == *trace);
+        if is_same {
+            self.found.borrow_mut().insert(path.to_owned(), (file.clone(), *trace));
+        }
+        is_same
+    }
+
+    fn trace(&self, path: &str) -> Option<FileTrace> {
+        let (folder, name) = layout::split(path);
+        self.folders.get(folder).ok()??.trace(name).ok()?
+    }
+
     /// Makes a file hold `content`. One that holds it already is left as it is.
     pub(super) fn put(&mut self, path: &str, content: &[u8]) -> Result<()> {
         if let Some(file) = self.unchanged(path, content) {
@@ -124,7 +165,11 @@ impl Writer {
         }
         let stored = self.after.compression.compress(content)?;
         let (folder, name) = layout::split(path);
-        let file = self.folders.make(folder)?.write(&format!("{name}{STAGED}"), &stored)?;
+        let folder = self.folders.make(folder)?;
+        let file = folder.write(&format!("{name}{STAGED}"), &stored)?;
+        if self.known.is_some() {
+            self.written.push((path.to_owned(), folder.trace_of(name, &file)?));
+        }
         self.report.written += 1;
         self.report.written_bytes += stored.len() as u64;
         self.after.files.insert(path.to_owned(), ManifestFile::of(content, &stored));
@@ -142,11 +187,30 @@ impl Writer {
         let file = before.files.get(path)?;
         let (bytes, digest) = file.content();
         let is_same = bytes == content.len() as u64 && digest == hex_of(content);
-        (is_same && stored_as(&self.folders, path, file).is_ok()).then(|| file.clone())
+        (is_same && self.is_stored(path, file)).then(|| file.clone())
+    }
+
+    /// Returns whether a file is on disk what the manifest says.
+    fn is_stored(&self, path: &str, file: &ManifestFile) -> bool {
+        if self.is_known(path, file) {
+            return true;
+        }
+        // What is written while it is read has another trace afterwards.
+        let trace = self.known.and_then(|_| self.trace(path));
+        let is_stored = stored_as(&self.folders, path, file).is_ok();
+        if let Some(trace) = trace.filter(|_| is_stored) {
+            self.found.borrow_mut().insert(path.to_owned(), (file.clone(), trace));
+        }
+        is_stored
     }
 
     /// Makes the tree the one of the new manifest: first durable beside the old one, then in its place.
-    pub(super) fn commit(mut self) -> Result<ExportReport> {
+    pub(super) fn commit(self) -> Result<ExportReport> {
+        self.commit_knowing().map(|(report, _)| report)
+    }
+
+    /// Does so, and returns what is known of the files by then.
+    pub(super) fn commit_knowing(mut self) -> Result<(ExportReport, KnownFiles)> {
         self.report.files = self.after.files.len() as u64;
         let listed = self.folders.list()?;
         let (leaving, foreign): (Vec<String>, Vec<String>) = listed
@@ -156,7 +220,7 @@ impl Writer {
         self.report.removed = leaving.len() as u64;
         self.report.foreign = foreign;
         if self.staged.is_empty() && leaving.is_empty() && self.before.as_ref() == Some(&self.after) {
-            return Ok(self.report);
+            return Ok(self.with_known());
         }
         self.sync_staged()?;
         let meta = self.folders.make(META)?;
@@ -166,7 +230,24 @@ impl Writer {
         // From here on it is the new tree.
         meta.sync()?;
         take_places(&self.folders, &self.staged, &leaving)?;
-        Ok(self.report)
+        Ok(self.with_known())
+    }
+
+    /// Adds what is known of the files: of those only that were changed long enough before the manifest, so that a change
+    /// since then shows.
+    fn with_known(self) -> (ExportReport, KnownFiles) {
+        let mut known = self.found.take();
+        for (path, written) in &self.written {
+            let now = self.trace(path).filter(|now| now.is_renamed(written));
+            if let Some((file, now)) = self.after.files.get(path).zip(now) {
+                known.insert(path.clone(), (file.clone(), now));
+            }
+        }
+        match self.known.and_then(|_| self.trace(&format!("{META}/{MANIFEST}"))) {
+            Some(manifest) => known.retain(|_, (_, trace)| trace.is_settled(&manifest)),
+            None => known.clear(),
+        }
+        (self.report, known)
     }
 
     /// Makes the new files durable under their provisional names.

@@ -38,7 +38,8 @@ use foldlog::{Outcome, Result, SequenceNumber, SessionTypes, SessionTypesBuilder
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{TaskId, TaskTreeState, UpdateOperation};
+use super::updates::Listed;
+use super::{StateUpdate, TaskId, TaskTreeState, UpdateOperation};
 use walk::{At, Visitor, walk};
 
 pub use claude_context::{
@@ -170,38 +171,23 @@ impl SessionState {
         stores: &WorkspaceStores,
     ) -> Result<SessionState> {
         let position = position.into();
-        let types = super::declare(SessionTypes::builder()).build()?;
-        let slices = log.state_reader_at(position)?;
         let conversations = conversations(log, position)?;
         let mut reading = Reading::default();
         walk(log, position, stores, &conversations, &mut reading)?;
-        let mut state = SessionState::empty(log.opened().session, reading.first.unwrap_or_default());
-        state.last_checkpoint = reading.last_update.unwrap_or(state.created_at);
-        let imported = reading.imported.take();
-        let configured = slices.items::<Configurations>(&types)?;
-        state.configuration = configured.last().map(|one| one.configuration.clone()).unwrap_or_default();
-        state.task_tree = TaskTreeState::of_slices(&slices, &types)?;
-        state.claude_context = ClaudeContextState::of(&conversations, &log.adapter_states_at(position)?);
-        state.file_system = reading.files;
-        for built in slices.items::<Artifacts>(&types)? {
-            state.file_system.build_artifacts.insert(built.artifact.name.clone(), built.artifact.clone());
-        }
-        let resolved = slices.items::<Resolutions>(&types)?;
-        let resolved = resolved.last().map(|one| one.resolution.clone());
-        state.file_system.dependency_resolution = resolved.unwrap_or_default();
-        state.file_system.git_state = slices.items::<GitStates>(&types)?.last().map(|one| one.git.clone());
-        state.execution_logs = reading.logs;
-        state.execution_logs.add_interactions(&conversations);
-        if let Some((end, before)) = &imported {
-            state.created_at = before.created_at;
-            state.claude_context.follow(&before.claude_context, *end);
-            state.execution_logs.follow(&before.execution_logs, *end);
-        }
-        let actions = slices.items::<RecoveryActions>(&types)?;
-        state.execution_logs.recovery_actions = actions.iter().map(|one| (**one).clone()).collect();
-        state.resource_usage = reading.usage;
-        state.resource_usage.add_requests(&conversations);
-        Ok(state)
+        reading.state(log, position, &conversations)
+    }
+
+    /// Reads the state of a log as it was at a position, and the updates that led to it: by one walk.
+    pub(super) fn with_updates(
+        log: &LogReader,
+        position: SequenceNumber,
+        stores: &WorkspaceStores,
+    ) -> Result<(SessionState, Vec<StateUpdate>)> {
+        let conversations = conversations(log, position)?;
+        let mut both = (Reading::default(), Listed::default());
+        walk(log, position, stores, &conversations, &mut both)?;
+        let (reading, listed) = both;
+        Ok((reading.state(log, position, &conversations)?, listed.updates))
     }
 }
 
@@ -219,6 +205,94 @@ struct Reading {
     imported: Option<(SequenceNumber, StateImported)>,
 }
 
+impl Reading {
+    /// Adds what stands in slices and conversations.
+    fn state(
+        mut self,
+        log: &LogReader,
+        position: SequenceNumber,
+        conversations: &[Conversation],
+    ) -> Result<SessionState> {
+        let types = super::declare(SessionTypes::builder()).build()?;
+        let slices = log.state_reader_at(position)?;
+        let mut state = SessionState::empty(log.opened().session, self.first.unwrap_or_default());
+        state.last_checkpoint = self.last_update.unwrap_or(state.created_at);
+        let imported = self.imported.take();
+        let configured = slices.items::<Configurations>(&types)?;
+        state.configuration = configured.last().map(|one| one.configuration.clone()).unwrap_or_default();
+        state.task_tree = TaskTreeState::of_slices(&slices, &types)?;
+        state.claude_context = ClaudeContextState::of(conversations, &log.adapter_states_at(position)?);
+        state.file_system = self.files;
+        for built in slices.items::<Artifacts>(&types)? {
+            state.file_system.build_artifacts.insert(built.artifact.name.clone(), built.artifact.clone());
+        }
+        let resolved = slices.items::<Resolutions>(&types)?;
+        let resolved = resolved.last().map(|one| one.resolution.clone());
+        state.file_system.dependency_resolution = resolved.unwrap_or_default();
+        state.file_system.git_state = slices.items::<GitStates>(&types)?.last().map(|one| one.git.clone());
+        state.execution_logs = self.logs;
+        state.execution_logs.add_interactions(conversations);
+        if let Some((end, before)) = &imported {
+            state.created_at = before.created_at;
+            state.claude_context.follow(&before.claude_context, *end);
+            state.execution_logs.follow(&before.execution_logs, *end);
+        }
+        let actions = slices.items::<RecoveryActions>(&types)?;
+        state.execution_logs.recovery_actions = actions.iter().map(|one| (**one).clone()).collect();
+        state.resource_usage = self.usage;
+        state.resource_usage.add_requests(conversations);
+        Ok(state)
+    }
+
+    fn updated(&mut self, at: At<'_>) {
+        self.last_update = Some(at.time);
+    }
+}
+
+/// Updates are told to both, and all else to the first.
+impl Visitor for (Reading, Listed) {
+    fn record(&mut self, at: At<'_>) {
+        self.0.record(at);
+    }
+
+    fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
+        // Of others the state wants the time alone.
+        match &operation {
+            UpdateOperation::FileModified { .. } => self.0.update(at, operation.clone()),
+            _ => self.0.updated(at),
+        }
+        self.1.update(at, operation);
+    }
+
+    fn captured(&mut self, workspace: &str, snapshot: WorkspaceSnapshot) {
+        self.0.captured(workspace, snapshot);
+    }
+
+    fn not_compared(&mut self, what: NotCompared) {
+        self.0.not_compared(what);
+    }
+
+    fn happened(&mut self, task: Option<&TaskId>, entry: LogEntry) {
+        self.0.happened(task, entry);
+    }
+
+    fn error(&mut self, entry: ErrorEntry) {
+        self.0.error(entry);
+    }
+
+    fn tool_ended(&mut self, outcome: Outcome, elapsed_us: u64) {
+        self.0.tool_ended(outcome, elapsed_us);
+    }
+
+    fn cost(&mut self, micros: u64) {
+        self.0.cost(micros);
+    }
+
+    fn imported(&mut self, at: At<'_>, what: StateImported) {
+        self.0.imported(at, what);
+    }
+}
+
 impl Visitor for Reading {
     fn record(&mut self, at: At<'_>) {
         let first = *self.first.get_or_insert(at.time);
@@ -231,7 +305,7 @@ impl Visitor for Reading {
     }
 
     fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
-        self.last_update = Some(at.time);
+        self.updated(at);
         if let UpdateOperation::FileModified { modification } = operation {
             self.files.file_modifications.push(modification);
         }

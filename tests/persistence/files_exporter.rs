@@ -1,0 +1,85 @@
+//! An exporter: it remembers what it has written, and writes the same trees as if it did not.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use foldlog_agent::persistence::{CompressionAlgorithm, StateCompression, TreeExporter};
+
+use super::files::{all, by, tree_of, two_days};
+
+fn changed(path: &Path) -> (i64, i64) {
+    let metadata = fs::metadata(path).unwrap();
+    (metadata.ctime(), metadata.ctime_nsec())
+}
+
+/// Waits until a change of a file has a later time than all before.
+fn until_the_clock_goes_on(folder: &Path) {
+    let probe = folder.join("probe");
+    fs::write(&probe, "1").unwrap();
+    let before = changed(&probe);
+    while changed(&probe) == before {
+        std::thread::sleep(Duration::from_millis(1));
+        fs::write(&probe, "2").unwrap();
+    }
+}
+
+/// Protects: what an exporter remembers changes nothing about its trees, wherever the session goes.
+#[test]
+fn an_exporter_writes_the_trees_that_an_export_writes() {
+    let (before, after) = two_days();
+    for compression in [StateCompression::default(), by(CompressionAlgorithm::Zstd)] {
+        let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut exporter = TreeExporter::new(folder.path(), compression);
+        for told in [&before, &before, &after, &after, &before, &after, &before] {
+            let fresh = tempfile::tempdir().unwrap();
+            told.export(fresh.path(), &compression);
+            exporter.export(&told.contents()).unwrap();
+            assert_eq!(all(folder.path()), all(fresh.path()));
+            until_the_clock_goes_on(beside.path());
+        }
+    }
+}
+
+/// Protects: an exporter that has seen a file does not take another one for it. Whoever writes into a file, replaces or removes
+/// it finds it as it was after the next export, though its length is the same.
+#[test]
+fn what_somebody_did_to_a_file_that_an_exporter_knows_is_undone() {
+    let (before, after) = two_days();
+    let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut exporter = TreeExporter::new(folder.path(), StateCompression::default());
+    // The second of these finds what the first has written, and the third knows it.
+    for told in [&before, &after, &after] {
+        exporter.export(&told.contents()).unwrap();
+        until_the_clock_goes_on(beside.path());
+    }
+    let sound = all(folder.path());
+    let dir = tree_of(folder.path(), after.state.session_id);
+    let mut touched = 0;
+    for (place, (name, content)) in sound.iter().enumerate() {
+        let path = folder.path().join(name);
+        if path == dir.join("meta/checkpoint_manifest.json") {
+            continue;
+        }
+        let mut wrong = content.clone();
+        wrong[0] ^= 1;
+        match place % 4 {
+            0 => fs::write(&path, wrong).unwrap(),
+            1 => {
+                let other = beside.path().join("other");
+                fs::write(&other, wrong).unwrap();
+                fs::rename(&other, &path).unwrap();
+            }
+            2 => fs::remove_file(&path).unwrap(),
+            _ => continue,
+        }
+        touched += 1;
+    }
+    assert!(touched > 10, "{touched}");
+    let report = exporter.export(&after.contents()).unwrap();
+    assert_eq!((report.written, report.removed), (touched, 0));
+    assert_eq!(all(folder.path()), sound);
+    let report = exporter.export(&after.contents()).unwrap();
+    assert_eq!((report.written, report.removed), (0, 0));
+}
