@@ -9,8 +9,8 @@ use foldlog::conversation::{NewAnswer, NewInput};
 use foldlog::{SequenceNumber, Session, SessionTypes, Store};
 use foldlog_agent::persistence::{
     CheckpointManager, Dependency, DependencyType, NewTask, SessionState, StateCompression, StateUpdate,
-    StateValidator, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TreeContents, WorkspaceStores,
-    declare, export_session, export_tree,
+    StateValidator, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TreeContents, TreeExporter,
+    WorkspaceStores, declare, export_session, export_tree,
 };
 
 use crate::measure::{AtMost, Measured, ROUNDS, Result, Round, Row, take_turns, timed};
