@@ -129,7 +129,9 @@ fn status_changes(dir: &Path) -> Result<Vec<Row>> {
         })
     };
     // The first write after an opening makes the log ready.
-    (change(&few, &mut of_few)?, change(&many, &mut of_many)?, dispatched()?);
+    change(&few, &mut of_few)?;
+    change(&many, &mut of_many)?;
+    dispatched()?;
     let [few, many, plain] = take_turns(
         ROUNDS,
         [&mut || change(&few, &mut of_few), &mut || change(&many, &mut of_many), &mut dispatched],
