@@ -354,7 +354,7 @@ fn a_throttled_evaluation_says_how_often_the_provider_was_asked() {
         .unwrap_err();
     let Error::Throttled { details, .. } = &error else { panic!("{error}") };
     assert_eq!(details.attempts, 4);
-    assert!(error.to_string().contains("several times (4)"), "{error}");
+    assert!(error.to_string().contains("it was asked 4 times"), "{error}");
 }
 
 /// A host's loop over a session that a process has left in the middle of a tool.

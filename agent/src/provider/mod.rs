@@ -227,7 +227,7 @@ pub struct ThrottleDetails {
     pub kind: ThrottleKind,
     /// Time after which the provider wants to be asked again.
     pub retry_after: Option<Duration>,
-    /// How often the request was sent. A provider says 1; the loop counts its attempts to get the answer.
+    /// How often the request was sent. A provider says 1; the loop counts its attempts to get the answer. 0 where nobody knows.
     pub attempts: u32,
     /// Whether sending the request again cannot do harm.
     pub retry_safe: bool,
