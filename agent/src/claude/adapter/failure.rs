@@ -72,10 +72,11 @@ impl std::error::Error for ProgramExit {}
 /// Says how the program is installed.
 const INSTALL: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name its path";
 
-fn throttled(kind: ThrottleKind, message: String, payload: Option<Value>) -> Error {
-    // The program asks again by itself, and does not say how often it did.
+/// Makes the error of a request that may be tried again. `attempts` is 0 where nobody knows: the program asks its provider again
+/// by itself, and does not say how often.
+fn throttled(kind: ThrottleKind, attempts: u32, message: String, payload: Option<Value>) -> Error {
     let details =
-        ThrottleDetails { kind, retry_after: None, attempts: 0, retry_safe: true, provider_payload: payload };
+        ThrottleDetails { kind, retry_after: None, attempts, retry_safe: true, provider_payload: payload };
     Error::Throttled { details, message }
 }
 
@@ -91,7 +92,7 @@ pub(super) fn of_client(failure: &Failure, prompt: &str, session_id: &str) -> Er
             format!("Claude Code was not found: {INSTALL} ({text})"),
         ),
         FailureOf::UnknownSession => expired(session_id),
-        FailureOf::Connection if *is_retryable => throttled(ThrottleKind::Timeout, text.clone(), payload),
+        FailureOf::Connection if *is_retryable => throttled(ThrottleKind::Timeout, 1, text.clone(), payload),
         _ => {
             let phase = if *is_response { Phase::Response } else { Phase::Request };
             let exit = ProgramExit { exit_code: *exit_code, signal: *signal, stderr: stderr.clone() };
@@ -121,10 +122,10 @@ pub(super) fn of_result(
     let text = result.failure_text();
     let payload = result.api_error_status.map(|status| json!({"status": status}));
     match kind {
-        FailureKind::RateLimited => throttled(ThrottleKind::RateLimit, text, payload),
-        FailureKind::Overloaded => throttled(ThrottleKind::Overloaded, text, payload),
+        FailureKind::RateLimited => throttled(ThrottleKind::RateLimit, 0, text, payload),
+        FailureKind::Overloaded => throttled(ThrottleKind::Overloaded, 0, text, payload),
         FailureKind::ProviderFailed | FailureKind::Unreachable => {
-            throttled(ThrottleKind::Timeout, text, payload)
+            throttled(ThrottleKind::Timeout, 0, text, payload)
         }
         FailureKind::PromptTooLong => Error::ContextOverflow(text),
         FailureKind::MaxTurns => Error::TooManyRequests { max: max_turns.unwrap_or_default().into() },
