@@ -82,21 +82,40 @@ fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> 
     }
 }
 
-/// Returns how long the machine has been running, in the clock ticks of [`ProcessIdentity::start_time`]; `None` if the system
-/// does not tell.
-pub fn ticks_now() -> Option<u64> {
-    // A thread that starts now has the time in the system's own unit, where `/proc/uptime` may be that of a container.
-    let started = thread::Builder::new().spawn(|| field_in("/proc/thread-self/stat", 22)?.parse().ok());
-    started.ok()?.join().ok()?
+/// Holds a moment by which processes that were started before it are told from those that were started after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartMoment {
+    /// Clock ticks since the machine was started.
+    ticks: u64,
+    /// Id that a thread was given then. Ids ascend, so that of processes of one tick the later ones have higher ones.
+    id: i32,
 }
 
-/// Kills all processes, except this one, whose environment has this variable with this value and that were started at `since` or
-/// later, in clock ticks since the machine was started. Waits up to ten seconds until none is left; returns `false` if one is. One
-/// that has cleared its environment, or whose environment this process may not read, is not found.
-pub fn end_all_with(variable: &str, value: &str, since: u64) -> bool {
+impl StartMoment {
+    /// Returns the present moment; `None` if the system does not tell.
+    pub fn now() -> Option<StartMoment> {
+        // A thread that starts now has the time in the system's own unit, where `/proc/uptime` may be that of a container.
+        let started = thread::Builder::new().spawn(|| {
+            let ticks = field_in("/proc/thread-self/stat", 22)?.parse().ok()?;
+            let path = fs::read_link("/proc/thread-self").ok()?;
+            let id = path.file_name()?.to_str()?.parse().ok()?;
+            Some(StartMoment { ticks, id })
+        });
+        started.ok()?.join().ok()?
+    }
+
+    /// Returns whether a process was started after this moment.
+    fn is_before(&self, process: i32) -> bool {
+        started(process).is_some_and(|ticks| (ticks, process) > (self.ticks, self.id))
+    }
+}
+
+/// Kills all processes, except this one, whose environment has this variable with this value, and, with `since`, that were
+/// started after it. Waits up to ten seconds until none is left; returns `false` if one is. One that has cleared its environment, or whose environment this process may not read, is not found.
+pub fn end_all_with(variable: &str, value: &str, since: Option<StartMoment>) -> bool {
     let wanted = format!("{variable}={value}");
     let bears = |process: i32| {
-        if since > 0 && started(process).is_none_or(|started| started < since) {
+        if since.is_some_and(|since| !since.is_before(process)) {
             return false;
         }
         let environment = fs::read(format!("/proc/{process}/environ"));

@@ -24,6 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldlog::conversation::{EXPANDED_TEXT, ToolCallRecord};
+use foldlog::process::StartMoment;
 use foldlog::tools::{Operation, ToolReport, ToolRunner};
 use foldlog::{Cause, FixedClock};
 use serde_json::Value;
@@ -130,8 +131,8 @@ pub(super) struct Calls<'a> {
 pub(super) struct OpenCall {
     pub(super) operation: Operation,
     pub(super) reads_only: bool,
-    /// When it began, in clock ticks since the machine was started; `None` if nothing that it starts has to be ended.
-    pub(super) since: Option<u64>,
+    /// When it began; `None` if nothing that it starts has to be ended.
+    pub(super) since: Option<StartMoment>,
 }
 
 /// Says what the run does behind a call.

@@ -473,7 +473,7 @@ impl ClaudeAgentSDKAdapter {
         // Nobody is told a reply that the log does not hold.
         client.kill();
         // It would go on to change what the calls that are open are rolled back to.
-        end_left(run.arrivals.session, 0);
+        end_left(run.arrivals.session, None);
         ran
     }
 }

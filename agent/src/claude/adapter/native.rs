@@ -8,7 +8,7 @@
 
 use chrono::DateTime;
 use foldlog::conversation::ToolCallRecord;
-use foldlog::process::ticks_now;
+use foldlog::process::StartMoment;
 use foldlog::tools::{
     ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
@@ -133,7 +133,7 @@ impl Calls<'_> {
         self.begun.insert(call_id.clone());
         let reads_only = self.runner.reads_only(tool);
         // In a replay it starts nothing.
-        let since = if reads_only || heard.session().replays() { None } else { ticks_now() };
+        let since = if reads_only || heard.session().replays() { None } else { StartMoment::now() };
         self.open.insert(call_id, OpenCall { operation, reads_only, since });
         reply_to.hook(HookReply::proceed());
         Ok(Then::GoOn)
@@ -205,7 +205,7 @@ impl Calls<'_> {
         let Some(OpenCall { operation, since, .. }) = self.open.remove(call_id) else { return Ok(None) };
         if let Some(since) = since.filter(|_| has_failed) {
             // It would go on to change what is restored.
-            end_left(heard.session(), since);
+            end_left(heard.session(), Some(since));
         }
         let report = match has_failed {
             true => operation.fail(ToolError::failed(shown)),

@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foldlog::process::{ProcessIdentity, end_all_with};
+use foldlog::process::{ProcessIdentity, StartMoment, end_all_with};
 use foldlog::tools::{ExecuteOptions, ExecutionState, Recovered, Recovery};
 use foldlog::{Parent, SequenceNumber, Session, Settlement};
 use parking_lot::Mutex;
@@ -73,9 +73,9 @@ pub(super) fn mark(session: &Session) -> String {
 }
 
 /// Ends what a program of this session left running, such as a command in a process group of its own: it would go on to change
-/// the workspace. `since` leaves alone what was started before, in clock ticks, as the program itself was. Returns `false` if
+/// the workspace. `since` leaves alone what was started before, as the program itself was. Returns `false` if
 /// something does not end.
-pub(super) fn end_left(session: &Session, since: u64) -> bool {
+pub(super) fn end_left(session: &Session, since: Option<StartMoment>) -> bool {
     end_all_with(MARK, &mark(session), since)
 }
 
@@ -103,7 +103,7 @@ impl Searched {
                 format!("the program of an earlier process does not end: {last:?}: end it, and resume");
             return Err(Error::evaluation(Phase::Request, "", reason));
         }
-        if last.is_some() && !end_left(session, 0) {
+        if last.is_some() && !end_left(session, None) {
             let reason = "a command that an earlier process left running does not end: end it, and resume";
             return Err(Error::evaluation(Phase::Request, "", reason));
         }
