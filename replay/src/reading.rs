@@ -143,6 +143,18 @@ pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
     Some((sessions.parent()?.to_owned(), id))
 }
 
+/// Returns the store that holds a session's folder, and the session's id.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if the folder is in no store.
+pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
+    store_of(session).ok_or_else(|| {
+        let what = format!("{} is not the folder of a session in a store", escape::path(session));
+        Failure::usage(what, "give the folder of a session: STORE/sessions/ID")
+    })
+}
+
 /// Opens a session for reading, and notes on standard error what a reader should know of its log: that others may read it,
 /// that its end is torn, which calls are open or unsettled, and which records cannot be folded.
 ///
@@ -218,18 +230,13 @@ pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
     }
 }
 
-/// Returns the last position of a log. A session that can be opened has one.
-pub fn last_position(reader: &LogReader) -> SequenceNumber {
-    SequenceNumber::new(reader.records_len()).saturating_sub(1)
-}
-
 /// Returns the position that was asked for, or the last one if none was.
 ///
 /// # Errors
 ///
 /// [`Failure::Usage`] if the position is beyond the log's end.
 pub fn position(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
-    position_of(last_position(reader), asked)
+    position_of(reader.last_position(), asked)
 }
 
 /// Returns the position that was asked for, or `last` if none was.

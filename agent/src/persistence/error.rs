@@ -164,32 +164,32 @@ pub struct DamagedFile {
 /// Says what is wrong with a file of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// It is not there.
+    /// The file is missing.
     Missing,
-    /// It holds something else.
+    /// The file's content is not that of its digest.
     Differs {
         /// BLAKE3 that the manifest says, in hexadecimal digits.
         expected: String,
         /// BLAKE3 of what is there.
         found: String,
     },
-    /// It has another length. Files that are longer than they are to be are not read.
+    /// The file's length is not that of the manifest. A longer file is not read.
     Length {
         /// Length in bytes that the manifest says.
         expected: u64,
         /// Length of what is there.
         found: u64,
     },
-    /// It is no regular file.
+    /// The path stands for no regular file.
     OtherKind(&'static str),
     /// The manifest does not name it.
     Extra,
-    /// It would be longer than the reader allows.
+    /// The file, decompressed, is longer than the reader allows.
     TooLong {
         /// Greatest number of bytes.
         bytes_max: u64,
     },
-    /// It is what the manifest says, and yet cannot be read as what it is to be; or cannot be read at all.
+    /// The file matches the manifest and yet holds no such part, or the system does not read it.
     Unreadable(String),
 }
 

@@ -115,6 +115,14 @@ pub struct RecordedCaptures {
     of_each: BTreeMap<String, Arc<[u8]>>,
 }
 
+impl RecordedEnd {
+    /// Returns whether what the run changed stays: it committed, or waits for its result. What any other run changed was rolled
+    /// back.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.outcome, Outcome::Committed | Outcome::Suspended)
+    }
+}
+
 impl RecordedCaptures {
     /// Returns the names of the resources, in ascending order. Resources whose captures end with their process are left out.
     pub fn resources(&self) -> impl Iterator<Item = &str> {

@@ -333,6 +333,11 @@ impl LogReader {
         self.places.next_sequence.get()
     }
 
+    /// Returns the position of the last record.
+    pub fn last_position(&self) -> SequenceNumber {
+        self.places.next_sequence.saturating_sub(1)
+    }
+
     /// Returns how many bytes the log uses.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes

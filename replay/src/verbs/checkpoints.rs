@@ -29,8 +29,7 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let log = open_session(session, output)?;
     let history = CheckpointHistory::read(&log)?;
     let checkpoints = history.list();
-    let end = log.records_len().saturating_sub(1);
-    let latest = history.latest_on(log.live_path(), end.into()).map(|one| one.id);
+    let latest = history.latest_on(log.live_path(), log.last_position()).map(|one| one.id);
     let last = checkpoints.iter().map(|one| one.id).max();
     let mismatch = last.and_then(|last| history.verify(&log, last).err());
     let code = if mismatch.is_some() { DOES_NOT_HOLD } else { HOLDS };

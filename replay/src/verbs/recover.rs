@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::store_of;
+use crate::reading::in_store;
 
 /// Time after which the recovery gives up waiting for somebody else who holds a workspace.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -115,10 +115,7 @@ impl From<&UnsettledOperation> for Operation {
 /// - [`Failure::Engine`] if another process has the session open for writing; if a workspace cannot be restored, or another
 ///   session has worked on it since; or if the call worked on a resource that is not a folder, which only the host restores.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let Some((root, id)) = store_of(dir) else {
-        let what = format!("{} is not the folder of a session in a store", escape::path(dir));
-        return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
-    };
+    let (root, id) = in_store(dir)?;
     let session = Store::open(&root)?.open_to_recover(id)?;
     let recovered = recover(&session, dir, asked);
     let closed = session.close();

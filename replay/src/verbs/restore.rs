@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::checkpoints::held;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, open_session, store_of};
+use crate::reading::{counted, in_store, open_session};
 
 /// Holds what a person says of the restore.
 #[derive(Debug)]
@@ -51,17 +51,14 @@ struct Refused {
 /// - [`Failure::DoesNotHold`] if the records are not those of the checkpoint's hash.
 /// - [`Failure::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let Some((root, id)) = store_of(dir) else {
-        let what = format!("{} is not the folder of a session in a store", escape::path(dir));
-        return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
-    };
+    let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let history = CheckpointHistory::read(&log)?;
-    let end = log.records_len().saturating_sub(1);
+    let end = log.last_position();
     let checkpoint = match asked.checkpoint {
-        "latest" => history
-            .latest_on(log.live_path(), end.into())
-            .ok_or(foldlog_agent::persistence::Error::NoCheckpoint)?,
+        "latest" => {
+            history.latest_on(log.live_path(), end).ok_or(foldlog_agent::persistence::Error::NoCheckpoint)?
+        }
         text => {
             let id: CheckpointId =
                 text.parse().map_err(|error: foldlog_agent::persistence::InvalidCheckpointId| {

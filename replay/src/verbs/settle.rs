@@ -8,11 +8,9 @@ use clap::ValueEnum;
 use foldlog::{Error, OperationId, PendingQuestion, SequenceNumber, Settlement, Store, Value};
 use serde::Serialize;
 
-use foldlog_codec::escape;
-
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{digest_text, open_session, store_of};
+use crate::reading::{digest_text, in_store, open_session};
 use crate::verbs::pending::now;
 
 /// Fewest hexadecimal digits that name the arguments of a call.
@@ -66,10 +64,7 @@ struct Document {
 ///   use for, or no question that waits has the arguments that are approved.
 /// - [`Failure::Engine`] if another process has the session open for writing, or the operation does not wait for this.
 pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let Some((root, id)) = store_of(session) else {
-        let what = format!("{} is not the folder of a session in a store", escape::path(session));
-        return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
-    };
+    let (root, id) = in_store(session)?;
     let settlement = settlement(session, decided, output)?;
     let Decided { operation, by, reason, .. } = *decided;
     let settled = Store::open(&root)?.settle(id, operation, &settlement, by, reason);

@@ -10,7 +10,7 @@ use foldlog_codec::record::{Names, RecordJson, time_text};
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{each_record, last_position, open_outline, position, record_name, shortened};
+use crate::reading::{each_record, open_outline, position, record_name, shortened};
 
 /// Number of characters of a name that a person is shown, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;
@@ -33,7 +33,7 @@ pub fn run(
 ) -> Result<u8> {
     let kind = kind.map(known_kind).transpose()?;
     let reader = open_outline(session, output)?;
-    let to = to.unwrap_or_else(|| last_position(&reader));
+    let to = to.unwrap_or_else(|| reader.last_position());
     let from = position(&reader, Some(from))?;
     let timeline = Timeline::of(&reader);
     if !output.json() {
@@ -73,7 +73,7 @@ impl Timeline {
 
     /// Reads from a log what its last record leaves live, and the names that it declares.
     pub fn of(reader: &LogReader) -> Timeline {
-        Timeline { names: reader.names(), live: reader.live_path().live_at(last_position(reader)) }
+        Timeline { names: reader.names(), live: reader.live_path().live_at(reader.last_position()) }
     }
 
     /// Returns whether the record of this sequence number is live, that is, not abandoned by a later rollback.

@@ -42,7 +42,7 @@ pub fn run(
         writeln!(output.stdout)?;
         return Ok(HOLDS);
     }
-    output.line(format_args!("position {at} of {}", reader.records_len().saturating_sub(1)))?;
+    output.line(format_args!("position {at} of {}", reader.last_position()))?;
     for found in state.slices().filter(|found| slice.is_none_or(|name| name == found.name())) {
         text(&found, output)?;
     }

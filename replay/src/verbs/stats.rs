@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, last_position, open_session};
+use crate::reading::{counted, open_session};
 
 /// Reports what a session's log is made of.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -178,7 +178,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
     let seals = segments.iter().filter(|segment| segment.seal_bytes > 0);
     seals.for_each(|segment| counts.add(Kind::SEAL, segment.seal_bytes));
     let records = reader.records_len();
-    let live = reader.live_path().live_at(last_position(reader));
+    let live = reader.live_path().live_at(reader.last_position());
     let live_records = live.iter().map(|range| *range.end() - *range.start() + 1).sum::<u64>().min(records);
     let of_kind = |kind| counts.kinds.get(&kind).map_or(0, |(frames, _)| *frames);
     Ok(Stats {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, store_of};
+use crate::reading::{counted, in_store};
 
 /// Holds what a person says of the recovery.
 #[derive(Debug)]
@@ -60,10 +60,7 @@ struct Done {
 /// - [`Failure::Usage`] if the session is in no store, the strategy is none or cannot be followed, or nobody is named.
 /// - [`Failure::Engine`] if another process has the session open for writing, or it cannot be read.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let Some((root, id)) = store_of(dir) else {
-        let what = format!("{} is not the folder of a session in a store", escape::path(dir));
-        return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
-    };
+    let (root, id) = in_store(dir)?;
     let store = Store::open(&root)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
     let Some(strategy) = asked.strategy else { return tell(&manager, output) };

@@ -34,11 +34,7 @@ pub fn run(session: &Path, at: Option<SequenceNumber>, output: &mut Output<'_>) 
         let next = "`foldlog state` shows what it holds".to_owned();
         return Err(Failure::usage(format!("the session has no tasks at position {at}"), next));
     }
-    output.line(format_args!(
-        "position {at} of {}: {}",
-        reader.records_len().saturating_sub(1),
-        counts(&tree)
-    ))?;
+    output.line(format_args!("position {at} of {}: {}", reader.last_position(), counts(&tree)))?;
     Drawing::of(&tree).draw(output)?;
     let ready: Vec<&str> = tree.scheduling_state.ready.iter().map(TaskId::as_str).collect();
     let next = if ready.is_empty() { "nothing".to_owned() } else { ready.join(", ") };

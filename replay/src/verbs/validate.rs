@@ -11,9 +11,9 @@ use foldlog_agent::persistence::{
 use foldlog_codec::escape;
 use serde::Serialize;
 
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::failure::{DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, open_session, position, store_of};
+use crate::reading::{counted, in_store, open_session, position};
 
 /// Holds who repairs a session, and why.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,8 @@ struct Document<'a> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such position, or a session is to be repaired that is in no store.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
+/// - [`Failure::Usage`](crate::Failure::Usage) if there is no such position, or a session is to be repaired that is in no store.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
 ///   it open for writing, or it was interrupted and not recovered.
 pub fn run(
     session: &Path,
@@ -107,16 +107,12 @@ fn repair(
     let stores = WorkspaceStores::beside(folder);
     let read = || {
         let log = LogReader::open(folder)?;
-        let last = SequenceNumber::from(log.records_len().saturating_sub(1));
-        SessionState::at(&log, last, &stores)
+        SessionState::at(&log, log.last_position(), &stores)
     };
     let report = if plan.steps.is_empty() {
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
-        let Some((root, id)) = store_of(folder) else {
-            let what = format!("{} is not the folder of a session in a store", escape::path(folder));
-            return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
-        };
+        let (root, id) = in_store(folder)?;
         let types = declare(SessionTypes::builder()).build()?;
         let opened = Store::open(&root)?.open_session(id, &types);
         if matches!(opened, Err(Error::Locked { .. })) {

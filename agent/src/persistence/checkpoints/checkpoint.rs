@@ -59,11 +59,11 @@ pub enum Occasion {
     /// Somebody asked for it.
     #[default]
     Manual,
-    /// So much time had passed since the one before it.
+    /// [`CheckpointPolicy::every`](super::CheckpointPolicy::every) had passed since the checkpoint before.
     PeriodicByTime,
-    /// So many updates had been recorded since the one before it.
+    /// [`CheckpointPolicy::every_updates`](super::CheckpointPolicy::every_updates) had been recorded since the checkpoint before.
     PeriodicByUpdates,
-    /// The log had grown by so many bytes since the one before it.
+    /// The log had grown by [`CheckpointPolicy::every_bytes`](super::CheckpointPolicy::every_bytes) since the checkpoint before.
     PeriodicByBytes,
     /// The task was about to be started.
     BeforeTask(TaskId),

@@ -13,11 +13,12 @@
 use std::collections::BTreeMap;
 
 use foldlog::audit::{Recorded, RecordedCaptures, RecordedContent, RecordedEvent};
-use foldlog::filesystem::{FilesystemSnapshot, SnapshotReader};
-use foldlog::{Kind, Outcome, Result, SequenceNumber, Slice, State};
+use foldlog::filesystem::FilesystemSnapshot;
+use foldlog::{Kind, Result, SequenceNumber, Slice, State};
 
 use super::records::Records;
 use super::{Checkpoint, CheckpointManifest};
+use crate::persistence::state::walk::StoreReaders;
 use crate::persistence::{
     DependenciesResolved, Resolutions, Task, TaskCreated, TaskStatus, TaskStatusChanged, Tasks,
     WorkspaceStores,
@@ -43,8 +44,8 @@ pub(super) fn counted(
     let base = before.into_iter().find(|one| path.is_live(one.position, position));
     let (manifest, workspaces) =
         base.map(|base| (base.manifest.clone(), base.workspaces.clone())).unwrap_or_default();
-    let readers = BTreeMap::new();
-    let mut counting = Counting { manifest, workspaces, readers, stores, is_by_events: true };
+    let readers = StoreReaders::new(stores);
+    let mut counting = Counting { manifest, workspaces, readers, is_by_events: true };
     for range in path.live_at(position) {
         let from = base.map_or(*range.start(), |base| (*range.start()).max(base.position + 1));
         if from <= *range.end() {
@@ -100,8 +101,7 @@ fn dependencies(resolved: &DependenciesResolved) -> Vec<String> {
 struct Counting<'a> {
     manifest: CheckpointManifest,
     workspaces: BTreeMap<String, FilesystemSnapshot>,
-    readers: BTreeMap<String, SnapshotReader>,
-    stores: &'a WorkspaceStores,
+    readers: StoreReaders<'a>,
     /// Whether tasks and dependencies changed by their events alone.
     is_by_events: bool,
 }
@@ -111,11 +111,8 @@ impl Counting<'_> {
         match &record.content {
             RecordedContent::Event(event) => self.event(event),
             RecordedContent::CallBegun(begin) => self.captures(&begin.before),
-            RecordedContent::CallEnded(end) => match end.outcome {
-                Outcome::Committed | Outcome::Suspended => self.captures(&end.after),
-                // What was there before is there again.
-                _ => Ok(()),
-            },
+            // Behind any other end is what was there before.
+            RecordedContent::CallEnded(end) if end.is_kept() => self.captures(&end.after),
             RecordedContent::Other(Kind::DISPATCH | Kind::IMPORT) => {
                 self.is_by_events = false;
                 Ok(())
@@ -152,20 +149,12 @@ impl Counting<'_> {
             let Ok(Some(after)) = captures.get::<FilesystemSnapshot>(workspace) else { continue };
             let before = self.workspaces.insert(workspace.to_owned(), after.clone());
             let Some(before) = before.filter(|before| before.commit != after.commit) else { continue };
-            let Some(reader) = self.reader(workspace) else { continue };
+            let Some(reader) = self.readers.of(workspace) else { continue };
             // Captures that cannot be compared are named by the session's state.
             if let Ok(changes) = reader.changes(Some(&before), &after) {
                 self.manifest.file_modifications_count += changes.len() as u64;
             }
         }
         Ok(())
-    }
-
-    fn reader(&mut self, workspace: &str) -> Option<&mut SnapshotReader> {
-        if !self.readers.contains_key(workspace) {
-            let store = self.stores.of(workspace)?;
-            self.readers.insert(workspace.to_owned(), SnapshotReader::open(store));
-        }
-        self.readers.get_mut(workspace)
     }
 }

@@ -185,17 +185,8 @@ impl CheckpointManager {
 
     /// Returns whether an event is about to start a task, as far as can be told without dispatching it.
     fn starts(&self, event: &TaskStatusChanged) -> bool {
-        let TaskStatusChanged { task_id, old_status, new_status, .. } = event;
-        let is_so = || {
-            let tasks = self.session.view::<Tasks>().ok()?;
-            let task = tasks.find(task_id).ok()??;
-            let is_satisfied = task.dependencies.iter().all(|one| {
-                one.kind != crate::persistence::DependencyType::Requires
-                    || tasks.find(&one.on).ok().flatten().is_some_and(|on| on.status.satisfies())
-            });
-            Some(task.status == *old_status && old_status.may_become(*new_status) && is_satisfied)
-        };
-        *new_status == TaskStatus::InProgress && is_so().unwrap_or(false)
+        event.new_status == TaskStatus::InProgress
+            && self.session.view::<Tasks>().is_ok_and(|tasks| event.is_legal(&tasks))
     }
 
     /// Creates a checkpoint if one is due by time, updates or bytes. A host that writes to the session otherwise than by

@@ -31,7 +31,7 @@ pub struct CheckpointsRemoved {
 pub enum RemovalReason {
     /// There were more checkpoints than are kept.
     Count,
-    /// It was older than checkpoints are kept.
+    /// The checkpoint was older than checkpoints are kept.
     Age,
     /// The log had grown by more bytes since than checkpoints are kept for.
     Bytes,

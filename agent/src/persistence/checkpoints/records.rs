@@ -2,7 +2,7 @@
 
 use foldlog::audit::{LogReader, Recorded};
 use foldlog::conversation::{Conversation, EntryContent};
-use foldlog::{LivePath, Outcome, Result, SequenceNumber, Session, State};
+use foldlog::{LivePath, Outcome, Result, SequenceNumber, Session, SmolStr, State};
 
 /// Reads records, and what they amount to at a position.
 pub(super) trait Records {
@@ -43,10 +43,7 @@ impl Records for Session {
     }
 
     fn messages_at(&self, position: SequenceNumber) -> Result<u64> {
-        self.evaluations().iter().try_fold(0, |sum, id| {
-            let conversation = self.conversation_at(id, position)?;
-            Ok(sum + conversation.map_or(0, |one| one.recorded_messages().len() as u64))
-        })
+        messages_in(&self.evaluations(), |id| self.conversation_at(id, position))
     }
 
     fn messages_behind(&self, after: SequenceNumber, position: SequenceNumber) -> Result<Option<u64>> {
@@ -80,15 +77,20 @@ impl Records for LogReader {
     }
 
     fn messages_at(&self, position: SequenceNumber) -> Result<u64> {
-        self.evaluations_at(position).iter().try_fold(0, |sum, id| {
-            let conversation = self.conversation_at(id, position)?;
-            Ok(sum + conversation.map_or(0, |one| one.recorded_messages().len() as u64))
-        })
+        messages_in(&self.evaluations_at(position), |id| self.conversation_at(id, position))
     }
 
     fn messages_behind(&self, _: SequenceNumber, _: SequenceNumber) -> Result<Option<u64>> {
         Ok(None)
     }
+}
+
+/// Counts the messages of these evaluations' conversations.
+fn messages_in(evaluations: &[SmolStr], read: impl Fn(&str) -> Result<Option<Conversation>>) -> Result<u64> {
+    evaluations.iter().try_fold(0, |sum, id| {
+        let conversation = read(id)?;
+        Ok(sum + conversation.map_or(0, |one| one.recorded_messages().len() as u64))
+    })
 }
 
 /// Counts the messages of the end of a conversation: what was said, answers, and results of calls. The answers of these calls

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Checkpoint, CheckpointId, CheckpointManager, Occasion};
 use crate::persistence::error::{Error, Result};
-use crate::persistence::{
-    DependencyAdded, RecoveryAction, TaskCreated, TaskModified, TaskStatusChanged, UpdateOperation,
-};
+use crate::persistence::{RecoveryAction, UpdateOperation};
 
 /// Says how a session is restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,10 +165,10 @@ pub(in crate::persistence) fn dispatch(
     operation: &UpdateOperation,
 ) -> foldlog::Result<SequenceNumber> {
     match operation.clone() {
-        UpdateOperation::TaskCreated(TaskCreated { task }) => session.dispatch(TaskCreated { task }),
-        UpdateOperation::TaskStatusChanged(event) => session.dispatch::<TaskStatusChanged>(event),
-        UpdateOperation::TaskModified(event) => session.dispatch::<TaskModified>(event),
-        UpdateOperation::DependencyAdded(event) => session.dispatch::<DependencyAdded>(event),
+        UpdateOperation::TaskCreated(event) => session.dispatch(event),
+        UpdateOperation::TaskStatusChanged(event) => session.dispatch(event),
+        UpdateOperation::TaskModified(event) => session.dispatch(event),
+        UpdateOperation::DependencyAdded(event) => session.dispatch(event),
         UpdateOperation::DependencyRemoved(event) => session.dispatch(event),
         UpdateOperation::TaskRenumbered(event) => session.dispatch(event),
         UpdateOperation::FileModified { .. } | UpdateOperation::ConversationExtended { .. } => {

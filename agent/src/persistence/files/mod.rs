@@ -59,7 +59,7 @@
 //! | 3. each `NAME.new` is renamed to `NAME`, files that no longer belong are removed, folders synced | some names | the new tree | goes on |
 //! | 4. `checkpoint_manifest.json.next` is renamed to `checkpoint_manifest.json`, and `meta/` synced | the new tree | the new tree | - |
 //!
-//! Whoever knows nothing of `.next` sees from step 3 on a tree that its manifest does not accept, until step 4.
+//! A reader that does not know `.next` finds, from step 3 until step 4, a tree that its manifest does not accept.
 //! Over 32 changed files are synced by one sync of the file system.
 //!
 //! # What an import as a session brings back
@@ -73,7 +73,7 @@
 //!
 //! # What it does not do
 //!
-//! It keeps no older trees. It does not wait for a reader to have a look in between: who reads often takes the lock often.
+//! An export keeps no older trees. Each reading takes the lock, so that who reads often holds up writers often.
 
 mod atomic;
 mod contents;

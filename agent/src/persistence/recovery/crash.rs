@@ -252,8 +252,7 @@ fn open_restore(log: &LogReader) -> Result<Option<IncompleteWrite>> {
     let last = actions.iter().rev().find(is_one).filter(|one| one.action == RecoveryAction::RESTORE);
     let Some(last) = last else { return Ok(None) };
     let mut begun = SequenceNumber::MIN;
-    let end = log.records_len().saturating_sub(1);
-    log.contents(SequenceNumber::MIN, end, |record| {
+    log.contents(SequenceNumber::MIN, log.last_position(), |record| {
         if let RecordedContent::Event(event) = &record.content
             && event.read::<RecoveryAction>()?.is_some_and(|one| one.action == RecoveryAction::RESTORE)
         {

@@ -157,41 +157,25 @@ impl CrashRecoveryManager {
     ) -> Result<RecoveryOutlook> {
         let log = self.open_log()?;
         let history = CheckpointHistory::read(&log)?;
-        let end = end_of(&log);
+        let end = log.last_position();
         let checkpoint = match id {
             Some(id) => history.get(id)?,
             None => history.latest_on(log.live_path(), end).ok_or(Error::NoCheckpoint)?,
         };
         history.verify(&log, checkpoint.id)?;
         let position = checkpoint.position;
-        let state = SessionState::at(&log, position, &self.stores)?;
-        let kept = self.update_records(&log, position)?;
-        let lost_updates = self.update_records(&log, end)?.iter().filter(|one| !kept.contains(one)).count();
+        let (state, kept) = SessionState::with_updates(&log, position, &self.stores)?;
+        let kept = records_of(&kept);
+        let updates = StateUpdate::list(&log, end, &self.stores)?;
+        let lost_updates = records_of(&updates).iter().filter(|one| !kept.contains(one)).count();
         let outlook = RecoveryOutlook::of(strategy, &state, position);
         Ok(RecoveryOutlook { lost_updates: lost_updates as u64, ..outlook })
     }
 
-    /// Returns the records of the updates that count at a position, each with its number among those of its record.
-    fn update_records(
-        &self,
-        log: &LogReader,
-        position: SequenceNumber,
-    ) -> Result<BTreeSet<(SequenceNumber, u64)>> {
-        let (mut records, mut last) = (BTreeSet::new(), None);
-        let mut ordinal = 0;
-        for update in StateUpdate::list(log, position, &self.stores)? {
-            ordinal = if last == Some(update.position) { ordinal + 1 } else { 0 };
-            last = Some(update.position);
-            records.insert((update.position, ordinal));
-        }
-        Ok(records)
-    }
-
     fn plan_updates(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
         let log = self.open_log()?;
-        let end = end_of(&log);
-        let state = SessionState::at(&log, end, &self.stores)?;
-        let updates = StateUpdate::list(&log, end, &self.stores)?;
+        let end = log.last_position();
+        let (state, updates) = SessionState::with_updates(&log, end, &self.stores)?;
         let views =
             updates.iter().filter(|one| matches!(one.operation, UpdateOperation::FileModified { .. }));
         Ok(RecoveryOutlook {
@@ -226,8 +210,16 @@ impl CrashRecoveryManager {
     }
 }
 
-pub(super) fn end_of(log: &LogReader) -> SequenceNumber {
-    log.records_len().saturating_sub(1).into()
+/// Returns the records of updates, each with its number among those of its record.
+fn records_of(updates: &[StateUpdate]) -> BTreeSet<(SequenceNumber, u64)> {
+    let (mut records, mut last) = (BTreeSet::new(), None);
+    let mut ordinal = 0;
+    for update in updates {
+        ordinal = if last == Some(update.position) { ordinal + 1 } else { 0 };
+        last = Some(update.position);
+        records.insert((update.position, ordinal));
+    }
+    records
 }
 
 /// A folder of the system's temporary ones, removed when this is dropped.

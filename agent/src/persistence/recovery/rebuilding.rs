@@ -7,11 +7,8 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::{ConversationMessage, NewAnswer, NewInput, Role};
 use foldlog::{Result, Session};
 
-use super::outlook::end_of;
 use crate::persistence::checkpoints::dispatch_update;
-use crate::persistence::{
-    SessionState, StateUpdate, Task, TaskId, TaskTreeState, UpdateOperation, WorkspaceStores,
-};
+use crate::persistence::{StateUpdate, Task, TaskId, TaskTreeState, UpdateOperation};
 
 /// What a session came to that was made of updates.
 pub(super) struct Rebuilt {
@@ -22,12 +19,7 @@ pub(super) struct Rebuilt {
 }
 
 /// Applies updates to a new session, in order, and compares it with the session that they were read from.
-pub(super) fn rebuild(
-    log: &LogReader,
-    updates: &[StateUpdate],
-    session: &Session,
-    stores: &WorkspaceStores,
-) -> Result<Rebuilt> {
+pub(super) fn rebuild(log: &LogReader, updates: &[StateUpdate], session: &Session) -> Result<Rebuilt> {
     let (mut lost, mut files) = (Vec::new(), 0_u64);
     let mut said: BTreeMap<&str, Vec<&ConversationMessage>> = BTreeMap::new();
     for update in updates {
@@ -50,7 +42,7 @@ pub(super) fn rebuild(
         lost.push(format!("{files} changes of files, which are views of captures"));
     }
     let mut differences = Vec::new();
-    let was = SessionState::at(log, end_of(log), stores)?.task_tree;
+    let was = TaskTreeState::at(log, log.last_position())?;
     let is = TaskTreeState::of(session)?;
     for (id, task) in &was.tasks {
         if is.tasks.get(id).map(timeless) != Some(timeless(task)) {

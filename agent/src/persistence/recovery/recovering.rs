@@ -12,7 +12,6 @@ use foldlog::{
 };
 use uuid::Uuid;
 
-use super::outlook::end_of;
 use super::rebuilding::{Rebuilt, rebuild};
 use super::{CrashState, RecoveryOutlook, RecoveryStrategy};
 use crate::persistence::error::{Error, Result};
@@ -167,14 +166,14 @@ impl CrashRecoveryManager {
             }
             RecoveryStrategy::IncrementalReconstruction => {
                 let log = self.open_log()?;
-                let updates = StateUpdate::list(&log, end_of(&log), &self.stores)?;
+                let updates = StateUpdate::list(&log, log.last_position(), &self.stores)?;
                 let types = match &self.types {
                     Some(types) => types.clone(),
                     None => crate::persistence::declare(SessionTypes::builder()).build()?,
                 };
                 let options = SessionOptions::default().tag("reconstructed_from", self.session.to_string());
                 let session = to.create_with(&types, options)?;
-                let Rebuilt { lost, differences } = rebuild(&log, &updates, &session, &self.stores)?;
+                let Rebuilt { lost, differences } = rebuild(&log, &updates, &session)?;
                 session.dispatch(action(self.session.to_string(), &lost))?;
                 let id = session.id();
                 session.close()?;

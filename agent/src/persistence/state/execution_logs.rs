@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::persistence::{TaskId, TaskStatus};
 
-/// Holds what happened in a session. Nothing of it is taken back by a rollback.
+/// Holds what happened in a session. A rollback takes nothing of it back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutionLogState {
     /// What happened while a task was being worked on, and to the task, by its id.
@@ -113,7 +113,7 @@ pub struct Interaction {
 pub enum InteractionKind {
     /// The provider was asked.
     Request,
-    /// It answered.
+    /// The provider answered.
     Answer,
     /// The request failed.
     Failure,

@@ -27,10 +27,10 @@ const INDEX_BYTES_MAX: u64 = 1 << 30;
 /// As many as git follows.
 const SYMBOLIC_DEPTH_MAX: usize = 5;
 
-/// So many branches are listed.
+/// Greatest number of branches that are listed.
 const BRANCHES_MAX: usize = 10_000;
 
-/// So many files and folders of branches are looked at.
+/// Greatest number of files and folders of branches that are looked at.
 const ENTRIES_MAX: usize = 1 << 20;
 
 const FOLDER_DEPTH_MAX: usize = 64;

@@ -32,9 +32,9 @@ mod resource_usage;
 pub(super) mod walk;
 
 use chrono::{DateTime, Utc};
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, RecordedEnd};
 use foldlog::conversation::{Conversation, EntryContent};
-use foldlog::{Outcome, Result, SequenceNumber, SessionTypes, SessionTypesBuilder};
+use foldlog::{Result, SequenceNumber, SessionTypes, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -184,9 +184,9 @@ impl SessionState {
         stores: &WorkspaceStores,
     ) -> Result<(SessionState, Vec<StateUpdate>)> {
         let conversations = conversations(log, position)?;
-        let mut both = (Reading::default(), Listed::default());
-        walk(log, position, stores, &conversations, &mut both)?;
-        let (reading, listed) = both;
+        let mut reading = Reading { listed: Some(Listed::default()), ..Reading::default() };
+        walk(log, position, stores, &conversations, &mut reading)?;
+        let listed = reading.listed.take().unwrap_or_default();
         Ok((reading.state(log, position, &conversations)?, listed.updates))
     }
 }
@@ -196,6 +196,8 @@ impl SessionState {
 struct Reading {
     first: Option<DateTime<Utc>>,
     last_update: Option<DateTime<Utc>>,
+    /// Updates, where they are asked for.
+    listed: Option<Listed>,
     files: FileSystemState,
     logs: ExecutionLogState,
     usage: ResourceUsageState,
@@ -243,54 +245,6 @@ impl Reading {
         state.resource_usage.add_requests(conversations);
         Ok(state)
     }
-
-    fn updated(&mut self, at: At<'_>) {
-        self.last_update = Some(at.time);
-    }
-}
-
-/// Updates are told to both, and all else to the first.
-impl Visitor for (Reading, Listed) {
-    fn record(&mut self, at: At<'_>) {
-        self.0.record(at);
-    }
-
-    fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
-        // Of others the state wants the time alone.
-        match &operation {
-            UpdateOperation::FileModified { .. } => self.0.update(at, operation.clone()),
-            _ => self.0.updated(at),
-        }
-        self.1.update(at, operation);
-    }
-
-    fn captured(&mut self, workspace: &str, snapshot: WorkspaceSnapshot) {
-        self.0.captured(workspace, snapshot);
-    }
-
-    fn not_compared(&mut self, what: NotCompared) {
-        self.0.not_compared(what);
-    }
-
-    fn happened(&mut self, task: Option<&TaskId>, entry: LogEntry) {
-        self.0.happened(task, entry);
-    }
-
-    fn error(&mut self, entry: ErrorEntry) {
-        self.0.error(entry);
-    }
-
-    fn tool_ended(&mut self, outcome: Outcome, elapsed_us: u64) {
-        self.0.tool_ended(outcome, elapsed_us);
-    }
-
-    fn cost(&mut self, micros: u64) {
-        self.0.cost(micros);
-    }
-
-    fn imported(&mut self, at: At<'_>, what: StateImported) {
-        self.0.imported(at, what);
-    }
 }
 
 impl Visitor for Reading {
@@ -305,9 +259,12 @@ impl Visitor for Reading {
     }
 
     fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
-        self.updated(at);
-        if let UpdateOperation::FileModified { modification } = operation {
-            self.files.file_modifications.push(modification);
+        self.last_update = Some(at.time);
+        if let UpdateOperation::FileModified { modification } = &operation {
+            self.files.file_modifications.push(modification.clone());
+        }
+        if let Some(listed) = &mut self.listed {
+            listed.update(at, operation);
         }
     }
 
@@ -330,12 +287,10 @@ impl Visitor for Reading {
         self.logs.errors.push(entry);
     }
 
-    fn tool_ended(&mut self, outcome: Outcome, elapsed_us: u64) {
+    fn tool_ended(&mut self, end: &RecordedEnd) {
         self.usage.tool_runs += 1;
-        self.usage.tool_time_us += elapsed_us;
-        if !matches!(outcome, Outcome::Committed | Outcome::Suspended) {
-            self.usage.failed_tool_runs += 1;
-        }
+        self.usage.tool_time_us += end.elapsed_us;
+        self.usage.failed_tool_runs += u64::from(!end.is_kept());
     }
 
     fn cost(&mut self, micros: u64) {

@@ -18,7 +18,7 @@ use foldlog::audit::{
 };
 use foldlog::conversation::{Conversation, ConversationMessage};
 use foldlog::filesystem::{FilesystemSnapshot, SnapshotReader};
-use foldlog::{Outcome, Result, SequenceNumber};
+use foldlog::{Result, SequenceNumber};
 
 use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, LogLevel};
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
@@ -51,8 +51,29 @@ impl WorkspaceStores {
         self
     }
 
-    pub(in crate::persistence) fn of(&self, workspace: &str) -> Option<&Path> {
+    fn of(&self, workspace: &str) -> Option<&Path> {
         self.of_each.get(workspace).or(self.of_all.as_ref()).map(PathBuf::as_path)
+    }
+}
+
+/// Reads the stores of workspaces' captures, each by one reader.
+pub(in crate::persistence) struct StoreReaders<'a> {
+    stores: &'a WorkspaceStores,
+    open: BTreeMap<String, SnapshotReader>,
+}
+
+impl<'a> StoreReaders<'a> {
+    pub(in crate::persistence) fn new(stores: &'a WorkspaceStores) -> StoreReaders<'a> {
+        StoreReaders { stores, open: BTreeMap::new() }
+    }
+
+    /// Returns the reader of a workspace's store; `None` if nobody said where that is.
+    pub(in crate::persistence) fn of(&mut self, workspace: &str) -> Option<&mut SnapshotReader> {
+        if !self.open.contains_key(workspace) {
+            let store = self.stores.of(workspace)?;
+            self.open.insert(workspace.to_owned(), SnapshotReader::open(store));
+        }
+        self.open.get_mut(workspace)
     }
 }
 
@@ -80,7 +101,7 @@ pub(crate) trait Visitor {
     /// Takes what went wrong.
     fn error(&mut self, _entry: ErrorEntry) {}
     /// Takes the end of a tool's run.
-    fn tool_ended(&mut self, _outcome: Outcome, _elapsed_us: u64) {}
+    fn tool_ended(&mut self, _end: &RecordedEnd) {}
     /// Takes what an evaluation has cost, in millionths of the host's currency.
     fn cost(&mut self, _micros: u64) {}
     /// Takes what an imported session had been through, if that counts.
@@ -103,8 +124,7 @@ struct Begun {
 
 struct Walk<'a, V> {
     visitor: &'a mut V,
-    stores: &'a WorkspaceStores,
-    readers: BTreeMap<String, SnapshotReader>,
+    readers: StoreReaders<'a>,
     /// Records that count, in ascending ranges, those that are behind the walk left out.
     live: std::iter::Peekable<std::vec::IntoIter<RangeInclusive<SequenceNumber>>>,
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
@@ -134,9 +154,9 @@ pub(crate) fn walk(
         }
     }
     let live = log.live_path().live_at(position).into_iter().peekable();
-    let (readers, rollbacks) = (BTreeMap::new(), log.rollbacks().collect());
+    let (readers, rollbacks) = (StoreReaders::new(stores), log.rollbacks().collect());
     let (contexts, begun) = (Vec::new(), BTreeMap::new());
-    let mut walk = Walk { visitor, stores, readers, live, rollbacks, contexts, begun, messages };
+    let mut walk = Walk { visitor, readers, live, rollbacks, contexts, begun, messages };
     log.contents(SequenceNumber::MIN, position, |record| walk.take(&record))
 }
 
@@ -244,19 +264,19 @@ impl<V: Visitor> Walk<'_, V> {
     fn end(&mut self, at: At<'_>, end: &RecordedEnd) -> Result<()> {
         let task = self.begun.remove(&end.begin).and_then(|begun| begun.task);
         let (tool, operation, outcome) = (end.tool.clone(), end.operation, end.outcome);
-        if !matches!(outcome, Outcome::Committed | Outcome::Suspended) {
+        if !end.is_kept() {
             let message = end.shown.clone().unwrap_or_else(|| format!("the call was {}", outcome.name()));
             let cause = ErrorEntry::cause_of(end.cause);
             let (task, tool) = (task.clone(), Some(tool.clone()));
             self.visitor.error(ErrorEntry { sequence: at.sequence, at: at.time, task, tool, cause, message });
         }
-        self.visitor.tool_ended(outcome, end.elapsed_us);
+        self.visitor.tool_ended(end);
         let elapsed_us = end.elapsed_us;
         self.happened(at, task.as_ref(), Happened::ToolEnded { tool, operation, outcome, elapsed_us });
-        match outcome {
-            Outcome::Committed | Outcome::Suspended => self.captures(at, &end.after, Some((end, task))),
+        match end.is_kept() {
+            true => self.captures(at, &end.after, Some((end, task))),
             // What a recovery found is restored to what was there before.
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 
@@ -296,7 +316,7 @@ impl<V: Visitor> Walk<'_, V> {
         by: Option<&(&RecordedEnd, Option<TaskId>)>,
     ) {
         let sequence = at.sequence;
-        let changes = match self.reader(workspace) {
+        let changes = match self.readers.of(workspace) {
             Some(reader) => reader.changes(Some(before), after).map_err(|error| error.to_string()),
             None => Err("nobody said where the captures of this workspace are".to_owned()),
         };
@@ -322,13 +342,5 @@ impl<V: Visitor> Walk<'_, V> {
             };
             self.visitor.update(at, UpdateOperation::FileModified { modification });
         }
-    }
-
-    fn reader(&mut self, workspace: &str) -> Option<&mut SnapshotReader> {
-        if !self.readers.contains_key(workspace) {
-            let store = self.stores.of(workspace)?;
-            self.readers.insert(workspace.to_owned(), SnapshotReader::open(store));
-        }
-        self.readers.get_mut(workspace)
     }
 }

@@ -384,7 +384,15 @@ fn created(tasks: &Known<'_>, new: &NewTask, context: &ReducerContext) -> Reduce
     Ok(SliceOp::Upsert(new.clone().into_task(tasks.0.len(), time(context))))
 }
 
-fn status_changed(tasks: &Known<'_>, event: &TaskStatusChanged, context: &ReducerContext) -> Reduced {
+impl TaskStatusChanged {
+    /// Returns whether the event would be taken as the tasks are.
+    pub(in crate::persistence) fn is_legal(&self, tasks: &View<Task>) -> bool {
+        changed_task(&Known(tasks), self).is_ok()
+    }
+}
+
+/// Returns the task that an event may change, or why it may not.
+fn changed_task<'a>(tasks: &Known<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
     let task = tasks.task(&event.task_id)?;
     let (id, is, next) = (&task.id, task.status, event.new_status);
     if is != event.old_status {
@@ -401,7 +409,11 @@ fn status_changed(tasks: &Known<'_>, event: &TaskStatusChanged, context: &Reduce
             }
         }
     }
-    let mut task = task.clone();
+    Ok(task)
+}
+
+fn status_changed(tasks: &Known<'_>, event: &TaskStatusChanged, context: &ReducerContext) -> Reduced {
+    let mut task = changed_task(tasks, event)?.clone();
     event.change(&mut task, time(context));
     Ok(SliceOp::Upsert(task))
 }

@@ -68,7 +68,7 @@ impl StateValidator {
                 issues.push(issue(UPDATE_CHECKSUMS, ValidationError::DigestWrong { what, facts }));
             }
         };
-        let through = last.min(SequenceNumber::from(log.records_len().saturating_sub(1)));
+        let through = last.min(log.last_position());
         log.contents(SequenceNumber::MIN, through, |record| {
             if let Some(updates) = checked.remove(&record.sequence) {
                 let digest = blake3::Hash::from_bytes(record.digest()).to_hex();

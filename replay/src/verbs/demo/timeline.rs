@@ -7,7 +7,7 @@ use foldlog::audit::LogReader;
 use super::{heading, say};
 use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::{each_record, last_position, record_name};
+use crate::reading::{each_record, record_name};
 use crate::verbs::show::Timeline;
 
 /// Number of records of one name that are printed before the rest is counted.
@@ -25,7 +25,7 @@ pub(super) fn print(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
         let (timeline, names) = (Timeline::of(&reader), reader.names());
         say(output, Timeline::HEADINGS)?;
         let (mut alike, mut before) = (0, (String::new(), true));
-        each_record(&reader, reader.opened_sequence()..=last_position(&reader), |record| {
+        each_record(&reader, reader.opened_sequence()..=reader.last_position(), |record| {
             let now = (
                 format!("{} {}", record.kind, record_name(record, &names)),
                 timeline.is_live(record.sequence),
