@@ -9,7 +9,7 @@ use foldlog_agent::persistence::{
     Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy, TaskStatusChanged,
     TaskTreeState, Tasks,
 };
-use foldlog_agent::persistence::{TaskCreated, TaskStatus::*};
+use foldlog_agent::persistence::{DependencyRemoved, DependencyType, TaskCreated, TaskStatus::*};
 
 use crate::agent::Agent;
 use crate::{change, create, id, store, task, types};
@@ -165,6 +165,22 @@ fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_of
     assert_eq!(occasions().last(), Some(&Occasion::PeriodicByBytes));
     by_bytes.create_for(Occasion::Shutdown, None).unwrap();
     assert_eq!(occasions().last(), Some(&Occasion::Shutdown));
+}
+
+/// Updates were counted by a list of the first four events of tasks: those of repairs made no checkpoint due.
+#[test]
+fn events_that_repair_tasks_are_updates_too() {
+    let (store, _) = store(false);
+    let session = store.create(&types()).unwrap();
+    create(&session, task("a")).unwrap();
+    create(&session, task("b").requires(id("a"))).unwrap();
+    let policy = CheckpointPolicy { every_updates: Some(1), ..CheckpointPolicy::default() };
+    let manager = CheckpointManager::new(session).with_policy(policy);
+    manager.create(None).unwrap();
+    let (from, to, dep_type) = (id("b"), id("a"), DependencyType::Requires);
+    manager.dispatch(DependencyRemoved { from, to, dep_type, reason: None }).unwrap();
+    let occasions: Vec<_> = manager.list().unwrap().into_iter().map(|one| one.occasion).collect();
+    assert_eq!(occasions, [Occasion::Manual, Occasion::PeriodicByUpdates]);
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use foldlog::audit::{Recorded, RecordedContent};
-use foldlog::{Event, Kind, SequenceNumber};
+use foldlog::{Kind, SequenceNumber};
 
 use super::{
     Checkpoint, CheckpointCreated, CheckpointHistory, CheckpointId, CheckpointsRemoved, Occasion,
     RemovalReason,
 };
-use crate::persistence::{DependencyAdded, TaskCreated, TaskModified, TaskStatusChanged};
+use crate::persistence::UpdateOperation;
 
 /// Says when a [`CheckpointManager`](super::CheckpointManager) creates checkpoints by itself. By default it creates none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,9 +116,7 @@ impl SinceLast {
                     let through = self.through;
                     *self = SinceLast { through, ..SinceLast::behind(&checkpoint) };
                 }
-                const TASKS: [&str; 4] =
-                    [TaskCreated::NAME, TaskStatusChanged::NAME, TaskModified::NAME, DependencyAdded::NAME];
-                self.updates += u64::from(TASKS.contains(&event.name.as_str()));
+                self.updates += u64::from(UpdateOperation::of_event(event)?.is_some());
             }
             RecordedContent::CallEnded(_) | RecordedContent::Other(Kind::INPUT | Kind::ANSWER) => {
                 self.updates += 1;
