@@ -127,7 +127,20 @@ With --strategies and --json one object:
   strategies    strategy, impossible, new_session, position, tasks, completed_tasks, messages, files, lost_updates, lost
 With --strategy and --json one object:
   session       the session that goes on; strategy, tasks, messages, lost_updates, lost
-  differences   in what a session made of updates differs from the one that was read";
+  differences   in what a session made of updates differs from the one that was read
+  workspaces    restored: name, root of each workspace that went back; left: names of resources that stay as they are";
+
+/// Describes the fields of `import aca --json`.
+const ACA_JSON: &str = "\
+With --json one object:
+  session, dir      the new session
+  exported_session  the session that was exported
+  tasks, messages   how many there are
+  differing         parts of the state that differ from what was exported
+With --partial one object:
+  session           the new session, which requires validation; null if nothing was imported
+  impossible, position, tasks, completed_tasks, messages, files, lost_updates
+  lost              what is lost with each file that is not what the manifest says";
 
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
@@ -145,7 +158,8 @@ With --json one object:
   undo                  the checkpoint of what was there before
   rolled_back           the rollback's record
   applied               later updates that were applied again: their records, old and new
-  refused               later updates that were not: sequence, reason";
+  refused               later updates that were not: sequence, reason
+  workspaces            restored: name, root of each workspace that was; left: names of resources that stay as they are";
 
 /// Describes the fields of `pending --json`.
 const PENDING_JSON: &str = "\
@@ -355,9 +369,13 @@ enum Verb {
         #[arg(long, conflicts_with_all = ["strategy", "workspaces", "snapshots", "rebind", "force"])]
         strategies: bool,
         /// Go on by a strategy: latest, checkpoint:ID, updates (a new session made of the updates alone) or partial (a new
-        /// session of what is sound).
-        #[arg(long, value_name = "STRATEGY", conflicts_with_all = ["workspaces", "snapshots", "rebind", "force"])]
+        /// session of what is sound). With latest and checkpoint:ID, the workspaces given go back too; else they stay as they are.
+        #[arg(long, value_name = "STRATEGY", conflicts_with = "force")]
         strategy: Option<String>,
+        /// The session's tree of files, as `foldlog export --format aca` wrote it: it is looked at too, and `partial` takes its
+        /// sound files if nothing of the log is sound.
+        #[arg(long, value_name = "DIR", conflicts_with = "force")]
+        tree: Option<PathBuf>,
         /// The store of a new session [default: the session's own].
         #[arg(long, value_name = "DIR", requires = "strategy")]
         to: Option<PathBuf>,
@@ -376,7 +394,8 @@ enum Verb {
     },
     /// Restore a session to a checkpoint, without its host. Writes into the session.
     ///
-    /// What was there is kept as a checkpoint too, by which the restore can be undone. Workspaces stay as they are.
+    /// What was there is kept as a checkpoint too, by which the restore can be undone. Workspaces stay as they are, unless their
+    /// folders are given.
     #[command(after_help = RESTORE_JSON)]
     Restore {
         /// The session's folder.
@@ -392,6 +411,12 @@ enum Verb {
         /// Apply the later events of tasks again, in order, as far as they are still legal.
         #[arg(long)]
         apply_later: bool,
+        /// The folder of a workspace that is restored too. `NAME=` may be left out if there is one workspace only.
+        #[arg(long = "workspace", value_name = "NAME=DIR")]
+        workspaces: Vec<String>,
+        /// The folder that holds a workspace's captures, if it is not in the session's folder.
+        #[arg(long, value_name = "NAME=DIR")]
+        snapshots: Vec<String>,
     },
     /// List the questions of suspended calls that wait for an answer, in all sessions of a store.
     ///
@@ -550,12 +575,23 @@ enum ImportVerb {
     ///
     /// Every file is compared with the tree's manifest first. The new session has another id; what else differs from what was
     /// exported is named.
+    #[command(after_help = ACA_JSON)]
     Aca {
         /// The session's folder in a tree, or a folder with an `.aca` that holds one session.
         dir: PathBuf,
         /// The store's folder; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
+        /// Take the files of a damaged tree that its manifest still vouches for. Tells what that would yield and what is lost with
+        /// each other file, and imports it if --by and --reason are given.
+        #[arg(long)]
+        partial: bool,
+        /// Who imports the sound files.
+        #[arg(long, value_name = "WHO", requires_all = ["partial", "reason"])]
+        by: Option<String>,
+        /// Why.
+        #[arg(long, value_name = "WHY", requires = "by")]
+        reason: Option<String>,
     },
     /// Import trajectories of SWE-agent: one run a file, with `history`.
     SweAgent {
@@ -643,7 +679,11 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Import(ImportVerb::ClaudeCode { files, store }) => {
             verbs::import::claude_code(&files, &store, output)
         }
-        Verb::Import(ImportVerb::Aca { dir, store }) => verbs::import::aca(&dir, &store, output),
+        Verb::Import(ImportVerb::Aca { dir, store, partial, by, reason }) => {
+            let partial =
+                partial.then(|| verbs::import::Partial { by: by.as_deref().zip(reason.as_deref()) });
+            verbs::import::aca(&dir, &store, partial.as_ref(), output)
+        }
         Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
         Verb::Run(asked) => verbs::run::run(&asked, output),
         Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
@@ -664,16 +704,42 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             transcript::run(&session, asked, output)
         }
         Verb::Checkpoints { session } => verbs::checkpoints::run(&session, output),
-        Verb::Restore { session, checkpoint, by, reason, apply_later } => {
-            let asked =
-                verbs::restore::Asked { checkpoint: &checkpoint, by: &by, reason: &reason, apply_later };
+        Verb::Restore { session, checkpoint, by, reason, apply_later, workspaces, snapshots } => {
+            let folders = &verbs::recover::Asked {
+                workspaces: &workspaces,
+                rebound: &[],
+                overwrite: false,
+                snapshots: &snapshots,
+                force: false,
+            };
+            let (checkpoint, by, reason) = (checkpoint.as_str(), by.as_str(), reason.as_str());
+            let asked = verbs::restore::Asked { checkpoint, by, reason, apply_later, folders };
             verbs::restore::run(&session, &asked, output)
         }
-        Verb::Recover { session, strategies, strategy, to, by, reason, .. }
-            if strategies || strategy.is_some() =>
-        {
+        Verb::Recover {
+            session,
+            strategies,
+            strategy,
+            tree,
+            to,
+            by,
+            reason,
+            workspaces,
+            snapshots,
+            rebind,
+            overwrite,
+            ..
+        } if strategies || strategy.is_some() || tree.is_some() => {
+            let folders = &verbs::recover::Asked {
+                workspaces: &workspaces,
+                rebound: &rebind,
+                overwrite,
+                snapshots: &snapshots,
+                force: false,
+            };
             let (strategy, by, reason) = (strategy.as_deref(), by.as_deref(), reason.as_deref());
-            let asked = verbs::strategies::Asked { strategy, to: to.as_deref(), by, reason };
+            let (to, tree) = (to.as_deref(), tree.as_deref());
+            let asked = verbs::strategies::Asked { strategy, to, by, reason, tree, folders };
             verbs::strategies::run(&session, &asked, output)
         }
         Verb::Recover { session, workspaces, snapshots, rebind, overwrite, force, .. } => {

@@ -158,7 +158,10 @@ fn after_persistence(error: &persistence::Error) -> &'static str {
         CheckpointMismatch, CheckpointRemoved, Damaged, Impossible, NoCheckpoint, NoSuchCheckpoint,
     };
     match error {
-        Damaged { .. } => "nothing was changed; export the session again, or take the tree from a copy",
+        Damaged { .. } => {
+            "nothing was changed; export the session again, or take the tree from a copy; `foldlog import aca DIR --store \
+             STORE --partial` tells what its sound files yield"
+        }
         NoCheckpoint | NoSuchCheckpoint { .. } | CheckpointRemoved { .. } => {
             "`foldlog checkpoints SESSION` lists them"
         }

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
-use foldlog::{Policy, SessionOptions, Store};
+use foldlog::audit::{self, LogReader};
+use foldlog::{Policy, SequenceNumber, SessionOptions, Store};
 use foldlog_agent::persistence::{
-    CheckpointManager, CompressionAlgorithm, Error, ImportedSession, SessionState, TaskTreeState,
-    TreeContents, TreeLimits, WorkspaceStores, export_session, export_tree, import_session,
+    Checkpoint, CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Error, ImportedSession,
+    IncompleteWrite, RetentionPolicy, SessionState, TaskTreeState, TreeContents, TreeLimits, WorkspaceStores,
+    export_session, export_tree, import_session, unfinished_imports,
 };
 
 use super::agent::{Agent, types};
+use super::checkpoints::kills::copy;
 use super::files::{by, import};
 use super::state::day;
 use super::*;
@@ -28,6 +30,110 @@ fn imported(tree: &Path, store: &Store) -> ImportedSession {
 fn state(session: &Session) -> SessionState {
     let log = LogReader::open(session.dir()).unwrap();
     SessionState::at(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap()
+}
+
+/// The checkpoints in the tree of a session, the last one left out, which is what the engine exports.
+fn history(to: &Path, log: &LogReader, position: SequenceNumber) -> Vec<Checkpoint> {
+    std::fs::create_dir(to).unwrap();
+    let compression = by(CompressionAlgorithm::None);
+    export_session(log, position, &WorkspaceStores::none(), to, &compression).unwrap();
+    let (_, checkpoints) = import(to)
+        .unwrap()
+        .checkpoints
+        .split_last()
+        .map(|(last, rest)| (last.clone(), rest.to_vec()))
+        .unwrap();
+    checkpoints.iter().map(|files| files.manifest().unwrap()).collect()
+}
+
+/// Checkpoints of the session were left out of its tree.
+#[test]
+fn a_tree_has_the_checkpoints_that_are_kept_with_their_counts_and_hashes() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    let retention = RetentionPolicy { count: Some(2), ..RetentionPolicy::default() };
+    let manager = CheckpointManager::new(agent.session.clone()).with_retention(retention);
+    agent.start("a");
+    manager.create(Some("begun")).unwrap();
+    agent.write("one", Some("1"), false);
+    manager.create(None).unwrap();
+    agent.finish("a");
+    let before = agent.position();
+    manager.create(None).unwrap();
+    manager.create(None).unwrap();
+    let kept = manager.list().unwrap();
+    assert_eq!(kept.iter().map(|one| one.id.0).collect::<Vec<_>>(), [1, 3, 4]);
+    let exported = history(&folder.path().join("now"), &agent.log(), agent.position());
+    assert_eq!(exported, kept, "with true counts and their hashes");
+    let earlier = history(&folder.path().join("before"), &agent.log(), before);
+    assert_eq!(
+        earlier.iter().map(|one| one.id.0).collect::<Vec<_>>(),
+        [1, 2],
+        "as they were at the position"
+    );
+    let file = crate::files::tree_of(&folder.path().join("now"), agent.session.id());
+    let file = std::fs::read(file.join("checkpoints/checkpoint_002/state_snapshot.json")).unwrap();
+    let snapshot: serde_json::Value = serde_json::from_slice(&file).unwrap();
+    assert_eq!(snapshot["position"], kept[1].position.get(), "the log has the state: {snapshot}");
+}
+
+/// The import read the new session's log from the file system, so that it failed in any other storage.
+#[test]
+fn a_tree_is_imported_into_a_store_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    day(&agent);
+    export(&agent, folder.path());
+    let (store, _) = crate::store(false);
+    let imported = imported(folder.path(), &store);
+    assert_eq!(imported.differing, []);
+    assert_eq!(store.session_ids().unwrap(), [imported.session.id()]);
+}
+
+/// A process that was killed between the import and the record of the past left a session that looked whole.
+#[test]
+fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    day(&agent);
+    export(&agent, folder.path());
+    let whole = Store::open(folder.path().join("whole")).unwrap();
+    let session = imported(folder.path(), &whole).session;
+    let (id, from) = (session.id(), agent.session.id().to_string());
+    assert_eq!(unfinished_imports(&whole).unwrap(), []);
+    // From the record of the past on.
+    let last = LogReader::open(session.dir()).unwrap().last_position();
+    let mut past = None;
+    audit::walk(session.dir(), &mut |frame| {
+        if frame.record.sequence == last && past.is_none() {
+            past = Some((frame.segment.to_owned(), frame.offset));
+        }
+        Ok(())
+    })
+    .unwrap();
+    let (file, begin) = past.unwrap();
+    let killed = folder.path().join("killed");
+    copy(session.dir(), &killed.join("sessions").join(id.to_string()));
+    let file = killed.join("sessions").join(id.to_string()).join(file.file_name().unwrap());
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[usize::try_from(begin).unwrap()..].fill(0);
+    std::fs::write(&file, bytes).unwrap();
+    let killed = Store::open(&killed).unwrap();
+    eprintln!(
+        "{:?} {:?} {:?}",
+        killed.summary(id),
+        killed.open_to_recover(id).map(drop),
+        killed.read_log(id).map(|log| (log.records_len(), log.tags().clone()))
+    );
+    assert_eq!(unfinished_imports(&killed).unwrap(), [(id, from.clone())]);
+    let now = serde_json::from_str("\"2026-01-02T03:00:00Z\"").unwrap();
+    let crash = CrashRecoveryManager::new(killed.clone(), id).detect_crash_state(now).unwrap().unwrap();
+    assert!(crash.incomplete_writes.contains(&IncompleteWrite::Import { from }), "{crash:?}");
+    // The next import makes a whole one; what was left can go.
+    assert_eq!(imported(folder.path(), &killed).differing, []);
+    killed.delete(id).unwrap();
+    assert_eq!(unfinished_imports(&killed).unwrap(), []);
+    session.close().unwrap();
 }
 
 /// Protects: an import is exact. The new session's state is the exported one but for its id; it goes on, is rolled back and
@@ -51,6 +157,16 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     let checkpoints = CheckpointManager::new(session.clone());
     assert_eq!(checkpoints.list().unwrap(), []);
 
+    // Those that it had are history, and are exported as that.
+    let log = store.read_log(session.id()).unwrap();
+    let had = history(&folder.path().join("had"), &log, session.position().unwrap());
+    assert_eq!(had.iter().map(|one| one.session_id).collect::<Vec<_>>(), [agent.session.id()]);
+    checkpoints.create(None).unwrap();
+    let log = store.read_log(session.id()).unwrap();
+    let both = history(&folder.path().join("both"), &log, session.position().unwrap());
+    let sessions: Vec<_> = both.iter().map(|one| (one.session_id, one.id.0)).collect();
+    assert_eq!(sessions, [(agent.session.id(), 1), (session.id(), 1)]);
+
     // What is recorded from now on comes after what was.
     change(&session, "a", (TaskStatus::InProgress, TaskStatus::Completed)).unwrap();
     let after = state(&session);
@@ -71,6 +187,8 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     export_session(&log, position, &WorkspaceStores::none(), &again, &compression).unwrap();
     let twice = imported(&again, &store);
     assert_eq!((twice.differing, twice.exported), (Vec::new(), after));
+    // The import was told as one, and so is the session of each.
+    assert_eq!(unfinished_imports(&store).unwrap(), []);
     let slices = twice.session.export_at(twice.session.position().unwrap(), &BTreeSet::from([Policy::Log]));
     let slices = slices.unwrap().slices;
     let states = slices.iter().find(|slice| slice.slice_type == "imported_states").unwrap();

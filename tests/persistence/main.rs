@@ -12,6 +12,7 @@ mod git;
 mod history;
 mod laws;
 mod recovery;
+mod recovery_tree;
 mod scenarios;
 mod state;
 mod story;

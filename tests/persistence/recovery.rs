@@ -1,17 +1,23 @@
 //! What a crash leaves, and the four ways out.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
 
 use foldlog::log::SegmentSizes;
 use foldlog::process::ProcessIdentity;
-use foldlog::{Session, Store, StoreOptions};
+use foldlog::storage::{Access, Entry, FileStorage, HeldLock, Storage, StorageFile};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{Session, SessionTypes, Store, StoreOptions};
 use foldlog_agent::persistence::{
     CheckpointId, CheckpointManager, CrashRecoveryManager, CrashState, Error, IncompleteWrite, NewTask,
-    OrphanedResource, RecoveryAction, RecoveryActions, RecoveryStrategy, SessionState, TaskTreeState,
-    WorkspaceStores,
+    OrphanedResource, RecoveryAction, RecoveryActions, RecoveryStrategy, RestoreOptions, SessionState,
+    TaskTreeState, Tasks, WorkspaceStores,
 };
 use foldlog_agent::persistence::{StateCompression, TreeContents, export_tree};
 use foldlog_agent::persistence::{TaskStatus::*, open_without_host};
@@ -349,4 +355,186 @@ fn damage_and_leftovers_of_a_tree_of_files_are_found() {
     fs::write(&tasks, sound).unwrap();
     fs::remove_file(leftover).unwrap();
     assert_eq!(manager.detect_crash_state(now!()).unwrap(), None);
+}
+
+/// Copies the session's folder while it runs, as a kill would leave it.
+struct Copied {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Nothing {}
+
+impl Tool for Copied {
+    const NAME: &'static str = "copied";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        create(context.session(), task("within"))?;
+        context.session().sync()?;
+        copy(&self.from, &self.to);
+        Ok(ToolResult::ok("done", ()))
+    }
+}
+
+/// A session that was killed while a tool worked on its workspace, in a store beneath the folder.
+fn killed_within_a_call(folder: &Path) -> (Store, uuid::Uuid) {
+    let agent = Agent::begin(folder);
+    agent.start("a");
+    agent.write("one", Some("1"), false);
+    let (id, root) = (agent.session.id(), folder.join("killed"));
+    let to = root.join("sessions").join(id.to_string());
+    let copied = Copied { from: agent.session.dir().to_owned(), to };
+    let runner = ToolRunner::new(agent.runner().state().clone(), ToolRegistry::new().with(copied));
+    assert!(runner.execute(&ToolCall::new("copied", "{}"), &ExecuteOptions::default()).unwrap().success);
+    agent.session.clone().close().unwrap();
+    (Store::open(root).unwrap(), id)
+}
+
+/// Partial recovery failed with a mismatch of snapshots where the sound part ended within a call, and left the session that
+/// it had made: interrupted, and without a word about validation.
+#[test]
+fn a_log_whose_sound_part_ends_within_a_call_is_recovered_with_the_call_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, id) = killed_within_a_call(folder.path());
+    let to = Store::open(folder.path().join("to")).unwrap();
+    let manager = CrashRecoveryManager::new(store, id);
+    let outlook = manager.plan(RecoveryStrategy::PartialRecovery).unwrap();
+    assert_eq!((outlook.tasks, outlook.impossible.as_deref()), (1, None), "what the call did is taken back");
+    let recovered = manager.recover(RecoveryStrategy::PartialRecovery, &to, "ada", "it was killed").unwrap();
+    assert_eq!(recovered.outlook, outlook);
+    let lost = recovered.lost.join("\n");
+    assert!(lost.contains("(`copied`) did: it was open"), "{lost}");
+    assert!(lost.contains("what `workspace` was before the open call: it stays as the call"), "{lost}");
+    assert_eq!(to.session_ids().unwrap(), [recovered.session]);
+    let (session, _) = open_without_host(&to, recovered.session).unwrap();
+    assert!(!session.is_interrupted());
+    assert_eq!(TaskTreeState::of(&session).unwrap().tasks.len(), 1);
+    let action = session.log::<RecoveryActions>().unwrap().tail(1).unwrap().remove(0);
+    assert_eq!(action.lost, recovered.lost);
+    session.close().unwrap();
+    let log = to.read_log(recovered.session).unwrap();
+    let state = SessionState::at(&log, log.last_position(), &WorkspaceStores::none()).unwrap();
+    assert!(state.configuration.requires_validation);
+}
+
+/// A recovery that fails behind the salvage left the salvaged session, of which nobody was told.
+#[test]
+fn a_partial_recovery_that_fails_leaves_no_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, id) = killed_within_a_call(folder.path());
+    let to = Store::open(folder.path().join("to")).unwrap();
+    // The host's types say of a slice what the log does not.
+    let types = SessionTypes::builder().slice_with::<Tasks>(foldlog::Policy::Log).build().unwrap();
+    let manager = CrashRecoveryManager::new(store, id).with_types(types);
+    manager.recover(RecoveryStrategy::PartialRecovery, &to, "ada", "it was killed").unwrap_err();
+    assert!(to.session_ids().unwrap().is_empty());
+}
+
+/// A restore whose resources were refused left its beginning without an end, so that every later look at the session found
+/// a restore that had been killed.
+#[test]
+fn a_restore_that_is_refused_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    agent.write("one", Some("1"), false);
+    let checkpoint = agent.manager().create(None).unwrap();
+    let nothing = foldlog::ResourceRegistry::builder().build().unwrap();
+    let run = foldlog::ExecutionState::new(agent.session.clone(), nothing);
+    let manager = CheckpointManager::new(agent.session.clone()).with_resources(run);
+    let options = RestoreOptions { with_resources: true, ..RestoreOptions::default() };
+    let error = manager.restore_from_checkpoint(checkpoint.id, &options).unwrap_err();
+    assert!(matches!(error, Error::Engine(foldlog::Error::SnapshotMismatch(_))), "{error}");
+    let actions = agent.session.log::<RecoveryActions>().unwrap().tail(2).unwrap();
+    let told: Vec<_> = actions.iter().map(|one| one.action.as_str()).collect();
+    assert_eq!(told, [RecoveryAction::RESTORE, RecoveryAction::RESTORE_FAILED]);
+    assert_eq!(actions[1].lost, [error.to_string()]);
+    let session = agent.session.clone();
+    agent.session.clone().close().unwrap();
+    assert_eq!(detect(&session), None);
+}
+
+/// Counts the files of logs that are opened.
+#[derive(Debug)]
+struct Opened(FileStorage, AtomicU64);
+
+impl Storage for Opened {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.open(path, access)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.0.list(dir)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.0.entry(path)
+    }
+
+    fn boot_id(&self) -> Option<uuid::Uuid> {
+        self.0.boot_id()
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.0.create_dir_all(path)
+    }
+
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
+        self.0.create(path, bytes)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.hard_link(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.0.remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.0.remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.sync_dir(path)
+    }
+
+    fn try_lock(&self, path: &Path, byte: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
+        self.0.try_lock(path, byte)
+    }
+}
+
+/// Telling of all strategies opened, folded and walked along the log several times for each checkpoint.
+#[test]
+fn strategies_are_told_by_one_walk_however_many_checkpoints_there_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = Arc::new(Opened(FileStorage::new(), AtomicU64::new(0)));
+    let options = StoreOptions { storage: Arc::clone(&opened) as _, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let opens = |checkpoints: u64| {
+        let session = store.create(&types()).unwrap();
+        let manager = CheckpointManager::new(session.clone());
+        for number in 0..checkpoints {
+            create(&session, task(&format!("t{number}"))).unwrap();
+            manager.create(None).unwrap();
+        }
+        session.clone().close().unwrap();
+        let before = opened.1.load(Ordering::Relaxed);
+        let told = CrashRecoveryManager::new(store.clone(), session.id()).plan_all().unwrap();
+        assert_eq!(told.len() as u64, checkpoints + 3);
+        assert!(told.iter().all(|one| one.impossible.is_none()));
+        let tasks: Vec<u64> = told[1..].iter().map(|one| one.tasks).collect();
+        assert_eq!(tasks[..tasks.len() - 2], (1..=checkpoints).collect::<Vec<_>>());
+        opened.1.load(Ordering::Relaxed) - before
+    };
+    let (few, many) = (opens(4), opens(24));
+    // The hash of each checkpoint is made of the records behind the one before: one look at the log for each, and no more.
+    assert!(many - few < 2 * 20, "{few} {many}");
 }

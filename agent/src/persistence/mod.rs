@@ -36,9 +36,10 @@ pub use compression::{CompressionAlgorithm, StateCompression};
 pub use error::{Damage, DamagedFile, Error, Result};
 #[doc(no_inline)]
 pub use files::{
-    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, ImportedSession,
-    ImportedTree, LazyStateManager, ManifestFile, SessionIdentity, Tree, TreeContents, TreeExporter,
-    TreeLimits, TreeManifest, export_session, export_tree, import_session, import_tree,
+    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, IMPORTED_FROM,
+    ImportedSession, ImportedTree, LazyStateManager, LostFile, ManifestFile, PartialTree, SessionIdentity,
+    Tree, TreeContents, TreeExporter, TreeLimits, TreeManifest, export_session, export_tree, import_session,
+    import_tree, unfinished_imports,
 };
 #[doc(no_inline)]
 pub use recovery::*;

@@ -505,6 +505,26 @@ impl Store {
         })
     }
 
+    /// Opens the log of a session for reading, in the store's storage. Takes no lock.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let store = Store::open(folder.path())?;
+    /// let session = store.create(&SessionTypes::builder().build()?)?;
+    /// assert_eq!(store.read_log(session.id())?.records_len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSession`] if the store has no such session; else those of [`LogReader::open`].
+    pub fn read_log(&self, session: Uuid) -> Result<LogReader> {
+        LogReader::open_on(Arc::clone(self.storage()), self.existing(session)?)
+    }
+
     /// Returns the summaries of all sessions, in ascending order of their ids. A session whose log cannot be
     /// read has the reason in place of a summary. A creation that a crash ended before its first record has
     /// [`Error::NotASession`].

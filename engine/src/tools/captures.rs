@@ -405,6 +405,13 @@ impl CompositeSnapshot {
         self.resources.of_each.iter().map(|captured| captured.name.as_ref()).collect()
     }
 
+    /// Returns the captures by the names of the resources, as the resources recorded them. A capture is `None` if it did not
+    /// outlive its process.
+    pub fn recorded(&self) -> BTreeMap<String, Option<Vec<u8>>> {
+        let recorded = |captured: &Captured| captured.recorded.as_deref().map(<[u8]>::to_vec);
+        self.resources.of_each.iter().map(|one| (one.name.clone().into_owned(), recorded(one))).collect()
+    }
+
     /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or if a
     /// capture did not outlive its process.
     pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<Captures> {

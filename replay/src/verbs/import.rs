@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
-use foldlog::{SessionOptions, SessionTypes, Store};
+use foldlog::storage::MemoryStorage;
+use foldlog::{SessionOptions, SessionTypes, Store, StoreOptions};
 use foldlog_agent::persistence::{
-    ImportedSession, StateComponent, TreeLimits, declare, import_session, import_tree,
+    CrashRecoveryManager, Error, ImportedSession, RecoveryOutlook, RecoveryStrategy, StateComponent,
+    TreeLimits, declare, import_session, import_tree, unfinished_imports,
 };
 use serde::Serialize;
 
+use super::strategies::print_outlook;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::counted;
@@ -127,6 +131,51 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     Ok(HOLDS)
 }
 
+/// Holds what a person says of the import of a damaged tree.
+#[derive(Debug)]
+pub struct Partial<'a> {
+    /// Who imports it, and why; `None` if it is only told what that would yield.
+    pub by: Option<(&'a str, &'a str)>,
+}
+
+#[derive(Debug, Serialize)]
+struct PartialDocument {
+    /// The new session; null if nothing was imported.
+    session: Option<String>,
+    #[serde(flatten)]
+    outlook: RecoveryOutlook,
+}
+
+/// Tells what the sound files of a tree would yield, and makes a session of them if somebody is named.
+fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Output<'_>) -> Result<u8> {
+    // The tree is read in memory; no store is made to tell what it would yield.
+    let storage = Arc::new(MemoryStorage::new());
+    let nowhere = Store::open_with("/nowhere", StoreOptions { storage, ..StoreOptions::default() })?;
+    let manager = CrashRecoveryManager::of_tree(nowhere, dir);
+    let strategy = RecoveryStrategy::PartialRecovery;
+    let outlook = manager.plan(strategy)?;
+    if !output.json() {
+        print_outlook(&outlook, output)?;
+    }
+    if let Some(reason) = outlook.impossible {
+        return Err(Error::Impossible { strategy, reason }.into());
+    }
+    let recovered = match partial.by {
+        Some((by, reason)) => Some(manager.recover(strategy, &Store::open(store)?, by, reason)?),
+        None => None,
+    };
+    if output.json() {
+        let session = recovered.map(|recovered| recovered.session.to_string());
+        output.value(&PartialDocument { session, outlook })?;
+        return Ok(HOLDS);
+    }
+    match recovered {
+        Some(recovered) => output.line(format_args!("session {}", recovered.session))?,
+        None => output.note("note: nothing was imported: add --by WHO --reason WHY"),
+    }
+    Ok(HOLDS)
+}
+
 #[derive(Debug, Serialize)]
 struct TreeDocument {
     session: String,
@@ -143,7 +192,10 @@ struct TreeDocument {
 ///
 /// - [`Failure::Persistence`](crate::Failure::Persistence) if the tree is damaged, or there is none; nothing is imported then.
 /// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
-pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
+pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut Output<'_>) -> Result<u8> {
+    if let Some(partial) = partial {
+        return aca_partly(dir, store, partial, output);
+    }
     let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;
     // Read first, so that no store is made for a tree that cannot be.
     import_tree(dir, TreeLimits::default())?;
@@ -162,6 +214,12 @@ pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     if output.json() {
         output.value(&document)?;
         return Ok(HOLDS);
+    }
+    for (id, from) in unfinished_imports(&store)? {
+        output.note(format_args!(
+            "note: session {id} is what a killed import of session {} left: it has no past, and can be deleted",
+            foldlog::escape::text(&from)
+        ));
     }
     let TreeDocument { session, exported_session, tasks, messages, differing, .. } = document;
     output.line(format_args!("session {session}, of {exported_session}"))?;

@@ -23,3 +23,4 @@ pub mod tasks;
 pub mod transcript;
 pub mod validate;
 pub mod verify;
+mod workspaces;

@@ -139,13 +139,8 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
         false => (Vec::new(), None),
     };
     for place in places {
-        let Place { name, root, rebound, snapshots, taken } = place;
-        let mut options = HostFilesystemOptions::default().gitignore(taken.gitignore);
-        options.leave_out = taken.leave_out.clone();
-        let files = Arc::new(HostFilesystem::open(root, &snapshots, options)?);
-        if rebound {
-            take_place(&files, asked.overwrite)?;
-        }
+        let files = Arc::new(place.open(asked.overwrite)?);
+        let Place { name, rebound, snapshots, taken, .. } = place;
         let removed_mark = match asked.force {
             true => {
                 // A folder that this call never worked on may bear a true mark, which stays.
@@ -218,17 +213,34 @@ fn idle(asked: &Asked<'_>) -> Option<&'static str> {
 }
 
 /// Holds a workspace that is to be restored: its folder, and its capture.
-struct Place {
-    name: String,
+pub(super) struct Place {
+    pub(super) name: String,
     root: PathBuf,
     rebound: bool,
     snapshots: PathBuf,
     taken: FilesystemSnapshot,
 }
 
+impl Place {
+    /// Opens the folder, which takes the place of another one if a person said so.
+    pub(super) fn open(&self, overwrite: bool) -> Result<HostFilesystem> {
+        let mut options = HostFilesystemOptions::default().gitignore(self.taken.gitignore);
+        options.leave_out = self.taken.leave_out.clone();
+        let files = HostFilesystem::open(&self.root, &self.snapshots, options)?;
+        if self.rebound {
+            take_place(&files, overwrite)?;
+        }
+        Ok(files)
+    }
+}
+
 /// Returns the workspaces among the resources that the call captured, each with the folder that a person gave. Other resources
 /// only the host can restore; the engine refuses a recovery without them.
-fn places(captured: BTreeMap<String, Option<Vec<u8>>>, dir: &Path, asked: &Asked<'_>) -> Result<Vec<Place>> {
+pub(super) fn places(
+    captured: BTreeMap<String, Option<Vec<u8>>>,
+    dir: &Path,
+    asked: &Asked<'_>,
+) -> Result<Vec<Place>> {
     let taken: BTreeMap<String, FilesystemSnapshot> = captured
         .into_iter()
         .filter_map(|(name, recorded)| Some((name, HostFilesystem::recall(&recorded?).ok()?)))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foldlog::{SequenceNumber, Store};
+use foldlog::{ExecutionState, SequenceNumber, Store};
 use foldlog_agent::persistence::{
     CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RestoreReport, open_without_host,
 };
@@ -10,6 +10,7 @@ use foldlog_codec::escape;
 use serde::Serialize;
 
 use super::checkpoints::held;
+use super::workspaces::{self, Given, Workspaces};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, in_store, open_session};
@@ -25,6 +26,8 @@ pub struct Asked<'a> {
     pub reason: &'a str,
     /// Whether later events of tasks are applied again.
     pub apply_later: bool,
+    /// Folders of the workspaces that are restored too.
+    pub folders: &'a super::recover::Asked<'a>,
 }
 
 #[derive(Serialize)]
@@ -35,6 +38,7 @@ struct Document {
     rolled_back: SequenceNumber,
     applied: Vec<(SequenceNumber, SequenceNumber)>,
     refused: Vec<Refused>,
+    workspaces: Workspaces,
 }
 
 #[derive(Serialize)]
@@ -43,11 +47,13 @@ struct Refused {
     reason: String,
 }
 
-/// Restores the session to a checkpoint. Workspaces stay as they are: their host restores them.
+/// Restores the session to a checkpoint, and the workspaces whose folders are given. Without a folder, workspaces stay as they
+/// are, and are named.
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session is in no store, or has no such checkpoint.
+/// - [`Failure::Usage`] if the session is in no store, or has no such checkpoint, or folders are given for some of its
+///   workspaces only.
 /// - [`Failure::DoesNotHold`] if the records are not those of the checkpoint's hash.
 /// - [`Failure::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
@@ -67,7 +73,10 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
             history.get(id)?
         }
     };
-    let (session, _) = open_without_host(&Store::open(&root)?, id)?;
+    let store = Store::open(&root)?;
+    let Given { resources, report: given } =
+        workspaces::given((&store, id, dir), Some(checkpoint), asked.folders, false)?;
+    let (session, _) = open_without_host(&store, id)?;
     if !output.json() {
         let position = checkpoint.position;
         output
@@ -78,28 +87,30 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
         by: asked.by.to_owned(),
         reason: asked.reason.to_owned(),
         apply_later_updates: asked.apply_later,
-        with_resources: false,
+        with_resources: resources.is_some(),
     };
-    let restored = CheckpointManager::new(session.clone()).restore_from_checkpoint(checkpoint.id, &options);
+    let manager = CheckpointManager::new(session.clone());
+    let manager = match resources {
+        Some(resources) => manager.with_resources(ExecutionState::new(session.clone(), resources)),
+        None => manager,
+    };
+    let restored = manager.restore_from_checkpoint(checkpoint.id, &options);
+    drop(manager);
     let closed = session.close();
     let report = restored?;
     closed?;
-    let has_files = !report.checkpoint.workspaces.is_empty();
-    print(report, output)?;
-    if has_files {
-        output.note(format_args!("note: the workspaces stay as they are: the session's host restores them"));
-    }
+    print(report, given, output)?;
     Ok(HOLDS)
 }
 
-fn print(report: RestoreReport, output: &mut Output<'_>) -> Result<()> {
+fn print(report: RestoreReport, workspaces: Workspaces, output: &mut Output<'_>) -> Result<()> {
     let RestoreReport { checkpoint, undo, rolled_back, applied, refused } = report;
     let refused = refused.into_iter();
     let refused: Vec<Refused> =
         refused.map(|one| Refused { sequence: one.sequence, reason: one.reason }).collect();
     let (id, position, rolled_back) = (checkpoint.id, checkpoint.position, rolled_back.sequence);
     if output.json() {
-        let document = Document { checkpoint: id, position, undo, rolled_back, applied, refused };
+        let document = Document { checkpoint: id, position, undo, rolled_back, applied, refused, workspaces };
         return output.value(&document);
     }
     output.line(format_args!("the session is at {id} since record {rolled_back}; {undo} undoes that"))?;
@@ -109,5 +120,5 @@ fn print(report: RestoreReport, output: &mut Output<'_>) -> Result<()> {
     for Refused { sequence, reason } in refused {
         output.line(format_args!("update {sequence} was refused: {}", escape::text(&reason)))?;
     }
-    Ok(())
+    workspaces::print(&workspaces, output)
 }

@@ -5,12 +5,14 @@ use std::path::Path;
 use chrono::{DateTime, Utc};
 use foldlog::Store;
 use foldlog_agent::persistence::{
-    CrashRecoveryManager, CrashState, RecoveredSession, RecoveryOutlook, RecoveryStrategy,
+    CheckpointHistory, CrashRecoveryManager, CrashState, Error, RecoveredSession, RecoveryOutlook,
+    RecoveryStrategy,
 };
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::workspaces::{self, Given, Workspaces};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, in_store};
@@ -26,6 +28,10 @@ pub struct Asked<'a> {
     pub by: Option<&'a str>,
     /// Why.
     pub reason: Option<&'a str>,
+    /// Tree of files of the session.
+    pub tree: Option<&'a Path>,
+    /// Folders of the workspaces that go back with the session.
+    pub folders: &'a super::recover::Asked<'a>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +57,7 @@ struct Done {
     lost_updates: u64,
     lost: Vec<String>,
     differences: Vec<String>,
+    workspaces: Workspaces,
 }
 
 /// Tells what each strategy would bring back, or recovers the session by the one that is named.
@@ -63,29 +70,70 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let (root, id) = in_store(dir)?;
     let store = Store::open(&root)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
+    let manager = match asked.tree {
+        Some(tree) => manager.with_tree(tree),
+        None => manager,
+    };
     let Some(strategy) = asked.strategy else { return tell(&manager, output) };
     let list = "`foldlog recover SESSION --strategies` tells what each would bring back";
     let strategy: RecoveryStrategy = strategy.parse().map_err(|error: String| Failure::usage(error, list))?;
     let (Some(by), Some(reason)) = (asked.by, asked.reason) else {
         return Err(Failure::usage("nobody is named who recovers the session", "add --by WHO --reason WHY"));
     };
-    let to = asked.to.map_or_else(|| Ok(store), Store::open)?;
+    let outlook = manager.plan(strategy)?;
     if !output.json() {
-        print_outlook(&manager.plan(strategy)?, output)?;
+        print_outlook(&outlook, output)?;
     }
+    let given = match outlook.impossible {
+        Some(reason) => return Err(Error::Impossible { strategy, reason }.into()),
+        None => given((&store, id, dir), strategy, asked)?,
+    };
+    let manager = match given.resources {
+        Some(resources) => manager.with_resources(resources),
+        None => manager,
+    };
+    let to = asked.to.map_or_else(|| Ok(store), Store::open)?;
     let RecoveredSession { session, outlook, lost, differences } =
         manager.recover(strategy, &to, by, reason)?;
     let RecoveryOutlook { tasks, messages, lost_updates, .. } = outlook;
     if output.json() {
         let strategy = strategy.to_string();
-        output.value(&Done { session, strategy, tasks, messages, lost_updates, lost, differences })?;
+        let workspaces = given.report;
+        let done = Done { session, strategy, tasks, messages, lost_updates, lost, differences, workspaces };
+        output.value(&done)?;
         return Ok(HOLDS);
     }
     output.line(format_args!("recovered: {}", escape::path(&to.session_dir(session))))?;
     for difference in differences {
         output.line(format_args!("    differs from what was recorded: {difference}"))?;
     }
+    workspaces::print(&given.report, output)?;
     Ok(HOLDS)
+}
+
+/// Opens the folders of the workspaces that go back with the session. A new session has none.
+fn given(
+    (store, id, dir): (&Store, Uuid, &Path),
+    strategy: RecoveryStrategy,
+    asked: &Asked<'_>,
+) -> Result<Given> {
+    let folders = asked.folders;
+    let is_new =
+        matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
+    if is_new {
+        if !folders.workspaces.is_empty() || !folders.rebound.is_empty() {
+            let what = format!("`{strategy}` makes a new session, and workspaces stay as they are");
+            return Err(Failure::usage(what, "leave out --workspace and --rebind"));
+        }
+        return Ok(Given { resources: None, report: Workspaces::default() });
+    }
+    let log = store.read_log(id)?;
+    let history = CheckpointHistory::read(&log)?;
+    let checkpoint = match strategy {
+        RecoveryStrategy::SpecificCheckpoint(id) => Some(history.get(id)?),
+        _ => history.latest_on(log.live_path(), log.last_position()),
+    };
+    workspaces::given((store, id, dir), checkpoint, folders, true)
 }
 
 fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
@@ -126,7 +174,7 @@ fn text(value: &impl Serialize) -> String {
     escape::text(&serde_json::to_string(value).unwrap_or_default()).into_owned()
 }
 
-fn print_outlook(outlook: &RecoveryOutlook, output: &mut Output<'_>) -> Result<()> {
+pub(super) fn print_outlook(outlook: &RecoveryOutlook, output: &mut Output<'_>) -> Result<()> {
     let strategy = outlook.strategy;
     if let Some(reason) = &outlook.impossible {
         return output.line(format_args!("{strategy}: impossible: {}", escape::text(reason)));

@@ -191,3 +191,19 @@ fn the_only_checkpoint_and_what_a_name_a_fork_or_a_restore_needs_is_kept_by_the_
     manager.session().dispatch(removal(&[4], latest)).unwrap();
     assert_eq!(ids(), [3, 6, 7]);
 }
+
+/// The docs said that named checkpoints take the place of others, and they never did.
+#[test]
+fn the_latest_are_counted_and_those_with_names_stay_beside_them() {
+    let (store, _) = store(false);
+    let retention = RetentionPolicy { count: Some(2), ..RetentionPolicy::default() };
+    let manager = CheckpointManager::new(store.create(&types()).unwrap()).with_retention(retention);
+    let kept = |name| {
+        manager.create(name).unwrap();
+        manager.list().unwrap().iter().map(|one| one.id.0).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(Some("kept")), [1]);
+    assert_eq!(kept(None), [1, 2]);
+    assert_eq!(kept(None), [1, 2, 3], "the first stays beside the latest two");
+    assert_eq!(kept(Some("kept too")), [1, 3, 4], "a name counts where it stands");
+}

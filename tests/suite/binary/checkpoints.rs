@@ -1,6 +1,12 @@
 //! `foldlog checkpoints`, `restore` and `recover --strategy`: what was kept of a session, and going back to it without its host.
 
-use foldlog::{Event, SessionTypes, Slice, Store};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog::filesystem::HostFilesystem;
+use foldlog::tools::resources::BudgetTracker;
+use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
 use foldlog_agent::persistence::{
     CheckpointManager, NewTask, TaskCreated, TaskId, TaskTreeState, declare, open_without_host,
 };
@@ -93,4 +99,121 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
         assert!(ran.stdout.contains("recovered: "), "{ran:?}");
     }
     assert_eq!(Store::open(to).unwrap().session_ids().unwrap().len(), 2);
+}
+
+/// Neither `restore` nor a strategy could bring workspaces back; they only said that the host does.
+#[test]
+fn a_checkpoint_brings_back_the_workspaces_whose_folders_are_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let session = store.create(&declare(SessionTypes::builder()).build().unwrap()).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_str().unwrap().to_owned());
+    let workspace = folder.path().join("workspace");
+    fs::create_dir(&workspace).unwrap();
+    let page = || fs::read_to_string(workspace.join("page")).unwrap();
+    fs::write(workspace.join("page"), "as it was").unwrap();
+    {
+        let files =
+            HostFilesystem::open(&workspace, session.dir().join("files"), Default::default()).unwrap();
+        let resources = ResourceRegistry::builder().filesystem(Arc::new(files));
+        let resources = resources.snapshotable(Arc::new(BudgetTracker::default())).build().unwrap();
+        let run = ExecutionState::new(session.clone(), resources);
+        CheckpointManager::new(session.clone()).with_resources(run).create(None).unwrap();
+    }
+    session.close().unwrap();
+    fs::write(workspace.join("page"), "spoiled").unwrap();
+
+    let words = ["restore", &dir, "1", "--by", "ada", "--reason", "it went wrong"];
+    let ran = foldlog(words);
+    assert_eq!((ran.code, page().as_str()), (0, "spoiled"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("note: `workspace` stays as it is: --workspace NAME=DIR restores one"),
+        "{ran:?}"
+    );
+    let named = format!("workspace={}", workspace.display());
+    let ran = foldlog(words.iter().copied().chain(["--workspace", &named]));
+    assert_eq!((ran.code, page().as_str()), (0, "as it was"), "{ran:?}");
+    assert!(ran.stdout.contains("workspace `workspace` is as it was then: "), "{ran:?}");
+    assert!(ran.stderr.contains("stays as it is") && !ran.stderr.contains("`workspace` stays"), "{ran:?}");
+
+    fs::write(workspace.join("page"), "spoiled again").unwrap();
+    let words = ["recover", &dir, "--strategy", "checkpoint:1", "--by", "ada", "--reason", "x", "--json"];
+    let ran = foldlog(words);
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((ran.code, page().as_str()), (0, "spoiled again"), "{ran:?}");
+    assert_eq!(document["workspaces"]["restored"].as_array().unwrap().len(), 0, "{ran:?}");
+    let ran = foldlog(words.iter().copied().chain(["--workspace", &named]));
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((ran.code, page().as_str()), (0, "as it was"), "{ran:?}");
+    assert_eq!(document["workspaces"]["restored"][0]["name"], "workspace", "{ran:?}");
+
+    // A new session has no workspace, and a checkpoint without captures restores none.
+    let ran = foldlog([
+        "recover",
+        &dir,
+        "--strategy",
+        "partial",
+        "--by",
+        "a",
+        "--reason",
+        "x",
+        "--workspace",
+        &named,
+    ]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    let (session, _) = open_without_host(&store, id).unwrap();
+    CheckpointManager::new(session.clone()).create(Some("bare")).unwrap();
+    session.close().unwrap();
+    let ran = foldlog(["restore", &dir, "latest", "--by", "a", "--reason", "x", "--workspace", &named]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stderr.contains("has no captures of workspaces"), "{ran:?}");
+}
+
+#[test]
+fn the_sound_files_of_a_damaged_tree_become_a_session_once_somebody_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path().join("store"), options()).unwrap();
+    let session = store.create(&declare(SessionTypes::builder()).build().unwrap()).unwrap();
+    session
+        .dispatch(TaskCreated { task: NewTask::new(TaskId::new("design").unwrap(), "Design it") })
+        .unwrap();
+    let (id, dir) = (session.id().to_string(), session.dir().to_str().unwrap().to_owned());
+    session.close().unwrap();
+    let (tree, to) = (folder.path().join("tree"), folder.path().join("to"));
+    let (tree, to) = (tree.to_str().unwrap(), to.to_str().unwrap());
+    assert_eq!(foldlog(["export", &dir, "--format", "aca", "--to", tree]).code, 0);
+    let file = Path::new(tree).join(".aca/sessions").join(&id).join("logs/execution/task_design.json");
+    fs::write(file, "{}").unwrap();
+
+    let ran = foldlog(["import", "aca", tree, "--store", to]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("--partial"), "{ran:?}");
+    let ran = foldlog(["import", "aca", tree, "--store", to, "--partial"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let lost = "    lost: execution_logs: what happened to task design: logs/execution/task_design.json has 2 bytes, not ";
+    assert!(
+        ran.stdout.contains("partial: a new session at position ") && ran.stdout.contains(lost),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("nothing was imported") && !Path::new(to).exists(), "{ran:?}");
+    let ran = foldlog([
+        "import",
+        "aca",
+        tree,
+        "--store",
+        to,
+        "--partial",
+        "--by",
+        "ada",
+        "--reason",
+        "a bad disk",
+        "--json",
+    ]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let made = Path::new(to).join("sessions").join(document["session"].as_str().unwrap());
+    let ran = foldlog(["tasks", made.to_str().unwrap()]);
+    assert!(ran.stdout.contains("[ ] design  Design it"), "{ran:?}");
+    let ran = foldlog(["import", "aca", tree, "--store", to, "--partial", "--by", "ada"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, StateReader};
 use foldlog::{LivePath, SequenceNumber, Session, SessionTypes};
 
 use super::records::Records;
@@ -39,9 +39,23 @@ impl CheckpointHistory {
     ///
     /// [`Decode`](foldlog::Error::Decode) if one cannot be read, and the errors of reading a log.
     pub fn read(log: &LogReader) -> Result<CheckpointHistory> {
+        CheckpointHistory::in_slices(&log.state_reader()?)
+    }
+
+    /// Reads the checkpoints that a log had at a position.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](CheckpointHistory::read), and [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no
+    /// such record.
+    pub fn at(log: &LogReader, position: impl Into<SequenceNumber>) -> Result<CheckpointHistory> {
+        CheckpointHistory::in_slices(&log.state_reader_at(position)?)
+    }
+
+    fn in_slices(slices: &StateReader) -> Result<CheckpointHistory> {
         let types = super::declare(SessionTypes::builder()).build()?;
         let mut history = CheckpointHistory::default();
-        for entry in log.state_reader()?.items::<Checkpoints>(&types)? {
+        for entry in slices.items::<Checkpoints>(&types)? {
             history.add(CheckpointEntry::clone(&entry));
         }
         Ok(history)
@@ -95,6 +109,15 @@ impl CheckpointHistory {
     /// [`Error::CheckpointMismatch`] for the first one whose hash does not fit the records, and the errors of reading a log.
     pub fn verify(&self, log: &LogReader, id: CheckpointId) -> Result<()> {
         self.verify_in(log, id)
+    }
+
+    /// Checks the hashes of all checkpoints of a log, those that were removed included.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`verify`](CheckpointHistory::verify).
+    pub fn verify_all(&self, log: &LogReader) -> Result<()> {
+        hash::check(log, &self.created)
     }
 
     pub(super) fn verify_in(&self, records: &impl Records, id: CheckpointId) -> Result<()> {

@@ -35,7 +35,8 @@ pub struct CheckpointPolicy {
 /// names; the one that each fork goes back to; the one of the last restore, and the one by which it can be undone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// Number of checkpoints that are kept, those included that are kept whatever the limits are.
+    /// Number of latest checkpoints that are kept. Those among them that are kept whatever the limits are count too; those
+    /// before them are kept beside, and take no other's place. 0 keeps as many as 1.
     pub count: Option<u64>,
     /// How much older than the latest one they may be.
     pub age: Option<Duration>,

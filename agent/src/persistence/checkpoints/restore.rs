@@ -54,6 +54,8 @@ impl RecoveryAction {
     pub const RESTORE: &str = "restore";
     /// Says that a restore has ended. Its subject is the checkpoint, and what is lost are the updates that were refused.
     pub const RESTORED: &str = "restored";
+    /// Says that a restore has failed. Its subject is the checkpoint, and what is lost is why.
+    pub const RESTORE_FAILED: &str = "restore_failed";
 }
 
 /// An event of tasks behind a checkpoint.
@@ -73,6 +75,8 @@ impl CheckpointManager {
     /// | 4. roll back STATE, and resources if asked to | the session is as it was at the checkpoint |
     /// | 5. apply later updates again if asked to | those that were applied count |
     /// | 6. record a [`RecoveryAction`] `restored`, which lists the updates that were refused | |
+    ///
+    /// If step 4 or 5 fails, a [`RecoveryAction`] `restore_failed` says why, in a session that still takes writes.
     ///
     /// # Errors
     ///
@@ -108,7 +112,29 @@ impl CheckpointManager {
             lost,
         };
         self.session.dispatch(action(RecoveryAction::RESTORE, Vec::new()))?;
-        let rolled_back = match &resources {
+        match self.go_back(&checkpoint, resources.as_ref(), later) {
+            Ok((rolled_back, applied, refused)) => {
+                let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason));
+                self.session.dispatch(action(RecoveryAction::RESTORED, lost.collect()))?;
+                Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused })
+            }
+            Err(error) => {
+                // A session that takes no more writes has a restore without an end, which a recovery reports.
+                let _ =
+                    self.session.dispatch(action(RecoveryAction::RESTORE_FAILED, vec![error.to_string()]));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Rolls session and resources back, and applies later updates again.
+    fn go_back(
+        &self,
+        checkpoint: &Checkpoint,
+        resources: Option<&(foldlog::ExecutionState, CompositeSnapshot)>,
+        later: Vec<Later>,
+    ) -> foldlog::Result<(RollbackReport, Vec<(SequenceNumber, SequenceNumber)>, Vec<RefusedUpdate>)> {
+        let rolled_back = match resources {
             Some((run, snapshot)) => run.restore(snapshot)?,
             None => self.session.rollback_to(checkpoint.position)?,
         };
@@ -119,12 +145,10 @@ impl CheckpointManager {
                 Err(foldlog::Error::Refused { reason, .. }) => {
                     refused.push(RefusedUpdate { sequence, operation, reason });
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
-        let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason)).collect();
-        self.session.dispatch(action(RecoveryAction::RESTORED, lost))?;
-        Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused })
+        Ok((rolled_back, applied, refused))
     }
 
     fn resources_of(&self, checkpoint: &Checkpoint) -> Result<(foldlog::ExecutionState, CompositeSnapshot)> {

@@ -20,13 +20,14 @@
 //! | `logs/execution/task_TASK.json`, `system_events.json` | what happened to each task, and to none |
 //! | `logs/claude_interactions/{requests,responses}_NNN.json` | requests to providers and their replies |
 //! | `logs/errors/error_NNN.json`, `recovery_actions.json` | what went wrong, and what was done about it |
-//! | `checkpoints/checkpoint_NNN/{state_snapshot,manifest}.json` | snapshots, as whoever exports gives them |
+//! | `checkpoints/checkpoint_NNN/{state_snapshot,manifest}.json` | [checkpoints](#checkpoints), as whoever exports gives them |
 //!
 //! | module | holds |
 //! |---|---|
 //! | `layout` | names of files, and which part each belongs to |
 //! | `contents` | what the files hold |
 //! | `render`, `parse` | from state to files and back |
+//! | `partial` | [`PartialTree`]: what a damaged tree still vouches for |
 //! | `manifest` | the manifest |
 //! | `folder` | folders, beneath a handle |
 //! | `tree` | reading |
@@ -68,8 +69,30 @@
 //! [`import_session`] makes a session of it, host's own slices included, so that its conversations can be gone on with; and
 //! records what else the state holds as one [`StateImported`](super::StateImported), on which the new session's state goes
 //! on. What cannot be equal: the session's id; parts of a conversation that were shortened, which are whole again; and what
-//! was said after the last turn. Checkpoints are left behind: they name positions of the log that was exported.
-//! [`ImportedSession::differing`] names each part of the state that differs.
+//! was said after the last turn. [`ImportedSession::differing`] names each part of the state that differs.
+//!
+//! # Checkpoints
+//!
+//! [`export_session`] writes a folder for each checkpoint that is kept, in the order of their times, and one more for what the
+//! engine exports. `manifest.json` is the [`Checkpoint`](super::Checkpoint), with its id, its counts and its validation hash;
+//! `state_snapshot.json` only names the position, at which the session's log has the state: a copy of the state for each
+//! checkpoint would cost the square of the history. For the new session of an import they are history: they name positions
+//! of another log, cannot be restored, and are exported again, in front of the session's own.
+//!
+//! # What a damaged tree yields
+//!
+//! [`PartialTree::read`] takes each file that is what the manifest says. Whatever else happened, a file that is not is never
+//! taken, and what is lost with it is listed.
+//!
+//! | damaged | yields |
+//! |---|---|
+//! | the manifest | nothing: no file is vouched for. The files are JSON, which a person can read |
+//! | what the engine exported, in the last checkpoint's folder | tasks, messages, configuration and results from the other files; slices of the host's own are lost |
+//! | tasks, configuration, results, repository, recovery actions | all of it from what the engine exported, if that is sound; else that part is empty |
+//! | a chunk of a conversation | all messages from what the engine exported, if that is sound; else the conversation up to the chunk |
+//! | a chunk of changes | changes of files up to the chunk |
+//! | a log | the other logs |
+//! | schedule and graph of dependencies | all of it: they follow from the tasks |
 //!
 //! # What it does not do
 //!
@@ -83,6 +106,7 @@ mod layout;
 mod lazy;
 mod manifest;
 mod parse;
+mod partial;
 mod render;
 mod session;
 mod tree;
@@ -108,7 +132,9 @@ pub use contents::SessionIdentity;
 pub use exporter::TreeExporter;
 pub use lazy::{AccessPattern, LazyStateManager};
 pub use manifest::{ContentDigest, ManifestFile, TreeManifest};
-pub use session::{ImportedSession, export_session, import_session};
+pub use partial::{LostFile, PartialTree};
+pub use session::{IMPORTED_FROM, ImportedSession, export_session, import_session, unfinished_imports};
+pub(in crate::persistence) use session::{give_up, unfinished_import};
 pub use tree::{Tree, TreeLimits};
 pub use writing::ExportReport;
 

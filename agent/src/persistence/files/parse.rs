@@ -19,7 +19,7 @@ use crate::persistence::{
 
 impl Tree {
     /// Reads a file that a tree with this part has.
-    fn parse<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+    pub(super) fn parse<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let bytes = self.read(path)?.ok_or_else(|| self.damaged(path, Damage::Missing))?;
         serde_json::from_slice(&bytes)
             .map_err(|error| self.damaged(path, Damage::Unreadable(error.to_string())))

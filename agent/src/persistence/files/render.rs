@@ -29,7 +29,7 @@ pub(super) type Sink<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<()>;
 const INSTRUCTIONS: &[&str] = &[
     "This folder is an export. The session's log is what counts: where it is sound, go on with it, and export again.",
     "`foldlog import aca FOLDER --store STORE` makes a session of this folder.",
-    "The import names each file that is not what meta/checkpoint_manifest.json says.",
+    "The import names each file that is not what meta/checkpoint_manifest.json says; with --partial it takes the others.",
 ];
 
 fn json(path: &str, value: &impl Serialize) -> Result<Vec<u8>> {

@@ -8,24 +8,63 @@ use foldlog::{
     Export, ImportOptions, Policy, SequenceNumber, Session, SessionOptions, SessionTypes, Slice, Store,
 };
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::{
     CheckpointFiles, ExportReport, SessionIdentity, TreeContents, TreeLimits, export_tree, import_tree,
 };
 use crate::persistence::{
-    Checkpoints, Error, ImportedStates, Result, SessionState, StateComponent, StateCompression,
-    StateImported, WorkspaceStores,
+    Checkpoint, CheckpointHistory, Checkpoints, Error, ImportedStates, Result, SessionState, StateComponent,
+    StateCompression, StateImported, WorkspaceStores,
 };
+
+/// Tag of a session that was made of a tree: the id of the session whose tree it was. The session's past counts once a
+/// [`StateImported`] is recorded; without one, whoever imported was killed.
+pub const IMPORTED_FROM: &str = "imported_from";
 
 /// Manifest of the checkpoint that holds what the engine exports.
 #[derive(Serialize, Deserialize)]
-struct EngineExport {
+pub(super) struct EngineExport {
     /// What the snapshot is: [`SNAPSHOT_JSON`].
     snapshot: String,
     position: SequenceNumber,
 }
 
 const SNAPSHOT_JSON: &str = "snapshot-json";
+
+impl EngineExport {
+    /// Returns whether the snapshot is what the engine exports, at the position that a tree is of.
+    pub(super) fn is_of(&self, position: Option<SequenceNumber>) -> bool {
+        self.snapshot == SNAPSHOT_JSON && Some(self.position) == position
+    }
+}
+
+/// Reads what the engine exported.
+pub(super) fn engine_export(state_snapshot: &[u8]) -> foldlog::Result<Export> {
+    Export::from_json(&String::from_utf8_lossy(state_snapshot))
+}
+
+/// Snapshot of a checkpoint whose state is not copied: says where it is.
+#[derive(Serialize)]
+struct StateInLog {
+    /// `log`: the log of this session has the state, at this position.
+    state: &'static str,
+    session_id: Uuid,
+    position: SequenceNumber,
+}
+
+/// Makes the files of the checkpoints that a session had before it was imported, and of its own.
+fn checkpoint_files(log: &LogReader, position: SequenceNumber) -> Result<Vec<CheckpointFiles>> {
+    let types = crate::persistence::declare(SessionTypes::builder()).build()?;
+    let imported = log.state_reader_at(position)?.items::<ImportedStates>(&types)?;
+    let history = CheckpointHistory::at(log, position)?;
+    let before = imported.last().into_iter().flat_map(|imported| &imported.checkpoints);
+    let files = before.chain(history.list()).map(|checkpoint| {
+        let &Checkpoint { session_id, position, .. } = checkpoint;
+        CheckpointFiles::new(checkpoint, &StateInLog { state: "log", session_id, position })
+    });
+    files.collect()
+}
 
 /// Writes the tree of a session at a position, as [`export_tree`] does: its state, its updates, and what an
 /// [import](import_session) needs to make a session of it.
@@ -52,13 +91,15 @@ pub(super) fn with_contents<T>(
 ) -> Result<T> {
     let (state, updates) = SessionState::with_updates(log, position, stores)?;
     let mut export = log.export_at(position, &BTreeSet::from([Policy::State, Policy::Log]))?;
-    // The state has an imported past already; checkpoints are positions of a log that the new session does not have.
+    // The state has an imported past already; checkpoints are positions of a log that the new session does not have, and are
+    // exported as history.
     for left in [ImportedStates::NAME, Checkpoints::NAME] {
         export.slices.retain(|slice| slice.slice_type != left);
         export.policies.remove(left);
     }
     let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position };
-    let checkpoints = [CheckpointFiles::new(&manifest, &export)?];
+    let mut checkpoints = checkpoint_files(log, position)?;
+    checkpoints.push(CheckpointFiles::new(&manifest, &export)?);
     take(&TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints))
 }
 
@@ -75,12 +116,13 @@ pub struct ImportedSession {
 
 /// Makes a session of a tree that [`export_session`] wrote: `dir` is a session's folder, or a folder with an `.aca` that holds
 /// one session. `types` include those of [`declare`](crate::persistence::declare); slices that they lack are kept without
-/// types.
+/// types. The session has the tag [`IMPORTED_FROM`].
 ///
 /// # Errors
 ///
 /// [`Error::NoTree`] if the tree holds nothing that the engine exported, else those of [`import_tree`] and of
-/// [`Store::import`]. No session is left behind, unless the process is killed.
+/// [`Store::import`]. No session is left behind, unless the process is killed: [`unfinished_imports`] names such a session, and
+/// so does [`detect_crash_state`](crate::persistence::CrashRecoveryManager::detect_crash_state).
 pub fn import_session(
     dir: &Path,
     store: &Store,
@@ -90,36 +132,41 @@ pub fn import_session(
 ) -> Result<ImportedSession> {
     let tree = import_tree(dir, limits)?;
     let is_engines = |files: &&CheckpointFiles| {
-        files.manifest::<EngineExport>().is_ok_and(|manifest| {
-            manifest.snapshot == SNAPSHOT_JSON && Some(manifest.position) == tree.position
-        })
+        files.manifest::<EngineExport>().is_ok_and(|manifest| manifest.is_of(tree.position))
     };
     let files = tree.checkpoints.iter().rev().find(is_engines).ok_or_else(|| Error::NoTree {
         path: dir.to_owned(),
         reason: "it was not exported from a session's log".to_owned(),
     })?;
-    let export = Export::from_json(&String::from_utf8_lossy(&files.state_snapshot))?;
-    let session = store.import(&export, types, ImportOptions { session: options, keep_unknown: true })?;
-    match go_on(&session, &tree.state, tree.position) {
+    let export = engine_export(&files.state_snapshot)?;
+    let options = options.tag(IMPORTED_FROM, tree.state.session_id.to_string());
+    let options = ImportOptions { session: options, keep_unknown: true };
+    let session = store.import(&export, types, options)?;
+    let had = tree.checkpoints.iter().filter_map(|files| files.manifest::<Checkpoint>().ok()).collect();
+    match go_on(store, &session, (&tree.state, tree.position), had) {
         Ok(differing) => Ok(ImportedSession { session, exported: tree.state, differing }),
-        Err(error) => {
-            let id = session.id();
-            session.close()?;
-            store.delete(id)?;
-            Err(error)
-        }
+        Err(error) => Err(give_up(store, session, error)),
     }
+}
+
+/// Deletes a session that could not be finished, and returns why.
+pub(in crate::persistence) fn give_up(store: &Store, session: Session, error: Error) -> Error {
+    let id = session.id();
+    // What cannot be deleted is named as an import that has not ended.
+    let _ = session.close().and_then(|()| store.delete(id));
+    error
 }
 
 /// Records what else the state holds, and compares.
 fn go_on(
+    store: &Store,
     session: &Session,
-    exported: &SessionState,
-    position: Option<SequenceNumber>,
+    (exported, position): (&SessionState, Option<SequenceNumber>),
+    had: Vec<Checkpoint>,
 ) -> Result<Vec<StateComponent>> {
-    session.dispatch(StateImported::of(exported, position))?;
+    session.dispatch(StateImported { checkpoints: had, ..StateImported::of(exported, position) })?;
     session.sync()?;
-    let log = LogReader::open(session.dir())?;
+    let log = store.read_log(session.id())?;
     let position = session.position().unwrap_or(SequenceNumber::MIN);
     let state = SessionState::at(&log, position, &WorkspaceStores::none())?;
     let identity = SessionIdentity { session_id: exported.session_id, ..SessionIdentity::of(&state) };
@@ -133,4 +180,37 @@ fn go_on(
         StateComponent::ResourceUsage => state.resource_usage != exported.resource_usage,
     };
     Ok(StateComponent::ALL.into_iter().filter(differs).collect())
+}
+
+/// Returns of which session's tree a log was made, if whoever made it was killed before the session had its past.
+///
+/// # Errors
+///
+/// Those of reading a log.
+pub(in crate::persistence) fn unfinished_import(log: &LogReader) -> Result<Option<String>> {
+    let Some(from) = log.tags().get(IMPORTED_FROM) else { return Ok(None) };
+    let types = crate::persistence::declare(SessionTypes::builder()).build()?;
+    let is_finished = !log.state_reader()?.items::<ImportedStates>(&types)?.is_empty();
+    Ok((!is_finished).then(|| from.clone()))
+}
+
+/// Lists the sessions of a store that somebody began to make of a tree and that have no past, since the process was killed:
+/// each with the id of the session whose tree it was. Nobody was told of them; [`Store::delete`] removes one. Sessions that
+/// are open or whose logs cannot be read are left out.
+///
+/// # Errors
+///
+/// [`foldlog::Error::Io`] if the store's folder cannot be read.
+pub fn unfinished_imports(store: &Store) -> Result<Vec<(Uuid, String)>> {
+    let mut unfinished = Vec::new();
+    for id in store.session_ids()? {
+        let is_imported = store.summary(id).is_ok_and(|summary| summary.tags.contains_key(IMPORTED_FROM));
+        // One that is open may be about to be finished.
+        if !is_imported || store.open_to_recover(id).is_err() {
+            continue;
+        }
+        let from = store.read_log(id).map_err(Error::from).and_then(|log| unfinished_import(&log));
+        unfinished.extend(from.ok().flatten().map(|from| (id, from)));
+    }
+    Ok(unfinished)
 }

@@ -169,6 +169,26 @@ impl Tree {
         Tree::of(locate(dir)?, limits)
     }
 
+    /// Opens a tree to read what is sound in it. A next manifest that is damaged does not count if the tree's own is sound.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Tree::open).
+    pub(super) fn open_sound(dir: &Path, limits: TreeLimits) -> Result<Tree> {
+        match Tree::open(dir, limits) {
+            Err(Error::Damaged { dir, files }) => {
+                let root = locate(&dir)?;
+                root.lock(false)?;
+                let folders = Folders::new(root);
+                match folders.manifest(MANIFEST)? {
+                    FoundManifest::Sound(manifest) => Ok(Tree { folders, manifest, leaving: None, limits }),
+                    _ => Err(Error::Damaged { dir, files }),
+                }
+            }
+            opened => opened,
+        }
+    }
+
     /// Opens the tree of a session whose `.aca` is in `to`; `None` if there is none.
     pub(super) fn of_session(to: &Path, session: Uuid, limits: TreeLimits) -> Result<Option<Tree>> {
         match session_folder(to, session)?.map(|root| Tree::of(root, limits)).transpose() {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::recovering::CrashRecoveryManager;
 use crate::persistence::error::{DamagedFile, Error, Result};
+use crate::persistence::files::unfinished_import;
 use crate::persistence::{RecoveryAction, RecoveryActions, Tree, TreeLimits};
 
 /// Holds what a crash left of a session.
@@ -61,6 +62,12 @@ pub enum IncompleteWrite {
         subject: String,
         /// Record that says that it was begun.
         begun: SequenceNumber,
+    },
+    /// An import of a tree of files that has not ended: the session has no past. Nobody was told of it; delete it, and import
+    /// again.
+    Import {
+        /// Id of the session whose tree it was.
+        from: String,
     },
     /// Something of a source that the host named.
     Other {
@@ -128,10 +135,23 @@ impl CrashRecoveryManager {
     /// what is left; the errors of reading a log that are no damage; the error of a source.
     pub fn detect_crash_state(&self, now: DateTime<Utc>) -> Result<Option<CrashState>> {
         let mut state = CrashState::none(now);
-        self.look_at_lock(&mut state)?;
+        if self.has_log {
+            self.look_at_session(&mut state)?;
+        }
+        if let Some(tree) = &self.tree {
+            look_at_tree(tree, &mut state)?;
+        }
+        for source in &self.sources {
+            source(&mut state)?;
+        }
+        Ok(Some(state).filter(|state| !state.is_clean()))
+    }
+
+    fn look_at_session(&self, state: &mut CrashState) -> Result<()> {
+        self.look_at_lock(state)?;
         match self.open_log() {
-            Ok(log) => look_at_log(&log, &mut state)?,
-            Err(error) if error.is_damage() => state.corrupted_files.push(self.corrupted(&error)),
+            Ok(log) => look_at_log(&log, state)?,
+            Err(error) if self.is_lost(&error) => state.corrupted_files.push(self.corrupted(&error)),
             Err(error) => return Err(error.into()),
         }
         let sessions = self.store.path().join("sessions");
@@ -141,13 +161,14 @@ impl CrashRecoveryManager {
                 state.incomplete_writes.push(IncompleteWrite::Leftover { file });
             }
         }
-        if let Some(tree) = &self.tree {
-            look_at_tree(tree, &mut state)?;
-        }
-        for source in &self.sources {
-            source(&mut state)?;
-        }
-        Ok(Some(state).filter(|state| !state.is_clean()))
+        Ok(())
+    }
+
+    /// Returns whether an error says that the log is damaged, or is gone where a tree of files may be left of it.
+    pub(super) fn is_lost(&self, error: &foldlog::Error) -> bool {
+        let is_gone =
+            matches!(error, foldlog::Error::NoSuchSession { .. } | foldlog::Error::NotASession { .. });
+        error.is_damage() || (is_gone && self.tree.is_some())
     }
 
     fn corrupted(&self, error: &foldlog::Error) -> CorruptedFile {
@@ -174,7 +195,7 @@ impl CrashRecoveryManager {
                 state.orphaned_resources.push(OrphanedResource::Lock { holder: holder.to_string() });
                 Ok(())
             }
-            Err(error) if error.is_damage() => Ok(()),
+            Err(error) if self.is_lost(&error) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -228,6 +249,7 @@ fn look_at_log(log: &LogReader, state: &mut CrashState) -> Result<()> {
         }),
     );
     writes.extend(open_restore(log)?);
+    writes.extend(unfinished_import(log)?.map(|from| IncompleteWrite::Import { from }));
     let Some(last) = log.records_len().checked_sub(1) else { return Ok(()) };
     let orphans = &mut state.orphaned_resources;
     log.contents(SequenceNumber::MIN, last, |record| {
@@ -247,7 +269,8 @@ fn open_restore(log: &LogReader) -> Result<Option<IncompleteWrite>> {
     let types = crate::persistence::declare(SessionTypes::builder()).build()?;
     let actions = log.state_reader()?.items::<RecoveryActions>(&types)?;
     let is_one = |one: &&std::sync::Arc<RecoveryAction>| {
-        [RecoveryAction::RESTORE, RecoveryAction::RESTORED].contains(&one.action.as_str())
+        let kinds = [RecoveryAction::RESTORE, RecoveryAction::RESTORED, RecoveryAction::RESTORE_FAILED];
+        kinds.contains(&one.action.as_str())
     };
     let last = actions.iter().rev().find(is_one).filter(|one| one.action == RecoveryAction::RESTORE);
     let Some(last) = last else { return Ok(None) };

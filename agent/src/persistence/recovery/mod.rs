@@ -6,6 +6,8 @@
 //! | `outlook` | [`RecoveryStrategy`], and what each would bring back, told without writing |
 //! | `recovering` | [`CrashRecoveryManager`]: recovers by the strategy that somebody names |
 //! | `rebuilding` | a session made of the updates of another one alone |
+//! | `from_tree` | a session made of what a tree of files still vouches for |
+//! | `left_alone` | [`LeftAlone`], which stands for a resource that nobody gave |
 //! | `opening` | a session opened for writing without the types of its host |
 //!
 //! # Strategies
@@ -15,7 +17,10 @@
 //! | [`LatestCheckpoint`](RecoveryStrategy::LatestCheckpoint) | a sound log, a checkpoint on the live path | the same session, rolled back |
 //! | [`SpecificCheckpoint`](RecoveryStrategy::SpecificCheckpoint) | a sound log, the checkpoint | the same session, rolled back |
 //! | [`IncrementalReconstruction`](RecoveryStrategy::IncrementalReconstruction) | a log whose records can be read | a new session, made of the updates that counted |
-//! | [`PartialRecovery`](RecoveryStrategy::PartialRecovery) | a first sound record | a new session with the records in front of the damage, which requires validation |
+//! | [`PartialRecovery`](RecoveryStrategy::PartialRecovery) | a first sound record, or a [tree of files](CrashRecoveryManager::with_tree) whose manifest is sound | a new session with the records in front of the damage, or with what [that tree vouches for](super::files#what-a-damaged-tree-yields); it requires validation |
+//!
+//! A call that was open where the sound part of a log ends is ended in the new session, and its changes of STATE are rolled back.
+//! Its workspaces stay as the call left them: they are the damaged session's.
 //!
 //! # Invariants
 //!
@@ -25,12 +30,15 @@
 //! 3. A damaged log is read only.
 
 mod crash;
+mod from_tree;
+mod left_alone;
 mod opening;
 mod outlook;
 mod rebuilding;
 mod recovering;
 
 pub use crash::{CorruptedFile, CrashState, IncompleteWrite, OrphanedResource};
+pub use left_alone::LeftAlone;
 pub use opening::open_without_host;
 pub use outlook::{RecoveryOutlook, RecoveryStrategy};
 pub use recovering::{CrashRecoveryManager, RecoveredSession};

@@ -1,19 +1,22 @@
 //! What each strategy would bring back, told without writing.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
-use foldlog::{SequenceNumber, SessionOptions, Store, escape};
+use foldlog::storage::MemoryStorage;
+use foldlog::{BackgroundSync, SequenceNumber, SessionOptions, Store, StoreOptions, escape};
 use serde::{Deserialize, Serialize};
 
-use super::recovering::CrashRecoveryManager;
+use super::from_tree::session_of;
+use super::recovering::{CrashRecoveryManager, lost_by};
 use crate::persistence::error::{Error, Result};
 use crate::persistence::{
-    CheckpointHistory, CheckpointId, SessionState, StateUpdate, TaskStatus, UpdateOperation,
+    Checkpoint, CheckpointHistory, CheckpointId, PartialTree, RecoveryAction, SessionState, StateUpdate,
+    TaskStatus, TaskTreeState, TreeLimits, UpdateOperation, WorkspaceStores,
 };
 
 /// Names a way to go on after a crash. The [table](super#strategies) says what each needs.
@@ -68,7 +71,7 @@ pub struct RecoveryOutlook {
     pub impossible: Option<String>,
     /// Whether it makes a new session. The present one is only read then.
     pub new_session: bool,
-    /// Position that the session would be at; of a new session made of updates, the one that was read.
+    /// Position that the session would be at; of a new session made of updates or of a tree of files, the one that was read.
     pub position: Option<SequenceNumber>,
     /// Number of tasks.
     pub tasks: u64,
@@ -78,7 +81,8 @@ pub struct RecoveryOutlook {
     pub messages: u64,
     /// Number of files in the captures of all workspaces.
     pub files: u64,
-    /// Number of updates that count now, as far as they can be read, and would not.
+    /// Number of updates that count now, as far as they can be read, and would not; of a tree of files, those that cannot be
+    /// read.
     pub lost_updates: u64,
     /// What else would be lost, or cannot be told, one entry each.
     pub lost: Vec<String>,
@@ -122,87 +126,116 @@ impl CrashRecoveryManager {
     ///
     /// The errors of reading a log that are no damage; damage makes a strategy impossible.
     pub fn plan(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
-        let planned = match strategy {
-            RecoveryStrategy::LatestCheckpoint => self.plan_checkpoint(strategy, None),
-            RecoveryStrategy::SpecificCheckpoint(id) => self.plan_checkpoint(strategy, Some(id)),
-            RecoveryStrategy::IncrementalReconstruction => self.plan_updates(strategy),
-            RecoveryStrategy::PartialRecovery => self.plan_partial(strategy),
-        };
-        let impossible = match planned {
-            Ok(outlook) => return Ok(outlook),
-            Err(Error::Engine(error)) if !error.is_damage() => return Err(error.into()),
-            Err(error) => Some(error.to_string()),
-        };
-        Ok(RecoveryOutlook { impossible, ..RecoveryOutlook::none(strategy) })
+        self.plan_by(strategy, None)
     }
 
-    /// Says what all strategies would bring back: the latest checkpoint, each that is kept, the updates, and what is sound.
+    /// Says what all strategies would bring back: the latest checkpoint, each that is kept, the updates, and what is sound. A
+    /// manager for a tree of files alone has one strategy, [`PartialRecovery`](RecoveryStrategy::PartialRecovery).
     ///
     /// # Errors
     ///
     /// Those of [`plan`](CrashRecoveryManager::plan).
     pub fn plan_all(&self) -> Result<Vec<RecoveryOutlook>> {
-        let history = self.open_log().map_err(Error::from).and_then(|log| CheckpointHistory::read(&log));
-        let history = history.unwrap_or_default();
-        let each = history.list().into_iter().map(|one| RecoveryStrategy::SpecificCheckpoint(one.id));
+        if !self.has_log {
+            return Ok(vec![self.plan(RecoveryStrategy::PartialRecovery)?]);
+        }
+        // What cannot be read whole makes each strategy impossible that needs it, for its own reason.
+        let walked = self.walk().ok();
+        let kept = walked.iter().flat_map(|walked| walked.history.list());
+        let each = kept.map(|one| RecoveryStrategy::SpecificCheckpoint(one.id));
         let rest = [RecoveryStrategy::IncrementalReconstruction, RecoveryStrategy::PartialRecovery];
         let all = std::iter::once(RecoveryStrategy::LatestCheckpoint).chain(each).chain(rest);
-        all.map(|strategy| self.plan(strategy)).collect()
+        all.map(|strategy| self.plan_by(strategy, walked.as_ref())).collect()
     }
 
-    fn plan_checkpoint(
-        &self,
-        strategy: RecoveryStrategy,
-        id: Option<CheckpointId>,
-    ) -> Result<RecoveryOutlook> {
+    fn plan_by(&self, strategy: RecoveryStrategy, walked: Option<&Walked>) -> Result<RecoveryOutlook> {
+        let planned = match strategy {
+            RecoveryStrategy::PartialRecovery => self.plan_partial(strategy),
+            _ if !self.has_log => Err(Error::Impossible {
+                strategy,
+                reason: "there is a tree of files alone, and no log".to_owned(),
+            }),
+            _ => match walked {
+                Some(walked) => walked.plan(strategy),
+                None => self.walk().and_then(|walked| walked.plan(strategy)),
+            },
+        };
+        let impossible = match planned {
+            Ok(outlook) => return Ok(outlook),
+            Err(Error::Engine(error)) if !self.is_lost(&error) => return Err(error.into()),
+            Err(Error::Impossible { reason, .. }) => Some(reason),
+            Err(error) => Some(error.to_string()),
+        };
+        Ok(RecoveryOutlook { impossible, ..RecoveryOutlook::none(strategy) })
+    }
+
+    /// Walks along the log.
+    fn walk(&self) -> Result<Walked> {
         let log = self.open_log()?;
         let history = CheckpointHistory::read(&log)?;
-        let end = log.last_position();
-        let checkpoint = match id {
-            Some(id) => history.get(id)?,
-            None => history.latest_on(log.live_path(), end).ok_or(Error::NoCheckpoint)?,
+        let mismatch = match history.verify_all(&log) {
+            Ok(()) => None,
+            Err(Error::CheckpointMismatch { id, position, expected, found }) => {
+                Some((id, Error::CheckpointMismatch { id, position, expected, found }.to_string()))
+            }
+            Err(error) => return Err(error),
         };
-        history.verify(&log, checkpoint.id)?;
-        let position = checkpoint.position;
-        let (state, kept) = SessionState::with_updates(&log, position, &self.stores)?;
-        let kept = records_of(&kept);
-        let updates = StateUpdate::list(&log, end, &self.stores)?;
-        let lost_updates = records_of(&updates).iter().filter(|one| !kept.contains(one)).count();
-        let outlook = RecoveryOutlook::of(strategy, &state, position);
-        Ok(RecoveryOutlook { lost_updates: lost_updates as u64, ..outlook })
+        let (state, updates) = SessionState::with_updates(&log, log.last_position(), &self.stores)?;
+        Ok(Walked { log, history, mismatch, state, updates })
     }
 
-    fn plan_updates(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
-        let log = self.open_log()?;
-        let end = log.last_position();
-        let (state, updates) = SessionState::with_updates(&log, end, &self.stores)?;
-        let views =
-            updates.iter().filter(|one| matches!(one.operation, UpdateOperation::FileModified { .. }));
-        Ok(RecoveryOutlook {
-            new_session: true,
-            files: 0,
-            lost_updates: views.count() as u64,
-            lost: vec![
-                "captures of workspaces, ends of tools, what was logged and what was used: no update holds them"
-                    .to_owned(),
-                "times: tasks and messages get those of the reconstruction".to_owned(),
-            ],
-            ..RecoveryOutlook::of(strategy, &state, end)
-        })
-    }
-
-    /// Salvages into a temporary folder, and reads what came of it.
+    /// Salvages the log into a temporary folder, and reads what came of it. Where nothing of the log is sound, says what the
+    /// tree of files would yield.
     fn plan_partial(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
+        let Some(dir) = self.tree.as_deref() else { return self.plan_salvage(strategy) };
+        if self.has_log {
+            match self.plan_salvage(strategy) {
+                Err(Error::Engine(error)) if self.is_lost(&error) => {}
+                planned => return planned,
+            }
+        }
+        self.plan_tree(strategy, dir)
+    }
+
+    fn plan_salvage(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
         let temporary = Temporary::new(self.session);
-        let salvaged = Store::open(&temporary.0)?.salvage(self.dir(), SessionOptions::default())?;
-        let log = LogReader::open(&salvaged.dir)?;
+        let store = Store::open(&temporary.0)?;
+        let salvaged = store.salvage(self.dir(), SessionOptions::default())?;
+        let log = store.read_log(salvaged.session)?;
         let end = salvaged.records.saturating_sub(1).into();
-        let state = SessionState::at(&log, end, &self.stores)?;
-        Ok(RecoveryOutlook {
-            new_session: true,
-            lost: super::recovering::lost_by(&salvaged),
-            ..RecoveryOutlook::of(strategy, &state, end)
-        })
+        let mut state = SessionState::at(&log, end, &self.stores)?;
+        // What calls that were open did to STATE is rolled back once they are ended.
+        if let Some(begin) = salvaged.open.iter().map(|open| open.begin).min()
+            && let Some(before) = begin.checked_sub(1)
+        {
+            state.task_tree = TaskTreeState::at(&log, before)?;
+        }
+        let mut lost = lost_by(&salvaged);
+        lost.extend(self.left_alone(&store.open_to_recover(salvaged.session)?)?);
+        Ok(RecoveryOutlook { new_session: true, lost, ..RecoveryOutlook::of(strategy, &state, end) })
+    }
+
+    /// Makes the session in memory, and reads what came of it.
+    fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
+        let tree = PartialTree::read(dir, TreeLimits::default())?;
+        let storage = Arc::new(MemoryStorage::new());
+        let background = BackgroundSync::Inline;
+        let store =
+            Store::open_with("/outlook", StoreOptions { storage, background, ..StoreOptions::default() })?;
+        let action = RecoveryAction {
+            action: String::new(),
+            by: String::new(),
+            reason: String::new(),
+            subject: None,
+            lost: Vec::new(),
+        };
+        let session = session_of(&tree, &store, &self.types()?, action)?;
+        let log = store.read_log(session.id())?;
+        let state = SessionState::at(&log, log.last_position(), &WorkspaceStores::none())?;
+        let outlook = RecoveryOutlook::of(strategy, &state, log.last_position());
+        let (position, lost_updates) = (tree.position, tree.updates.1);
+        let lost = tree.lost.iter().map(ToString::to_string).collect();
+        Ok(RecoveryOutlook { new_session: true, position, lost_updates, lost, ..outlook })
     }
 
     pub(super) fn dir(&self) -> PathBuf {
@@ -210,16 +243,67 @@ impl CrashRecoveryManager {
     }
 }
 
-/// Returns the records of updates, each with its number among those of its record.
-fn records_of(updates: &[StateUpdate]) -> BTreeSet<(SequenceNumber, u64)> {
-    let (mut records, mut last) = (BTreeSet::new(), None);
-    let mut ordinal = 0;
-    for update in updates {
-        ordinal = if last == Some(update.position) { ordinal + 1 } else { 0 };
-        last = Some(update.position);
-        records.insert((update.position, ordinal));
+/// What one walk along a log found, from which each strategy that needs the whole log is told.
+struct Walked {
+    log: LogReader,
+    history: CheckpointHistory,
+    /// First checkpoint whose hash does not fit, and how that is said.
+    mismatch: Option<(CheckpointId, String)>,
+    /// State at the end.
+    state: SessionState,
+    /// Updates that count at the end.
+    updates: Vec<StateUpdate>,
+}
+
+impl Walked {
+    fn plan(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
+        match strategy {
+            RecoveryStrategy::SpecificCheckpoint(id) => self.checkpoint(strategy, self.history.get(id)?),
+            RecoveryStrategy::IncrementalReconstruction => Ok(self.reconstruction(strategy)),
+            _ => {
+                let latest = self.history.latest_on(self.log.live_path(), self.log.last_position());
+                self.checkpoint(strategy, latest.ok_or(Error::NoCheckpoint)?)
+            }
+        }
     }
-    records
+
+    /// Tells what a session held at a checkpoint, which its manifest counts.
+    fn checkpoint(&self, strategy: RecoveryStrategy, checkpoint: &Checkpoint) -> Result<RecoveryOutlook> {
+        // Each hash is made of the one before.
+        if let Some((_, reason)) = self.mismatch.as_ref().filter(|(id, _)| *id <= checkpoint.id) {
+            return Err(Error::Impossible { strategy, reason: reason.clone() });
+        }
+        let Checkpoint { position, manifest, workspaces, .. } = checkpoint;
+        let live = self.log.live_path().live_at(*position);
+        let is_live = |update: &&StateUpdate| {
+            let range = live.get(live.partition_point(|range| *range.end() < update.position));
+            range.is_some_and(|range| range.contains(&update.position))
+        };
+        Ok(RecoveryOutlook {
+            position: Some(*position),
+            tasks: manifest.total_tasks,
+            completed_tasks: manifest.completed_tasks,
+            messages: manifest.conversation_messages_count,
+            files: workspaces.values().map(|capture| capture.files).sum(),
+            lost_updates: self.updates.iter().filter(|update| !is_live(update)).count() as u64,
+            ..RecoveryOutlook::none(strategy)
+        })
+    }
+
+    fn reconstruction(&self, strategy: RecoveryStrategy) -> RecoveryOutlook {
+        let is_view = |one: &&StateUpdate| matches!(one.operation, UpdateOperation::FileModified { .. });
+        RecoveryOutlook {
+            new_session: true,
+            files: 0,
+            lost_updates: self.updates.iter().filter(is_view).count() as u64,
+            lost: vec![
+                "captures of workspaces, ends of tools, what was logged and what was used: no update holds them"
+                    .to_owned(),
+                "times: tasks and messages get those of the reconstruction".to_owned(),
+            ],
+            ..RecoveryOutlook::of(strategy, &self.state, self.log.last_position())
+        }
+    }
 }
 
 /// A folder of the system's temporary ones, removed when this is dropped.

@@ -76,7 +76,7 @@ fn content(message: &ConversationMessage) -> ConversationMessage {
 }
 
 /// Records a message again.
-fn record(session: &Session, evaluation_id: &str, message: &ConversationMessage) -> Result<()> {
+pub(super) fn record(session: &Session, evaluation_id: &str, message: &ConversationMessage) -> Result<()> {
     let ConversationMessage { role, content, tool_calls, tool_call_id, name, blocks, is_error, .. } =
         message.clone();
     if role == Role::Assistant {

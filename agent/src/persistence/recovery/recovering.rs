@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
-use foldlog::storage::Storage;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
 use foldlog::{
     ExecutionState, ResourceRegistry, SalvageReport, Session, SessionOptions, SessionTypes, Store,
 };
 use uuid::Uuid;
 
+use super::from_tree::session_of;
 use super::rebuilding::{Rebuilt, rebuild};
-use super::{CrashState, RecoveryOutlook, RecoveryStrategy};
+use super::{CrashState, LeftAlone, RecoveryOutlook, RecoveryStrategy};
 use crate::persistence::error::{Error, Result};
+use crate::persistence::files::give_up;
 use crate::persistence::{
-    CheckpointManager, Configurations, RecoveryAction, RestoreOptions, SessionConfiguration,
-    SessionConfigured, StateUpdate, WorkspaceStores,
+    CheckpointManager, Configurations, PartialTree, RecoveryAction, RestoreOptions, SessionConfiguration,
+    SessionConfigured, StateUpdate, TreeLimits, WorkspaceStores,
 };
 
 /// Looks for what a crash left.
@@ -29,8 +30,9 @@ pub(super) type Source = Arc<dyn Fn(&mut CrashState) -> Result<()> + Send + Sync
 pub struct CrashRecoveryManager {
     pub(super) store: Store,
     pub(super) session: Uuid,
+    /// Whether there is a log, or a tree of files alone.
+    pub(super) has_log: bool,
     types: Option<SessionTypes>,
-    storage: Option<Arc<dyn Storage>>,
     pub(super) stores: WorkspaceStores,
     resources: Option<ResourceRegistry>,
     pub(super) tree: Option<PathBuf>,
@@ -64,21 +66,22 @@ impl CrashRecoveryManager {
     /// Makes a manager for a session of a store.
     pub fn new(store: Store, session: Uuid) -> CrashRecoveryManager {
         let stores = WorkspaceStores::beside(&store.session_dir(session));
-        let (types, storage, resources, tree) = (None, None, None, None);
-        let sources = Vec::new();
-        CrashRecoveryManager { store, session, types, storage, stores, resources, tree, sources }
+        let (types, resources, tree) = (None, None, None);
+        let (has_log, sources) = (true, Vec::new());
+        CrashRecoveryManager { store, session, has_log, types, stores, resources, tree, sources }
+    }
+
+    /// Makes a manager for a [tree of files](CrashRecoveryManager::with_tree) whose log is gone: the only strategy is
+    /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery), which makes a new session of what the tree's manifest vouches for.
+    pub fn of_tree(store: Store, dir: impl Into<PathBuf>) -> CrashRecoveryManager {
+        let manager = CrashRecoveryManager::new(store, Uuid::nil()).with_stores(WorkspaceStores::none());
+        CrashRecoveryManager { has_log: false, ..manager.with_tree(dir) }
     }
 
     /// Gives the types of the session's host. Without them, events of the host's own stay as they are.
     #[must_use]
     pub fn with_types(self, types: SessionTypes) -> CrashRecoveryManager {
         CrashRecoveryManager { types: Some(types), ..self }
-    }
-
-    /// Gives the storage of the store, if it is not the file system. Partial recovery is planned in the file system only.
-    #[must_use]
-    pub fn with_storage(self, storage: Arc<dyn Storage>) -> CrashRecoveryManager {
-        CrashRecoveryManager { storage: Some(storage), ..self }
     }
 
     /// Says where the captures of workspaces are; the folder `files` of the session's folder by default.
@@ -95,7 +98,8 @@ impl CrashRecoveryManager {
     }
 
     /// Looks for damage and leftovers in the tree of files of a session too: a session's folder of an `.aca`, or a folder with
-    /// an `.aca` that holds one session.
+    /// an `.aca` that holds one session. Where nothing of the log is sound,
+    /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery) takes what the tree's manifest vouches for.
     #[must_use]
     pub fn with_tree(self, dir: impl Into<PathBuf>) -> CrashRecoveryManager {
         CrashRecoveryManager { tree: Some(dir.into()), ..self }
@@ -112,9 +116,14 @@ impl CrashRecoveryManager {
     }
 
     pub(super) fn open_log(&self) -> foldlog::Result<LogReader> {
-        match &self.storage {
-            Some(storage) => LogReader::open_on(Arc::clone(storage), self.dir()),
-            None => LogReader::open(self.dir()),
+        self.store.read_log(self.session)
+    }
+
+    /// Returns the types of the session's host, or those of long-running work.
+    pub(super) fn types(&self) -> Result<SessionTypes> {
+        match &self.types {
+            Some(types) => Ok(types.clone()),
+            None => Ok(crate::events::declare(crate::persistence::declare(SessionTypes::builder())).build()?),
         }
     }
 
@@ -167,27 +176,68 @@ impl CrashRecoveryManager {
             RecoveryStrategy::IncrementalReconstruction => {
                 let log = self.open_log()?;
                 let updates = StateUpdate::list(&log, log.last_position(), &self.stores)?;
-                let types = match &self.types {
-                    Some(types) => types.clone(),
-                    None => crate::persistence::declare(SessionTypes::builder()).build()?,
-                };
                 let options = SessionOptions::default().tag("reconstructed_from", self.session.to_string());
-                let session = to.create_with(&types, options)?;
-                let Rebuilt { lost, differences } = rebuild(&log, &updates, &session)?;
-                session.dispatch(action(self.session.to_string(), &lost))?;
+                let session = to.create_with(&self.types()?, options)?;
+                let rebuilt = rebuild(&log, &updates, &session).and_then(|rebuilt| {
+                    session.dispatch(action(self.session.to_string(), &rebuilt.lost))?;
+                    Ok(rebuilt)
+                });
+                let Rebuilt { lost, differences } = match rebuilt {
+                    Ok(rebuilt) => rebuilt,
+                    Err(error) => return Err(give_up(to, session, error.into())),
+                };
                 let id = session.id();
                 session.close()?;
                 Ok(RecoveredSession { differences, ..recovered(id, outlook, lost) })
             }
             RecoveryStrategy::PartialRecovery => {
-                let salvaged = to.salvage(self.dir(), SessionOptions::default())?;
-                let lost = lost_by(&salvaged);
-                let (session, _) = self.open(to, salvaged.session)?;
-                require_validation(&session, &salvaged, &lost)?;
-                session.dispatch(action(self.session.to_string(), &lost))?;
+                let session = self.partial(to, &action)?;
+                let (id, lost) = (session.id(), outlook.lost.clone());
                 session.close()?;
-                Ok(recovered(salvaged.session, outlook, lost))
+                Ok(recovered(id, outlook, lost))
             }
+        }
+    }
+
+    /// Makes a session of what is sound: in the log, or in the tree of files if nothing of the log is.
+    fn partial(&self, to: &Store, action: &dyn Fn(String, &[String]) -> RecoveryAction) -> Result<Session> {
+        if self.has_log {
+            match to.salvage(self.dir(), SessionOptions::default()) {
+                Ok(salvaged) => return self.go_on(to, &salvaged, action),
+                Err(error) if self.tree.is_some() && self.is_lost(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let missing = || Error::NoTree { path: self.dir(), reason: "nobody named one".to_owned() };
+        let tree = PartialTree::read(self.tree.as_deref().ok_or_else(missing)?, TreeLimits::default())?;
+        let lost: Vec<String> = tree.lost.iter().map(ToString::to_string).collect();
+        let action = action(foldlog::escape::path(&tree.dir).to_string(), &lost);
+        session_of(&tree, to, &self.types()?, action)
+    }
+
+    /// Goes on with a session that was salvaged. If that fails, the session is deleted.
+    fn go_on(
+        &self,
+        to: &Store,
+        salvaged: &SalvageReport,
+        action: &dyn Fn(String, &[String]) -> RecoveryAction,
+    ) -> Result<Session> {
+        let opened = self.open_alone(to, salvaged.session);
+        let (session, left_alone) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Nobody was told of the session, so nothing of it is to stay; what cannot be deleted is as good as salvaged.
+                let _ = to.delete(salvaged.session);
+                return Err(error);
+            }
+        };
+        let mut lost = lost_by(salvaged);
+        lost.extend(left_alone);
+        let told = require_validation(&session, salvaged, &lost)
+            .and_then(|()| Ok(session.dispatch(action(self.session.to_string(), &lost))?));
+        match told {
+            Ok(_) => Ok(session),
+            Err(error) => Err(give_up(to, session, error)),
         }
     }
 
@@ -228,19 +278,66 @@ impl CrashRecoveryManager {
 
     /// Opens a session for writing, and ends runs of tools that were left open.
     fn open(&self, store: &Store, session: Uuid) -> Result<(Session, ExecutionState)> {
-        let session = match &self.types {
-            Some(types) => store.open_session(session, types)?,
-            None => super::open_without_host(store, session)?.0,
-        };
         let resources = match &self.resources {
             Some(resources) => resources.clone(),
             None => ResourceRegistry::builder().build()?,
         };
-        let run = ExecutionState::new(session.clone(), resources);
-        if session.is_interrupted() {
-            ToolRunner::new(run.clone(), ToolRegistry::new()).recover(&ExecuteOptions::default())?;
+        self.open_with(store, session, |_| Ok(resources))
+    }
+
+    /// Opens a session that was salvaged for writing, and ends runs of tools that were left open: without the resources that they
+    /// worked on, which are those of the damaged session. Says so of each.
+    fn open_alone(&self, store: &Store, session: Uuid) -> Result<(Session, Vec<String>)> {
+        let mut left_alone = Vec::new();
+        let (session, _) = self.open_with(store, session, |session| {
+            left_alone = self.left_alone(session)?;
+            let captured = session.open_captures()?.into_keys();
+            let stand_in = Arc::new(LeftAlone);
+            let resources = captured.fold(ResourceRegistry::builder(), |resources, name| {
+                resources.named(name, Arc::clone(&stand_in))
+            });
+            Ok(resources.build()?)
+        })?;
+        Ok((session, left_alone))
+    }
+
+    /// Says which resources stay as a call left them that was open in a session that was salvaged.
+    pub(super) fn left_alone(&self, session: &Session) -> Result<Vec<String>> {
+        let captured = session.open_captures()?.into_iter().filter(|(_, recorded)| recorded.is_some());
+        let damaged = self.session;
+        let left = captured.map(|(name, _)| {
+            let name = foldlog::escape::text(&name);
+            format!(
+                "what `{name}` was before the open call: it stays as the call of session {damaged} left it"
+            )
+        });
+        Ok(left.collect())
+    }
+
+    fn open_with(
+        &self,
+        store: &Store,
+        session: Uuid,
+        resources: impl FnOnce(&Session) -> Result<ResourceRegistry>,
+    ) -> Result<(Session, ExecutionState)> {
+        let session = match &self.types {
+            Some(types) => store.open_session(session, types)?,
+            None => super::open_without_host(store, session)?.0,
+        };
+        let ended = resources(&session).and_then(|resources| {
+            let run = ExecutionState::new(session.clone(), resources);
+            if session.is_interrupted() {
+                ToolRunner::new(run.clone(), ToolRegistry::new()).recover(&ExecuteOptions::default())?;
+            }
+            Ok(run)
+        });
+        match ended {
+            Ok(run) => Ok((session, run)),
+            Err(error) => {
+                session.close()?;
+                Err(error)
+            }
         }
-        Ok((session, run))
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     ClaudeContextState, ExecutionLogState, FileModification, ModelConfiguration, NotCompared,
     ResourceUsageState, SessionState, WorkspaceSnapshot,
 };
+use crate::persistence::Checkpoint;
 
 /// Says what the session that was imported had been through. What is recorded after this is added to it.
 ///
@@ -40,6 +41,9 @@ pub struct StateImported {
     pub execution_logs: ExecutionLogState,
     /// What it had cost.
     pub resource_usage: ResourceUsageState,
+    /// Checkpoints that it had: history, since they are positions of its log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<Checkpoint>,
 }
 
 impl Event for StateImported {
@@ -76,6 +80,7 @@ impl StateImported {
             not_compared: state.file_system.not_compared.clone(),
             execution_logs,
             resource_usage: state.resource_usage,
+            checkpoints: Vec::new(),
         }
     }
 }

@@ -1,0 +1,35 @@
+//! Stands for resources that nobody has given.
+
+use foldlog::tools::resources::{CaptureOptions, Snapshotable};
+use foldlog::{Result, Unrestored};
+
+/// Stands for a resource that nobody has given, so that a call which worked on it can be ended without it: the resource stays
+/// as it is, and the recovery or restore tells so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeftAlone;
+
+impl Snapshotable for LeftAlone {
+    const NAME: &'static str = "left_alone";
+    type Snapshot = ();
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore_and_tell(&self, (): &()) -> Result<Vec<Unrestored>> {
+        Ok(vec![Unrestored::new(".", "it stays as it is, since nobody gave it")])
+    }
+
+    /// Takes any capture of the resource, which is not looked at.
+    fn recall(_: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,138 @@
+//! The workspaces of a session that goes back to a checkpoint without its host: folders that a person gives, and what stays as
+//! it is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::filesystem::HostFilesystem;
+use foldlog::tools::CompositeSnapshot;
+use foldlog::tools::resources::Snapshotable;
+use foldlog::{ResourceRegistry, Store};
+use foldlog_agent::persistence::{Checkpoint, LeftAlone};
+use foldlog_codec::escape;
+use serde::{Serialize, Serializer};
+use uuid::Uuid;
+
+use super::recover::{Asked, places};
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+
+/// Captures by the names of their resources.
+type Captured = BTreeMap<String, Option<Vec<u8>>>;
+
+/// Holds what a session that goes back to a checkpoint works on.
+pub(super) struct Given {
+    /// The folders that were given, and stand-ins for what is no folder; `None` if no folder was given.
+    pub(super) resources: Option<ResourceRegistry>,
+    pub(super) report: Workspaces,
+}
+
+/// Says what becomes of the resources.
+#[derive(Default, Serialize)]
+pub(super) struct Workspaces {
+    /// Workspaces that are restored.
+    pub(super) restored: Vec<Restored>,
+    /// Names of resources that stay as they are.
+    pub(super) left: Vec<String>,
+    /// Whether the checkpoint could restore any of these.
+    #[serde(skip)]
+    can_restore: bool,
+    /// Whether workspaces are only brought back to what they were before a call that was open.
+    #[serde(skip)]
+    before_call: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Restored {
+    name: String,
+    #[serde(serialize_with = "as_text")]
+    root: PathBuf,
+}
+
+/// Writes a path as text, with bytes that are not UTF-8 as `\xNN`.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(&escape::path(path))
+}
+
+/// Opens the folders of a checkpoint's workspaces, and with `ends_calls` of those that an open call worked on.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if a folder is given and the checkpoint has no captures, if some are given but not all, or if the folder of
+/// a workspace is not given that an open call worked on.
+pub(super) fn given(
+    (store, id, dir): (&Store, Uuid, &Path),
+    checkpoint: Option<&Checkpoint>,
+    asked: &Asked<'_>,
+    ends_calls: bool,
+) -> Result<Given> {
+    let session = store.open_to_recover(id)?;
+    let open = if ends_calls { session.open_captures() } else { Ok(Captured::new()) };
+    session.close()?;
+    let open = open?;
+    let kept = checkpoint.and_then(|checkpoint| checkpoint.resources.as_deref());
+    let kept = kept.map(CompositeSnapshot::from_json).transpose()?.map(|taken| taken.recorded());
+    let is_given = !asked.workspaces.is_empty() || !asked.rebound.is_empty();
+    if is_given && kept.is_none() && open.is_empty() {
+        let what = checkpoint.map_or_else(
+            || "the session has no checkpoint to go back to".to_owned(),
+            |checkpoint| format!("{} has no captures of workspaces", checkpoint.id),
+        );
+        return Err(Failure::usage(what, "leave out --workspace: the workspaces stay as they are"));
+    }
+    if !is_given && open.is_empty() {
+        return Ok(Given { resources: None, report: left_alone(kept, checkpoint) });
+    }
+    let others: Vec<String> = kept.iter().flatten().map(|(name, _)| name.clone()).collect();
+    let mut captured = kept.unwrap_or_default();
+    captured.extend(open.clone());
+    let before_call = others.is_empty();
+    let mut report = Workspaces { before_call, ..Workspaces::default() };
+    let mut resources = ResourceRegistry::builder();
+    for place in places(captured, dir, asked)? {
+        let files = Arc::new(place.open(asked.overwrite)?);
+        let root = files.root().to_owned();
+        resources = resources.named(place.name.clone(), files);
+        report.restored.push(Restored { name: place.name, root });
+    }
+    // What an open call worked on beside folders, only the host restores.
+    let is_other = |name: &String| {
+        !open.contains_key(name) && report.restored.iter().all(|restored| restored.name != *name)
+    };
+    report.left = others.into_iter().filter(is_other).collect();
+    for name in &report.left {
+        resources = resources.named(name.clone(), Arc::new(LeftAlone));
+    }
+    Ok(Given { resources: Some(resources.build()?), report })
+}
+
+/// Names what stays as it is, since no folder was given.
+fn left_alone(kept: Option<Captured>, checkpoint: Option<&Checkpoint>) -> Workspaces {
+    let is_folder = |recorded: &Option<Vec<u8>>| {
+        recorded.as_deref().is_some_and(|recorded| HostFilesystem::recall(recorded).is_ok())
+    };
+    let can_restore = kept.iter().flatten().any(|(_, recorded)| is_folder(recorded));
+    let left = match kept {
+        Some(kept) => kept.into_keys().collect(),
+        None => checkpoint.map(|one| one.workspaces.keys().cloned().collect()).unwrap_or_default(),
+    };
+    Workspaces { left, can_restore, ..Workspaces::default() }
+}
+
+/// Says what became of the resources at a checkpoint.
+pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<()> {
+    let when = if workspaces.before_call { "before the open call" } else { "then" };
+    for Restored { name, root } in &workspaces.restored {
+        let (name, root) = (escape::text(name), escape::path(root));
+        output.line(format_args!("workspace `{name}` is as it was {when}: {root}"))?;
+    }
+    let next = match workspaces.can_restore {
+        true => ": --workspace NAME=DIR restores one",
+        false => "",
+    };
+    for name in &workspaces.left {
+        output.note(format_args!("note: `{}` stays as it is{next}", escape::text(name)));
+    }
+    Ok(())
+}
