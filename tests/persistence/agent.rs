@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::storage::FileStorage;
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -69,8 +70,13 @@ pub(super) fn types() -> SessionTypes {
 }
 
 pub(super) fn open_store(root: &Path) -> (Store, Arc<FixedClock>) {
+    open_store_on(root, FileStorage::new())
+}
+
+fn open_store_on(root: &Path, storage: FileStorage) -> (Store, Arc<FixedClock>) {
     let clock = Arc::new(FixedClock::new(BEGIN_US));
     let options = StoreOptions {
+        storage: Arc::new(storage),
         clock: Arc::clone(&clock) as _,
         seed: Some(1),
         background: BackgroundSync::Inline,
@@ -88,6 +94,14 @@ pub(super) fn resources(workspace: &Path, captures: &Path, is_copied: bool) -> R
     ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap()
 }
 
+/// Makes a run of a session over a workspace that was copied from another place, whose captures may be damaged.
+pub(super) fn try_run(workspace: &Path, captures: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
+    let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default())?;
+    files.rebind(Rebind::Overwrite)?;
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
+    Ok(ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new().with(Write)))
+}
+
 impl Agent {
     /// Begins a session beneath a folder.
     pub(super) fn begin(root: &Path) -> Agent {
@@ -98,16 +112,20 @@ impl Agent {
 
     /// Goes on with the only session beneath a folder.
     pub(super) fn resume(root: &Path) -> Agent {
-        Agent::go_on(root, false)
+        Agent::go_on(root, open_store(root), false)
+    }
+
+    /// Goes on with the only session beneath a folder, and makes one system call for each record, so that a tracer sees it.
+    pub(super) fn resume_positioned(root: &Path) -> Agent {
+        Agent::go_on(root, open_store_on(root, FileStorage::positioned()), false)
     }
 
     /// Goes on with the only session beneath a folder that was copied from another place.
     pub(super) fn resume_copied(root: &Path) -> Agent {
-        Agent::go_on(root, true)
+        Agent::go_on(root, open_store(root), true)
     }
 
-    fn go_on(root: &Path, is_copied: bool) -> Agent {
-        let (store, clock) = open_store(root);
+    fn go_on(root: &Path, (store, clock): (Store, Arc<FixedClock>), is_copied: bool) -> Agent {
         let id = store.session_ids().unwrap()[0];
         let session = store.open_session(id, &types()).unwrap();
         let agent = Agent::of(root, store, clock, session, is_copied);

@@ -1,8 +1,6 @@
 //! Exports that are killed, one after the other, at each system call by which they change something; and writers beside each
 //! other.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use foldlog_agent::persistence::{
@@ -13,14 +11,14 @@ use foldlog_tests::child;
 use uuid::Uuid;
 
 use super::files::{all, by, import, tree_of};
+use super::killed::{Call, calls, kill_at, step};
 use super::*;
 
-/// The system calls that change a file system, or say that it is to be durable.
-const CALLS: [&str; 9] =
-    ["write", "rename", "renameat", "renameat2", "unlinkat", "mkdirat", "fsync", "fdatasync", "syncfs"];
-
-/// In a normal run every so-manieth of these calls is killed at.
+/// In a normal run every so-manieth of an export's calls is killed at.
 const EVERY: usize = 4;
+const EVERY_FIRST: usize = 6;
+
+const PART: &str = "files_killed::part_of_a_child_that_exports";
 
 /// A state with so many tasks' logs and so many windows, so that files come and go from one to the next.
 fn state(version: u64) -> SessionState {
@@ -47,53 +45,35 @@ fn part_of_a_child_that_exports() {
     export(version.parse().unwrap(), Path::new(to)).unwrap();
 }
 
-/// Exports a version in a process of its own, traced; returns whether that came to its end.
-fn exports_under(tracing: &[&str], version: u64, to: &Path) -> bool {
-    let tracer = ["strace", "-f", "-qq"].iter().chain(tracing);
-    let tracer: Vec<String> = tracer.map(|word| (*word).to_owned()).collect();
-    let part = "files_killed::part_of_a_child_that_exports";
-    child::start_under(&tracer, part, &format!("{version} {}", to.display())).passed()
+fn argument(version: u64, to: &Path) -> String {
+    format!("{version} {}", to.display())
 }
 
-/// Lists the calls by which an export over an older one changes something: by name and the how many-th it is, in order.
-fn calls() -> Vec<(String, usize, String)> {
-    let folder = tempfile::tempdir().unwrap();
-    export(1, folder.path()).unwrap();
-    let told = folder.path().join("traced");
-    let trace = format!("trace={}", CALLS.map(|call| format!("?{call}")).join(","));
-    assert!(exports_under(&["-y", "-o", told.to_str().unwrap(), "-e", &trace], 2, folder.path()));
-    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
-    let traced = fs::read_to_string(told).unwrap();
-    let calls = traced.lines().filter_map(|line| {
-        let (thread, rest) = line.split_once(' ')?;
-        let (name, rest) = rest.trim_start().split_once('(')?;
-        let count = counts.entry((thread.to_owned(), name.to_owned())).or_default();
-        *count += 1;
-        // What the harness itself writes is none of the export's.
-        rest.contains(".aca").then(|| (name.to_owned(), *count, rest.to_owned()))
-    });
-    calls.collect()
+/// Lists the calls by which an export over an older one, or a first one, changes something.
+fn calls_of_export(before: Option<u64>) -> Vec<Call> {
+    let folder = quick_folder();
+    before.into_iter().for_each(|version| export(version, folder.path()).unwrap());
+    calls(PART, &argument(2, folder.path()), folder.path())
 }
 
 /// Protects: whenever an export is killed, the tree before or the tree after is read, and the next export ends as if nothing had
-/// happened. `FOLDLOG_EXPORTS=all` kills at every call.
+/// happened.
 #[test]
 fn an_export_that_is_killed_at_any_call_leaves_the_old_tree_or_the_new_one() {
     if !child::is_traced_here() {
         return;
     }
-    let calls = calls();
+    let calls = calls_of_export(Some(1));
     assert!(calls.len() > 15, "{calls:?}");
-    let sound = tempfile::tempdir().unwrap();
+    let sound = quick_folder();
     export(2, sound.path()).unwrap();
-    let every = if std::env::var_os("FOLDLOG_EXPORTS").is_some() { 1 } else { EVERY };
+    let tried: Vec<&Call> = calls.iter().step_by(step(EVERY)).collect();
     let (mut old, mut new, mut finished) = (0, 0, 0);
-    for (call, nth, _) in calls.iter().step_by(every) {
-        let folder = tempfile::tempdir().unwrap();
+    for call in &tried {
+        let folder = quick_folder();
         export(1, folder.path()).unwrap();
-        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
-        assert!(!exports_under(&["-o", "/dev/null", "-e", &trace, "-e", &inject], 2, folder.path()));
-        let read = import(folder.path()).unwrap_or_else(|error| panic!("{call} {nth}: {error}")).state;
+        assert!(kill_at(call, PART, &argument(2, folder.path())).was_killed, "{call:?}");
+        let read = import(folder.path()).unwrap_or_else(|error| panic!("{call:?}: {error}")).state;
         match read.resource_usage.records {
             1 => old += usize::from(read == state(1)),
             _ => new += usize::from(read == state(2)),
@@ -101,16 +81,49 @@ fn an_export_that_is_killed_at_any_call_leaves_the_old_tree_or_the_new_one() {
         let was_unfinished = Tree::open(folder.path(), TreeLimits::default()).unwrap().is_unfinished();
         finished += usize::from(was_unfinished);
         // Whoever comes next, with whatever it has.
-        export(if nth % 2 == 0 { 1 } else { 2 }, folder.path()).unwrap();
+        export(if call.nth % 2 == 0 { 1 } else { 2 }, folder.path()).unwrap();
         export(2, folder.path()).unwrap();
-        assert_eq!(all(folder.path()), all(sound.path()), "{call} {nth}");
+        assert_eq!(all(folder.path()), all(sound.path()), "{call:?}");
     }
     println!(
-        "{old} old trees, {new} new ones, of which {finished} were to be finished, of {} calls",
+        "{} exports killed at {} calls: {old} old trees, {new} new ones, of which {finished} were to be finished",
+        tried.len(),
         calls.len()
     );
-    assert_eq!(old + new, calls.len().div_ceil(every));
+    assert_eq!(old + new, tried.len());
     assert!(old > 0 && new > 0);
+}
+
+/// Protects: of a first export there is nothing, which says so, or the whole tree.
+#[test]
+fn a_first_export_that_is_killed_at_any_call_leaves_no_tree_or_the_whole_one() {
+    if !child::is_traced_here() {
+        return;
+    }
+    let calls = calls_of_export(None);
+    assert!(calls.len() > 15, "{calls:?}");
+    let sound = quick_folder();
+    export(2, sound.path()).unwrap();
+    let tried: Vec<&Call> = calls.iter().step_by(step(EVERY_FIRST)).collect();
+    let (mut none, mut whole) = (0, 0);
+    for call in &tried {
+        let folder = quick_folder();
+        assert!(kill_at(call, PART, &argument(2, folder.path())).was_killed, "{call:?}");
+        match import(folder.path()) {
+            Err(Error::NoTree { .. }) => none += 1,
+            Ok(read) => whole += usize::from(read.state == state(2)),
+            Err(error) => panic!("{call:?}: {error}"),
+        }
+        export(2, folder.path()).unwrap();
+        assert_eq!(all(folder.path()), all(sound.path()), "{call:?}");
+    }
+    println!(
+        "{} first exports killed at {} calls: {none} times no tree, {whole} whole ones",
+        tried.len(),
+        calls.len()
+    );
+    assert_eq!(none + whole, tried.len());
+    assert!(none > 0 && whole > 0);
 }
 
 /// Protects: a power cut keeps the order. What the next manifest vouches for is synced before that manifest has its name, that
@@ -120,7 +133,8 @@ fn files_are_durable_before_the_manifest_that_names_them() {
     if !child::is_traced_here() {
         return;
     }
-    let calls = calls();
+    let calls: Vec<(String, usize, String)> =
+        calls_of_export(Some(1)).into_iter().map(|call| (call.name, call.nth, call.text)).collect();
     let place = |what: &str, is: &dyn Fn(&str, &str) -> bool| {
         let found = calls.iter().position(|(call, _, rest)| is(call, rest));
         found.unwrap_or_else(|| panic!("{what}: {calls:#?}"))
@@ -203,8 +217,8 @@ fn a_session_that_dies_in_an_export_does_not_disturb_the_one_beside_it() {
     let mut other = state(1);
     other.session_id = Uuid::from_u128(2);
     export_tree(&TreeContents::new(&other), folder.path(), &by(CompressionAlgorithm::None)).unwrap();
-    let tracing = ["-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=3"];
-    assert!(!exports_under(&tracing, 1, folder.path()));
+    let third = Call { name: "fsync".to_owned(), nth: 3, text: String::new() };
+    assert!(kill_at(&third, PART, &argument(1, folder.path())).was_killed);
     let dir = tree_of(folder.path(), other.session_id);
     assert_eq!(import(&dir).unwrap().state, other);
     other.resource_usage.records = 9;

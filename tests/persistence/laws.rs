@@ -176,8 +176,13 @@ impl Model {
                 fits
             }
             Action::Depend { from, to, requires } => {
+                let is_open = |entry: &Entry| ![3, 5].contains(&entry.status);
+                let may_wait =
+                    |entry: &Entry| entry.status != 2 || !requires || !self.get(*to).is_some_and(is_open);
                 let fits = self.get(*to).is_some()
-                    && self.get(*from).is_some_and(|entry| entry.after.iter().all(|(on, _)| on != to))
+                    && self
+                        .get(*from)
+                        .is_some_and(|entry| entry.after.iter().all(|(on, _)| on != to) && may_wait(entry))
                     && !self.reaches(*to).contains(from);
                 if let Some(entry) = self.get_mut(*from).filter(|_| fits) {
                     entry.after.push((*to, *requires));

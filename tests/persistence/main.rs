@@ -3,6 +3,7 @@
 mod agent;
 mod checkpoints;
 mod compression;
+mod damaged;
 mod files;
 mod files_exporter;
 mod files_killed;
@@ -10,15 +11,21 @@ mod files_lazy;
 mod files_session;
 mod git;
 mod history;
+mod killed;
 mod laws;
 mod recovery;
 mod recovery_tree;
+mod replaying;
+#[cfg(feature = "sabotage")]
+mod sabotage;
 mod scenarios;
+mod sessions_killed;
 mod state;
 mod story;
 mod tasks;
 mod validation;
 mod validation_laws;
+mod validation_log;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

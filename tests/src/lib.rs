@@ -9,6 +9,8 @@ pub mod host;
 pub mod loop_disk;
 pub mod model;
 pub mod runs;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
 mod skipped;
 pub mod verbs;
 

@@ -1,142 +1,27 @@
-//! The suite notices: the engine is broken on purpose, one way at a time, and the tests that `tests/README.md` names for
-//! each way have to fail. Each runs in a process of its own, since what is broken is broken for a whole process.
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::time::Duration;
+//! The suite notices what is broken on purpose: see `foldlog_tests::sabotage`.
 
 use foldlog::filesystem::sabotage::Breakage as OfWorkspaces;
 use foldlog::sabotage::Breakage as OfEngine;
-use foldlog_agent::sabotage::Breakage as OfLoop;
+use foldlog_agent::sabotage::Breakage as OfAgents;
 use foldlog_codec::sabotage::Breakage as OfFormat;
-
-/// The table of breakages stands below this.
-const HEADING: &str = "## Sabotage";
-
-/// How long one process may take. A breakage that makes a test wait for ever is not caught by it.
-const PROCESS_MAX: Duration = Duration::from_secs(300);
-
-/// Enough for the crash simulator to meet what only it can show.
-const CRASH_SEEDS: &str = "150";
-
-/// A row of the table.
-#[derive(Debug)]
-struct Row<'a> {
-    breakage: &'a str,
-    what: &'a str,
-    tests: Vec<&'a str>,
-}
-
-fn table(readme: &str) -> Vec<Row<'_>> {
-    let section = readme.split_once(HEADING).expect("the README has a table of breakages").1;
-    let section = section.split("\n## ").next().unwrap_or_default();
-    let rows = section.lines().filter(|line| line.starts_with("| `"));
-    rows.map(|line| {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [breakage, what, tests] = cells[..] else { panic!("a row has three cells: {line}") };
-        let unquoted = |text: &'_ str| text.len() - text.trim_matches('`').len() == 2;
-        assert!(tests.split(", ").chain([breakage]).all(unquoted), "names stand in backticks: {line}");
-        let tests = tests.split(", ").map(|name| name.trim_matches('`')).collect();
-        Row { breakage: breakage.trim_matches('`'), what, tests }
-    })
-    .collect()
-}
-
-fn readme() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-    std::fs::read_to_string(path).expect("the tests have a README")
-}
-
-/// How each of these tests ended in a process of their own, and what it printed. A test that this machine has no means for
-/// shows nothing, and counts as one that caught a breakage.
-fn run(tests: &[&str], breakage: Option<&str>) -> (BTreeMap<String, bool>, String) {
-    let skipped = tempfile::NamedTempFile::new().expect("a file can be made");
-    let this = std::env::current_exe().expect("a test knows its binary");
-    let mut command = Command::new(this);
-    command.arg("--exact").args(tests).env_remove("FOLDLOG_SABOTAGE").env("RUST_BACKTRACE", "0");
-    command.env("FOLDLOG_SKIPPED", skipped.path());
-    command.env("FOLDLOG_CRASH_SEEDS", CRASH_SEEDS).stdout(Stdio::piped()).stderr(Stdio::null());
-    breakage.map(|breakage| command.env("FOLDLOG_SABOTAGE", breakage));
-    let mut process = command.spawn().expect("a process starts");
-    let mut stdout = process.stdout.take().expect("its output is piped");
-    let (ended, end) = mpsc::channel();
-    let reading = std::thread::spawn(move || {
-        let mut printed = Vec::new();
-        let _ = stdout.read_to_end(&mut printed);
-        let _ = ended.send(());
-        String::from_utf8_lossy(&printed).into_owned()
-    });
-    let in_time = end.recv_timeout(PROCESS_MAX).is_ok();
-    if !in_time {
-        process.kill().expect("a child can be killed");
-    }
-    process.wait().expect("a child can be waited for");
-    let printed = reading.join().expect("reading does not panic");
-    assert!(in_time, "{breakage:?}: {tests:?} have not ended after {PROCESS_MAX:?}: {printed}");
-    let ended = printed.lines().filter_map(|line| {
-        let (name, how) = line.strip_prefix("test ")?.split_once(" ... ")?;
-        Some((name.to_owned(), how == "ok"))
-    });
-    let mut ended: BTreeMap<String, bool> = ended.collect();
-    if breakage.is_some() {
-        let skipped = std::fs::read_to_string(skipped.path()).expect("the file of skipped tests is read");
-        let names = skipped.lines().filter_map(|line| line.split_once(": "));
-        ended.extend(names.map(|(name, _)| (name.to_owned(), false)));
-    }
-    (ended, printed)
-}
+use foldlog_tests::sabotage::{Runner, assert_caught, assert_passing, readme, table};
 
 #[test]
 fn each_breakage_has_a_row_that_says_what_is_broken() {
     let readme = readme();
     let mut rows: Vec<(&str, &str)> = table(&readme).iter().map(|row| (row.breakage, row.what)).collect();
-    let mut breakages = [OfFormat::ALL, OfWorkspaces::ALL, OfEngine::ALL, OfLoop::ALL].concat();
+    let mut breakages = [OfFormat::ALL, OfWorkspaces::ALL, OfEngine::ALL, OfAgents::ALL].concat();
     rows.sort_unstable();
     breakages.sort_unstable();
     assert_eq!(rows, breakages);
 }
 
-/// Whatever catches a breakage catches it because of the breakage.
 #[test]
 fn the_tests_that_catch_breakages_pass_where_nothing_is_broken() {
-    let readme = readme();
-    let rows = table(&readme);
-    let tests: BTreeSet<&str> = rows.iter().flat_map(|row| row.tests.iter().copied()).collect();
-    let tests = Vec::from_iter(tests);
-    // In parts, each of which has its time.
-    for tests in tests.chunks(12) {
-        let (ended, printed) = run(tests, None);
-        for test in tests {
-            assert_eq!(ended.get(*test), Some(&true), "{test}: {printed}");
-        }
-    }
+    assert_passing(Runner::Suite);
 }
 
 #[test]
 fn each_breakage_is_caught_by_the_tests_that_its_row_names() {
-    let readme = readme();
-    let rows = table(&readme);
-    let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let missed = std::thread::scope(|scope| {
-        let look =
-            || {
-                let mut missed = Vec::new();
-                while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (ended, printed) = run(&row.tests, Some(row.breakage));
-                    let caught = |test: &&str| ended.get(*test) == Some(&false);
-                    missed.extend(row.tests.iter().filter(|test| !caught(test)).map(|test| {
-                        format!("{}: {test} ended {:?}\n{printed}", row.breakage, ended.get(*test))
-                    }));
-                }
-                missed
-            };
-        let looking: Vec<_> = (0..threads).map(|_| scope.spawn(look)).collect();
-        let missed = looking.into_iter().flat_map(|looking| looking.join().expect("looking does not panic"));
-        missed.collect::<Vec<String>>()
-    });
-    assert!(missed.is_empty(), "not caught:\n{}", missed.join("\n"));
+    assert_caught(Runner::Suite);
 }

@@ -1,17 +1,18 @@
 //! `foldlog validate`: whether the state of a session holds, and with `--repair` the events that repair it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use foldlog::audit::LogReader;
-use foldlog::{Error, SequenceNumber, SessionTypes, Store};
+use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes, Store};
 use foldlog_agent::persistence::{
-    RepairReport, SessionState, StateValidator, ValidationIssue, ValidationResult, ValidationSeverity, Why,
-    WorkspaceStores, declare,
+    RecoveryAction, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
+    ValidationResult, ValidationSeverity, Why, WorkspaceStores, declare, open_without_host,
 };
 use foldlog_codec::escape;
 use serde::Serialize;
 
-use crate::failure::{DOES_NOT_HOLD, HOLDS, Result};
+use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, in_store, open_session, position};
 
@@ -37,8 +38,9 @@ struct Document<'a> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`](crate::Failure::Usage) if there is no such position, or a session is to be repaired that is in no store.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
+/// - [`Failure::Usage`] if there is no such position, if a session is to be repaired that is in no store, or whose host takes
+///   events of the repair into slices of its own.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
 ///   it open for writing, or it was interrupted and not recovered.
 pub fn run(
     session: &Path,
@@ -112,10 +114,8 @@ fn repair(
     let report = if plan.steps.is_empty() {
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
-        let (root, id) = in_store(folder)?;
-        let types = declare(SessionTypes::builder()).build()?;
-        let opened = Store::open(&root)?.open_session(id, &types);
-        if matches!(opened, Err(Error::Locked { .. })) {
+        let opened = open_for(plan, folder);
+        if matches!(opened, Err(Failure::Engine(Error::Locked { .. }))) {
             output.note(format_args!(
                 "note: the process that has the session open repairs it itself, by `StateValidator::apply`"
             ));
@@ -147,6 +147,38 @@ fn repair(
         }
     }
     Ok(report)
+}
+
+/// Opens a session for a repair, without its host.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if the host takes an event of the repair into a slice of its own: what it keeps there would miss the repair.
+/// Nothing is written then. Else those of [`open_without_host`].
+fn open_for(plan: &RepairPlan, folder: &Path) -> Result<Session> {
+    let (root, id) = in_store(folder)?;
+    let store = Store::open(&root)?;
+    let missing = match store.open_session(id, &declare(SessionTypes::builder()).build()?) {
+        Err(Error::NotRegistered(missing)) => missing,
+        opened => return Ok(opened?),
+    };
+    let steps = plan.steps.iter().filter_map(|planned| planned.step.event_name());
+    let dispatched: BTreeSet<&str> = steps.chain([RecoveryAction::NAME]).collect();
+    match missing.iter().find(|one| dispatched.contains(one.event.as_str())) {
+        None => Ok(open_without_host(&store, id)?.0),
+        Some(taken) => {
+            let slices: Vec<String> =
+                taken.slices.iter().map(|slice| format!("`{}`", escape::text(slice))).collect();
+            let (event, slices) = (escape::text(&taken.event), slices.join(", "));
+            let what = format!(
+                "the session's host takes `{event}` into {slices} too, which a repair without it would leave out"
+            );
+            Err(Failure::usage(
+                what,
+                "nothing was changed; the host repairs the session itself, by `StateValidator::apply`",
+            ))
+        }
+    }
 }
 
 fn why(issue: &ValidationIssue, result: &ValidationResult) -> &'static str {

@@ -1,7 +1,9 @@
 //! `foldlog validate`: whether the state of a session holds, and its repair.
 
-use foldlog::{SessionTypes, Store};
-use foldlog_agent::persistence::{NewTask, Task, TaskCreated, TaskId, TaskTreeState, Tasks, declare};
+use foldlog::{Event, SessionTypes, Slice, SliceOp, Store};
+use foldlog_agent::persistence::{
+    NewTask, Task, TaskChanges, TaskCreated, TaskId, TaskModified, TaskTreeState, Tasks, declare,
+};
 use foldlog_tests::verbs::foldlog;
 
 use super::{demo, options};
@@ -49,6 +51,64 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
     assert!(ran.stdout.ends_with(": valid\nnothing is to be repaired\n"), "{ran:?}");
     let ran = foldlog(["state", &dir, "--slice", "recovery_actions"]);
     assert!(ran.stdout.contains("lost in an import") && ran.stdout.contains("repair_begun"), "{ran:?}");
+}
+
+/// Says that a task is this one, whatever that breaks: an event of a host's own.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Imported(Task);
+
+impl Event for Imported {
+    const NAME: &'static str = "host.imported";
+}
+
+struct Audit;
+
+impl Slice for Audit {
+    const NAME: &'static str = "audit";
+    type Item = TaskModified;
+}
+
+/// `--repair` opened a session with the types of long-running work alone, and failed where the host had events of its own on
+/// these slices.
+#[test]
+fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repairs_events_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let host = || {
+        declare(SessionTypes::builder())
+            .reducer::<Tasks, Imported>(|_, event, _| Ok(SliceOp::Upsert(event.0.clone())))
+    };
+    let id = |id: &str| TaskId::new(id).unwrap();
+    let broken = |types: SessionTypes| {
+        let session = store.create(&types).unwrap();
+        session.dispatch(TaskCreated { task: NewTask::new(id("pages"), "A task") }).unwrap();
+        let changes = TaskChanges { priority: Some(1), ..TaskChanges::default() };
+        session.dispatch(TaskModified { task_id: id("pages"), changes }).unwrap();
+        let mut task = TaskTreeState::of(&session).unwrap().tasks.into_values().next().unwrap();
+        task.parent = Some(id("lost"));
+        session.dispatch(Imported(task)).unwrap();
+        let dir = session.dir().to_str().unwrap().to_owned();
+        session.close().unwrap();
+        dir
+    };
+    let dir = broken(host().build().unwrap());
+    let ran = foldlog(["validate", &dir, "--repair", "--by", "ada"]);
+    assert!(ran.code == 0 && ran.stdout.ends_with(")\nnow valid\n"), "{ran:?}");
+    // The host goes on with what was repaired.
+    let session = store.session_ids().unwrap()[0];
+    let session = store.open_session(session, &host().build().unwrap()).unwrap();
+    assert_eq!(TaskTreeState::of(&session).unwrap().root_tasks, [id("pages")]);
+    session.close().unwrap();
+
+    let dir = broken(host().slice::<Audit>().append_all::<Audit>().build().unwrap());
+    let before = foldlog(["show", &dir]);
+    let ran = foldlog(["validate", &dir, "--repair", "--by", "ada"]);
+    let told = "the session's host takes `task_modified` into `audit` too, which a repair without it would leave out";
+    assert!(
+        ran.code == 2 && ran.stderr.contains(told) && ran.stderr.contains("nothing was changed"),
+        "{ran:?}"
+    );
+    assert_eq!(foldlog(["show", &dir]), before);
 }
 
 /// The demo calls tools over a workspace, talks to a model, fails, and is killed: its state holds all the same.

@@ -63,7 +63,7 @@ pub enum Occasion {
     PeriodicByTime,
     /// [`CheckpointPolicy::every_updates`](super::CheckpointPolicy::every_updates) had been recorded since the checkpoint before.
     PeriodicByUpdates,
-    /// The log had grown by [`CheckpointPolicy::every_bytes`](super::CheckpointPolicy::every_bytes) since the checkpoint before.
+    /// The records since the checkpoint before held [`CheckpointPolicy::every_bytes`](super::CheckpointPolicy::every_bytes).
     PeriodicByBytes,
     /// The task was about to be started.
     BeforeTask(TaskId),
@@ -103,7 +103,9 @@ pub struct CheckpointManifest {
     pub file_modifications_count: u64,
     /// Number of messages of all conversations.
     pub conversation_messages_count: u64,
-    /// Bytes that the log used when the checkpoint was created.
+    /// Length of what the records through the position hold, in bytes, as
+    /// [`ResourceUsageState::log_bytes`](crate::persistence::ResourceUsageState::log_bytes) counts it. What the log takes on a
+    /// disk beside that depends on when it was synced, and not on what was done.
     pub storage_size_bytes: u64,
     /// Dependencies of what is built, each as `name version`, in ascending order.
     pub dependencies: Vec<String>,

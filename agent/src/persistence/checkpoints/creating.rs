@@ -15,6 +15,10 @@ use super::{
 };
 use crate::persistence::error::{Error, Result};
 use crate::persistence::{TaskStatus, TaskStatusChanged, Tasks, WorkspaceStores};
+use crate::sabotage::{self, Breakage};
+
+/// Name of the observation of the positions at which sessions were forked from this one.
+const FORKS: &str = "checkpoints.forks";
 
 /// Creates the checkpoints of a session, keeps as many as its policies say, and restores the session to one.
 ///
@@ -141,7 +145,8 @@ impl CheckpointManager {
         let (position, session_id) = (snapshot.position, self.session.id());
         let counted = counts::counted(&self.session, &known.history.created, position, &self.stores)?;
         let mut manifest = counted.manifest;
-        manifest.storage_size_bytes = self.session.log_bytes();
+        let hashed = hash::hash_at(&self.session, session_id, previous, position)?;
+        manifest.storage_size_bytes = hashed.log_bytes;
         let checkpoint = Checkpoint {
             id,
             created_at: DateTime::from_timestamp_micros(snapshot.time_us).unwrap_or_default(),
@@ -152,12 +157,14 @@ impl CheckpointManager {
             manifest,
             workspaces: counted.workspaces,
             resources,
-            validation_hash: hash::hash_at(&self.session, session_id, previous, position)?,
+            validation_hash: hashed.hash,
         };
         self.session.dispatch(CheckpointCreated { checkpoint: checkpoint.clone() })?;
         self.update(&mut known)?;
+        // As it is recorded: a replay captures no resources, and takes them from the record.
+        let recorded = known.history.created.iter().rev().find(|one| one.id == id).cloned();
         self.apply_retention(&mut known)?;
-        Ok(checkpoint)
+        Ok(recorded.unwrap_or(checkpoint))
     }
 
     /// Dispatches an event to the session, with the checkpoints that the [policy](CheckpointPolicy) asks for around it: before
@@ -216,7 +223,7 @@ impl CheckpointManager {
                 }
             }
             known.since = Some(since);
-            since.due(&self.policy, self.session.log_bytes())
+            since.due(&self.policy)
         };
         due.map(|occasion| self.create_for(occasion, None)).transpose()
     }
@@ -274,29 +281,47 @@ impl CheckpointManager {
         else {
             return Ok(());
         };
-        let needed = self.needed(known)?;
+        let mut needed = self.needed(known);
+        if passed.keys().all(|id| needed.contains(id)) {
+            return Ok(());
+        }
+        let forked = self.forked_at(known)?;
+        let path = self.session.live_path();
+        let of_forks = forked.iter().filter_map(|at| known.history.latest_on(&path, *at));
+        needed.extend(of_forks.map(|one| one.id));
         for removal in removals(&passed, &needed, latest) {
             self.session.dispatch(removal)?;
         }
         self.update(known)
     }
 
-    /// Returns the checkpoints that are kept whatever the limits are.
-    fn needed(&self, known: &mut Known) -> Result<BTreeSet<CheckpointId>> {
-        self.learn_forks(known)?;
-        let (history, path) = (&known.history, self.session.live_path());
+    /// Returns the checkpoints that are kept whatever the limits are, those of forks left out.
+    fn needed(&self, known: &Known) -> BTreeSet<CheckpointId> {
+        let history = &known.history;
         let named = history.kept().filter(|one| one.name.is_some()).map(|one| one.id);
+        let named = named.filter(|_| !sabotage::is(Breakage::NamedRemoved));
         let mut needed: BTreeSet<CheckpointId> = named.collect();
         needed.extend(self.latest_of(history).map(|one| one.id));
-        let forked = known.forks.values().flatten();
-        needed.extend(forked.filter_map(|at| history.latest_on(&path, *at)).map(|one| one.id));
         // The last restore, which may be about to begin: the one by which it is undone, and the one that it goes back to.
         let restores = history.kept().rev().filter_map(|one| match one.occasion {
             Occasion::BeforeRestore(to) => Some([one.id, to]),
             _ => None,
         });
         needed.extend(restores.take(1).flatten());
-        Ok(needed)
+        needed
+    }
+
+    /// Returns where sessions of the store were forked from this one. Other processes make forks, and delete them, so that this
+    /// is an input from outside: it is recorded, and a replay removes what was removed.
+    fn forked_at(&self, known: &mut Known) -> Result<BTreeSet<SequenceNumber>> {
+        if !self.session.replays() {
+            self.learn_forks(known)?;
+        }
+        let forks = &known.forks;
+        if sabotage::is(Breakage::ForksUnrecorded) {
+            return Ok(forks.values().flatten().copied().collect());
+        }
+        Ok(self.session.observe(FORKS, || forks.values().flatten().copied().collect())?)
     }
 
     /// Learns where sessions of the store were forked from this one. Each session's log is looked at once.
@@ -351,7 +376,9 @@ impl CheckpointManager {
             Some(id) => known.history.get(id)?,
             None => self.latest_of(&known.history).ok_or(Error::NoCheckpoint)?,
         };
-        known.history.verify_in(&self.session, found.id)?;
+        if !sabotage::is(Breakage::CheckpointTrusted) {
+            known.history.verify_in(&self.session, found.id)?;
+        }
         Ok(found.clone())
     }
 }

@@ -33,7 +33,7 @@ pub enum RemovalReason {
     Count,
     /// The checkpoint was older than checkpoints are kept.
     Age,
-    /// The log had grown by more bytes since than checkpoints are kept for.
+    /// The records since held more bytes than checkpoints are kept for.
     Bytes,
 }
 
@@ -49,6 +49,10 @@ impl fmt::Display for RemovalReason {
 
 impl Event for CheckpointCreated {
     const NAME: &'static str = "checkpoint_created";
+
+    /// Captures of resources are no part of a replay, which shows recorded ones.
+    const NOT_COMPARED: &'static [&'static str] =
+        &["$.event.checkpoint.resources", "$.added[*].created.resources"];
 }
 
 impl Event for CheckpointsRemoved {

@@ -122,6 +122,18 @@ impl CheckpointHistory {
 
     pub(super) fn verify_in(&self, records: &impl Records, id: CheckpointId) -> Result<()> {
         let through = self.created.partition_point(|one| one.id <= id);
-        hash::check(records, self.created.get(..through).unwrap_or_default())
+        let found = hash::mismatches(records, self.created.get(..through).unwrap_or_default())?;
+        found.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Checks the hashes of all checkpoints that were created at `position` or before, and returns the
+    /// [`Error::CheckpointMismatch`] of each whose hash does not fit.
+    ///
+    /// # Errors
+    ///
+    /// The errors of reading a log.
+    pub fn mismatches(&self, log: &LogReader, position: SequenceNumber) -> Result<Vec<Error>> {
+        let through = self.created.partition_point(|one| one.position <= position);
+        hash::mismatches(log, self.created.get(..through).unwrap_or_default())
     }
 }

@@ -41,7 +41,7 @@
 //! | between | leaves |
 //! |---|---|
 //! | the snapshot and [`CheckpointCreated`] | a snapshot that is no checkpoint |
-//! | [`CheckpointCreated`] and [`CheckpointsRemoved`] | the new checkpoint and all earlier ones; the next one that is created removes them |
+//! | [`CheckpointCreated`] and [`CheckpointsRemoved`], with an observation of the forks before it | the new checkpoint and all earlier ones; the next one that is created removes them |
 //! | the steps of a restore | see [`restore_from_checkpoint`](CheckpointManager::restore_from_checkpoint) |
 //!
 //! # Invariants
@@ -49,6 +49,8 @@
 //! 1. Checkpoints are numbered without gaps.
 //! 2. The checkpoint that was created last is never removed.
 //! 3. Counts are what counting the whole session at the position gives.
+//! 4. What is created and removed follows from the records, those of what was observed included, so that a
+//!    [replay](foldlog::replay) of the host creates and removes the same.
 
 mod checkpoint;
 mod counts;

@@ -21,7 +21,7 @@ pub struct CheckpointPolicy {
     /// Once so many records since the last one hold an update: an event of tasks, something said or answered, the end of a
     /// tool's run.
     pub every_updates: Option<u64>,
-    /// Once the log has grown by so many bytes since the last one.
+    /// Once the records since the last one hold so many bytes.
     pub every_bytes: Option<u64>,
     /// Before a task is started.
     pub before_tasks: bool,
@@ -40,7 +40,7 @@ pub struct RetentionPolicy {
     pub count: Option<u64>,
     /// How much older than the latest one they may be.
     pub age: Option<Duration>,
-    /// How many bytes the log may have grown by between one of them and the latest.
+    /// How many bytes the records may hold between one of them and the latest.
     pub bytes: Option<u64>,
 }
 
@@ -100,8 +100,8 @@ pub(super) struct SinceLast {
     pub(super) time: DateTime<Utc>,
     /// Time of the last checkpoint, or of the first record.
     pub(super) begin: Option<DateTime<Utc>>,
-    /// Bytes of the log at the last checkpoint.
-    pub(super) begin_bytes: u64,
+    /// Length of what the records hold since then, in bytes.
+    pub(super) bytes: u64,
     /// Records that hold updates.
     pub(super) updates: u64,
 }
@@ -111,6 +111,7 @@ impl SinceLast {
     pub(super) fn take(&mut self, record: &Recorded<'_>) -> foldlog::Result<()> {
         (self.through, self.time) = (Some(record.sequence), record.time);
         self.begin.get_or_insert(record.time);
+        self.bytes = self.bytes.saturating_add(record.len());
         match &record.content {
             RecordedContent::Event(event) => {
                 if let Some(CheckpointCreated { checkpoint }) = event.read()? {
@@ -133,13 +134,13 @@ impl SinceLast {
             through: Some(checkpoint.position),
             time: checkpoint.created_at,
             begin: Some(checkpoint.created_at),
-            begin_bytes: checkpoint.manifest.storage_size_bytes,
+            bytes: 0,
             updates: 0,
         }
     }
 
     /// Returns why a checkpoint is due; `None` if none is.
-    pub(super) fn due(&self, policy: &CheckpointPolicy, log_bytes: u64) -> Option<Occasion> {
+    pub(super) fn due(&self, policy: &CheckpointPolicy) -> Option<Occasion> {
         let passed = |every: Duration| {
             let every = TimeDelta::from_std(every).unwrap_or(TimeDelta::MAX);
             self.begin.is_some_and(|begin| self.time.signed_duration_since(begin) >= every)
@@ -148,10 +149,7 @@ impl SinceLast {
             Some(Occasion::PeriodicByTime)
         } else if policy.every_updates.is_some_and(|every| self.updates >= every.max(1)) {
             Some(Occasion::PeriodicByUpdates)
-        } else if policy
-            .every_bytes
-            .is_some_and(|every| log_bytes.saturating_sub(self.begin_bytes) >= every.max(1))
-        {
+        } else if policy.every_bytes.is_some_and(|every| self.bytes >= every.max(1)) {
             Some(Occasion::PeriodicByBytes)
         } else {
             None

@@ -11,6 +11,7 @@ use super::folder::{Entry, Folder};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED};
 use super::manifest::{MANIFEST_BYTES_MAX, ManifestFile, TreeManifest, hex_of};
 use crate::persistence::{Damage, DamagedFile, Error, Result, StateCompression};
+use crate::sabotage::{self, Breakage};
 
 /// Says how long files may be. Nothing longer is read, whatever a manifest says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -365,7 +366,7 @@ fn compare(bytes: &[u8], (len, digest): (u64, &str)) -> Result<(), Damage> {
         return Err(Damage::Length { expected: len, found: bytes.len() as u64 });
     }
     let found = hex_of(bytes);
-    match found == digest {
+    match found == digest || sabotage::is(Breakage::TreeFileTrusted) {
         true => Ok(()),
         false => Err(Damage::Differs { expected: digest.to_owned(), found }),
     }

@@ -12,6 +12,7 @@ use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
 use super::manifest::{ManifestFile, TreeManifest, hex_of};
 use super::tree::{Folders, FoundManifest, Tree, TreeLimits, is_staged, staged, stored_as};
 use crate::persistence::{DamagedFile, Error, Result, StateCompression};
+use crate::sabotage::{self, Breakage};
 
 /// Greatest number of files that are synced one by one: for more, one sync of the file system takes less time.
 const SYNCED_ALONE_MAX: usize = 32;
@@ -222,7 +223,12 @@ impl<'a> Writer<'a> {
         if self.staged.is_empty() && leaving.is_empty() && self.before.as_ref() == Some(&self.after) {
             return Ok(self.with_known());
         }
-        self.sync_staged()?;
+        if !sabotage::is(Breakage::PlacesBeforeSync) {
+            self.sync_staged()?;
+        }
+        if sabotage::is(Breakage::PlacesBeforeManifest) {
+            rename_staged(&self.folders, &std::mem::take(&mut self.staged))?;
+        }
         let meta = self.folders.make(META)?;
         let written = meta.write(&format!("{MANIFEST}{STAGED}"), &self.after.encode()?)?;
         sync(&written, &meta.path().join(MANIFEST))?;
@@ -291,10 +297,7 @@ fn sync_folders<'a>(folders: &Folders, paths: impl Iterator<Item = &'a str>) -> 
 
 /// Gives new files their own names, removes those that leave, and makes the next manifest the tree's.
 fn take_places(folders: &Folders, arriving: &[String], leaving: &[String]) -> Result<()> {
-    for path in arriving {
-        let (folder, name) = layout::split(path);
-        folders.make(folder)?.rename(&format!("{name}{STAGED}"), name)?;
-    }
+    rename_staged(folders, arriving)?;
     for path in leaving {
         let (folder, name) = layout::split(path);
         folders.make(folder)?.remove(name)?;
@@ -304,6 +307,15 @@ fn take_places(folders: &Folders, arriving: &[String], leaving: &[String]) -> Re
     meta.rename(NEXT, MANIFEST)?;
     meta.sync()?;
     remove_empty_folders(folders, leaving)
+}
+
+/// Gives new files their own names.
+fn rename_staged(folders: &Folders, arriving: &[String]) -> Result<()> {
+    for path in arriving {
+        let (folder, name) = layout::split(path);
+        folders.make(folder)?.rename(&format!("{name}{STAGED}"), name)?;
+    }
+    Ok(())
 }
 
 /// Removes folders of checkpoints that hold nothing any more.

@@ -18,7 +18,7 @@
 //! | [`TaskCreated`] | adds a task, which is pending | its id is taken; its parent or a task that it depends on is missing, or itself; it depends on one task twice; its parent has ended |
 //! | [`TaskStatusChanged`] | the status of a task | there is no such task, its status is another one than `old_status`, the table below has no such transition, or it would start before a task that it requires has ended well |
 //! | [`TaskModified`] | title, description, priority, parent or fields of a task | there is no such task, its new parent is missing or stands below it |
-//! | [`DependencyAdded`] | what a task depends on | a task is missing, depends on the other one already, or the dependency would close a cycle |
+//! | [`DependencyAdded`] | what a task depends on | a task is missing, depends on the other one already, or is in progress and would require one that has not ended well; or the dependency would close a cycle |
 //! | [`DependencyRemoved`] | what a task depends on | there is no such task, or it has no such dependency |
 //! | [`TaskRenumbered`] | the place of a task in the order of creation; for repairs | there is no such task, its number is another one than `old_number`, or the new one is not below the number of tasks |
 //!
@@ -39,7 +39,9 @@
 //! 1. Parents, and the tasks that a task depends on, exist.
 //! 2. Parents make no cycle, and neither do dependencies.
 //! 3. Tasks are numbered without gaps in the order of their creation.
-//! 4. The same events make the same bytes.
+//! 4. A task that is in progress requires only tasks that have ended well: one that turns out to need more goes back to pending or
+//!    blocked first.
+//! 5. The same events make the same bytes.
 
 mod id;
 mod schedule;

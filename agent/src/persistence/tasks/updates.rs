@@ -7,6 +7,7 @@ use foldlog::{Event, Policy, ReducerContext, SessionTypesBuilder, Slice, SliceOp
 use serde::{Deserialize, Serialize};
 
 use super::{Dependency, DependencyType, Task, TaskId, TaskStatus};
+use crate::sabotage::{self, Breakage};
 
 /// Marks the STATE slice of all tasks, `tasks`, keyed by their ids.
 #[derive(Debug)]
@@ -395,7 +396,7 @@ impl TaskStatusChanged {
 fn changed_task<'a>(tasks: &Known<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
     let task = tasks.task(&event.task_id)?;
     let (id, is, next) = (&task.id, task.status, event.new_status);
-    if is != event.old_status {
+    if is != event.old_status && !sabotage::is(Breakage::OldStatusIgnored) {
         return Err(format!("task `{id}` is {is}, not {}", event.old_status));
     }
     if !is.may_become(next) {
@@ -444,7 +445,14 @@ fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &Reduce
     if task.dependencies.iter().any(|dependency| dependency.on == *to) {
         return Err(format!("task `{from}` depends on `{to}` already"));
     }
-    tasks.task(to)?;
+    let required = tasks.task(to)?;
+    let is_required = event.dep_type == DependencyType::Requires && !required.status.satisfies();
+    if is_required && task.status == TaskStatus::InProgress {
+        return Err(format!(
+            "task `{from}` is {}, and `{to}`, which it would require, is {}",
+            task.status, required.status
+        ));
+    }
     if let Some(way) = tasks.way(to, from)? {
         let way: Vec<&str> = std::iter::once(from).chain(&way).map(TaskId::as_str).collect();
         return Err(format!("the dependency would close a cycle: {}", way.join(" -> ")));

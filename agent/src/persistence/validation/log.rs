@@ -1,16 +1,36 @@
-//! Rules that need the log: seals, and the digests of updates.
+//! Rules that need the log: seals, the digests of updates, and the hashes of checkpoints.
 
 use std::collections::BTreeMap;
 
 use foldlog::audit::LogReader;
 use foldlog::{Result, SequenceNumber};
 
-use super::validator::{SEALS, UPDATE_CHECKSUMS};
+use super::validator::{CHECKPOINT_HASHES, SEALS, UPDATE_CHECKSUMS};
 use super::{StateValidator, ValidationError, ValidationIssue, ValidationResult, ValidationRule};
-use crate::persistence::{SessionState, StateUpdate, WorkspaceStores};
+use crate::persistence::{CheckpointHistory, Error, SessionState, StateUpdate, WorkspaceStores};
 
 fn issue(rule: ValidationRule, error: ValidationError) -> ValidationIssue {
     ValidationIssue { rule, error, suggested_repair: None }
+}
+
+/// Checks the hashes of the checkpoints that a log has at a position, those that were removed included.
+fn validate_checkpoints(log: &LogReader, position: SequenceNumber) -> Result<Vec<ValidationIssue>> {
+    let read = CheckpointHistory::read(log).and_then(|history| history.mismatches(log, position));
+    let mismatches = match read {
+        Ok(mismatches) => mismatches,
+        Err(Error::Engine(error)) => return Err(error),
+        Err(error) => vec![error],
+    };
+    let issues = mismatches.into_iter().map(|error| {
+        let (what, facts) = match error {
+            Error::CheckpointMismatch { id, position, expected, found } => {
+                (format!("{id} of record {position}"), format!("{expected}, and its records {found}"))
+            }
+            other => ("a checkpoint".to_owned(), other.to_string()),
+        };
+        issue(CHECKPOINT_HASHES, ValidationError::DigestWrong { what, facts })
+    });
+    Ok(issues.collect())
 }
 
 impl StateValidator {
@@ -38,6 +58,7 @@ impl StateValidator {
         }
         let updates = StateUpdate::list(log, position, stores)?;
         of_log.extend(self.validate_updates(log, &updates)?);
+        of_log.extend(validate_checkpoints(log, position)?);
         Ok(self.result(&state, self.issues(&state), of_log))
     }
 

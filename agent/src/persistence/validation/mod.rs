@@ -37,6 +37,7 @@
 //! | `requires-validation` | configuration | business | warning | it is said to be validated, once nothing worse than a warning is left |
 //! | `seals` | session | checksum | critical | - |
 //! | `update-checksums` | session | checksum | critical | - |
+//! | `checkpoint-hashes` | session | checksum | critical | - |
 //!
 //! *Derive* stands for making what follows from the tasks, or from the tokens, once more. A session always does; only an
 //! exported state can differ.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use chrono::{DateTime, Utc};
+use foldlog::Event;
 use foldlog::conversation::TokenUsage;
 use serde::Serialize;
 
@@ -64,6 +65,20 @@ pub enum RepairStep {
 }
 
 impl RepairStep {
+    /// Returns the name of the event that the step dispatches; `None` if it dispatches none.
+    pub fn event_name(&self) -> Option<&'static str> {
+        match self {
+            RepairStep::TaskCreated(_) => Some(TaskCreated::NAME),
+            RepairStep::TaskStatusChanged(_) => Some(TaskStatusChanged::NAME),
+            RepairStep::TaskModified(_) => Some(TaskModified::NAME),
+            RepairStep::DependencyAdded(_) => Some(DependencyAdded::NAME),
+            RepairStep::DependencyRemoved(_) => Some(DependencyRemoved::NAME),
+            RepairStep::TaskRenumbered(_) => Some(TaskRenumbered::NAME),
+            RepairStep::SessionConfigured(_) => Some(SessionConfigured::NAME),
+            RepairStep::Derive { .. } => None,
+        }
+    }
+
     /// Says what is lost by the step; `None` if nothing is.
     pub fn loses(&self) -> Option<String> {
         match self {

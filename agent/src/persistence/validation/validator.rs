@@ -141,6 +141,9 @@ const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity,
     ("requires-validation", Configuration, BusinessLogic, Warning, parts::requires_validation),
 ];
 
+/// The rules that need the log, in their order.
+const OF_LOGS: [ValidationRule; 3] = [SEALS, UPDATE_CHECKSUMS, CHECKPOINT_HASHES];
+
 /// Rule of seals.
 pub(super) const SEALS: ValidationRule = ValidationRule {
     name: Cow::Borrowed("seals"),
@@ -152,6 +155,14 @@ pub(super) const SEALS: ValidationRule = ValidationRule {
 /// Rule of the digests and numbers of updates.
 pub(super) const UPDATE_CHECKSUMS: ValidationRule = ValidationRule {
     name: Cow::Borrowed("update-checksums"),
+    component: Session,
+    rule_type: ChecksumValidation,
+    severity: Critical,
+};
+
+/// Rule of the hashes of checkpoints.
+pub(super) const CHECKPOINT_HASHES: ValidationRule = ValidationRule {
+    name: Cow::Borrowed("checkpoint-hashes"),
     component: Session,
     rule_type: ChecksumValidation,
     severity: Critical,
@@ -206,9 +217,7 @@ impl StateValidator {
             let rule = ValidationRule { name: Cow::Borrowed(name), component, rule_type, severity };
             (rule, Check::BuiltIn(check))
         });
-        StateValidator {
-            rules: of_states.chain([(SEALS, Check::OfLog), (UPDATE_CHECKSUMS, Check::OfLog)]).collect(),
-        }
+        StateValidator { rules: of_states.chain(OF_LOGS.map(|rule| (rule, Check::OfLog))).collect() }
     }
 
     /// Adds a rule of the host, which says of a state what is broken.

@@ -1,0 +1,102 @@
+//! Parts of tests that run in a process of their own, and are killed there, one after the other, at each system call by which they
+//! change something.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use foldlog_tests::child;
+
+/// The system calls that change a file system, or say that it is to be durable. Of those that open a file some make it: what is
+/// there before and after that is what the calls around it are killed at.
+const CALLS: [&str; 24] = [
+    "write",
+    "pwrite64",
+    "writev",
+    "rename",
+    "renameat",
+    "renameat2",
+    "link",
+    "linkat",
+    "unlink",
+    "unlinkat",
+    "rmdir",
+    "mkdir",
+    "mkdirat",
+    "symlinkat",
+    "fchmod",
+    "fchmodat",
+    "fsetxattr",
+    "ftruncate",
+    "fallocate",
+    "msync",
+    "fsync",
+    "fdatasync",
+    "syncfs",
+    "utimensat",
+];
+
+/// A system call of a part: its name, the how many-th of this name it is in its thread, and what the tracer printed of it.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) name: String,
+    pub(super) nth: usize,
+    pub(super) text: String,
+}
+
+/// How a part ended that was to be killed at a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Killed {
+    /// Whether it was killed: a part that has threads may get by without the call.
+    pub(super) was_killed: bool,
+    /// Whether it had said before that what it was to do is done.
+    pub(super) was_done: bool,
+}
+
+/// By which step a matrix goes: `FOLDLOG_MATRIX=all` has everything tried, where by default every so-manieth is.
+pub(super) fn step(by_default: usize) -> usize {
+    if std::env::var("FOLDLOG_MATRIX").is_ok_and(|which| which == "all") { 1 } else { by_default }
+}
+
+/// Says, in a part, that what it was to do is done, and nobody may lose it.
+pub(super) fn tell_done() {
+    child::tell("done", "now");
+}
+
+fn start(tracing: &[&str], part: &str, argument: &str) -> child::Started {
+    // Not by a filter in the kernel: what a filter stops at is sent no signal.
+    let tracer = ["strace", "-f", "-qq"].iter().chain(tracing);
+    let tracer: Vec<String> = tracer.map(|word| (*word).to_owned()).collect();
+    child::start_under(&tracer, part, argument)
+}
+
+/// Runs a part to its end, and lists the calls by which it changes something beneath a folder, in order.
+pub(super) fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
+    let told = tempfile::NamedTempFile::new().unwrap();
+    let trace = format!("trace={}", CALLS.map(|call| format!("?{call}")).join(","));
+    let mut started = start(&["-y", "-o", told.path().to_str().unwrap(), "-e", &trace], part, argument);
+    assert!(started.passed(), "{part}");
+    let beneath = beneath.to_str().unwrap();
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let traced = std::fs::read_to_string(told.path()).unwrap();
+    let calls = traced.lines().filter_map(|line| {
+        let (thread, rest) = line.split_once(' ')?;
+        let (name, text) = rest.trim_start().split_once('(')?;
+        // What another thread interrupted is told of a second time, by another beginning.
+        CALLS.contains(&name).then_some(())?;
+        // As the tracer counts them.
+        let count = counts.entry((thread.to_owned(), name.to_owned())).or_default();
+        *count += 1;
+        // What the harness itself writes is none of the part's.
+        text.contains(beneath).then(|| Call { name: name.to_owned(), nth: *count, text: text.to_owned() })
+    });
+    calls.collect()
+}
+
+/// Runs a part that is killed where it comes to a call.
+pub(super) fn kill_at(call: &Call, part: &str, argument: &str) -> Killed {
+    let (trace, inject) =
+        (format!("trace={}", call.name), format!("inject={}:signal=KILL:when={}", call.name, call.nth));
+    let mut started = start(&["-o", "/dev/null", "-e", &trace, "-e", &inject], part, argument);
+    let was_done = started.hear("done").is_some();
+    Killed { was_killed: !started.passed(), was_done }
+}

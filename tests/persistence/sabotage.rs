@@ -1,0 +1,13 @@
+//! The tests of long-running work notice what is broken on purpose: see `foldlog_tests::sabotage`.
+
+use foldlog_tests::sabotage::{Runner, assert_caught, assert_passing};
+
+#[test]
+fn the_tests_that_catch_breakages_pass_where_nothing_is_broken() {
+    assert_passing(Runner::Persistence);
+}
+
+#[test]
+fn each_breakage_is_caught_by_the_tests_that_its_row_names() {
+    assert_caught(Runner::Persistence);
+}
