@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
-use foldlog::storage::MemoryStorage;
-use foldlog::{SessionOptions, SessionTypes, Store, StoreOptions};
+use foldlog::{SessionOptions, SessionTypes, Store};
 use foldlog_agent::persistence::{
-    CrashRecoveryManager, Error, ImportedSession, RecoveryOutlook, RecoveryStrategy, StateComponent,
-    TreeLimits, declare, import_session, import_tree, unfinished_imports,
+    CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
+    StateComponent, TreeLimits, declare, import_session, import_tree, unfinished_imports,
 };
 use serde::Serialize;
 
@@ -148,10 +146,25 @@ struct PartialDocument {
 
 /// Tells what the sound files of a tree would yield, and makes a session of them if somebody is named.
 fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Output<'_>) -> Result<u8> {
-    // The tree is read in memory; no store is made to tell what it would yield.
-    let storage = Arc::new(MemoryStorage::new());
-    let nowhere = Store::open_with("/nowhere", StoreOptions { storage, ..StoreOptions::default() })?;
-    let manager = CrashRecoveryManager::of_tree(nowhere, dir);
+    // Read first, so that no store is made for a tree that cannot be.
+    PartialTree::read(dir, TreeLimits::default())?;
+    if partial.by.is_some() {
+        return from_sound_files(dir, Store::open(store)?, partial.by, output);
+    }
+    let nowhere = std::env::temp_dir().join(format!("foldlog-tree-{}", std::process::id()));
+    let told = from_sound_files(dir, Store::open(&nowhere)?, None, output);
+    // What cannot be removed is an empty store in a folder that the system clears.
+    let _ = std::fs::remove_dir_all(&nowhere);
+    told
+}
+
+fn from_sound_files(
+    dir: &Path,
+    store: Store,
+    by: Option<(&str, &str)>,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    let manager = CrashRecoveryManager::of_tree(store.clone(), dir);
     let strategy = RecoveryStrategy::PartialRecovery;
     let outlook = manager.plan(strategy)?;
     if !output.json() {
@@ -160,10 +173,7 @@ fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Outp
     if let Some(reason) = outlook.impossible {
         return Err(Error::Impossible { strategy, reason }.into());
     }
-    let recovered = match partial.by {
-        Some((by, reason)) => Some(manager.recover(strategy, &Store::open(store)?, by, reason)?),
-        None => None,
-    };
+    let recovered = by.map(|(by, reason)| manager.recover(strategy, &store, by, reason)).transpose()?;
     if output.json() {
         let session = recovered.map(|recovered| recovered.session.to_string());
         output.value(&PartialDocument { session, outlook })?;

@@ -185,6 +185,9 @@ fn the_sound_files_of_a_damaged_tree_become_a_session_once_somebody_is_named() {
     let file = Path::new(tree).join(".aca/sessions").join(&id).join("logs/execution/task_design.json");
     fs::write(file, "{}").unwrap();
 
+    // The tree is looked at beside the log.
+    let ran = foldlog(["recover", &dir, "--strategies", "--tree", tree]);
+    assert!(ran.code == 0 && ran.stdout.contains("task_design.json: "), "{ran:?}");
     let ran = foldlog(["import", "aca", tree, "--store", to]);
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stderr.contains("--partial"), "{ran:?}");

@@ -64,6 +64,13 @@ struct Later {
     operation: UpdateOperation,
 }
 
+/// What a restore did, as its report has it.
+struct WentBack {
+    rolled_back: RollbackReport,
+    applied: Vec<(SequenceNumber, SequenceNumber)>,
+    refused: Vec<RefusedUpdate>,
+}
+
 impl CheckpointManager {
     /// Restores the session to a checkpoint.
     ///
@@ -113,7 +120,7 @@ impl CheckpointManager {
         };
         self.session.dispatch(action(RecoveryAction::RESTORE, Vec::new()))?;
         match self.go_back(&checkpoint, resources.as_ref(), later) {
-            Ok((rolled_back, applied, refused)) => {
+            Ok(WentBack { rolled_back, applied, refused }) => {
                 let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason));
                 self.session.dispatch(action(RecoveryAction::RESTORED, lost.collect()))?;
                 Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused })
@@ -133,7 +140,7 @@ impl CheckpointManager {
         checkpoint: &Checkpoint,
         resources: Option<&(foldlog::ExecutionState, CompositeSnapshot)>,
         later: Vec<Later>,
-    ) -> foldlog::Result<(RollbackReport, Vec<(SequenceNumber, SequenceNumber)>, Vec<RefusedUpdate>)> {
+    ) -> foldlog::Result<WentBack> {
         let rolled_back = match resources {
             Some((run, snapshot)) => run.restore(snapshot)?,
             None => self.session.rollback_to(checkpoint.position)?,
@@ -148,7 +155,7 @@ impl CheckpointManager {
                 Err(error) => return Err(error),
             }
         }
-        Ok((rolled_back, applied, refused))
+        Ok(WentBack { rolled_back, applied, refused })
     }
 
     fn resources_of(&self, checkpoint: &Checkpoint) -> Result<(foldlog::ExecutionState, CompositeSnapshot)> {

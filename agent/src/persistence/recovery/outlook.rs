@@ -3,12 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
-use foldlog::storage::MemoryStorage;
-use foldlog::{BackgroundSync, SequenceNumber, SessionOptions, Store, StoreOptions, escape};
+use foldlog::{SequenceNumber, SessionOptions, Store, escape};
 use serde::{Deserialize, Serialize};
 
 use super::from_tree::session_of;
@@ -215,13 +213,11 @@ impl CrashRecoveryManager {
         Ok(RecoveryOutlook { new_session: true, lost, ..RecoveryOutlook::of(strategy, &state, end) })
     }
 
-    /// Makes the session in memory, and reads what came of it.
+    /// Makes the session in a temporary folder, and reads what came of it.
     fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
         let tree = PartialTree::read(dir, TreeLimits::default())?;
-        let storage = Arc::new(MemoryStorage::new());
-        let background = BackgroundSync::Inline;
-        let store =
-            Store::open_with("/outlook", StoreOptions { storage, background, ..StoreOptions::default() })?;
+        let temporary = Temporary::new(tree.state.session_id);
+        let store = Store::open(&temporary.0)?;
         let action = RecoveryAction {
             action: String::new(),
             by: String::new(),
@@ -232,6 +228,7 @@ impl CrashRecoveryManager {
         let session = session_of(&tree, &store, &self.types()?, action)?;
         let log = store.read_log(session.id())?;
         let state = SessionState::at(&log, log.last_position(), &WorkspaceStores::none())?;
+        session.close()?;
         let outlook = RecoveryOutlook::of(strategy, &state, log.last_position());
         let (position, lost_updates) = (tree.position, tree.updates.1);
         let lost = tree.lost.iter().map(ToString::to_string).collect();

@@ -211,7 +211,7 @@ impl CrashRecoveryManager {
         let missing = || Error::NoTree { path: self.dir(), reason: "nobody named one".to_owned() };
         let tree = PartialTree::read(self.tree.as_deref().ok_or_else(missing)?, TreeLimits::default())?;
         let lost: Vec<String> = tree.lost.iter().map(ToString::to_string).collect();
-        let action = action(foldlog::escape::path(&tree.dir).to_string(), &lost);
+        let action = action(foldlog::escape::path(&tree.dir), &lost);
         session_of(&tree, to, &self.types()?, action)
     }
 
