@@ -59,7 +59,7 @@ fn a_conversation_that_is_killed_within_a_call_is_ended_by_the_next_process() {
 #[test]
 fn a_tree_of_tasks_whose_process_was_killed_is_worked_through_by_the_next() {
     let lines =
-        ["the first process ended by itself: false\n", "was interrupted: tag\n", "completed: 4 of 4\n"];
+        ["the first process ended by itself: false\n", "was interrupted: draft\n", "completed: 4 of 4\n"];
     prints(env!("CARGO_BIN_EXE_task_tree"), &lines);
 }
 

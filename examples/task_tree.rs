@@ -61,7 +61,7 @@ fn host(folder: &Path) -> Result<()> {
     let Some(id) = store.session_ids()?.into_iter().next() else {
         let session = store.create(&types)?;
         plan(&session)?;
-        return work(&session, "tag");
+        return work(&session, "draft");
     };
     let session = store.open_session(id, &types)?;
     work(&session, "")?;

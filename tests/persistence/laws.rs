@@ -193,14 +193,42 @@ impl Model {
         }
     }
 
+    /// Returns the parts of a task that have not ended.
+    fn open_parts(&self, task: u8) -> Vec<u8> {
+        let parts = self.tasks.iter().filter(|(_, entry)| entry.parent == Some(task));
+        parts.filter(|(_, entry)| ![3, 5, 6].contains(&entry.status)).map(|(part, _)| *part).collect()
+    }
+
+    /// Returns whether a task waits for another one, be it for something that does.
+    fn leads(&self, from: u8, to: u8) -> bool {
+        let (mut seen, mut next) = (Vec::new(), vec![from]);
+        while let Some(task) = next.pop() {
+            let Some(entry) = self.get(task).filter(|entry| entry.status == 0) else { continue };
+            let required = entry.after.iter().filter(|(_, requires)| *requires).map(|(on, _)| *on);
+            let waits = required.chain(self.open_parts(task));
+            for on in waits.filter(|on| self.get(*on).is_some_and(|entry| ![3, 5].contains(&entry.status))) {
+                if on == to {
+                    return true;
+                }
+                if !seen.contains(&on) {
+                    seen.push(on);
+                    next.push(on);
+                }
+            }
+        }
+        false
+    }
+
     /// Returns the tasks that may start, in their order.
     fn ready(&self) -> Vec<u8> {
         let is_done = |on: u8| self.get(on).is_some_and(|entry| [3, 5].contains(&entry.status));
-        let may_start = |entry: &Entry| {
-            entry.status == 0 && entry.after.iter().all(|(on, requires)| !requires || is_done(*on))
+        let may_start = |task: u8, entry: &Entry| {
+            entry.status == 0
+                && entry.after.iter().all(|(on, requires)| !requires || is_done(*on))
+                && self.open_parts(task).iter().all(|part| self.leads(*part, task))
         };
-        let could: Vec<u8> =
-            self.tasks.iter().filter(|(_, entry)| may_start(entry)).map(|(task, _)| *task).collect();
+        let could = self.tasks.iter().filter(|(task, entry)| may_start(*task, entry));
+        let could: Vec<u8> = could.map(|(task, _)| *task).collect();
         let later = |task: &u8| {
             let entry = self.get(*task).unwrap();
             entry.after.iter().any(|(on, requires)| !requires && could.contains(on))

@@ -164,6 +164,75 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     );
 }
 
+/// A parent was ready while its parts were pending, so that a host which takes what is ready did the whole before its parts.
+#[test]
+fn a_task_waits_for_its_parts_to_end_however_they_do() {
+    let (store, _) = store(false);
+    let session = store.create(&types()).unwrap();
+    create(&session, task("site")).unwrap();
+    create(&session, task("pages").within(id("site"))).unwrap();
+    create(&session, task("index").within(id("pages"))).unwrap();
+    create(&session, task("logo").within(id("site"))).unwrap();
+    create(&session, task("ship").requires(id("site"))).unwrap();
+    let waits = |name: &str, parts: &[&str]| BlockedTask {
+        task: id(name),
+        waits: Waits::ForParts(parts.iter().map(|part| id(part)).collect()),
+    };
+    let schedule = || TaskTreeState::of(&session).unwrap().scheduling_state;
+    let ship = BlockedTask { task: id("ship"), waits: Waits::ForTasks(vec![id("site")]) };
+    assert_eq!(names(&schedule().ready), ["index", "logo"]);
+    assert_eq!(
+        schedule().blocked,
+        [waits("site", &["pages", "logo"]), waits("pages", &["index"]), ship.clone()]
+    );
+    bring(&session, "logo", Failed);
+    bring(&session, "index", Completed);
+    assert_eq!(names(&schedule().ready), ["pages"]);
+    assert_eq!(schedule().blocked, [waits("site", &["pages", "logo"]), ship.clone()]);
+    bring(&session, "pages", Skipped);
+    assert_eq!(schedule().blocked, [waits("site", &["logo"]), ship.clone()], "it may be tried again");
+    change(&session, "logo", (Failed, Cancelled)).unwrap();
+    assert_eq!((names(&schedule().ready), schedule().blocked), (vec!["site"], vec![ship]));
+
+    // The schedule is advice: a host may start a task before its parts.
+    create(&session, task("film")).unwrap();
+    create(&session, task("cut").within(id("film"))).unwrap();
+    bring(&session, "film", InProgress);
+    assert_eq!(names(&schedule().ready), ["site", "cut"]);
+}
+
+/// Protects: parts that come after their task do not keep it from starting, or nothing would ever start.
+#[test]
+fn a_part_that_waits_for_its_task_is_not_waited_for() {
+    let (store, _) = store(false);
+    let session = store.create(&types()).unwrap();
+    create(&session, task("plan")).unwrap();
+    create(&session, task("write").within(id("plan"))).unwrap();
+    create(&session, task("review").within(id("plan")).requires(id("plan"))).unwrap();
+    create(&session, task("publish").within(id("plan")).requires(id("review"))).unwrap();
+    let schedule = || TaskTreeState::of(&session).unwrap().scheduling_state;
+    let blocked = |name: &str, waits: Waits| BlockedTask { task: id(name), waits };
+    assert_eq!(names(&schedule().ready), ["write"]);
+    assert_eq!(
+        schedule().blocked,
+        [
+            blocked("plan", Waits::ForParts(vec![id("write")])),
+            blocked("review", Waits::ForTasks(vec![id("plan")])),
+            blocked("publish", Waits::ForTasks(vec![id("review")])),
+        ]
+    );
+    for name in ["write", "plan", "review", "publish"] {
+        assert_eq!(names(&schedule().ready), [name]);
+        bring(&session, name, Completed);
+    }
+    // Each waits for the other one's part.
+    create(&session, task("one")).unwrap();
+    create(&session, task("other")).unwrap();
+    create(&session, task("of-one").within(id("one")).requires(id("other"))).unwrap();
+    create(&session, task("of-other").within(id("other")).requires(id("one"))).unwrap();
+    assert_eq!(names(&schedule().ready), ["one", "other"]);
+}
+
 #[test]
 fn a_task_is_modified_field_by_field() {
     let (store, _) = store(false);

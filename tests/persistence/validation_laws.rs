@@ -258,16 +258,43 @@ fn reach(tasks: &[(&TaskId, &Task)]) -> Vec<Vec<bool>> {
     reach
 }
 
+/// Names the parts of each task that have not ended and do not lead back to it along what pending tasks wait for.
+fn parts_to_wait_for(in_order: &[&Task], open: &dyn Fn(&Task) -> Vec<TaskId>) -> Vec<Vec<TaskId>> {
+    let count = in_order.len();
+    let is_part = |part: usize, of: usize| {
+        in_order[part].parent.as_ref() == Some(&in_order[of].id)
+            && !matches!(in_order[part].status, Completed | Skipped | Cancelled)
+    };
+    let mut leads: Vec<Vec<bool>> = vec![vec![false; count]; count];
+    for from in (0..count).filter(|from| in_order[*from].status == Pending) {
+        let open = open(in_order[from]);
+        (0..count).for_each(|to| leads[from][to] = is_part(to, from) || open.contains(&in_order[to].id));
+    }
+    for through in 0..count {
+        for from in 0..count {
+            for to in 0..count {
+                leads[from][to] |= leads[from][through] && leads[through][to];
+            }
+        }
+    }
+    let id = |part: usize| in_order[part].id.clone();
+    let parts_of =
+        |of: usize| (0..count).filter(|part| is_part(*part, of) && !leads[*part][of]).map(id).collect();
+    (0..count).map(parts_of).collect()
+}
+
 fn is_scheduled(tree: &TaskTreeState, in_order: &[&Task]) -> bool {
     let status = |on: &TaskId| in_order.iter().find(|task| task.id == *on).map(|task| task.status);
     let open = |task: &Task| -> Vec<TaskId> {
         let required = task.dependencies.iter().filter(|one| one.kind == Requires).map(|one| &one.on);
         required.filter(|on| !matches!(status(on), Some(Completed | Skipped))).cloned().collect()
     };
+    let parts = parts_to_wait_for(in_order, &open);
     let could: Vec<&TaskId> = in_order
         .iter()
-        .filter(|task| task.status == Pending && open(task).is_empty())
-        .map(|task| &task.id)
+        .enumerate()
+        .filter(|(at, task)| task.status == Pending && open(task).is_empty() && parts[*at].is_empty())
+        .map(|(_, task)| &task.id)
         .collect();
     let prefers =
         |task: &Task| task.dependencies.iter().any(|one| one.kind == Prefers && could.contains(&&one.on));
@@ -277,7 +304,7 @@ fn is_scheduled(tree: &TaskTreeState, in_order: &[&Task]) -> bool {
     in_progress.sort_by_key(|task| task.status_at);
     let failed: Vec<&&Task> = in_order.iter().filter(|task| task.status == Failed).collect();
     let mut blocked = Vec::new();
-    for task in in_order {
+    for (task, parts) in in_order.iter().zip(parts) {
         let open = open(task);
         let cancelled: Vec<TaskId> =
             open.iter().filter(|on| status(on) == Some(Cancelled)).cloned().collect();
@@ -285,6 +312,7 @@ fn is_scheduled(tree: &TaskTreeState, in_order: &[&Task]) -> bool {
             Blocked => Waits::ForReason(task.reason.clone()),
             Pending if !cancelled.is_empty() => Waits::ForCancelled(cancelled),
             Pending if !open.is_empty() => Waits::ForTasks(open),
+            Pending if !parts.is_empty() => Waits::ForParts(parts),
             _ => continue,
         };
         blocked.push(BlockedTask { task: task.id.clone(), waits });

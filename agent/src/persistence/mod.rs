@@ -24,6 +24,7 @@ pub mod files;
 pub mod recovery;
 pub mod state;
 pub mod tasks;
+mod time;
 mod updates;
 pub mod validation;
 

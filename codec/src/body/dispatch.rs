@@ -232,9 +232,22 @@ fn read_removed(reader: &mut Reader<'_>) -> Result<Removed, Error> {
 impl<'a> Dispatch<'a> {
     /// Encodes the body of a dispatch as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = Writer::with_capacity(self.size_hint());
         self.write(&mut writer);
         writer.finish()
+    }
+
+    /// Estimates the length of the body in bytes, so that its buffer need not grow.
+    fn size_hint(&self) -> usize {
+        /// More than most bodies take beside payloads: keys, ids, and one removed item for each effect.
+        const REST_BYTES: usize = 48;
+        let data = if let Action::Event { data, .. } = &self.action { data.bytes().len() } else { 0 };
+        let added = |effect: &Effect<'_>| match &effect.added {
+            Added::Event => 0,
+            Added::Items { items, .. } => items.iter().map(|item| item.bytes().len()).sum(),
+        };
+        let effects = self.effects.iter().flatten();
+        REST_BYTES + data + effects.map(|effect| REST_BYTES + added(effect)).sum::<usize>()
     }
 
     /// Appends the encoded body of a dispatch to a writer.

@@ -414,7 +414,9 @@ impl Projection {
         let rows = slice.items.held();
         if let Removed::Items(ids) = &effect.removed {
             let mut seen = std::collections::BTreeSet::new();
-            if let Some(id) = ids.iter().find(|id| !rows.contains(**id) || !seen.insert(**id)) {
+            // Nearly always there is one alone.
+            let mut is_new = |id: ItemId| ids.len() == 1 || seen.insert(id);
+            if let Some(id) = ids.iter().find(|id| !rows.contains(**id) || !is_new(**id)) {
                 let (at, ordinal) = (id.sequence, id.ordinal);
                 return Err(bad(format!("`{}` has no item {at}.{ordinal} to remove", name())));
             }
@@ -455,14 +457,23 @@ impl Projection {
                 change.added.into_iter().for_each(|row| slice.items.push(row));
                 continue;
             };
-            match change.removed {
+            let SliceChange { removed, mut added, before, .. } = change;
+            // As an upsert does.
+            if let (Removed::Items(ids), None, 1) = (&removed, before, added.len())
+                && let [id] = ids.as_slice()
+                && let Some(row) = added.pop()
+            {
+                rows.exchange(*id, row);
+                continue;
+            }
+            match removed {
                 Removed::None => {}
                 Removed::All => rows.clear(),
                 Removed::Items(ids) => ids.into_iter().for_each(|id| rows.remove(id)),
             }
-            match change.before {
-                Some(anchor) => rows.insert_before(anchor, change.added),
-                None => change.added.into_iter().for_each(|row| rows.push(row)),
+            match before {
+                Some(anchor) => rows.insert_before(anchor, added),
+                None => added.into_iter().for_each(|row| rows.push(row)),
             }
         }
     }

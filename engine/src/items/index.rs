@@ -1,6 +1,7 @@
 //! Key indexes: which items of a slice have which key, for `upsert_by` and `keyed_by`.
 
 use std::any::Any;
+use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,12 +19,15 @@ use super::tree::Tree;
 pub(crate) trait KeyIndex: Send + Sync {
     /// Returns the names of the items with the key of `value`, in ascending order.
     fn find(&self, value: &Value) -> Option<Vec<ItemId>>;
-    /// Returns the names of the items with a key, in ascending order. `None` if the keys are of another type.
-    fn find_key(&self, key: &dyn Any) -> Option<Vec<ItemId>>;
+    /// Returns the last of the items with a key, `Some(None)` if there is none. `None` if the keys are of another type.
+    fn find_key(&self, key: &dyn Any) -> Option<Option<ItemId>>;
     /// Adds an item. Returns `false` if it has no key.
     fn insert(&mut self, row: RowRef<'_>) -> bool;
     /// Removes an item. Returns `false` if it has no key.
     fn remove(&mut self, row: RowRef<'_>) -> bool;
+    /// Removes an item and adds another one, which is faster at once if they have the same key. Returns `false` if one of them
+    /// has no key.
+    fn exchange(&mut self, old: RowRef<'_>, new: RowRef<'_>) -> bool;
     /// Makes an index of no items with the same key function.
     fn emptied(&self) -> Box<dyn KeyIndex>;
     /// Clones the index.
@@ -64,6 +68,12 @@ impl<K> Held<K> {
             Held::Plain(key) => key,
             Held::Counted(key) => key,
         }
+    }
+}
+
+impl<K> Borrow<K> for Held<K> {
+    fn borrow(&self) -> &K {
+        self.key()
     }
 }
 
@@ -134,10 +144,8 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
         catch_unwind(AssertUnwindSafe(|| (self.key_of)(value))).ok()
     }
 
-    fn ids_of(&self, key: K) -> Vec<ItemId> {
-        // A key that is only looked up needs no counting.
-        let ids = self.ids.get(&Held::Plain(key));
-        ids.map(|ids| ids.as_slice().to_vec()).unwrap_or_default()
+    fn ids_of(&self, key: &K) -> &[ItemId] {
+        self.ids.get(key).map(Ids::as_slice).unwrap_or_default()
     }
 
     fn key_of_row(&self, row: RowRef<'_>) -> Option<K> {
@@ -147,11 +155,11 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
 
 impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K> {
     fn find(&self, value: &Value) -> Option<Vec<ItemId>> {
-        Some(self.ids_of(self.key(value)?))
+        Some(self.ids_of(&self.key(value)?).to_vec())
     }
 
-    fn find_key(&self, key: &dyn Any) -> Option<Vec<ItemId>> {
-        Some(self.ids_of(key.downcast_ref::<K>()?.clone()))
+    fn find_key(&self, key: &dyn Any) -> Option<Option<ItemId>> {
+        Some(self.ids_of(key.downcast_ref::<K>()?).last().copied())
     }
 
     fn insert(&mut self, row: RowRef<'_>) -> bool {
@@ -169,6 +177,18 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
             self.ids.insert(held.counted(), ids);
         }
         true
+    }
+
+    fn exchange(&mut self, old: RowRef<'_>, new: RowRef<'_>) -> bool {
+        let (Some(before), Some(after)) = (self.key_of_row(old), self.key_of_row(new)) else { return false };
+        if before == after
+            && let Some(Ids::One(only)) = self.ids.get_mut(&after)
+            && *only == old.id
+        {
+            *only = new.id;
+            return true;
+        }
+        self.remove(old) && self.insert(new)
     }
 
     fn emptied(&self) -> Box<dyn KeyIndex> {
@@ -208,6 +228,10 @@ mod tests {
             if numbers.below(3) == 0 && !named.is_empty() {
                 rows.remove(named.swap_remove(0));
                 named.sort_unstable();
+            } else if let ([only], true) = (named.as_slice(), numbers.below(2) == 0) {
+                rows.exchange(*only, row(sequence, value));
+                *named = vec![ItemId { sequence: sequence.into(), ordinal: 0 }];
+                continue;
             } else if numbers.below(3) > 0 {
                 alike(&rows, value).into_iter().flatten().for_each(|id| rows.remove(id));
                 named.clear();

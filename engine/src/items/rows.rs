@@ -120,8 +120,9 @@ impl Rows {
         self.index.as_ref()?.find(value.as_ref())
     }
 
-    /// Returns the names of the items with a key. `None` if there is no index, or one of keys of another type.
-    pub(crate) fn with_key(&self, key: &dyn Any) -> Option<Vec<ItemId>> {
+    /// Returns the name of the last item with a key, `Some(None)` if there is none. `None` if there is no index, or one of keys
+    /// of another type.
+    pub(crate) fn with_key(&self, key: &dyn Any) -> Option<Option<ItemId>> {
         self.index.as_ref()?.find_key(key)
     }
 
@@ -224,6 +225,23 @@ impl Rows {
             self.tell_index(|index| index.remove(row.borrow()));
             self.len -= 1;
         }
+        if !self.displaced.is_empty() {
+            self.displaced.remove(&id);
+        }
+    }
+
+    /// Removes an item and appends another one, whose name must be higher than all before.
+    pub(crate) fn exchange(&mut self, id: ItemId, row: Row) {
+        let removed = self.loosen(id).and_then(|key| self.by_key.remove(&key));
+        self.seal();
+        match removed {
+            Some(Slot::Row(old)) => self.tell_index(|index| index.exchange(old.borrow(), row.borrow())),
+            _ => {
+                self.tell_index(|index| index.insert(row.borrow()));
+                self.len += 1;
+            }
+        }
+        self.by_key.insert(natural_key(row.id), Slot::Row(row));
         if !self.displaced.is_empty() {
             self.displaced.remove(&id);
         }

@@ -455,7 +455,7 @@ fn ready(
     let NewItems::Items { items, .. } = &mut effect.added else { return Ok(()) };
     for (ordinal, NewItem { bytes, typed }) in (0..).zip(items) {
         if let Some(reference) = inner.recorded(state, bytes)? {
-            *bytes = Arc::from(reference);
+            *bytes = reference;
         }
         if let Some(typed) = typed.take() {
             decoded.push(((slice, ordinal), typed));

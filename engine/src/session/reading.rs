@@ -18,7 +18,7 @@ use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
 use crate::items::row::RowRef;
-use crate::types::{DecodeItem, Item, Recorded, Slice, SliceTypes, View, decode_item};
+use crate::types::{DecodeItem, Item, Recorded, SessionTypes, Slice, SliceTypes, View, decode_item};
 
 /// Holds one slice without its type: the items as they were recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +86,49 @@ pub struct State {
 }
 
 impl State {
+    /// Decodes the items of a slice as the host's type, in the slice's order. Items of an older version are brought up to date. A
+    /// slice that the log does not know has none.
+    ///
+    /// ```
+    /// # use foldlog::{Event, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// let hello = session.dispatch(Said("hello".to_owned()))?;
+    /// session.dispatch(Said("bye".to_owned()))?;
+    /// let said = session.state_at(hello)?.items::<Chat>(&types)?;
+    /// assert_eq!(*said[0], Said("hello".to_owned()));
+    /// assert_eq!(said.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if `types` do not declare the slice, [`Error::Decode`] or [`Error::NewerVersion`] if an item cannot
+    /// be read.
+    pub fn items<S: Slice>(&self, types: &SessionTypes) -> Result<Vec<Arc<S::Item>>> {
+        let refused = |reason| Error::NoSuchSlice { slice: S::NAME.to_owned(), reason };
+        let types = types.slice(S::NAME).ok_or_else(|| refused("the types do not declare it"))?;
+        let stored = self.slices.get(S::NAME).into_iter().flat_map(|slice| &slice.items);
+        let read = stored.map(|item| {
+            let value = (types.decoder.alone)(item.version, item.sequence, Recorded::Elsewhere(&item.bytes))?;
+            value.downcast().map_err(|_| refused("its items are of another type"))
+        });
+        read.collect()
+    }
+
     /// Makes the state of a projection that knows no types and holds its LOG slices.
     pub(crate) fn of(projection: &Projection) -> State {
         let slices = projection.names.slices().iter().filter_map(|slice| {

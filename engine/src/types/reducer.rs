@@ -82,8 +82,8 @@ impl<T: Send + Sync + 'static> View<T> {
     ///
     /// [`Error::NotKeyed`] if the slice has no keys of this type, or its key function panicked.
     pub fn find<K: 'static>(&self, key: &K) -> Result<Option<&T>> {
-        let ids = self.rows.with_key(key).ok_or(Error::NotKeyed { key: std::any::type_name::<K>() })?;
-        Ok(ids.last().and_then(|id| typed(self.rows.indexed_row(*id)?)))
+        let id = self.rows.with_key(key).ok_or(Error::NotKeyed { key: std::any::type_name::<K>() })?;
+        Ok(id.and_then(|id| typed(self.rows.indexed_row(id)?)))
     }
 
     /// Returns the item at `place`, counted from 0. Takes time in proportion to `place`.
@@ -243,7 +243,7 @@ impl ReducerContext {
 /// Holds an item that is about to be inserted.
 #[derive(Clone)]
 pub(crate) struct NewItem {
-    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) bytes: Vec<u8>,
     pub(crate) typed: Option<AnyValue>,
 }
 
@@ -306,7 +306,7 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
             SliceEffect::items(items?, version)
         }
         SliceOp::Upsert(item) => {
-            let bytes = Arc::from(encode(S::NAME, &item)?);
+            let bytes = encode(S::NAME, &item)?;
             let typed: AnyValue = Arc::new(item);
             let ids = rows.alike(&typed).ok_or_else(|| Error::NoSuchSlice {
                 slice: S::NAME.to_owned(),
@@ -340,7 +340,7 @@ fn new_item<S: Slice>(item: &Item<S::Item>) -> Result<NewItem> {
         // An item of a run cannot be in two slots, so it is decoded anew.
         Handle::InRun(..) => None,
     };
-    Ok(NewItem { bytes: Arc::from(bytes), typed })
+    Ok(NewItem { bytes, typed })
 }
 
 /// Resolves a replacement. It keeps the common head and tail, so that a change of one item in a long slice is
@@ -357,7 +357,7 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
         }
         let Some(slot) = slot else { return Ok(false) };
         match (row.bytes().filter(|_| row.version == version), typed::<S::Item>(row)) {
-            (Some(bytes), _) => Ok(*bytes == slot.bytes),
+            (Some(bytes), _) => Ok(**bytes == *slot.bytes),
             // An item of an older version is compared as it is today.
             (None, Some(value)) => Ok(*encode(S::NAME, value)? == *slot.bytes),
             (None, None) => Ok(false),
@@ -432,7 +432,7 @@ pub(crate) fn new_items<T: Serialize + Send + Sync + 'static>(
         .into_iter()
         .map(|item| {
             let bytes = encode(name, &item)?;
-            Ok(NewItem { bytes: Arc::from(bytes), typed: Some(Arc::new(item)) })
+            Ok(NewItem { bytes, typed: Some(Arc::new(item)) })
         })
         .collect()
 }

@@ -178,12 +178,18 @@ pub(crate) struct Reduce {
 impl Reduce {
     /// Calls the reducer of `event` and `slice`, and resolves its result. A panic becomes an error.
     pub(crate) fn call(&self, event: &str, slice: &str, call: &ReduceCall<'_>) -> Result<SliceEffect> {
-        let (event, slice) = (event.to_owned(), slice.to_owned());
+        let names = || (event.to_owned(), slice.to_owned());
         match catch_unwind(AssertUnwindSafe(|| (self.run)(call))) {
             Ok(Ok(resolved)) => Ok(resolved),
-            Ok(Err(ReduceError::Refused(reason))) => Err(Error::Refused { slice, event, reason }),
+            Ok(Err(ReduceError::Refused(reason))) => {
+                let (event, slice) = names();
+                Err(Error::Refused { slice, event, reason })
+            }
             Ok(Err(ReduceError::Engine(error))) => Err(error),
-            Err(panic) => Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) }),
+            Err(panic) => {
+                let (event, slice) = names();
+                Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) })
+            }
         }
     }
 }

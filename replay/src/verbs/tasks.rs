@@ -126,6 +126,8 @@ fn waits_text(waits: &Waits) -> String {
     match waits {
         Waits::ForTasks(tasks) => format!("waits for {}", list(tasks)),
         Waits::ForCancelled(tasks) => format!("requires {}, which was cancelled", list(tasks)),
+        // They stand right below it.
+        Waits::ForParts(_) => "waits for its parts".to_owned(),
         Waits::ForReason(Some(reason)) => format!("blocked: {}", escape::text(reason)),
         Waits::ForReason(None) => "blocked".to_owned(),
     }

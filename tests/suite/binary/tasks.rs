@@ -29,6 +29,7 @@ fn tasks_are_drawn_as_a_tree_with_what_each_waits_for_at_any_position() {
     create(NewTask::new(id("logo"), "Draw \u{1b}[31mthe logo\n").within(id("site")));
     create(NewTask { priority: 3, ..NewTask::new(id("ship"), "Ship it").requires(id("pages")) });
     create(NewTask::new(id("bill"), "Send the bill"));
+    let planned = session.position().unwrap();
     change("bill", Pending, Blocked, Some("nobody knows the price"));
     change("site", Pending, InProgress, None);
     change("pages", Pending, InProgress, None);
@@ -59,6 +60,9 @@ next: ship, logo
     );
     assert!(ran.stdout.contains("[ ] ship  Ship it  (waits for pages; priority 3)\n"), "{ran:?}");
     assert!(ran.stdout.ends_with("next: logo\n"), "{ran:?}");
+    let ran = foldlog(["tasks", &dir, "--at", &planned.to_string()]);
+    assert!(ran.stdout.contains("[ ] site  Build the site  (waits for its parts)\n"), "{ran:?}");
+    assert!(ran.stdout.ends_with("next: pages, logo, bill\n"), "{ran:?}");
     let ran = foldlog(["tasks", &dir, "--json"]);
     assert_eq!(serde_json::from_str::<TaskTreeState>(&ran.stdout).unwrap(), tree);
     let ran = foldlog(["tasks", &dir, "--at", &begin.to_string()]);

@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 
 use foldlog::audit::{Recorded, RecordedCaptures, RecordedContent, RecordedEvent};
 use foldlog::filesystem::FilesystemSnapshot;
-use foldlog::{Kind, Result, SequenceNumber, Slice, State};
+use foldlog::{Kind, Result, SequenceNumber, SessionTypes, State};
 
 use super::records::Records;
 use super::{Checkpoint, CheckpointManifest};
 use crate::persistence::state::walk::StoreReaders;
 use crate::persistence::{
-    DependenciesResolved, Resolutions, Task, TaskCreated, TaskStatus, TaskStatusChanged, Tasks,
-    WorkspaceStores,
+    DependenciesResolved, Resolutions, TaskCreated, TaskStatus, TaskStatusChanged, Tasks, WorkspaceStores,
+    declare,
 };
 
 /// What a session holds at a position.
@@ -68,28 +68,17 @@ pub(super) fn counted(
 
 /// Counts tasks and dependencies from their slices.
 fn count_tasks(state: &State, manifest: &mut CheckpointManifest) -> Result<()> {
-    let mut tasks: Vec<Task> = items::<Tasks>(state)?;
+    let types = declare(SessionTypes::builder()).build()?;
+    let tasks = state.items::<Tasks>(&types)?;
+    let count = |status| tasks.iter().filter(|one| one.status == status).count() as u64;
     manifest.total_tasks = tasks.len() as u64;
-    manifest.completed_tasks = tasks.iter().filter(|one| one.status == TaskStatus::Completed).count() as u64;
-    tasks.retain(|task| task.status == TaskStatus::InProgress);
-    manifest.active_tasks = tasks.into_iter().map(|task| task.id).collect();
+    manifest.completed_tasks = count(TaskStatus::Completed);
+    let active = tasks.iter().filter(|one| one.status == TaskStatus::InProgress);
+    manifest.active_tasks = active.map(|task| task.id.clone()).collect();
     manifest.active_tasks.sort();
-    manifest.dependencies = items::<Resolutions>(state)?.last().map(dependencies).unwrap_or_default();
+    let resolved = state.items::<Resolutions>(&types)?;
+    manifest.dependencies = resolved.last().map(|resolved| dependencies(resolved)).unwrap_or_default();
     Ok(())
-}
-
-/// Reads the items of a slice.
-fn items<S: Slice>(state: &State) -> Result<Vec<S::Item>> {
-    let stored = state.slices.get(S::NAME).into_iter().flat_map(|slice| &slice.items);
-    let read = stored.map(|item| {
-        let value = serde_json::to_value(item.value()?).and_then(serde_json::from_value);
-        value.map_err(|error| foldlog::Error::Decode {
-            name: S::NAME.to_owned(),
-            sequence: item.sequence,
-            reason: error.to_string(),
-        })
-    });
-    read.collect()
 }
 
 fn dependencies(resolved: &DependenciesResolved) -> Vec<String> {

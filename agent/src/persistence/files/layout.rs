@@ -13,6 +13,10 @@ pub(super) const NEXT: &str = "checkpoint_manifest.json.next";
 /// What is put behind the name of a file that is not yet a part of the tree.
 pub(super) const STAGED: &str = ".new";
 
+/// Folders with what is known of conversations, and with requests and their replies.
+pub(super) const CLAUDE: &str = "claude";
+pub(super) const INTERACTIONS: &str = "logs/claude_interactions";
+
 pub(super) const SESSION: &str = "meta/session.json";
 pub(super) const RECOVERY_INFO: &str = "meta/recovery_info.json";
 pub(super) const TASK_TREE: &str = "state/task_tree.json";

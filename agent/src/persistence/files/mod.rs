@@ -121,7 +121,7 @@ use serde::de::DeserializeOwned;
 use self::contents::SessionFile;
 use self::exporter::Known;
 use self::render::Messages;
-use self::writing::{KnownFiles, Writer};
+use self::writing::{Writer, Written};
 use super::{
     Damage, Error, FileModification, Result, SessionState, StateComponent, StateCompression, StateUpdate,
     UpdateOperation,
@@ -229,7 +229,7 @@ pub fn export_tree(
     to: &Path,
     compression: &StateCompression,
 ) -> Result<ExportReport> {
-    write_tree(contents, to, compression, None).map(|(report, _)| report)
+    write_tree(contents, to, compression, None).map(|written| written.report)
 }
 
 /// Writes a tree, and returns what is known of its files by then.
@@ -238,7 +238,7 @@ fn write_tree(
     to: &Path,
     compression: &StateCompression,
     known: Option<&Known>,
-) -> Result<(ExportReport, KnownFiles)> {
+) -> Result<Written> {
     let TreeContents { state, position, updates, checkpoints } = *contents;
     let told = updates.iter().filter_map(|update| match &update.operation {
         UpdateOperation::FileModified { modification } => Some(modification),
@@ -265,6 +265,15 @@ fn write_tree(
             render::task_log(&path, entries, &mut |path, content| writer.put(path, content))?;
         }
     }
+    let (tree, logs) = (&state.task_tree, &state.execution_logs);
+    let mut is_kept = |folder: &str, is_same: &dyn Fn(&Known) -> bool| {
+        known.is_some_and(|known| is_same(known) && writer.keep_folder(folder, &known.written))
+    };
+    let is_claude_kept = is_kept(layout::CLAUDE, &|known| known.claude == state.claude_context);
+    let are_interactions_kept =
+        is_kept(layout::INTERACTIONS, &|known| known.interactions == logs.interactions);
+    let has_dependencies = known.is_some_and(|known| known.dependencies == tree.dependency_graph);
+    let are_dependencies_kept = has_dependencies && writer.keep_known(layout::DEPENDENCIES);
     let mut sink = |path: &str, content: &[u8]| writer.put(path, content);
     let file = SessionFile {
         session: Some(SessionIdentity::of(state)),
@@ -272,15 +281,23 @@ fn write_tree(
         resource_usage: Some(state.resource_usage),
     };
     render::session(&file, &mut sink)?;
-    render::task_tree(&state.task_tree, &mut sink)?;
-    render::claude_context(&state.claude_context, &mut sink)?;
+    render::tasks(tree, &mut sink)?;
+    if !are_dependencies_kept {
+        render::dependencies(tree, &mut sink)?;
+    }
+    if !is_claude_kept {
+        render::claude_context(&state.claude_context, &mut sink)?;
+    }
     let messages = match updates {
         [] => Messages::default(),
         _ => Messages::of(&state.claude_context),
     };
     let changes = render::changes(&state.file_system, updates, &messages);
     render::file_system(&state.file_system, &changes, &mut sink)?;
-    render::other_logs(&state.execution_logs, &mut sink)?;
+    if !are_interactions_kept {
+        render::interactions(&logs.interactions, &mut sink)?;
+    }
+    render::other_logs(logs, &mut sink)?;
     for (number, checkpoint) in (1..).zip(checkpoints) {
         let folder = layout::checkpoint(number);
         sink(&format!("{folder}/state_snapshot.json"), &checkpoint.state_snapshot)?;

@@ -106,10 +106,20 @@ pub(super) fn session(file: &SessionFile, sink: Sink<'_>) -> Result<()> {
     put(layout::RECOVERY_INFO, &info, sink)
 }
 
-/// Writes tasks.
+/// Writes tasks and what follows from them.
 pub(super) fn task_tree(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
-    let TaskTreeState { tasks, root_tasks, active_task, task_counter, dependency_graph, scheduling_state } =
-        state;
+    tasks(state, sink)?;
+    dependencies(state, sink)
+}
+
+/// Writes what tasks depend on.
+pub(super) fn dependencies(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
+    put(layout::DEPENDENCIES, &state.dependency_graph, sink)
+}
+
+/// Writes tasks and their schedule.
+pub(super) fn tasks(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
+    let TaskTreeState { tasks, root_tasks, active_task, task_counter, scheduling_state, .. } = state;
     let tree = TaskTreeFile {
         tasks: Cow::Borrowed(tasks),
         root_tasks: Cow::Borrowed(root_tasks),
@@ -117,7 +127,6 @@ pub(super) fn task_tree(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
         task_counter: *task_counter,
     };
     put(layout::TASK_TREE, &tree, sink)?;
-    put(layout::DEPENDENCIES, dependency_graph, sink)?;
     put(layout::SCHEDULING, scheduling_state, sink)
 }
 
@@ -209,6 +218,7 @@ pub(super) fn file_system(state: &FileSystemState, changes: &[Change<'_>], sink:
 /// Writes logs.
 pub(super) fn execution_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
     state.tasks.iter().try_for_each(|(task, entries)| task_log(&layout::task_log(task), entries, sink))?;
+    interactions(&state.interactions, sink)?;
     other_logs(state, sink)
 }
 
@@ -217,16 +227,21 @@ pub(super) fn task_log(path: &str, entries: &[LogEntry], sink: Sink<'_>) -> Resu
     put(path, &LogFile { entries: Cow::Borrowed(entries) }, sink)
 }
 
-/// Writes logs, those of tasks left out.
-pub(super) fn other_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
-    put(layout::SYSTEM_EVENTS, &LogFile { entries: Cow::Borrowed(&state.system_events) }, sink)?;
+/// Writes requests and their replies.
+pub(super) fn interactions(interactions: &[Interaction], sink: Sink<'_>) -> Result<()> {
     let is_request = |one: &Interaction| one.kind == InteractionKind::Request;
     for (stem, of_requests) in [(layout::REQUESTS, true), (layout::RESPONSES, false)] {
-        let placed = (0..).zip(&state.interactions).filter(|(_, one)| is_request(one) == of_requests);
+        let placed = (0..).zip(interactions).filter(|(_, one)| is_request(one) == of_requests);
         let placed = placed
             .map(|(place, interaction)| PlacedInteraction { place, interaction: Cow::Borrowed(interaction) });
         put_list(stem, "interactions", placed, sink)?;
     }
+    Ok(())
+}
+
+/// Writes logs, those of tasks and of requests left out.
+pub(super) fn other_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
+    put(layout::SYSTEM_EVENTS, &LogFile { entries: Cow::Borrowed(&state.system_events) }, sink)?;
     put_list(layout::ERRORS, "errors", &state.errors, sink)?;
     put(layout::RECOVERY_ACTIONS, &state.recovery_actions, sink)
 }

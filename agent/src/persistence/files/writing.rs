@@ -40,6 +40,15 @@ pub struct ExportReport {
 /// What files hold, and what the system said of each when that was known.
 pub(super) type KnownFiles = BTreeMap<String, (ManifestFile, FileTrace)>;
 
+/// Says what a tree is once it was written.
+pub(super) struct Written {
+    pub(super) report: ExportReport,
+    /// What is known of the files.
+    pub(super) files: KnownFiles,
+    /// What the manifest says of each of them.
+    pub(super) manifest: BTreeMap<String, ManifestFile>,
+}
+
 /// Holds a tree for writing. Nobody else reads or writes it meanwhile.
 pub(super) struct Writer<'a> {
     /// What is known from before.
@@ -142,6 +151,22 @@ impl<'a> Writer<'a> {
         true
     }
 
+    /// Keeps all files of a folder as they are if these are all that were written last, and one at least; returns whether they
+    /// are.
+    pub(super) fn keep_folder(&mut self, folder: &str, written: &BTreeMap<String, ManifestFile>) -> bool {
+        let Some(before) = &self.before else { return false };
+        if before.compression != self.after.compression
+            || of_folder(folder, written).next().is_none()
+            || !of_folder(folder, &before.files).eq(of_folder(folder, written))
+            || !of_folder(folder, written).all(|(path, file)| self.is_stored(path, file))
+        {
+            return false;
+        }
+        let kept = of_folder(folder, written).map(|(path, file)| (path.clone(), file.clone()));
+        self.after.files.extend(kept);
+        true
+    }
+
     /// Returns whether a file is known to be what the manifest says.
     fn is_known(&self, path: &str, file: &ManifestFile) -> bool {
         let known = self.known.and_then(|known| known.get(path));
@@ -207,11 +232,11 @@ impl<'a> Writer<'a> {
 
     /// Makes the tree the one of the new manifest: first durable beside the old one, then in its place.
     pub(super) fn commit(self) -> Result<ExportReport> {
-        self.commit_knowing().map(|(report, _)| report)
+        self.commit_knowing().map(|written| written.report)
     }
 
     /// Does so, and returns what is known of the files by then.
-    pub(super) fn commit_knowing(mut self) -> Result<(ExportReport, KnownFiles)> {
+    pub(super) fn commit_knowing(mut self) -> Result<Written> {
         self.report.files = self.after.files.len() as u64;
         let listed = self.folders.list()?;
         let (leaving, foreign): (Vec<String>, Vec<String>) = listed
@@ -241,7 +266,7 @@ impl<'a> Writer<'a> {
 
     /// Adds what is known of the files: of those only that were changed long enough before the manifest, so that a change
     /// since then shows.
-    fn with_known(self) -> (ExportReport, KnownFiles) {
+    fn with_known(self) -> Written {
         let mut known = self.found.take();
         for (path, written) in &self.written {
             let now = self.trace(path).filter(|now| now.is_renamed(written));
@@ -253,7 +278,7 @@ impl<'a> Writer<'a> {
             Some(manifest) => known.retain(|_, (_, trace)| trace.is_settled(&manifest)),
             None => known.clear(),
         }
-        (self.report, known)
+        Written { report: self.report, files: known, manifest: self.after.files }
     }
 
     /// Makes the new files durable under their provisional names.
@@ -316,6 +341,17 @@ fn rename_staged(folders: &Folders, arriving: &[String]) -> Result<()> {
         folders.make(folder)?.rename(&format!("{name}{STAGED}"), name)?;
     }
     Ok(())
+}
+
+/// Returns the files of a folder and of those in it.
+fn of_folder<'a>(
+    folder: &'a str,
+    files: &'a BTreeMap<String, ManifestFile>,
+) -> impl Iterator<Item = (&'a String, &'a ManifestFile)> {
+    let behind = files.range(folder.to_owned()..);
+    behind
+        .take_while(move |(path, _)| path.starts_with(folder))
+        .filter(move |(path, _)| path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
 }
 
 /// Removes folders of checkpoints that hold nothing any more.

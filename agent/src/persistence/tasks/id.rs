@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use foldlog::escape;
+use foldlog::{SmolStr, escape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +11,10 @@ pub const TASK_ID_BYTES_MAX: usize = 64;
 /// Names a task: 1 to 64 letters, digits, `-`, `_` and `.` of ASCII, the first of which is a letter or a digit. So an id may
 /// be part of a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-pub struct TaskId(String);
+#[serde(try_from = "SmolStr", into = "SmolStr")]
+#[schemars(try_from = "String", into = "String")]
+// Short ones are compared and cloned without a look elsewhere.
+pub struct TaskId(SmolStr);
 
 /// Says that a text is no id of a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +34,10 @@ impl TaskId {
     ///
     /// [`InvalidTaskId`] if the text is empty, too long, or holds other characters.
     pub fn new(text: impl Into<String>) -> Result<TaskId, InvalidTaskId> {
-        let text = text.into();
+        TaskId::of(text.into().into())
+    }
+
+    fn of(text: SmolStr) -> Result<TaskId, InvalidTaskId> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let begins = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
         match begins && text.len() <= TASK_ID_BYTES_MAX && text.bytes().all(is_plain) {
@@ -50,6 +55,20 @@ impl TaskId {
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<SmolStr> for TaskId {
+    type Error = InvalidTaskId;
+
+    fn try_from(text: SmolStr) -> Result<TaskId, InvalidTaskId> {
+        TaskId::of(text)
+    }
+}
+
+impl From<TaskId> for SmolStr {
+    fn from(id: TaskId) -> SmolStr {
+        id.0
     }
 }
 
@@ -71,6 +90,6 @@ impl FromStr for TaskId {
 
 impl From<TaskId> for String {
     fn from(id: TaskId) -> String {
-        id.0
+        id.0.into()
     }
 }

@@ -34,6 +34,24 @@
 //! | failed | pending, skipped, cancelled |
 //! | completed, skipped, cancelled | - |
 //!
+//! # Schedule
+//!
+//! [`SchedulingState`] lists each task that has not ended once:
+//!
+//! | a task that is | is |
+//! |---|---|
+//! | pending, and requires one that was cancelled | blocked, for that one |
+//! | pending, and requires one that was neither completed nor skipped | blocked, for that one |
+//! | pending, with parts that are not completed, skipped or cancelled | blocked, for these parts |
+//! | pending otherwise | ready |
+//! | blocked | blocked, for its reason |
+//! | in progress, failed | in progress, failed |
+//!
+//! The first row that fits counts. So the parts of a task come first, and the task itself, which sums them up, comes last. A
+//! part that itself waits for the task, as it requires it or something that waits for it, is not waited for. The schedule is
+//! advice: [`TaskStatusChanged`] is refused for what a task requires, not for its parts, so that a host may start a task and
+//! then its parts.
+//!
 //! # Invariants
 //!
 //! 1. Parents, and the tasks that a task depends on, exist.

@@ -1,6 +1,8 @@
 //! Blocks of the tree: keys in ascending order, and a slot for each. Leaves and inner blocks are both made of
 //! them.
 
+use std::borrow::Borrow;
+
 use arrayvec::ArrayVec;
 
 /// Returns the fewest slots of a block that may hold `most`. Less than half, so that a removal next to an
@@ -86,7 +88,18 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
     }
 
     /// Returns the slot for a key, in a block whose slots are ranges.
-    pub(super) fn range_of(&self, key: &K) -> usize {
-        self.keys.partition_point(|low| low <= key).saturating_sub(1)
+    pub(super) fn range_of<Q: Ord>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+    {
+        self.keys.partition_point(|low| low.borrow() <= key).saturating_sub(1)
+    }
+
+    /// Returns the place of a key, in a block whose slots are values.
+    pub(super) fn place_of<Q: Ord>(&self, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+    {
+        self.keys.binary_search_by(|present| present.borrow().cmp(key)).ok()
     }
 }

@@ -28,6 +28,7 @@
 //! 7. Keys are compared before anything is changed, so that an `Ord` of the host's that panics leaves a tree that
 //!    holds the rest of these.
 
+use std::borrow::Borrow;
 use std::ops::RangeInclusive;
 
 use block::{Block, least};
@@ -117,12 +118,34 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
         }
     }
 
-    fn get(&self, key: &K) -> Option<&V> {
+    fn get<Q: Ord>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
         let mut node = self;
         loop {
             match node {
-                Node::Leaf(leaf) => return leaf.slots.get(leaf.keys.binary_search(key).ok()?),
+                Node::Leaf(leaf) => return leaf.slots.get(leaf.place_of(key)?),
                 Node::Inner(inner) => node = inner.slots.get(inner.range_of(key))?,
+            }
+        }
+    }
+
+    fn get_mut<Q: Ord>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let mut node = self;
+        loop {
+            match node {
+                Node::Leaf(leaf) => {
+                    let at = leaf.place_of(key)?;
+                    return Arc::make_mut(leaf).slots.get_mut(at);
+                }
+                Node::Inner(inner) => {
+                    let at = inner.range_of(key);
+                    node = Arc::make_mut(inner).slots.get_mut(at)?;
+                }
             }
         }
     }
@@ -275,15 +298,34 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
     }
 
     /// Returns the tail, unless the key is before it.
-    fn tail_of(&self, key: &K) -> Option<&Leaf<K, V, LEAF>> {
-        self.tail.as_deref().filter(|tail| tail.keys.first().is_some_and(|first| first <= key))
+    fn tail_of<Q: Ord>(&self, key: &Q) -> Option<&Leaf<K, V, LEAF>>
+    where
+        K: Borrow<Q>,
+    {
+        self.tail.as_deref().filter(|tail| tail.keys.first().is_some_and(|first| first.borrow() <= key))
     }
 
-    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get<Q: Ord>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
         match self.tail_of(key) {
-            Some(tail) => tail.slots.get(tail.keys.binary_search(key).ok()?),
+            Some(tail) => tail.slots.get(tail.place_of(key)?),
             None => self.root.as_ref()?.get(key),
         }
+    }
+
+    /// Returns the value at a key, to be changed. Copies shared blocks on the way even if there is no such key.
+    pub(crate) fn get_mut<Q: Ord>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        if self.tail_of(key).is_none() {
+            return self.root.as_mut()?.get_mut(key);
+        }
+        let tail = self.tail.as_mut()?;
+        let at = tail.place_of(key)?;
+        Arc::make_mut(tail).slots.get_mut(at)
     }
 
     pub(crate) fn last(&self) -> Option<(&K, &V)> {
