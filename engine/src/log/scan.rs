@@ -117,6 +117,8 @@ pub(crate) struct Scan {
     /// segment, bytes behind that record may not be durable, and a writer that went on in the last segment would never
     /// sync them.
     pub(crate) clean: bool,
+    /// Whether the log is clean and its last writer said that it closed the session.
+    pub(crate) closed: bool,
     /// Number of bytes of all segments that belong to the log.
     pub(crate) used_bytes: u64,
     /// Whether the machine has not been restarted since the log's end was written.
@@ -491,6 +493,7 @@ impl<'a> Walk<'a> {
             torn: self.torn,
             leftovers,
             clean,
+            closed: clean && self.last_kind == Some(Kind::CLOSED),
             used_bytes: self.used_bytes,
             same_boot,
         })

@@ -90,7 +90,8 @@ pub struct RollbackReport {
 }
 
 impl Session {
-    /// Records a snapshot of the present position. The cost does not depend on how much the session holds.
+    /// Records a snapshot of the present position. The cost does not depend on how much the session holds. May
+    /// [wait](Session#who-waits).
     ///
     /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary)
     /// and [`Durability::Every`](crate::Durability::Every).
@@ -181,7 +182,7 @@ impl Session {
 
     /// Rolls STATE back to what it was when the record at `position` had been written, even if an earlier
     /// rollback abandoned that record. LOG slices and tags stay, CACHE slices are emptied. The abandoned
-    /// records stay in the log.
+    /// records stay in the log. May [wait](Session#who-waits).
     ///
     /// The latest 256 snapshots take microseconds; for other positions the log is folded up to there. If
     /// tools have run since, their calls are read from the log. The record is durable when this returns, with

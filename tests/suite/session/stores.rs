@@ -79,6 +79,32 @@ fn a_deleted_session_is_gone_and_one_in_use_is_not_deleted() {
     assert!(!files.iter().any(|file| file.to_string_lossy().contains(&id.to_string())), "{files:?}");
 }
 
+/// Two parts of a host that both needed a session had to hand it to each other: who opened it again was refused, and not told
+/// how to get it.
+#[test]
+fn a_session_that_is_open_here_is_had_again_from_its_store() {
+    let home = home();
+    let first = home.session();
+    let id = first.id();
+    let second = home.store.handle(id).expect("it is open");
+    second.dispatch(step("read")).unwrap();
+    assert_eq!(titles::<Plan>(&first), ["read"]);
+    // It stays open as long as one of them is there.
+    drop(first);
+    second.dispatch(step("write")).unwrap();
+    assert!(matches!(home.store.open_session(id, &types()), Err(Error::Locked { .. })));
+    drop(second);
+    assert!(home.store.handle(id).is_none(), "nobody holds it open");
+    let reader = home.store.open_read_only(id, &types()).unwrap();
+    assert!(home.store.handle(id).is_none(), "who reads is no writer");
+    drop(reader);
+    let third = home.store.open_session(id, &types()).unwrap();
+    let fourth = home.store.handle(id).expect("it is open again");
+    third.close().unwrap();
+    assert!(home.store.handle(id).is_none(), "it was closed for all handles");
+    assert!(matches!(fourth.dispatch(step("late")), Err(Error::Closed { .. })));
+}
+
 #[test]
 fn a_session_has_one_writer_also_within_one_process() {
     let home = home();
@@ -92,6 +118,8 @@ fn a_session_has_one_writer_also_within_one_process() {
         }
         other => panic!("{other:?}"),
     }
+    let told = home.store.open_session(session.id(), &types()).unwrap_err().to_string();
+    assert!(told.ends_with("`Store::handle` returns another handle of it)"), "{told}");
     // Readers are not writers, with types or without.
     assert_eq!(titles::<Plan>(&home.store.open_read_only(session.id(), &types()).unwrap()), ["read"]);
     let (handle, id) = (session.clone(), session.id());

@@ -37,6 +37,39 @@ fn opening_reports_and_shows_the_state_before_the_call_and_takes_no_writes() {
     assert!(matches!(run.session().rollback_to(0), Err(Error::Interrupted { .. })));
 }
 
+/// A process that was killed behind a sync or a snapshot passed for one that had closed its session, even within a call.
+#[test]
+fn only_a_session_that_was_closed_with_nothing_open_is_reported_as_closed() {
+    let is_closed = |run: &Run| run.session().recovery().closed;
+    let killed_behind = |last: &dyn Fn(&Session)| {
+        let mut run = Run::new();
+        run.session().dispatch(StepAdded { title: "planned".to_owned(), part: 0 }).unwrap();
+        last(run.session());
+        run.disk.crash(CrashKind::Process);
+        run.reopen(Idempotency::Manual);
+        run
+    };
+    assert!(!is_closed(&killed_behind(&|session| session.sync().unwrap())));
+    let mut run =
+        killed_behind(&|session| drop(session.snapshot(foldlog::SnapshotOptions::default()).unwrap()));
+    assert!(!is_closed(&run));
+    run.session().dispatch(StepAdded { title: "on".to_owned(), part: 0 }).unwrap();
+    run.session().clone().close().unwrap();
+    run.reopen(Idempotency::Manual);
+    assert!(is_closed(&run));
+    // The process that only looked changed nothing of that.
+    run.disk.crash(CrashKind::Process);
+    run.reopen(Idempotency::Manual);
+    assert!(is_closed(&run));
+    // It says that it was closed, but the next process has something to recover.
+    let operation =
+        run.runner.begin(&call("paper", "half done", Then::Succeed), &ExecuteOptions::default()).unwrap();
+    run.session().clone().close().unwrap();
+    run.reopen(Idempotency::Manual);
+    assert!(!is_closed(&run) && run.session().recovery().interrupted.len() == 1);
+    drop(operation);
+}
+
 #[test]
 fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     let mut run = interrupted(Idempotency::Manual);
