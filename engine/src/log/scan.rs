@@ -40,6 +40,7 @@ use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
 use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Kind, Record, SequenceNumber};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
@@ -73,7 +74,7 @@ pub(crate) struct Location {
 }
 
 /// Describes bytes at the log's end that were left out: they do not check, and they were never acknowledged as durable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TornTail {
     /// Path of the segment in which the sound part ends.
     pub segment: PathBuf,

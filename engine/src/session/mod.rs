@@ -91,6 +91,7 @@ use crate::types::SessionTypes;
 pub use conversation_follower::ConversationFollower;
 pub use log_view::LogView;
 pub use opening::RecoveryReport;
+pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub use recorded_replies::RecordedReply;

@@ -11,6 +11,7 @@ use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::imaging::Imaged;
@@ -47,7 +48,7 @@ use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
 /// Reports what opening a session found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecoveryReport {
     /// Number of records that were read.
