@@ -448,7 +448,7 @@ pub(crate) fn recover_calls<O>(
     }
     let left = deadline.instant().map(|_| deadline.remaining());
     let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
-    let recovered = runner.recover(&ExecuteOptions { deadline: left })?;
+    let recovered = runner.recover(&ExecuteOptions { deadline: left, ..ExecuteOptions::default() })?;
     for one in recovered {
         if let foldlog::tools::Recovery::Failed(error) = one.recovery
             && !matches!(

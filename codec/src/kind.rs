@@ -8,6 +8,9 @@
 
 use std::fmt;
 
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Names the kind of a record or envelope frame by one byte. A reader keeps the bytes of kinds that it does not know.
 ///
 /// ```
@@ -51,6 +54,21 @@ macro_rules! kinds {
             }
         }
     };
+}
+
+impl Serialize for Kind {
+    /// Serializes the number of the kind, which later versions keep.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+        let byte = u8::deserialize(deserializer)?;
+        let invalid = || D::Error::invalid_value(Unexpected::Unsigned(byte.into()), &"the number of a kind");
+        Kind::from_byte(byte).ok_or_else(invalid)
+    }
 }
 
 kinds! {

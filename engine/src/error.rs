@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_codec::body::{Policy, SuspensionForm};
 use foldlog_codec::escape;
@@ -12,6 +13,7 @@ use crate::names::UnregisteredEvent;
 use crate::operation::OpenOperation;
 use crate::storage::EntryKind;
 
+mod blocker;
 mod constructors;
 mod corruption;
 mod holder;
@@ -20,8 +22,11 @@ mod panics;
 mod tests;
 mod text;
 
+pub use blocker::Blocker;
+use blocker::seconds;
 pub use corruption::Corruption;
 pub use holder::Holder;
+pub(crate) use holder::here;
 pub(crate) use panics::{caught, panic_message};
 use text::{
     also_restored, failures, last_text, numbers, operation_text, operations_text, unregistered, waiting_text,
@@ -388,15 +393,24 @@ pub enum Error {
         /// Operation that the handle belongs to.
         operation: OperationId,
     },
-    /// A thread that runs a tool called the session, and the call would wait for that tool to end. A tool writes
-    /// through the session of its own context, and holds conversations of its own in a child session.
+    /// A thread that runs a tool, or that [began](crate::tools::ToolRunner::begin) an operation and has not ended it, called the
+    /// session, and the call would wait for that operation to end. A tool writes through the session of its own context, and
+    /// holds conversations of its own in a child session.
     #[error(
-        "operation {operation} runs on this thread: write through the session of its context, and hold a conversation in \
-         a child session"
+        "operation {operation} runs on this thread: write through the session of its context, end it first, hand it over if \
+         another thread ends it, or hold a conversation in a child session"
     )]
     InsideOperation {
         /// Operation that runs on the thread.
         operation: OperationId,
+    },
+    /// A call waited for something to end as long as it [may](crate::StoreOptions::wait). Nothing was recorded.
+    #[error("waited {} s for {blocker}", seconds(*waited))]
+    WaitedTooLong {
+        /// Time that the call waited.
+        waited: Duration,
+        /// What it waited for.
+        blocker: Box<Blocker>,
     },
     /// A session has the id of an operation's child session, but was not begun by that operation.
     #[error(

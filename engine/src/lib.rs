@@ -32,7 +32,7 @@ mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut, OtherRecord};
-pub use error::{Corruption, Error, Holder, Result};
+pub use error::{Blocker, Corruption, Error, Holder, Result};
 pub use fold::path::Path as LivePath;
 pub use fold::questions::PendingQuestion;
 pub use foldlog_codec::body::{

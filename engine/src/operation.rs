@@ -61,7 +61,7 @@ impl ChildAnnounced {
 
 /// Describes a change that a call made to a resource and that its rollback could not undo. The rest of the
 /// resource was restored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotUndone {
     /// Name of the resource.
     pub resource: String,

@@ -74,12 +74,17 @@ pub struct StoreOptions {
     /// counts as [stuck](crate::Session::stuck_operations), and calls that wait for it fail with
     /// [`Error::Stuck`](crate::Error::Stuck).
     pub grace: Duration,
+    /// Longest time that a call waits for operations of other threads to end, for a recovery by another thread, or for a
+    /// resource on which another session works. After it, the call fails with
+    /// [`Error::WaitedTooLong`](crate::Error::WaitedTooLong), and nothing is recorded. A
+    /// [handle](crate::Session::waiting_at_most) or a [call](crate::tools::ExecuteOptions::wait) may have a limit of its own.
+    pub wait: Duration,
 }
 
 impl Default for StoreOptions {
     /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
     /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, a
-    /// background thread, and ten seconds of grace.
+    /// background thread, ten seconds of grace, and waits of ten minutes.
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -92,6 +97,7 @@ impl Default for StoreOptions {
             image_bytes_min: 1 << 20,
             background: BackgroundSync::default(),
             grace: Duration::from_secs(10),
+            wait: Duration::from_secs(600),
         }
     }
 }

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
+use crate::reading::Position;
 use crate::verbs;
 use crate::verbs::export::{Compress, Format, Target};
 use crate::verbs::settle::Settled;
@@ -22,7 +23,7 @@ use crate::verbs::transcript;
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
 ///
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
-/// the number of the last record at some moment. Only `run`, `recover` and `settle` write into a session.
+/// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Only `run`, `recover` and `settle` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
 /// or a run gave no answer.
@@ -280,7 +281,7 @@ enum Verb {
         session: PathBuf,
         /// The position [default: the last one].
         #[arg(long, value_name = "POSITION")]
-        at: Option<SequenceNumber>,
+        at: Option<Position>,
         /// Only the slice of this name.
         #[arg(long, value_name = "NAME")]
         slice: Option<String>,
@@ -290,9 +291,9 @@ enum Verb {
         /// The session's folder.
         session: PathBuf,
         /// The position before.
-        before: SequenceNumber,
+        before: Position,
         /// The position after.
-        after: SequenceNumber,
+        after: Position,
     },
     /// Check every frame, body, seal and object of sessions or whole stores.
     ///
@@ -336,7 +337,7 @@ enum Verb {
         evaluation: Option<String>,
         /// The position [default: the last one].
         #[arg(long, value_name = "POSITION")]
-        at: Option<SequenceNumber>,
+        at: Option<Position>,
         /// Print the messages as they were recorded, valid or not.
         #[arg(long)]
         as_recorded: bool,
@@ -437,7 +438,7 @@ enum Verb {
         session: PathBuf,
         /// The position [default: the last one].
         #[arg(long, value_name = "POSITION")]
-        at: Option<SequenceNumber>,
+        at: Option<Position>,
     },
     /// Check whether the state of a session holds: tasks, conversations, files, logs and digests. With --repair writes into
     /// the session.
@@ -451,7 +452,7 @@ enum Verb {
         session: PathBuf,
         /// The position [default: the last one].
         #[arg(long, value_name = "POSITION", conflicts_with = "repair")]
-        at: Option<SequenceNumber>,
+        at: Option<Position>,
         /// Dispatch the events that repair what does not hold.
         #[arg(long, requires = "by")]
         repair: bool,
@@ -510,7 +511,7 @@ enum Verb {
         session: PathBuf,
         /// The position [default: the last one].
         #[arg(long, value_name = "POSITION")]
-        at: Option<SequenceNumber>,
+        at: Option<Position>,
         /// What to print.
         #[arg(long)]
         format: Format,

@@ -2,9 +2,11 @@
 
 use foldlog::SequenceNumber;
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use foldlog::audit::{self, LogReader, ReadOptions};
@@ -230,13 +232,51 @@ pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
     }
 }
 
+/// Names a position: by its number, or by the tag of a snapshot. `tag:NAME` is a tag also where NAME is a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Sequence number.
+    At(SequenceNumber),
+    /// Tag of a snapshot; the latest one that has it counts.
+    Tagged(String),
+}
+
+impl FromStr for Position {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Position, Infallible> {
+        let number = || text.parse().ok().map(Position::At);
+        let tagged = || Position::Tagged(text.strip_prefix("tag:").unwrap_or(text).to_owned());
+        Ok(number().unwrap_or_else(tagged))
+    }
+}
+
 /// Returns the position that was asked for, or the last one if none was.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the position is beyond the log's end.
-pub fn position(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
-    position_of(reader.last_position(), asked)
+/// - [`Failure::Usage`] if the position is beyond the log's end, or no snapshot has the tag.
+/// - [`Failure::Engine`] if the log cannot be read.
+pub fn position(reader: &LogReader, asked: Option<Position>) -> Result<SequenceNumber> {
+    let tag = match asked {
+        None => return Ok(reader.last_position()),
+        Some(Position::At(at)) => return position_of(reader.last_position(), Some(at)),
+        Some(Position::Tagged(tag)) => tag,
+    };
+    let snapshots = reader.snapshots()?;
+    if let Some(found) = snapshots.iter().rfind(|snapshot| snapshot.tag.as_deref() == Some(&*tag)) {
+        return Ok(found.position);
+    }
+    let tags: BTreeSet<&str> = snapshots.iter().filter_map(|snapshot| snapshot.tag.as_deref()).collect();
+    let last = reader.last_position();
+    let next = match tags.is_empty() {
+        true => format!("no snapshot has a tag: give a position from 0 to {last}"),
+        false => {
+            let tags: Vec<_> = tags.into_iter().map(|tag| format!("`{}`", escape::text(tag))).collect();
+            format!("the tags are {}; or give a position from 0 to {last}", tags.join(", "))
+        }
+    };
+    Err(Failure::usage(format!("no snapshot has the tag `{}`", escape::text(&tag)), next))
 }
 
 /// Returns the position that was asked for, or `last` if none was.

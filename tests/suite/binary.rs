@@ -10,6 +10,7 @@ mod escaped;
 mod irregular;
 mod operations;
 mod pending;
+mod positions;
 mod recover;
 mod run;
 mod salvage;

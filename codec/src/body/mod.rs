@@ -88,11 +88,14 @@ pub use suspension::{InnerCall, Suspension};
 pub use tool_begin::{ClosedCall, ToolBegin};
 pub use tool_end::ToolEnd;
 
+use serde::{Deserialize, Serialize};
+
 use crate::msgpack::{Reader, Token, Writer};
 use crate::{Error, Kind};
 
 /// Names what a rollback does to a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// STATE: a rollback restores the slice to the target position.
     State,

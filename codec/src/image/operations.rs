@@ -1,6 +1,8 @@
 //! Encodes and decodes the operations of an image: the open, the unsettled and the suspended ones, and STATE at the
 //! begins of open ones.
 
+use serde::{Deserialize, Serialize};
+
 use super::{ItemImage, KIND};
 use crate::body::fields::{FieldWriter, bad, list, required, walk_map};
 use crate::body::{CallOrigin, Decision, Idempotency, Suspension};
@@ -18,7 +20,7 @@ use crate::{Error, OperationId, SequenceNumber};
 /// | `in` | id of the operation within which it runs |
 /// | `t`, `call`, `idem`, `ro`, `undo`, `verify`, `by` | the fields of these names in its `tool_begin` |
 /// | `fx` | whether a nested operation may have had effects outside |
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenOperation<T> {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
@@ -56,7 +58,7 @@ pub struct OpenOperation<T> {
 /// | `t`, `call`, `idem` | the fields of these names in its `tool_begin` |
 /// | `undone` | whether the operation's effects are undone |
 /// | `again` | whether somebody decided to run the operation again |
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsettledOperation<T> {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,

@@ -40,7 +40,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan;
 use crate::log::{self, Exposed, layout, partial_creation};
-use crate::session::{RecoveryReport, State, read_outline};
+use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of};
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
@@ -386,6 +386,15 @@ impl LogReader {
     ) -> Result<()> {
         let (from, through) = (from.into(), through.into());
         self.places.read(&self.storage, from, through, &mut |record| visit(&record))
+    }
+
+    /// Lists the snapshots in the log, as [`Session::snapshots`](crate::Session::snapshots) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if a segment can no longer be read.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        snapshots_of(&self.places, &self.storage, self.opened().session)
     }
 
     /// Returns the slices at the end of the log, with all items in memory.

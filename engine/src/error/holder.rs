@@ -18,11 +18,23 @@ pub struct Holder {
     pub ended: bool,
 }
 
+/// Returns the name of this machine.
+pub(crate) fn here() -> Option<String> {
+    nix::unistd::gethostname().ok()?.into_string().ok()
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.pid, &self.host, &self.since) {
             (Some(pid), Some(host), Some(since)) => {
+                let is_here = *pid == std::process::id() && here().as_deref() == Some(host);
                 let (host, since) = (escape::text(host), escape::text(since));
+                if is_here {
+                    return write!(
+                        f,
+                        "by this process since {since}: `Store::handle` returns another handle of it"
+                    );
+                }
                 let ended = match self.ended {
                     true => ", which has ended: a process that it forked still holds the lock",
                     false => "",

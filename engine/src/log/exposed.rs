@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
+use serde::{Deserialize, Serialize};
 
 use super::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage, StoreAccess};
 
 /// Reports a file of a session that others may read or write than the store's access allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Exposed {
     /// Path of the first such file.

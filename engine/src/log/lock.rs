@@ -21,7 +21,7 @@ use foldlog_filesystem::is_out_of_space;
 use uuid::Uuid;
 
 use super::layout;
-use crate::error::{Error, Holder, Result};
+use crate::error::{Error, Holder, Result, here};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind, HeldLock, Storage, process_mark};
 
@@ -137,7 +137,7 @@ pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
 fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) {
     let holder = Holder {
         pid: Some(std::process::id()),
-        host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
+        host: here(),
         since: Some(foldlog_codec::record::time_text(now_us)),
         ended: false,
     };
@@ -163,7 +163,7 @@ fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
 /// Returns whether the holder was a process of this machine that has ended: then a process that it forked still holds
 /// the lock.
 fn has_ended(holder: &Holder) -> bool {
-    let here = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let here = here();
     let pid =
         holder.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|_| here.is_some() && holder.host == here);
     pid.is_some_and(|pid| {

@@ -40,6 +40,7 @@ use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
 use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Kind, Record, SequenceNumber};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
@@ -73,7 +74,7 @@ pub(crate) struct Location {
 }
 
 /// Describes bytes at the log's end that were left out: they do not check, and they were never acknowledged as durable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TornTail {
     /// Path of the segment in which the sound part ends.
     pub segment: PathBuf,
@@ -117,6 +118,8 @@ pub(crate) struct Scan {
     /// segment, bytes behind that record may not be durable, and a writer that went on in the last segment would never
     /// sync them.
     pub(crate) clean: bool,
+    /// Whether the log is clean and its last writer said that it closed the session.
+    pub(crate) closed: bool,
     /// Number of bytes of all segments that belong to the log.
     pub(crate) used_bytes: u64,
     /// Whether the machine has not been restarted since the log's end was written.
@@ -491,6 +494,7 @@ impl<'a> Walk<'a> {
             torn: self.torn,
             leftovers,
             clean,
+            closed: clean && self.last_kind == Some(Kind::CLOSED),
             used_bytes: self.used_bytes,
             same_boot,
         })

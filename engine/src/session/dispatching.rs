@@ -36,7 +36,7 @@ impl Session {
     /// the items that are there already stay in the implicit one.
     ///
     /// The record is durable when this returns, with [`Durability::Every`](crate::Durability::Every), and
-    /// otherwise after the next sync.
+    /// otherwise after the next sync. An event that changes STATE or CACHE may [wait](Session#who-waits).
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -71,6 +71,7 @@ impl Session {
     /// [`Error::Closed`] or [`Error::Forked`] if the session cannot be written here; [`Error::Interrupted`]
     /// if it must be recovered first; [`Error::Revoked`], [`Error::DeadlineExceeded`], [`Error::ReadsOnly`]
     /// or [`Error::InsideOperation`] if an operation's handle, or the thread of one, must not write;
+    /// [`Error::WaitedTooLong`] if an operation does not end in the time that this call [may wait](Session#who-waits);
     /// [`Error::Stuck`] if an operation that should have stopped still runs.
     ///
     /// [`Error::DurabilityUnknown`] if the sync fails, and [`Error::Io`] if the write fails: after reopening,
@@ -119,7 +120,7 @@ impl Session {
         inner.write_shared::<E>(state, (inner.now_us(), fast_path), event, (buffer, self.own_lane()))
     }
 
-    /// Replaces all items of a slice by these. A LOG slice must be empty.
+    /// Replaces all items of a slice by these. A LOG slice must be empty. May [wait](Session#who-waits).
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl Session {
         })
     }
 
-    /// Removes all items of a slice.
+    /// Removes all items of a slice. May [wait](Session#who-waits).
     ///
     /// # Errors
     ///
@@ -143,7 +144,7 @@ impl Session {
         self.clear_with::<S>(Clear::All)
     }
 
-    /// Removes the items of a slice for which the predicate returns `true`.
+    /// Removes the items of a slice for which the predicate returns `true`. May [wait](Session#who-waits).
     ///
     /// # Errors
     ///
@@ -161,7 +162,7 @@ impl Session {
         })
     }
 
-    /// Removes all items of all STATE and CACHE slices. LOG slices stay.
+    /// Removes all items of all STATE and CACHE slices. LOG slices stay. May [wait](Session#who-waits).
     ///
     /// # Errors
     ///

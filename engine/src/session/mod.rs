@@ -12,7 +12,7 @@
 //! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
 //! | `operations` | tool calls as transactions: their begins and ends |
-//! | `schedule` | who may write while operations run |
+//! | `schedule`, `waiting` | who may write while operations run, and how long others wait |
 //! | `operation_records` | what the log says of operations |
 //! | `reading` | views, stored values |
 //! | `imaging` | images, so that opening need not fold every record |
@@ -59,6 +59,7 @@ pub(crate) mod schedule;
 pub(crate) mod settling;
 mod shared_prefix;
 mod subscribers;
+mod waiting;
 mod writing;
 
 use std::any::TypeId;
@@ -66,6 +67,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Lane, Opened, Parent};
@@ -89,6 +91,7 @@ use crate::types::SessionTypes;
 pub use conversation_follower::ConversationFollower;
 pub use log_view::LogView;
 pub use opening::RecoveryReport;
+pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub use recorded_replies::RecordedReply;
@@ -102,6 +105,7 @@ pub(crate) use opening::{
     open, open_as_read, open_recorded, read_outline,
 };
 pub(crate) use shared_prefix::{SharedPrefix, cut};
+pub(crate) use waiting::{Asker, Patience};
 
 /// Makes captures of a resource durable before the records that name them.
 pub(crate) trait SyncCaptures: Send + Sync {
@@ -114,6 +118,21 @@ pub(crate) trait SyncCaptures: Send + Sync {
 ///
 /// The session closes when its last handle is dropped, or with [`close`](Session::close), which reports
 /// whether the last sync succeeded.
+///
+/// # Who waits
+///
+/// | call | waits while |
+/// |---|---|
+/// | an event, seed, clear or reset of STATE or CACHE; a snapshot; a rollback | an operation of this process runs that may change STATE |
+/// | the same through an operation's own handle | such an operation runs within that one |
+/// | the begin of an operation | another one runs that is not around it, unless both only read |
+/// | a recovery | another thread recovers the session |
+/// | what changes LOG alone; tags; conversations, observations, adapter states; reading | never |
+///
+/// A call that waits longer than the store's [limit](crate::StoreOptions::wait), or [its own](Session::waiting_at_most), fails
+/// with [`Error::WaitedTooLong`](crate::Error::WaitedTooLong), which names what it waited for; one that would wait for what
+/// its own thread has to end fails at once with [`Error::InsideOperation`](crate::Error::InsideOperation). Beside that, calls
+/// wait for the disk as their [`Durability`] says.
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
@@ -123,6 +142,8 @@ pub struct Session {
     within: Option<Arc<schedule::CallScope>>,
     /// Lane that the host's records name; `None` for the handle without one.
     lane: Option<SmolStr>,
+    /// Longest time that a call through this handle waits; `None` for the store's.
+    wait: Option<Duration>,
 }
 
 /// Counts the handles of a session. The background thread has none: it may hold on to the session while it
@@ -428,14 +449,20 @@ impl Inner {
 impl Session {
     /// Makes the first handle of a session.
     fn of(inner: Arc<Inner>) -> Session {
-        Session { _handles: Some(Arc::new(Handles(Arc::clone(&inner)))), inner, within: None, lane: None }
+        Session {
+            _handles: Some(Arc::new(Handles(Arc::clone(&inner)))),
+            inner,
+            within: None,
+            lane: None,
+            wait: None,
+        }
     }
 
     /// Makes a handle for an operation.
     pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
         // The begin names the lane in which the operation runs.
-        Session { inner, _handles: handles, within: Some(within), lane: None }
+        Session { inner, _handles: handles, within: Some(within), lane: None, wait: self.wait }
     }
 
     /// Makes a handle that does not keep the session open.
@@ -445,6 +472,7 @@ impl Session {
             _handles: None,
             within: self.within.clone(),
             lane: self.lane.clone(),
+            wait: self.wait,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::Inner;
+use super::{Handles, Inner, Session};
 use crate::background::Background;
 use crate::generator::Generator;
 use crate::log::writer::Ground;
@@ -37,7 +37,13 @@ impl OpenStore {
 /// Holds the sessions that are open for writing in this store.
 #[derive(Default)]
 pub(crate) struct Writers {
-    sessions: Mutex<BTreeMap<Uuid, Weak<Inner>>>,
+    sessions: Mutex<BTreeMap<Uuid, Writer>>,
+}
+
+/// Finds a session's writer and its handles, without keeping it open.
+struct Writer {
+    inner: Weak<Inner>,
+    handles: Weak<Handles>,
 }
 
 impl std::fmt::Debug for Writers {
@@ -47,14 +53,28 @@ impl std::fmt::Debug for Writers {
 }
 
 impl Writers {
-    /// Registers a session's writer, without keeping it open.
-    pub(crate) fn register(&self, session: Uuid, inner: &Arc<Inner>) {
-        self.sessions.lock().insert(session, Arc::downgrade(inner));
+    /// Registers a session's writer by its first handle, without keeping it open.
+    pub(super) fn register(&self, first: &Session) {
+        let handles = first._handles.as_ref().map(Arc::downgrade).unwrap_or_default();
+        let writer = Writer { inner: Arc::downgrade(&first.inner), handles };
+        self.sessions.lock().insert(first.inner.id, writer);
+    }
+
+    /// Returns another handle of a session that is open for writing in this store.
+    pub(crate) fn handle(&self, session: Uuid) -> Option<Session> {
+        let (inner, handles) = {
+            let sessions = self.sessions.lock();
+            let writer = sessions.get(&session)?;
+            (writer.inner.upgrade()?, writer.handles.upgrade()?)
+        };
+        let session = Session { inner, _handles: Some(handles), within: None, lane: None, wait: None };
+        let is_closed = session.inner.state.lock().closed;
+        (!is_closed).then_some(session)
     }
 
     /// Returns the session's writer, if it is open in this store.
     pub(crate) fn get(&self, session: Uuid) -> Option<Arc<Inner>> {
-        self.sessions.lock().get(&session)?.upgrade()
+        self.sessions.lock().get(&session)?.inner.upgrade()
     }
 
     /// Removes a session that has closed.

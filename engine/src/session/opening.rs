@@ -11,6 +11,7 @@ use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::imaging::Imaged;
@@ -47,7 +48,7 @@ use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
 /// Reports what opening a session found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecoveryReport {
     /// Number of records that were read.
@@ -59,8 +60,8 @@ pub struct RecoveryReport {
     /// Number of sound records at the end that are not attested as durable. They are kept; the first append
     /// writes them once more, into a fresh segment.
     pub unattested: u64,
-    /// Whether the log ends as one whose last writer closed the session, so that the next one need not recover it. One that was
-    /// killed right behind a sync leaves such an end too.
+    /// Whether the last writer closed the session and left no operation open. A writer whose disk had no room for saying so
+    /// counts as one that did not close it. A process that opened the session and wrote nothing leaves it as it was.
     pub closed: bool,
     /// First record of a kind that this version cannot fold. With such a record, the session can be read but
     /// not written.
@@ -96,6 +97,7 @@ impl RecoveryReport {
         RecoveryReport {
             interrupted: projection.operations.open().cloned().collect(),
             unsettled: projection.operations.unsettled().cloned().collect(),
+            closed: scan.closed && projection.operations.open().next().is_none(),
             ..RecoveryReport::of(scan, projection.unsupported)
         }
     }
@@ -111,7 +113,7 @@ impl RecoveryReport {
             torn: scan.torn.clone(),
             leftovers: scan.leftovers.clone(),
             unattested: scan.next_sequence.since(scan.watermark),
-            closed: scan.clean,
+            closed: scan.closed,
             unsupported,
         }
     }
@@ -335,7 +337,7 @@ fn leave_out_records_without_objects(
         scan.next_sequence = sequence;
         scan.rollbacks.split_off(&sequence);
         scan.index.cut_at(sequence);
-        scan.clean = false;
+        (scan.clean, scan.closed) = (false, false);
     }
     Ok(())
 }
@@ -517,11 +519,12 @@ fn assemble(
         process: process_mark(),
         replayed: replays.then(Replayed::default),
     });
+    let session = Session::of(inner);
     // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.
-    if inner.lock.lock().is_some() {
-        store.writers.register(id, &inner);
+    if session.inner.lock.lock().is_some() {
+        store.writers.register(&session);
     }
-    Ok(Session::of(inner))
+    Ok(session)
 }
 
 /// Checks what the log has declared against what the host declares.

@@ -25,10 +25,11 @@ use uuid::Uuid;
 
 use super::declaring::slice_declaration;
 use super::schedule::{Abandon, Access, Admitted, CallScope, RUNS_AGAIN, runs_here};
+use super::waiting::{Asker, Patience};
 use super::writing::{PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::{Blocker, Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
@@ -40,12 +41,13 @@ use crate::types::{Slice, ToolInvocations};
 impl Session {
     /// Waits until the schedule admits an operation within the one whose handle this is, if any. Records
     /// nothing.
-    pub(crate) fn admit(&self, reads_only: bool, until: Option<Instant>) -> Result<Admission<'_>> {
+    pub(crate) fn admit(&self, reads_only: bool, patience: &Patience, asker: Asker) -> Result<Admission<'_>> {
         let parent = self.within.as_deref();
         // A call must end before the one within which it runs.
-        let until = until.into_iter().chain(parent.and_then(CallScope::until)).min();
+        let patience = patience.by(parent.and_then(CallScope::until));
+        let until = patience.until();
         let state = self.inner.writable()?;
-        let mut state = self.wait_until_allowed(state, Access::Begin { reads_only }, until)?;
+        let mut state = self.wait_until_allowed(state, Access::Begin { reads_only }, &patience)?;
         let running_calls = &mut state.running_calls;
         let ticket = running_calls.next;
         running_calls.next += 1;
@@ -55,6 +57,8 @@ impl Session {
             parent: parent_ticket,
             reads_only,
             until,
+            asker,
+            since: clock::now(),
             told_to_stop: None,
             begun: None,
             is_guest: false,
@@ -126,11 +130,12 @@ impl Session {
 
     /// Locks the recovery of the session, and checks that the session can be recovered: only a handle that
     /// may write the result may change the resources.
-    pub(crate) fn recovering(&self) -> Result<MutexGuard<'_, ()>> {
+    pub(crate) fn recovering(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
         if let Some(operation) = runs_here(self.inner.id) {
             return Err(Error::InsideOperation { operation });
         }
-        let recovering = self.inner.recovering.lock();
+        let recovering = self.inner.recovering.try_lock_until(patience.over_at());
+        let recovering = recovering.ok_or_else(|| patience.waited_for(Blocker::Recovery))?;
         drop(self.inner.settleable()?);
         Ok(recovering)
     }
@@ -372,7 +377,7 @@ impl ActiveCall {
     /// Returns the operation's own handle, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {
         let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
-        Session { inner, _handles: None, within, lane: None }
+        Session { inner, _handles: None, within, lane: None, wait: None }
     }
 
     /// Sets what ends the operation when somebody waits for it, since whoever ran it drops it.
@@ -402,6 +407,13 @@ impl ActiveCall {
         let end = ToolEnd { elapsed_us, ..end };
         let end = inner.write_end(state, (time_us, end), Some(self.within.ticket), keep)?;
         Ok(Ended { end, elapsed_us })
+    }
+
+    /// Lets this thread wait for the operation, since another one ends it.
+    pub(crate) fn hand_over(&self) {
+        let mut state = self.inner.state.lock();
+        let own = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket);
+        own.into_iter().for_each(|own| own.asker.held_by = None);
     }
 
     /// Gives up an operation whose end is not in the log: the session takes no writes until it is recovered,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{self, ExternalEffects, Outcome, Policy};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -16,6 +17,8 @@ use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::{Frozen, LogSlices};
 use crate::fold::record_body::RecordBody;
+use crate::log::reader::Places;
+use crate::storage::Storage;
 use crate::types::{ToolInvocations, ToolInvoked};
 
 /// Holds the options of a snapshot.
@@ -49,9 +52,9 @@ impl SnapshotOptions {
 }
 
 /// Names a position that the session recorded for later rollbacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Session that took the snapshot.
+    /// Session that can be rolled back to it: the one that took the snapshot, or a fork that holds its record too.
     pub session: Uuid,
     /// Sequence number of the snapshot's record, which is the position.
     pub position: SequenceNumber,
@@ -65,7 +68,7 @@ pub struct Snapshot {
 
 /// Describes a committed tool call that a rollback abandoned although it may have effects that no rollback
 /// undoes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbandonedCall {
     /// Operation id of the call.
     pub operation: OperationId,
@@ -76,7 +79,7 @@ pub struct AbandonedCall {
 }
 
 /// Reports what a rollback did.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollbackReport {
     /// Sequence number of the rollback's record.
     pub sequence: SequenceNumber,
@@ -89,8 +92,25 @@ pub struct RollbackReport {
     pub outside: Vec<AbandonedCall>,
 }
 
+/// Lists the snapshots in a log, for the session that the log is read for.
+pub(crate) fn list(places: &Places, storage: &Arc<dyn Storage>, session: Uuid) -> Result<Vec<Snapshot>> {
+    let mut found = Vec::new();
+    places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
+        if record.kind == Kind::SNAPSHOT {
+            let (position, time_us) = (record.sequence, record.time_us);
+            let body::Snapshot { tag, policies } =
+                body::Snapshot::decode(record.body).map_err(Error::unread(position))?;
+            let policies = policies.into_iter().collect();
+            found.push(Snapshot { session, position, time_us, tag, policies });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 impl Session {
-    /// Records a snapshot of the present position. The cost does not depend on how much the session holds.
+    /// Records a snapshot of the present position. The cost does not depend on how much the session holds. May
+    /// [wait](Session#who-waits).
     ///
     /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary)
     /// and [`Durability::Every`](crate::Durability::Every).
@@ -134,6 +154,43 @@ impl Session {
         let position = inner.write(state, time_us, [pending])?;
         let SnapshotOptions { tag, policies } = options;
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
+    }
+
+    /// Lists the snapshots in the log, in the order of their positions: those of earlier processes, those that a rollback has
+    /// abandoned, and in a fork those that it shares with its parent. A rollback may go to each of them. Reads the log once.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// let session = store.create(&types)?;
+    /// let taken = session.snapshot(SnapshotOptions::tagged("before the attempt"))?;
+    /// let id = session.id();
+    /// session.close()?;
+    /// let session = store.open_session(id, &types)?; // another day
+    /// assert_eq!(session.snapshots()?, [taken.clone()]);
+    /// assert_eq!(session.snapshot_tagged("before the attempt")?, Some(taken));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        list(&source.places, &source.storage, self.inner.id)
+    }
+
+    /// Returns the latest snapshot with a tag; `None` if none has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`snapshots`](Session::snapshots).
+    pub fn snapshot_tagged(&self, tag: &str) -> Result<Option<Snapshot>> {
+        Ok(self.snapshots()?.into_iter().rfind(|snapshot| snapshot.tag.as_deref() == Some(tag)))
     }
 
     /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position. Workspaces and other
@@ -181,7 +238,7 @@ impl Session {
 
     /// Rolls STATE back to what it was when the record at `position` had been written, even if an earlier
     /// rollback abandoned that record. LOG slices and tags stay, CACHE slices are emptied. The abandoned
-    /// records stay in the log.
+    /// records stay in the log. May [wait](Session#who-waits).
     ///
     /// The latest 256 snapshots take microseconds; for other positions the log is folded up to there. If
     /// tools have run since, their calls are read from the log. The record is durable when this returns, with

@@ -21,7 +21,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Nobody waits on a thread for an operation that runs on that very thread: such a call fails at once.
+//! 1. Nobody waits on a thread for an operation that runs on that very thread, or that this thread began and has not
+//!    ended: such a call fails at once. No wait is without an end.
 //! 2. Nobody waits longer than the store's grace for an operation that should stop, because of its deadline
 //!    or a cancellation. It is *stuck* then, and so is every operation that has to wait for its end.
 
@@ -36,9 +37,10 @@ use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::recording::Whose;
-use super::{Inner, Session, WriterState};
+use super::waiting::{Asker, Patience};
+use super::{Session, WriterState};
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::{Blocker, Error, Result};
 use crate::sabotage::{self, Breakage};
 
 /// Names which slices a write changes.
@@ -179,6 +181,9 @@ pub(super) struct Admitted {
     pub(super) parent: Option<u64>,
     pub(super) reads_only: bool,
     pub(super) until: Option<Instant>,
+    /// Who asked for the admission, and when it was given.
+    pub(super) asker: Asker,
+    pub(super) since: Instant,
     /// When the operation was first told to stop before its deadline: by a cancellation of it or of one
     /// within which it runs, or by the end of the latter.
     pub(super) told_to_stop: Option<Instant>,
@@ -194,6 +199,16 @@ impl Admitted {
     /// Returns the operation id, once the operation has begun.
     pub(super) fn operation(&self) -> Option<OperationId> {
         self.begun.as_ref().map(|begun| begun.operation)
+    }
+
+    /// Names the operation for one that waits for it.
+    fn as_blocker(&self) -> Blocker {
+        Blocker::Operation {
+            operation: self.operation(),
+            tool: self.asker.what.to_string(),
+            open_for: self.since.elapsed(),
+            begun_at: self.asker.at,
+        }
     }
 
     /// Returns when the operation becomes stuck if it still runs then. An abandoned operation does not:
@@ -357,10 +372,20 @@ impl RunningCalls {
         changing.map(|admitted| (admitted.ticket, admitted.operation().unwrap_or_default()))
     }
 
-    /// Returns the operation of this thread, if any, that would have to end before the one with `ticket` can.
+    /// Returns the operation, if any, whose tool runs on this thread and that would have to end before the one with `ticket`
+    /// can.
     pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<OperationId> {
         let ends_first = |own: &&(Uuid, u64, OperationId)| own.0 == session && self.is_within(own.1, ticket);
         INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
+    }
+
+    /// Returns the operation, if any, that this thread began, has to end, and would have to end before the one with `ticket`
+    /// can.
+    fn waits_for_own(&self, ticket: u64) -> Option<OperationId> {
+        let is_own = |one: &&Admitted| {
+            one.abandon.is_none() && one.asker.is_held_here() && self.is_within(one.ticket, ticket)
+        };
+        self.admitted.iter().rfind(is_own)?.operation()
     }
 }
 
@@ -398,17 +423,17 @@ impl Session {
         if state.running_calls.is_empty() && self.within.is_none() {
             return Ok(state);
         }
-        let until = self.within.as_deref().and_then(CallScope::until);
-        self.wait_until_allowed(state, Access::Write(change()), until)
+        let patience = self.patience(self.within.as_deref().and_then(CallScope::until), None);
+        self.wait_until_allowed(state, Access::Write(change()), &patience)
     }
 
-    /// Waits until the schedule allows `access` to this handle, or until the deadline `until`.
+    /// Waits until the schedule allows `access` to this handle, but no longer than `patience` allows.
     #[cold]
     pub(super) fn wait_until_allowed<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
         access: Access,
-        until: Option<Instant>,
+        patience: &Patience,
     ) -> Result<MutexGuard<'a, WriterState>> {
         let asker = self.within.as_deref().map(|within| within.ticket);
         loop {
@@ -435,32 +460,17 @@ impl Session {
                 return Err(Error::InsideOperation { operation });
             }
             let stuck = running_calls.stuck_first(access, asker, self.inner.store.options.grace);
-            self.inner.wait(&mut state, stuck, until)?;
+            if let Some((_, operation)) = stuck.filter(|(at, _)| clock::is_past(*at)) {
+                return Err(Error::Stuck { operation });
+            }
+            if let Some(operation) = running_calls.waits_for_own(other.ticket) {
+                return Err(Error::InsideOperation { operation });
+            }
+            patience.check(|| other.as_blocker())?;
+            let until = stuck.map_or(patience.over_at(), |(at, _)| at.min(patience.over_at()));
+            self.inner.schedule.wait_until(&mut state, until);
             drop(state);
             state = self.inner.writable()?;
         }
-    }
-}
-
-impl Inner {
-    /// Waits until an operation is over or told to stop, until the deadline `until`, or until the operation
-    /// that is waited for is `stuck`.
-    fn wait(
-        &self,
-        state: &mut MutexGuard<'_, WriterState>,
-        stuck: Option<(Instant, OperationId)>,
-        until: Option<Instant>,
-    ) -> Result<()> {
-        if let Some((_, operation)) = stuck.filter(|(at, _)| clock::is_past(*at)) {
-            return Err(Error::Stuck { operation });
-        }
-        if until.is_some_and(clock::is_past) {
-            return Err(Error::DeadlineExceeded { operation: None });
-        }
-        match until.into_iter().chain(stuck.map(|(at, _)| at)).min() {
-            Some(until) => drop(self.schedule.wait_until(state, until)),
-            None => self.schedule.wait(state),
-        }
-        Ok(())
     }
 }

@@ -532,11 +532,15 @@ impl Inner {
             state.asked = Asked::Nothing;
             state.log.sync_plan()
         };
-        // A session that failed meanwhile is not written any more.
-        let attest = || match self.sound() {
-            Ok(mut state) if state.closed => state.log.attest_close(self.gate.synced()),
-            Ok(mut state) => state.log.attest(self.gate.synced()),
-            Err(_) => Ok(()),
+        // A session that failed meanwhile is not written any more. If this fails, that is noted under the lock, so that nobody
+        // writes over what the failed write left.
+        let attest = || {
+            let Ok(mut state) = self.sound() else { return Ok(()) };
+            let attested = match state.closed {
+                true => state.log.attest_close(self.gate.synced()),
+                false => state.log.attest(self.gate.synced()),
+            };
+            attested.map_err(|error| self.failed(error))
         };
         let ground = (self.store.options.storage.as_ref(), &self.store.background);
         // A resource asks for this between capturing and recording, and one sync runs at a time.

@@ -210,6 +210,7 @@ impl Store {
             torn: None,
             leftovers: Vec::new(),
             clean: true,
+            closed: true,
             used_bytes: used_bytes + last.end,
             same_boot: true,
         };

@@ -360,7 +360,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::NoSuchSession`] if the store has no such session; [`Error::Locked`] if it is open for writing
-    /// elsewhere; [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`],
+    /// elsewhere, or in this process, where [`handle`](Store::handle) returns it; [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`],
     /// [`Error::WrongSession`], [`Error::NotAFile`] or [`Error::Inconsistent`] if the log is damaged;
     /// [`Error::FutureFormat`] if a later version wrote it; [`Error::Object`] if an object is missing or
     /// damaged; [`Error::NotRegistered`] if the log binds an event to reducers that `types` lacks;
@@ -386,6 +386,27 @@ impl Store {
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         let types = Some(types.clone());
         open(&self.inner, &dir, OpenAs { types, durability, lock, read_only })
+    }
+
+    /// Returns another handle of a session that is open for writing in this store, whoever opened it; `None` if it is not. The
+    /// session closes when its last handle is dropped.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let id = store.create(&types)?.id();
+    /// let session = match store.handle(id) {
+    ///     Some(session) => session,
+    ///     None => store.open_session(id, &types)?,
+    /// };
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn handle(&self, session: Uuid) -> Option<Session> {
+        self.inner.writers.handle(session)
     }
 
     /// Opens a session for reading, with the host's types. The session may be open for writing elsewhere;

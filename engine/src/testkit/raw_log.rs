@@ -177,7 +177,7 @@ impl Shared {
     /// Appends a `Synced` frame after a sync. Writes nothing to a log that has failed meanwhile.
     fn attest(&self) -> Result<()> {
         match self.sound() {
-            Ok(mut state) => state.log.attest(self.gate.synced()),
+            Ok(mut state) => state.log.attest(self.gate.synced()).map_err(|error| failed(&self.gate, error)),
             Err(_) => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
 //! Opens a child session as a run on the resources of the call that it works for, under that call's leases.
 
 use std::collections::BTreeMap;
+use std::panic::Location;
 use std::sync::Arc;
 
 use super::call::{ToolContext, ToolRegistry};
@@ -10,6 +11,7 @@ use super::runner::ToolRunner;
 use crate::error::{Error, Result};
 use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::sabotage::{self, Breakage};
+use crate::session::Asker;
 use crate::session::operation_records::RecordedCaptures;
 use crate::types::SessionTypes;
 
@@ -161,11 +163,14 @@ impl ToolContext {
         let restore = || {
             let mut not_undone = Vec::new();
             if session.is_interrupted() {
-                let ended = ToolRunner::new(state.clone(), ToolRegistry::new()).end_open(self.deadline())?;
+                let patience = self.session.patience(self.deadline(), None);
+                let ended = ToolRunner::new(state.clone(), ToolRegistry::new()).end_open(&patience)?;
                 not_undone.extend(ended.into_iter().flat_map(|(_, told)| told));
             }
             if !before.is_empty() && !sabotage::is(Breakage::ChildNotRestored) {
-                let _guest = self.session.admit(false, self.deadline())?.into_guest();
+                let patience = self.session.patience(self.deadline(), None);
+                let asker = Asker::new("a child session's restore", Location::caller());
+                let _guest = self.session.admit(false, &patience, asker)?.into_guest();
                 not_undone.extend(state.put_back(&before, false)?);
             }
             Ok(not_undone)

@@ -1,9 +1,12 @@
 //! Calls a tool, or begins a call of a tool that runs elsewhere: the one path that every call takes.
 
+use std::panic::Location;
+
 use super::call::{AnyTool, CallInfo, ExecuteOptions, Operation, ToolCall, ToolReport};
 use super::known::Known;
 use super::recovery::Recovery;
 use super::runner::{ToolRunner, unsettled_error};
+use crate::clock;
 use crate::error::{Error, Result};
 
 /// Why a call of an origin is not begun that has a result already.
@@ -17,6 +20,8 @@ impl ToolRunner {
     /// If the call has an [origin](ToolCall::origin) and a call of that origin committed or failed before, the
     /// recorded result is returned and the tool does not run; if that call was interrupted, it is recovered as in
     /// [`recover`](ToolRunner::recover).
+    ///
+    /// Waits for others to end as [`ExecuteOptions`] and [the session](crate::Session#who-waits) say.
     ///
     /// The end is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every). The engine holds no lock while the tool runs. Another
@@ -68,6 +73,8 @@ impl ToolRunner {
     /// another session left a resource half done and must be recovered first, [`Error::ResourceMaybeDirty`]
     /// if that session's log cannot be read; [`Error::ToolIdempotency`] if an earlier call of the same origin
     /// must be settled first; [`Error::Stuck`] if another call should have stopped and still runs;
+    /// [`Error::WaitedTooLong`] if another call or another session does not end in the time that this one may wait;
+    /// [`Error::InsideOperation`] if this thread [began](ToolRunner::begin) that call and has to end it;
     /// [`Error::SnapshotMismatch`] if the runner is nested in a call of another run; the resource's own
     /// error, such as [`Error::Filesystem`] or [`Error::Resource`], if a resource cannot be leased or
     /// captured.
@@ -88,13 +95,15 @@ impl ToolRunner {
     ///
     /// Else those of [`Session::dispatch`](crate::Session::dispatch) that do not concern events, and if the
     /// call has an origin, those of [`recorded`](ToolRunner::recorded).
+    #[track_caller]
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
         let still_due = self.still_due(call);
         match self.known(call)? {
             None => {}
             Some(Known::Recorded(report)) => return Ok(*report),
             Some(Known::Unsettled(unsettled)) => {
-                let _recovering = self.session.recovering()?;
+                let patience = self.session.patience(options.deadline.map(clock::after), options.wait);
+                let _recovering = self.session.recovering(&patience)?;
                 return match self.run_again(unsettled, options).recovery {
                     Recovery::RanAgain(report) | Recovery::NotUndone(report) => Ok(report),
                     Recovery::NeedsSettling(error) | Recovery::Failed(error) => Err(error),
@@ -137,6 +146,9 @@ impl ToolRunner {
     /// has a tool of that name, its declared idempotency applies, and whether it only reads; any other tool
     /// counts as [`Manual`](crate::Idempotency::Manual) and as one that may change something.
     ///
+    /// Waits as [`execute`](ToolRunner::execute) does. Until the operation is ended, this thread is refused what would wait
+    /// for it, unless the operation is [handed over](Operation::hand_over).
+    ///
     /// # Errors
     ///
     /// [`Error::NoSuchOperation`] if an earlier call of the same origin has a result, which
@@ -145,6 +157,7 @@ impl ToolRunner {
     /// [`Error::NoSuchOperation`] if it has failed since nobody answered in time. One that was approved
     /// begins again. Else those of [`execute`](ToolRunner::execute) that come
     /// before the tool runs, without [`Error::NoSuchTool`].
+    #[track_caller]
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         let still_due = self.still_due(call);
         self.begin_as(self.to_begin(call)?, &call.arguments, options, &still_due)
@@ -158,6 +171,7 @@ impl ToolRunner {
     /// # Errors
     ///
     /// Those of [`begin`](ToolRunner::begin).
+    #[track_caller]
     pub fn begin_told(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         if !self.session.replays() {
             return self.begin(call, options);
@@ -167,6 +181,7 @@ impl ToolRunner {
     }
 
     /// Describes a call of a tool that runs elsewhere and is to begin.
+    #[track_caller]
     fn to_begin(&self, call: &ToolCall) -> Result<CallInfo> {
         match self.known(call)? {
             None => {}
@@ -177,17 +192,20 @@ impl ToolRunner {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
             }
             Some(Known::Suspended(suspended, standing)) => {
-                return Ok(self.call_that_goes_on(&suspended, standing)?.0);
+                let info = self.call_that_goes_on(&suspended, standing)?.0;
+                return Ok(CallInfo { at: Location::caller(), is_held: true, ..info });
             }
         }
-        Ok(match self.tools.get(&call.tool) {
+        let info = match self.tools.get(&call.tool) {
             Ok(tool) => info_of(call, tool.as_ref()),
             Err(_) => CallInfo::new(call),
-        })
+        };
+        Ok(CallInfo { is_held: true, ..info })
     }
 }
 
 /// Describes a call of `tool`, with the idempotency that the tool declares and whether it only reads.
+#[track_caller]
 pub(super) fn info_of(call: &ToolCall, tool: &dyn AnyTool) -> CallInfo {
     let (idempotency, reads_only) = (tool.idempotency(), tool.reads_only());
     CallInfo { idempotency, reads_only, ..CallInfo::new(call) }

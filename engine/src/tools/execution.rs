@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -21,14 +21,14 @@ use parking_lot::{Condvar, Mutex};
 use super::captures::{Captures, CompositeSnapshot, SnapshotMetadata};
 use super::checkpoints::CheckpointStore;
 use super::scratch::Scratch;
-use crate::clock::{self, Clock, SystemClock};
-use crate::error::{Error, Result};
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Blocker, Error, Result};
 use crate::generator::Generator;
 use crate::operation::{ChildAnnounced, NotUndone, OpenOperation};
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::session::operations::Guest;
-use crate::session::{Session, Snapshot, SnapshotOptions, SyncCaptures};
+use crate::session::{Asker, Patience, Session, Snapshot, SnapshotOptions, SyncCaptures};
 use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, ResourceRegistry};
 
 /// Holds the session and the resources of one run, its clock, its generator and its checkpoints. Cheap to
@@ -410,6 +410,7 @@ impl ExecutionState {
     /// if that session's log cannot be read; the resource's own error, such as [`Error::Filesystem`] or
     /// [`Error::Resource`], if a resource cannot be leased or captured. Nothing is recorded then. Else those
     /// of [`Session::snapshot`].
+    #[track_caller]
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let tag = tag.map(str::to_owned);
         let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
@@ -418,8 +419,10 @@ impl ExecutionState {
             let session = self.session().snapshot(options)?;
             return Ok(self.composite(session, Captures::default(), metadata));
         }
-        let admission = self.session().admit(false, None)?;
-        let _leases = self.lease(true, None)?;
+        let patience = self.session().patience(None, None);
+        let asker = Asker::new("snapshot", Location::caller());
+        let admission = self.session().admit(false, &patience, asker.clone())?;
+        let _leases = self.lease(true, &patience, &asker)?;
         let resources = self.capture(None, || tag)?;
         let session = admission.handle().snapshot(options)?;
         Ok(self.composite(session, resources, metadata))
@@ -533,13 +536,18 @@ impl ExecutionState {
     }
 
     /// Takes the leases of the resources that others may work on, or shares those that another call of this
-    /// run holds. Waits until nobody else works on these resources, but not past `until`. One call takes the
+    /// run holds. Waits until nobody else works on these resources, but longer than `patience` allows. One call takes the
     /// leases for all; if it fails, the next call that waits tries. Returns `None` if others may work on none
     /// of the resources.
     ///
     /// The run of a child session becomes a guest of its parent's schedule instead, as one that only reads with
     /// `reads_only` or if there is nothing that its calls could change.
-    pub(crate) fn lease(&self, reads_only: bool, until: Option<Instant>) -> Result<Option<Arc<Leases>>> {
+    pub(crate) fn lease(
+        &self,
+        reads_only: bool,
+        patience: &Patience,
+        asker: &Asker,
+    ) -> Result<Option<Arc<Leases>>> {
         let inner = &*self.inner;
         if inner.parent.is_none() && !inner.resources.is_shared() {
             return Ok(None);
@@ -552,13 +560,10 @@ impl ExecutionState {
             if !shared.is_being_taken {
                 break;
             }
-            match until {
-                Some(until) if clock::is_past(until) => {
-                    return Err(Error::DeadlineExceeded { operation: None });
-                }
-                Some(until) => drop(inner.taken.wait_until(&mut shared, until)),
-                None => inner.taken.wait(&mut shared),
-            }
+            let resource = || inner.resources.captured().keys().next().map(ToString::to_string);
+            patience
+                .check(|| Blocker::Resource { resource: resource().unwrap_or_default(), holder: None })?;
+            inner.taken.wait_until(&mut shared, patience.over_at());
         }
         shared.is_being_taken = true;
         drop(shared);
@@ -568,12 +573,12 @@ impl ExecutionState {
         if let Some(parent) = &inner.parent {
             let reads_only = reads_only || inner.resources.captured().is_empty();
             if !sabotage::is(Breakage::ChildUnscheduled) {
-                leases.guest = parent.call.admit(reads_only, until)?.into_guest();
+                leases.guest = parent.call.admit(reads_only, patience, asker.clone())?.into_guest();
             }
         } else {
             let folder = inner.folder.get_or_init(|| found_by_all(self.session.dir()));
             let holder = LeaseHolder::new(&self.session, folder);
-            inner.resources.lease(&holder, until, &mut leases.of_each)?;
+            inner.resources.lease(&holder, patience, &mut leases.of_each)?;
         }
         let leases = Arc::new(leases);
         inner.shared.lock().leases = Arc::downgrade(&leases);

@@ -26,7 +26,7 @@
 mod left_in_children;
 
 use foldlog_codec::{OperationId, SequenceNumber};
-use std::time::Instant;
+use std::panic::Location;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome, Payload, ToolEnd};
 use foldlog_codec::msgpack::Value;
@@ -43,8 +43,8 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::operation::{NotUndone, OpenOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
-use crate::session::Session;
 use crate::session::operation_records::BeginRead;
+use crate::session::{Asker, Patience, Session};
 
 /// Reports what a recovery did about one interrupted operation.
 #[derive(Clone, Debug)]
@@ -181,14 +181,18 @@ impl ToolRunner {
     /// [`Error::Stuck`] if a program of a call does not end; [`Error::Full`] if the disk has no space for
     /// what is to be restored.
     ///
-    /// [`Error::InsideOperation`] if a thread that runs a tool of the session calls this.
+    /// [`Error::WaitedTooLong`] if another thread's recovery, or another session's work on a resource, does not end in the time
+    /// that this call may wait. [`Error::InsideOperation`] if a thread that runs a tool of the session calls this.
     /// [`Error::ReadOnly`], [`Error::Closed`], [`Error::Forked`] or [`Error::Poisoned`] if the session cannot
     /// be written here, and [`Error::Io`] or [`Error::DurabilityUnknown`] if writing an end fails.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
-        let _recovering = self.state.session().recovering()?;
+        let deadline =
+            options.deadline.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)).map(clock::after);
+        let patience = self.state.session().patience(deadline, options.wait);
+        let _recovering = self.state.session().recovering(&patience)?;
         let mut not_undone = None;
         if self.state.session().is_interrupted() {
-            not_undone = self.end_open(options.deadline.map(clock::after))?;
+            not_undone = self.end_open(&patience)?;
         }
         let unsettled = self.state.session().unsettled_operations();
         let recovered = unsettled.into_iter().map(|unsettled| {
@@ -205,18 +209,18 @@ impl ToolRunner {
         Ok(recovered)
     }
 
-    /// Restores the resources, then ends each open call. Waits for the leases of the resources until `until`.
+    /// Restores the resources, then ends each open call. Waits for the leases of the resources as long as `patience` allows.
     /// Returns the first open operation that may have changed something, with the changes of it and its
     /// nested calls that could not be undone; `None` if the open calls only read.
-    pub(super) fn end_open(&self, until: Option<Instant>) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
+    pub(super) fn end_open(&self, patience: &Patience) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
         if self.session.replays() {
             return self.end_open_replayed();
         }
         let session = self.state.session();
         let open = session.left_open();
         let reads_only = open.iter().all(|open| open.reads_only);
-        let until = until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn));
-        let leases = self.state.lease(reads_only, until)?;
+        let until = patience.until();
+        let leases = self.state.lease(reads_only, patience, &Asker::new("recovery", Location::caller()))?;
         let mut children = ChildrenLeft::default();
         let mut found = Captures::default();
         let mut late = None;

@@ -41,11 +41,12 @@ impl ToolRunner {
     /// same time, each in a thread, and further ones once these have ended. They begin in their order, and
     /// their ends are recorded in that order too, once the calls before have ended. Otherwise the calls run
     /// one after the other. A deadline counts from the beginning of the first call.
+    #[track_caller]
     pub fn execute_together(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
         if calls.len() > TOGETHER_MAX {
             let began = Instant::now();
             let left = || options.deadline.map(|deadline| deadline.saturating_sub(began.elapsed()));
-            let few = |calls| self.execute_together(calls, &ExecuteOptions { deadline: left() });
+            let few = |calls| self.execute_together(calls, &ExecuteOptions { deadline: left(), ..*options });
             return calls.chunks(TOGETHER_MAX).flat_map(few).collect();
         }
         if calls.len() < 2 || !calls.iter().all(|call| self.reads_only(&call.tool)) {
@@ -141,6 +142,7 @@ impl ToolRunner {
     /// [`Error::Suspended`] if it waits for somebody; [`Error::TooLarge`] if the text is longer than 16 KiB; else those of
     /// [`begin`](ToolRunner::begin). [`Cause::Expansion`] and [`Cause::Deadline`] are returned as the errors
     /// with which a tool of that cause ends.
+    #[track_caller]
     pub fn close(&self, call: &ToolCall, cause: Cause, shown: &str) -> Result<ToolReport> {
         let found = shown.len() as u64;
         if found > SHOWN_MAX {

@@ -3,6 +3,8 @@
 //!
 //! A file system without extended attributes, or a folder that may not be written, takes no mark.
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Instant;
 
 use rustix::buffer::spare_capacity;
@@ -51,14 +53,7 @@ impl WorkspaceLease {
     ///
     /// [`Error::Io`] if the attribute cannot be read.
     pub fn mark(&self) -> Result<WorkspaceMark> {
-        let mut bytes = Vec::with_capacity(BYTES_MAX);
-        match fgetxattr(self.root(), NAME, spare_capacity(&mut bytes)) {
-            Ok(_) => Ok(WorkspaceMark::Bytes(bytes)),
-            Err(Errno::NODATA) => Ok(WorkspaceMark::Absent),
-            Err(Errno::RANGE | Errno::TOOBIG) => Ok(WorkspaceMark::TooLong),
-            Err(errno) if takes_none(errno) => Ok(WorkspaceMark::Unsupported),
-            Err(errno) => Err(Error::io("read the mark of", self.path(), errno.into())),
-        }
+        mark_of(self.root(), self.path())
     }
 
     /// Replaces the folder's mark by `bytes`. Returns `false` if the folder can bear no mark. The mark is durable once
@@ -91,7 +86,28 @@ impl WorkspaceLease {
     }
 }
 
+/// Returns the mark that an open folder bears.
+fn mark_of(folder: &OwnedFd, path: &Path) -> Result<WorkspaceMark> {
+    let mut bytes = Vec::with_capacity(BYTES_MAX);
+    match fgetxattr(folder, NAME, spare_capacity(&mut bytes)) {
+        Ok(_) => Ok(WorkspaceMark::Bytes(bytes)),
+        Err(Errno::NODATA) => Ok(WorkspaceMark::Absent),
+        Err(Errno::RANGE | Errno::TOOBIG) => Ok(WorkspaceMark::TooLong),
+        Err(errno) if takes_none(errno) => Ok(WorkspaceMark::Unsupported),
+        Err(errno) => Err(Error::io("read the mark of", path, errno.into())),
+    }
+}
+
 impl HostFilesystem {
+    /// Returns the mark of the workspace's folder, without a lease: it may change meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its folder cannot be opened or the attribute not be read.
+    pub fn mark_now(&self) -> Result<WorkspaceMark> {
+        mark_of(&*self.folder()?, self.root())
+    }
+
     /// Removes the mark from the workspace's folder and returns its text; `None` if there was none. Use it for a mark
     /// that is not true: a recovery is refused because of a session that left nothing half done, or that nobody can
     /// recover. If the mark is true, others then work on files that its session still has to roll back.

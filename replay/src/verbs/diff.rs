@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foldlog::audit::LogReader;
-use foldlog::{Error, SequenceNumber, State, Value};
+use foldlog::{Error, State, Value};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Reader;
 
@@ -11,7 +11,7 @@ use crate::conversations::differences;
 use crate::diff::{Change, Difference, states, unlike};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{open_session, position, shortened};
+use crate::reading::{Position, open_session, position, shortened};
 
 /// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
@@ -22,12 +22,7 @@ const VALUE_CHARS_MAX: usize = 100;
 ///
 /// - [`Failure::Usage`](crate::Failure::Usage) if the log has no such position.
 /// - [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt, cannot be read, or takes more memory than it may.
-pub fn run(
-    session: &Path,
-    before: SequenceNumber,
-    after: SequenceNumber,
-    output: &mut Output<'_>,
-) -> Result<u8> {
+pub fn run(session: &Path, before: Position, after: Position, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let positions = (position(&reader, Some(before))?, position(&reader, Some(after))?);
     let (before, after) = (reader.state_reader_at(positions.0)?, reader.state_reader_at(positions.1)?);

@@ -13,7 +13,9 @@ use serde::Serialize;
 use super::show::Timeline;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, each_record, open_outline, open_session, position, store_of, written};
+use crate::reading::{
+    Position, counted, each_record, open_outline, open_session, position, store_of, written,
+};
 use crate::runs::claude_code;
 
 /// Names what an export prints.
@@ -78,7 +80,7 @@ struct TreeDocument {
 /// - [`Failure::Engine`] if the session is corrupt or cannot be read.
 pub fn run(
     session: &Path,
-    at: Option<SequenceNumber>,
+    at: Option<Position>,
     format: Format,
     target: &Target,
     output: &mut Output<'_>,
@@ -118,7 +120,7 @@ pub fn run(
 }
 
 /// Writes the session's tree into the `.aca` of a folder.
-fn tree(session: &Path, at: Option<SequenceNumber>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
+fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
     let Some(to) = &target.to else {
         let next = "name the folder that `.aca` is to be in: `--to DIR`";
         return Err(Failure::usage("the format aca writes files", next));
@@ -153,7 +155,7 @@ fn tree(session: &Path, at: Option<SequenceNumber>, target: &Target, output: &mu
 
 fn transcript(
     session: &Path,
-    at: Option<SequenceNumber>,
+    at: Option<Position>,
     out: Option<&Path>,
     output: &mut Output<'_>,
 ) -> Result<u8> {

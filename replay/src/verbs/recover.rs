@@ -156,7 +156,8 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     }
     let state = ExecutionState::new(session.clone(), resources.build()?);
     let runner = ToolRunner::new(state, ToolRegistry::new());
-    let recovered = runner.recover(&ExecuteOptions { deadline: Some(WAIT_MAX) })?;
+    let recovered =
+        runner.recover(&ExecuteOptions { deadline: Some(WAIT_MAX), ..ExecuteOptions::default() })?;
     let not_undone = recovered.into_iter().flat_map(|Recovered { not_undone, .. }| not_undone).collect();
     Ok(Document {
         session: session.id(),

@@ -10,7 +10,7 @@ use foldlog_codec::record::{Names, RecordJson, time_text};
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{each_record, open_outline, position, record_name, shortened};
+use crate::reading::{each_record, open_outline, position_of, record_name, shortened};
 
 /// Number of characters of a name that a person is shown, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;
@@ -34,7 +34,7 @@ pub fn run(
     let kind = kind.map(known_kind).transpose()?;
     let reader = open_outline(session, output)?;
     let to = to.unwrap_or_else(|| reader.last_position());
-    let from = position(&reader, Some(from))?;
+    let from = position_of(reader.last_position(), Some(from))?;
     let timeline = Timeline::of(&reader);
     if !output.json() {
         output.line(Timeline::HEADINGS)?;

@@ -11,7 +11,7 @@ use foldlog_codec::msgpack::{Limits, Streamed};
 use crate::conversations::{Summary, summaries};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, open_session, position, shortened, written};
+use crate::reading::{Position, counted, open_session, position, shortened, written};
 
 /// Number of characters of an item that a person is shown.
 const ITEM_CHARS_MAX: usize = 160;
@@ -22,12 +22,7 @@ const ITEM_CHARS_MAX: usize = 160;
 ///
 /// - [`Failure::Usage`] if there is no such position, or no such slice there.
 /// - [`Failure::Engine`] if the session is corrupt or cannot be read.
-pub fn run(
-    session: &Path,
-    at: Option<SequenceNumber>,
-    slice: Option<&str>,
-    output: &mut Output<'_>,
-) -> Result<u8> {
+pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, at)?;
     let state = reader.state_reader_at(at)?;

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use foldlog::SequenceNumber;
 use foldlog_agent::persistence::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, open_session, position};
+use crate::reading::{Position, counted, open_session, position};
 
 /// Number of bytes that the tree is indented for each level, at most for this many levels.
 const INDENT: usize = 2;
@@ -22,7 +21,7 @@ const LEVELS_MAX: usize = 40;
 ///
 /// - [`Failure::Usage`] if there is no such position, or the session has no tasks there.
 /// - [`Failure::Engine`] if the session is corrupt or cannot be read.
-pub fn run(session: &Path, at: Option<SequenceNumber>, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, at)?;
     let tree = TaskTreeState::at(&reader, at)?;

@@ -13,7 +13,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{open_session, position};
+use crate::reading::{Position, open_session, position};
 
 /// Number of broken rules that an error lists.
 const LISTED_MAX: usize = 10;
@@ -42,12 +42,12 @@ impl Format {
 }
 
 /// Says what to print of a session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Asked<'a> {
     /// Id of the evaluation; may be left out if the session holds one conversation only.
     pub evaluation: Option<&'a str>,
     /// Position; the last one if left out.
-    pub at: Option<SequenceNumber>,
+    pub at: Option<Position>,
     /// Whether the messages are printed as they were recorded, in place of what a provider would be sent.
     pub as_recorded: bool,
     /// Form.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, in_store, open_session, position};
+use crate::reading::{Position, counted, in_store, open_session, position};
 
 /// Holds who repairs a session, and why.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ struct Document<'a> {
 ///   it open for writing, or it was interrupted and not recovered.
 pub fn run(
     session: &Path,
-    at: Option<SequenceNumber>,
+    at: Option<Position>,
     repairer: Option<Repairer<'_>>,
     output: &mut Output<'_>,
 ) -> Result<u8> {

@@ -162,12 +162,15 @@ impl Desk {
         deadline: Option<Duration>,
         deed: impl Fn(&ToolContext) -> std::result::Result<(), ToolError> + Send + Sync + 'static,
     ) -> foldlog::Result<ToolReport> {
-        self.runner(Box::new(deed)).execute(&ToolCall::new(Act::NAME, "{}"), &ExecuteOptions { deadline })
+        self.runner(Box::new(deed)).execute(
+            &ToolCall::new(Act::NAME, "{}"),
+            &ExecuteOptions { deadline, ..ExecuteOptions::default() },
+        )
     }
 
     /// Recovers what was left open. The tool is [`Manual`](foldlog::Idempotency::Manual), so nothing is run again.
     pub(crate) fn recover(&self) -> foldlog::Result<()> {
-        let options = ExecuteOptions { deadline: Some(Duration::from_secs(60)) };
+        let options = ExecuteOptions { deadline: Some(Duration::from_secs(60)), ..ExecuteOptions::default() };
         self.runner(Box::new(|_| Ok(()))).recover(&options).map(drop)
     }
 }

@@ -1,9 +1,11 @@
 //! A store and its sessions.
 
+use std::sync::Arc;
+
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault};
-use foldlog::{Error, SessionOptions, SessionTypes};
+use foldlog::{Error, SessionOptions, SessionTypes, Snapshot, SnapshotOptions};
 use foldlog_tests::host::*;
 use uuid::Uuid;
 
@@ -79,6 +81,32 @@ fn a_deleted_session_is_gone_and_one_in_use_is_not_deleted() {
     assert!(!files.iter().any(|file| file.to_string_lossy().contains(&id.to_string())), "{files:?}");
 }
 
+/// Two parts of a host that both needed a session had to hand it to each other: who opened it again was refused, and not told
+/// how to get it.
+#[test]
+fn a_session_that_is_open_here_is_had_again_from_its_store() {
+    let home = home();
+    let first = home.session();
+    let id = first.id();
+    let second = home.store.handle(id).expect("it is open");
+    second.dispatch(step("read")).unwrap();
+    assert_eq!(titles::<Plan>(&first), ["read"]);
+    // It stays open as long as one of them is there.
+    drop(first);
+    second.dispatch(step("write")).unwrap();
+    assert!(matches!(home.store.open_session(id, &types()), Err(Error::Locked { .. })));
+    drop(second);
+    assert!(home.store.handle(id).is_none(), "nobody holds it open");
+    let reader = home.store.open_read_only(id, &types()).unwrap();
+    assert!(home.store.handle(id).is_none(), "who reads is no writer");
+    drop(reader);
+    let third = home.store.open_session(id, &types()).unwrap();
+    let fourth = home.store.handle(id).expect("it is open again");
+    third.close().unwrap();
+    assert!(home.store.handle(id).is_none(), "it was closed for all handles");
+    assert!(matches!(fourth.dispatch(step("late")), Err(Error::Closed { .. })));
+}
+
 #[test]
 fn a_session_has_one_writer_also_within_one_process() {
     let home = home();
@@ -92,6 +120,8 @@ fn a_session_has_one_writer_also_within_one_process() {
         }
         other => panic!("{other:?}"),
     }
+    let told = home.store.open_session(session.id(), &types()).unwrap_err().to_string();
+    assert!(told.ends_with("`Store::handle` returns another handle of it)"), "{told}");
     // Readers are not writers, with types or without.
     assert_eq!(titles::<Plan>(&home.store.open_read_only(session.id(), &types()).unwrap()), ["read"]);
     let (handle, id) = (session.clone(), session.id());
@@ -292,4 +322,36 @@ fn a_session_that_lost_its_only_header_is_damaged_and_not_nothing() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Whoever lost the value that `snapshot` had returned, as a killed process does, could not go back to it.
+#[test]
+fn snapshots_are_found_again_by_the_next_process_by_their_tags_and_in_forks() {
+    let home = home();
+    let session = home.session();
+    let empty = session.snapshot(SnapshotOptions::default()).unwrap();
+    session.dispatch(step("read")).unwrap();
+    let first = session.snapshot(SnapshotOptions::tagged("good").include_all()).unwrap();
+    session.dispatch(step("write")).unwrap();
+    let second = session.snapshot(SnapshotOptions::tagged("good")).unwrap();
+    session.rollback(&empty).unwrap();
+    let (id, reader) =
+        (session.id(), LogReader::open_on(Arc::new(home.disk.clone()), session.dir()).unwrap());
+    home.disk.crash(CrashKind::Process);
+    let session = home.store.open_session(id, &types()).unwrap();
+    let all = [empty, first.clone(), second.clone()];
+    assert_eq!((session.snapshots().unwrap(), reader.snapshots().unwrap()), (all.to_vec(), all.to_vec()));
+    assert_eq!(session.snapshot_tagged("good").unwrap(), Some(second.clone()));
+    assert_eq!(session.snapshot_tagged("bad").unwrap(), None);
+    // One that was abandoned is gone back to all the same.
+    session.rollback(&second).unwrap();
+    assert_eq!(titles::<Plan>(&session), ["read", "write"]);
+    let fork = home.store.fork(id, second.position, &types(), SessionOptions::default()).unwrap();
+    let shared = fork.snapshots().unwrap();
+    assert_eq!(shared.iter().map(|one| one.position).collect::<Vec<_>>(), all.map(|one| one.position));
+    fork.rollback(&shared[1]).unwrap();
+    assert_eq!(titles::<Plan>(&fork), ["read"]);
+    // As text, for a host that keeps them.
+    let kept = serde_json::to_string(&first).unwrap();
+    assert_eq!(serde_json::from_str::<Snapshot>(&kept).unwrap(), first);
 }

@@ -131,7 +131,7 @@ fn a_call_whose_capture_outlasts_its_deadline_is_rolled_back() {
     };
     let runner = bench.open(HostFilesystemOptions::default(), succeeds(leaves));
     let before = bench.digest();
-    let options = ExecuteOptions { deadline: Some(Duration::from_millis(300)) };
+    let options = ExecuteOptions { deadline: Some(Duration::from_millis(300)), ..ExecuteOptions::default() };
     let late = call(&runner, &options).unwrap_err();
     assert!(matches!(late, Error::DeadlineExceeded { operation: Some(_) }), "{late}");
     assert_eq!(bench.digest(), before);

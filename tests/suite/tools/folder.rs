@@ -204,7 +204,9 @@ impl Desk {
     fn fail(&self, runner: &ToolRunner, work: &Work) -> u64 {
         let begin = || -> Operation { runner.begin(&told(work), &ExecuteOptions::default()).unwrap() };
         let options = match work.way {
-            Way::Deadline => ExecuteOptions { deadline: Some(Duration::from_millis(30)) },
+            Way::Deadline => {
+                ExecuteOptions { deadline: Some(Duration::from_millis(30)), ..ExecuteOptions::default() }
+            }
             _ => ExecuteOptions::default(),
         };
         match work.way {

@@ -37,6 +37,60 @@ fn opening_reports_and_shows_the_state_before_the_call_and_takes_no_writes() {
     assert!(matches!(run.session().rollback_to(0), Err(Error::Interrupted { .. })));
 }
 
+/// A host that wanted to keep what it was told wrote its fields one by one.
+#[test]
+fn reports_are_written_as_json_and_read_again() {
+    fn again<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(told: &T) {
+        let text = serde_json::to_string(told).unwrap();
+        assert_eq!(serde_json::from_str::<T>(&text).unwrap(), *told, "{text}");
+    }
+    let run = interrupted(Idempotency::Manual);
+    again(run.session().recovery());
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    again(&run.write("paper", "well", Then::Succeed).unwrap());
+    again(&run.write("paper", "badly", Then::Fail).unwrap());
+    let began = run.ledger().last().unwrap().begin;
+    again(&run.session().rollback_to(began.saturating_sub(1)).unwrap());
+    let mut run = run;
+    run.disk.crash(CrashKind::Process);
+    run.reopen(Idempotency::Manual);
+    assert!(!run.session().recovery().unsettled.is_empty());
+    again(run.session().recovery());
+}
+
+/// A process that was killed behind a sync or a snapshot passed for one that had closed its session, even within a call.
+#[test]
+fn only_a_session_that_was_closed_with_nothing_open_is_reported_as_closed() {
+    let is_closed = |run: &Run| run.session().recovery().closed;
+    let killed_behind = |last: &dyn Fn(&Session)| {
+        let mut run = Run::new();
+        run.session().dispatch(StepAdded { title: "planned".to_owned(), part: 0 }).unwrap();
+        last(run.session());
+        run.disk.crash(CrashKind::Process);
+        run.reopen(Idempotency::Manual);
+        run
+    };
+    assert!(!is_closed(&killed_behind(&|session| session.sync().unwrap())));
+    let mut run =
+        killed_behind(&|session| drop(session.snapshot(foldlog::SnapshotOptions::default()).unwrap()));
+    assert!(!is_closed(&run));
+    run.session().dispatch(StepAdded { title: "on".to_owned(), part: 0 }).unwrap();
+    run.session().clone().close().unwrap();
+    run.reopen(Idempotency::Manual);
+    assert!(is_closed(&run));
+    // The process that only looked changed nothing of that.
+    run.disk.crash(CrashKind::Process);
+    run.reopen(Idempotency::Manual);
+    assert!(is_closed(&run));
+    // It says that it was closed, but the next process has something to recover.
+    let operation =
+        run.runner.begin(&call("paper", "half done", Then::Succeed), &ExecuteOptions::default()).unwrap();
+    run.session().clone().close().unwrap();
+    run.reopen(Idempotency::Manual);
+    assert!(!is_closed(&run) && run.session().recovery().interrupted.len() == 1);
+    drop(operation);
+}
+
 #[test]
 fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     let mut run = interrupted(Idempotency::Manual);

@@ -26,6 +26,7 @@ mod suspended;
 mod swapped;
 mod synced;
 mod threads;
+mod waiting;
 mod workspaces;
 
 use std::collections::BTreeMap;

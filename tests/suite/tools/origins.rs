@@ -169,6 +169,6 @@ fn two_threads_that_run_one_call_of_an_answer_run_it_once() {
 #[test]
 fn a_call_may_have_all_the_time_there_is() {
     let run = Run::new();
-    let options = ExecuteOptions { deadline: Some(Duration::MAX) };
+    let options = ExecuteOptions { deadline: Some(Duration::MAX), ..ExecuteOptions::default() };
     assert!(run.runner.execute(&call("paper", "one", Then::Succeed), &options).unwrap().success);
 }

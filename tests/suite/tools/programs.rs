@@ -123,7 +123,7 @@ fn a_program_that_left_its_group_ends_with_the_call() {
     let left = "echo $$ > pid; exec setsid sleep 60";
     let report = shell(&run, folder.path()).execute(&script(left, true), &ExecuteOptions::default()).unwrap();
     assert!(report.success, "{report:?}");
-    let options = ExecuteOptions { deadline: Some(Duration::from_millis(300)) };
+    let options = ExecuteOptions { deadline: Some(Duration::from_millis(300)), ..ExecuteOptions::default() };
     let late = shell(&run, folder.path()).execute(&script(left, false), &options);
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
     assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
@@ -181,7 +181,7 @@ fn where_the_leader_was_killed_the_next_program_has_another() {
 #[test]
 fn a_program_that_takes_too_long_is_ended_with_the_calls_time() {
     let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
-    let options = ExecuteOptions { deadline: Some(Duration::from_millis(50)) };
+    let options = ExecuteOptions { deadline: Some(Duration::from_millis(50)), ..ExecuteOptions::default() };
     let since = Instant::now();
     let late = shell(&run, folder.path()).execute(&script("while :; do :; done", false), &options);
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");

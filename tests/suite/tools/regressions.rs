@@ -500,7 +500,7 @@ fn deadlines_reach_inwards_and_not_outwards() {
         })));
         ToolRunner::new(run.runner.state().clone(), tools)
     };
-    let soon = ExecuteOptions { deadline: Some(Duration::from_millis(50)) };
+    let soon = ExecuteOptions { deadline: Some(Duration::from_millis(50)), ..ExecuteOptions::default() };
     let outer = ToolCall::new("outer", "{}");
     let since = Instant::now();
     let late = delegate(inner.clone(), at_once()).execute(&outer, &soon);
@@ -526,9 +526,10 @@ impl Tool for Outer {
 #[test]
 fn a_call_whose_time_is_over_does_not_run() {
     let run = Run::new();
-    let late = run
-        .runner
-        .execute(&call("p", "x", Then::Succeed), &ExecuteOptions { deadline: Some(Duration::ZERO) });
+    let late = run.runner.execute(
+        &call("p", "x", Then::Succeed),
+        &ExecuteOptions { deadline: Some(Duration::ZERO), ..ExecuteOptions::default() },
+    );
     assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
     assert_eq!(run.counts().ran, 0);
 }

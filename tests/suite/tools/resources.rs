@@ -97,8 +97,7 @@ impl Room {
     }
 
     /// Waits until nobody is inside.
-    fn enter(&self, until: Option<Instant>) -> Result<Inside> {
-        let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(20));
+    fn enter(&self, until: Instant) -> Result<Inside> {
         self.inner.asked.fetch_add(1, Ordering::Relaxed);
         self.wait_for_all();
         let away = self
@@ -143,7 +142,7 @@ impl Snapshotable for Room {
         Ok(())
     }
 
-    fn lease(&self, _: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+    fn lease(&self, _: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
         Ok(Some(Lease::new(self.enter(until)?)))
     }
 }
@@ -160,7 +159,8 @@ fn calls_that_run_together_enter_together() {
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+                let options =
+                    ExecuteOptions { deadline: Some(Duration::from_secs(10)), ..ExecuteOptions::default() };
                 room.comes();
                 assert!(runner.execute(&look(), &options).unwrap().success);
             });
@@ -177,7 +177,7 @@ fn where_one_is_turned_away_the_next_one_tries_for_the_others() {
     let state = with_resource(&disk, room.clone());
     let together = Together::of(2);
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together }));
-    let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+    let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)), ..ExecuteOptions::default() };
     let refused = thread::scope(|scope| {
         let call = || {
             room.comes();
@@ -192,12 +192,13 @@ fn where_one_is_turned_away_the_next_one_tries_for_the_others() {
 #[test]
 fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() {
     let (disk, room) = (MemoryStorage::new(), Room::default());
-    let _outside = room.enter(None).unwrap();
+    let _outside = room.enter(Instant::now()).unwrap();
     let state = with_resource(&disk, room.clone());
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: Together::of(1) }));
     let execute = |millis| {
         let since = Instant::now();
-        let options = ExecuteOptions { deadline: Some(Duration::from_millis(millis)) };
+        let options =
+            ExecuteOptions { deadline: Some(Duration::from_millis(millis)), ..ExecuteOptions::default() };
         let report = runner.execute(&look(), &options);
         assert!(matches!(report, Err(Error::DeadlineExceeded { .. })), "{report:?}");
         since.elapsed()
@@ -403,12 +404,13 @@ fn a_recovery_waits_for_what_another_works_on_no_longer_than_it_is_told() {
     let operation = runner.begin(&look(), &ExecuteOptions::default()).unwrap();
     disk.crash(CrashKind::Process);
     let room = Room::default();
-    let outside = room.enter(None).unwrap();
+    let outside = room.enter(Instant::now()).unwrap();
     let session = store_of(&disk).open_session(id, &types()).unwrap();
     let resources = ResourceRegistry::builder().snapshotable(Arc::new(room)).build().unwrap();
     let next = ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new());
     let since = Instant::now();
-    let waited = next.recover(&ExecuteOptions { deadline: Some(Duration::from_millis(20)) });
+    let waited = next
+        .recover(&ExecuteOptions { deadline: Some(Duration::from_millis(20)), ..ExecuteOptions::default() });
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     assert!(matches!(waited, Err(Error::DeadlineExceeded { operation: None })), "{waited:?}");
     assert!(next.state().session().is_interrupted());

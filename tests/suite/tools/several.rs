@@ -62,7 +62,8 @@ fn more_calls_than_may_run_together_run_in_groups_and_end_in_their_order() {
         |ordinal| ToolCall::new("meet", format!(r#"{{"name":"{ordinal}"}}"#)).with_origin(answer, ordinal);
     // The barrier opens for groups of eight alone.
     let calls: Vec<_> = (0..24).map(meet).collect();
-    let options = ExecuteOptions { deadline: Some(std::time::Duration::from_secs(60)) };
+    let options =
+        ExecuteOptions { deadline: Some(std::time::Duration::from_secs(60)), ..ExecuteOptions::default() };
     let reports = reader(&run, foldlog::tools::TOGETHER_MAX).execute_together(&calls, &options);
     let reports: Vec<_> = reports.into_iter().map(Result::unwrap).collect();
     assert!(reports.is_sorted_by_key(|report| report.end));

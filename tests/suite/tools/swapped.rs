@@ -473,7 +473,8 @@ fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
                 disk.crash(CrashKind::Process);
                 // What a process holds ends with it, the workspace too.
                 drop((operation, runner));
-                let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+                let options =
+                    ExecuteOptions { deadline: Some(Duration::from_secs(10)), ..ExecuteOptions::default() };
                 let (root, snapshots) = (place.root(), place.0.join("snapshots"));
                 // There may be no folder at all at that moment.
                 let opened = HostFilesystem::open(root, snapshots, HostFilesystemOptions::default());

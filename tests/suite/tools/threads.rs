@@ -126,8 +126,9 @@ fn a_begin_that_waits_past_its_deadline_leaves_nothing() {
     let run = Run::new();
     let operation =
         run.runner.begin(&call("paper", "first", Then::Succeed), &ExecuteOptions::default()).unwrap();
+    operation.hand_over();
     let records = run.session().position();
-    let options = ExecuteOptions { deadline: Some(Duration::from_millis(5)) };
+    let options = ExecuteOptions { deadline: Some(Duration::from_millis(5)), ..ExecuteOptions::default() };
     let late = run.runner.execute(&call("paper", "second", Then::Succeed), &options);
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: None })), "{late:?}");
     assert_eq!((run.session().position(), run.counts().ran), (records, 0));
@@ -138,12 +139,12 @@ fn a_begin_that_waits_past_its_deadline_leaves_nothing() {
 #[test]
 fn a_tool_whose_time_is_over_is_taken_back() {
     let run = Run::new();
-    let options = ExecuteOptions { deadline: Some(Duration::ZERO) };
+    let options = ExecuteOptions { deadline: Some(Duration::ZERO), ..ExecuteOptions::default() };
     let operation = run
         .runner
         .begin(
             &call("paper", "late", Then::Succeed),
-            &ExecuteOptions { deadline: Some(Duration::from_secs(60)) },
+            &ExecuteOptions { deadline: Some(Duration::from_secs(60)), ..ExecuteOptions::default() },
         )
         .unwrap();
     operation.cancel();
@@ -221,7 +222,8 @@ fn with_a_stuck_tool(run: &Run, while_stuck: impl FnOnce(&ToolRunner)) -> Result
     let run_until_late = || {
         let mut deadline = Duration::from_millis(5);
         loop {
-            let ended = runner.execute(&call, &ExecuteOptions { deadline: Some(deadline) });
+            let ended = runner
+                .execute(&call, &ExecuteOptions { deadline: Some(deadline), ..ExecuteOptions::default() });
             if stubborn.runs.load(Ordering::Relaxed) {
                 return ended;
             }
@@ -256,7 +258,7 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
         let operation = stuck.operation;
         // Whoever would have to wait for it is told at once, be it with a deadline of its own or not.
         for deadline in [Some(Duration::from_secs(2)), None] {
-            let options = ExecuteOptions { deadline };
+            let options = ExecuteOptions { deadline, ..ExecuteOptions::default() };
             assert!(is_stuck(runner.begin(&call("paper", "next", Then::Succeed), &options), operation));
             assert!(is_stuck(runner.execute(&call("paper", "next", Then::Succeed), &options), operation));
         }
@@ -307,7 +309,7 @@ fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
     let run = Run::new();
     let late = with_a_stuck_tool(&run, |runner| {
         assert!(run.session().stuck_operations().is_empty());
-        let options = ExecuteOptions { deadline: Some(Duration::ZERO) };
+        let options = ExecuteOptions { deadline: Some(Duration::ZERO), ..ExecuteOptions::default() };
         let next = runner.begin(&call("paper", "next", Then::Succeed), &options);
         assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
     });
@@ -317,6 +319,7 @@ fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
 /// A call of a tool that runs elsewhere, which nobody gave a deadline.
 fn begun(runner: &ToolRunner, text: &str) -> foldlog::tools::Operation {
     let operation = runner.begin(&call("paper", text, Then::Succeed), &ExecuteOptions::default()).unwrap();
+    operation.hand_over();
     operation.context().session().dispatch(StepAdded { title: text.to_owned(), part: 0 }).unwrap();
     operation.context().resources().get::<Desk>().unwrap().put("paper", text);
     operation
@@ -334,7 +337,7 @@ fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no
     for deadline in [None, Some(Duration::from_secs(3600))] {
         let run = Run::without_grace();
         run.desk.put("paper", "as it was");
-        let options = ExecuteOptions { deadline };
+        let options = ExecuteOptions { deadline, ..ExecuteOptions::default() };
         let operation = run.runner.begin(&call("paper", "half done", Then::Succeed), &options).unwrap();
         let (id, session) = (operation.id(), run.session());
         write(
@@ -347,7 +350,7 @@ fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no
         operation.cancel();
         assert_eq!(names_of_the_stuck(session), [id]);
         for deadline in [Some(Duration::from_secs(2)), None] {
-            let options = ExecuteOptions { deadline };
+            let options = ExecuteOptions { deadline, ..ExecuteOptions::default() };
             assert!(is_stuck(run.runner.begin(&call("paper", "next", Then::Succeed), &options), id));
         }
         assert!(is_stuck(run.write("paper", "next", Then::Succeed), id));
@@ -371,7 +374,7 @@ fn a_cancelled_call_is_not_stuck_within_its_grace_nor_where_it_was_let_go_of() {
     let operation = begun(&run.runner, "first");
     operation.cancel();
     assert!(run.session().stuck_operations().is_empty());
-    let options = ExecuteOptions { deadline: Some(Duration::ZERO) };
+    let options = ExecuteOptions { deadline: Some(Duration::ZERO), ..ExecuteOptions::default() };
     let next = run.runner.begin(&call("paper", "next", Then::Succeed), &options);
     assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
     operation.abort("cancelled").unwrap();
@@ -448,7 +451,7 @@ fn who_waits_already_when_a_call_is_cancelled_is_told_and_those_within_the_call_
 fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than_that_one() {
     let run = Run::without_grace();
     // A deadline, so that a failure is no endless wait.
-    let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)) };
+    let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)), ..ExecuteOptions::default() };
     let next = || run.runner.execute(&call("paper", "next", Then::Succeed), &options);
     let outer = begun(&run.runner, "outer");
     let inner = begun(&run.runner.within(outer.context()), "inner");

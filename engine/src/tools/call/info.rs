@@ -5,6 +5,7 @@
 //! always names its call as the begin does.
 
 use std::borrow::Cow;
+use std::panic::Location;
 use std::time::Duration;
 
 use foldlog_codec::body::{
@@ -14,6 +15,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use smol_str::SmolStr;
 
 use crate::operation::OpenOperation;
+use crate::session::Asker;
 use crate::session::settling::RecordedSettlement;
 
 /// Describes a request for a tool: its name, its arguments and who asked.
@@ -77,6 +79,9 @@ pub struct ExecuteOptions {
     /// Maximum duration on the monotonic clock, counted from the request, so that it includes waiting for
     /// other calls and for leases. Nested calls inherit it. `None` sets no limit.
     pub deadline: Option<Duration>,
+    /// Longest time that the call waits for others to end before it begins. `None` takes the limit of the session's
+    /// [handle](crate::Session::waiting_at_most), which is the [store's](crate::StoreOptions::wait) by default.
+    pub wait: Option<Duration>,
 }
 
 /// Names the resources that a restore brings back.
@@ -110,11 +115,16 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) restores: Option<RestoreScope>,
     /// Why the call is closed without running, and the text that the model reads, as one MessagePack string.
     pub(in crate::tools) closed: Option<(Cause, Vec<u8>)>,
+    /// Where the host asked for the call.
+    pub(in crate::tools) at: &'static Location<'static>,
+    /// Whether the thread that begins the call ends it too, unless it hands it over.
+    pub(in crate::tools) is_held: bool,
 }
 
 impl CallInfo {
     /// Describes a first run of a call, of a tool that the runner does not know: it is
     /// [`Manual`](Idempotency::Manual) and may change something.
+    #[track_caller]
     pub(in crate::tools) fn new(call: &ToolCall) -> CallInfo {
         CallInfo {
             tool: call.tool.clone(),
@@ -129,6 +139,8 @@ impl CallInfo {
             verifies: None,
             restores: None,
             closed: None,
+            at: Location::caller(),
+            is_held: false,
         }
     }
 
@@ -148,7 +160,15 @@ impl CallInfo {
             verifies: open.verifies,
             restores: None,
             closed: None,
+            at: Location::caller(),
+            is_held: false,
         }
+    }
+
+    /// Says who asks for the call.
+    pub(in crate::tools) fn to_asker(&self) -> Asker {
+        let asker = Asker::new(self.tool.clone(), self.at);
+        if self.is_held { asker.held_here() } else { asker }
     }
 
     /// Returns whether the call follows an interrupted one: it runs that operation again, or undoes it.

@@ -119,6 +119,12 @@ impl Operation {
         self.running().begun.cancel();
     }
 
+    /// Says that another thread ends the call. Until then, the thread that began it is refused with
+    /// [`Error::InsideOperation`] where it would have to wait for the call; from then on it waits, as other threads do.
+    pub fn hand_over(&self) {
+        self.running().begun.hand_over();
+    }
+
     /// Ends the call with what the tool answered. The call's changes are rolled back if the result reports
     /// failure or cannot be recorded, if a program of the call cannot be terminated, or if the call, or one
     /// within which it runs, was [cancelled](Operation::cancel) before.
@@ -248,13 +254,15 @@ impl Operation {
         }
         let until = state.until(options.deadline.map(clock::after));
         let reads_only = info.reads_only;
-        let mut admission = session.admit(reads_only, until)?;
+        let patience = session.patience(until, options.wait);
+        let asker = info.to_asker();
+        let mut admission = session.admit(reads_only, &patience, asker.clone())?;
         // What ran while this call waited may have made it needless.
         still_due()?;
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
         // A nested call works under the leases of the call around it, and one that is closed needs none.
         let works = info.parent.is_none() && info.closed.is_none();
-        let leases = if works { state.lease(reads_only, until)? } else { None };
+        let leases = if works { state.lease(reads_only, &patience, &asker)? } else { None };
         if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
             admission.run_as(guest);
             if !reads_only {
@@ -665,7 +673,7 @@ mod tests {
         let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
         let runner = ToolRunner::new(state, ToolRegistry::new());
         // The deadline keeps a failure of this test from waiting forever.
-        let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)) };
+        let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)), ..ExecuteOptions::default() };
         let call = ToolCall::new("elsewhere", "{}");
         let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
         let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running()));

@@ -3,12 +3,13 @@
 use foldlog_codec::body::{Cause, ExternalEffects, Outcome};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::operation::NotUndone;
 
 /// Reports how a call ended and what it answered, as its end in the log records it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolReport {
     /// Operation id: the sequence number of its first `tool_begin`. Stable across re-runs.
     pub operation: OperationId,

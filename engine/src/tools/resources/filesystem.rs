@@ -48,19 +48,15 @@ impl ResourceRegistryBuilder {
 mod host {
     use std::io::ErrorKind;
     use std::path::Path;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{self as filesystem, FilesystemSnapshot, HostFilesystem, Restored, Unrestored};
 
     use crate::clock;
-    use crate::error::{Error, Result};
-    use crate::tools::resources::mark::MarkedLease;
+    use crate::error::{Blocker, Error, Result};
+    use crate::tools::resources::mark::{MarkedLease, marked_by};
     use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, Snapshotable};
-
-    /// Duration of one attempt to take the lease for a call without a deadline; the attempts repeat without
-    /// end.
-    const ASK_FOR: Duration = Duration::from_secs(60);
 
     impl Snapshotable for HostFilesystem {
         const NAME: &'static str = "workspace";
@@ -139,11 +135,11 @@ mod host {
 
         /// Takes the lease of the workspace, whose root folder it marks while a call may change what is in
         /// it. Refuses a `holder` that finds the mark of another session which left the workspace half done.
-        fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+        fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
+            let began = clock::now();
             let mut may_open_up = holder.is_interrupted();
             loop {
-                let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));
-                let leased = match self.lease_for(moment, || holder.draw_token()) {
+                let leased = match self.lease_for(until, || holder.draw_token()) {
                     // The interrupted call may have taken the right to open the folder from everyone.
                     Err(filesystem::Error::Io { source, .. })
                         if may_open_up && source.kind() == ErrorKind::PermissionDenied =>
@@ -168,8 +164,12 @@ mod host {
                         }
                         return Ok(Some(Lease::marked(marked)));
                     }
-                    None if until.is_some() => return Err(Error::DeadlineExceeded { operation: None }),
-                    None => {}
+                    None => {
+                        let (resource, holder) =
+                            (Self::NAME.to_owned(), self.mark_now().ok().and_then(marked_by));
+                        let blocker = Box::new(Blocker::Resource { resource, holder });
+                        return Err(Error::WaitedTooLong { waited: began.elapsed(), blocker });
+                    }
                 }
             }
         }

@@ -170,6 +170,13 @@ impl Mark {
     }
 }
 
+/// Says which session has an open call on the workspace, as its mark has it; `None` if it tells of none.
+pub(crate) fn marked_by(mark: WorkspaceMark) -> Option<String> {
+    let WorkspaceMark::Bytes(bytes) = mark else { return None };
+    let Mark { session, folder, open, .. } = Mark::decode(&bytes)?;
+    open.then(|| format!("session {session} in {}", folder.display()))
+}
+
 /// Returns whether both paths lead to one folder: several paths, such as those of mounts, may lead to a
 /// session.
 fn is_one_folder(one: &Path, other: &Path) -> bool {

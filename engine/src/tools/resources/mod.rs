@@ -243,9 +243,10 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Return [`Error::DeadlineExceeded`] if the resource is not free at `until`, [`Error::ResourceDirty`] if
+    /// Return [`Error::DeadlineExceeded`] if the resource is not free at `until`, or [`Error::WaitedTooLong`], which may name
+    /// who holds it; [`Error::ResourceDirty`] if
     /// another session left the resource half done, [`Error::ResourceMaybeDirty`] if that cannot be known.
-    fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
         let _ = (holder, until);
         Ok(None)
     }
@@ -272,7 +273,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn holds(&self, folder: &Path) -> bool;
-    fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>>;
 }
 
 /// Returns a capture as the type that the resource `R` makes.
@@ -350,7 +351,7 @@ impl<R: Snapshotable> AnyResource for R {
         Snapshotable::holds(self, folder)
     }
 
-    fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
         Snapshotable::lease(self, holder, until)
     }
 }

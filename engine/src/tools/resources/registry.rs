@@ -3,10 +3,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{AnyResource, AnySnapshot, Lease, LeaseHolder, Snapshotable, typed};
-use crate::error::{Error, Result};
+use crate::error::{Blocker, Error, Result};
+use crate::session::Patience;
 use crate::session::operation_records::RecordedCaptures;
 
 /// Makes a [copy](Snapshotable::scratch) of a resource, registered as the resource itself is; `None` if it makes no copies.
@@ -131,11 +131,17 @@ impl ResourceRegistry {
     pub(crate) fn lease(
         &self,
         holder: &LeaseHolder<'_>,
-        until: Option<Instant>,
+        patience: &Patience,
         leases: &mut Vec<Lease>,
     ) -> Result<()> {
-        for resource in self.inner.captured.values().filter(|resource| resource.is_shared()) {
-            leases.extend(resource.lease(holder, until)?);
+        for (name, resource) in self.inner.captured.iter().filter(|(_, resource)| resource.is_shared()) {
+            let unnamed = || Blocker::Resource { resource: name.to_string(), holder: None };
+            let lease = resource.lease(holder, patience.over_at()).map_err(|error| match error {
+                Error::DeadlineExceeded { operation: None } => patience.waited_for(unnamed()),
+                Error::WaitedTooLong { blocker, .. } => patience.waited_for(*blocker),
+                error => error,
+            })?;
+            leases.extend(lease);
         }
         Ok(())
     }

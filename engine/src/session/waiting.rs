@@ -1,0 +1,118 @@
+//! How long a call waits for others, and how it tells those that wait for it who it is.
+
+use std::panic::Location;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use smol_str::SmolStr;
+
+use super::Session;
+use crate::clock;
+use crate::error::{Blocker, Error, Result};
+
+/// Says how long a call may wait for others to end, from the moment at which this was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Deadline of the call itself, or of one around it.
+    until: Option<Instant>,
+    /// Longest time that the call may wait.
+    limit: Duration,
+    since: Instant,
+}
+
+impl Patience {
+    fn new(until: Option<Instant>, limit: Duration) -> Patience {
+        Patience { until, limit, since: clock::now() }
+    }
+
+    /// Returns the same patience, but for a call that has to end by `until`, if that is earlier.
+    pub(crate) fn by(self, until: Option<Instant>) -> Patience {
+        Patience { until: self.until.into_iter().chain(until).min(), ..self }
+    }
+
+    /// Returns the deadline of the call. `None` if it has none.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Returns the moment at which the call waits no longer.
+    pub(crate) fn over_at(&self) -> Instant {
+        let limit = self.since.checked_add(self.limit).unwrap_or_else(|| clock::after(self.limit));
+        self.until.map_or(limit, |until| until.min(limit))
+    }
+
+    /// Fails once the patience is over: [`Error::DeadlineExceeded`] if the call's deadline has passed, else
+    /// [`Error::WaitedTooLong`] for what `blocker` names.
+    pub(crate) fn check(&self, blocker: impl FnOnce() -> Blocker) -> Result<()> {
+        if self.until.is_some_and(clock::is_past) {
+            return Err(Error::DeadlineExceeded { operation: None });
+        }
+        if clock::is_past(self.over_at()) {
+            return Err(self.waited_for(blocker()));
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a call that gives up the wait for `blocker`.
+    pub(crate) fn waited_for(&self, blocker: Blocker) -> Error {
+        if self.until.is_some_and(clock::is_past) {
+            return Error::DeadlineExceeded { operation: None };
+        }
+        Error::WaitedTooLong { waited: self.since.elapsed(), blocker: Box::new(blocker) }
+    }
+}
+
+/// Says who asks the schedule for an admission, for those that have to wait for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    /// Tool of the call, or what is done that is no call.
+    pub(crate) what: SmolStr,
+    /// Where the host asked for it.
+    pub(crate) at: &'static Location<'static>,
+    /// Thread that holds the operation until it ends it; `None` if another one may end it.
+    pub(crate) held_by: Option<ThreadId>,
+}
+
+impl Asker {
+    /// Makes an asker that no thread holds.
+    pub(crate) fn new(what: impl Into<SmolStr>, at: &'static Location<'static>) -> Asker {
+        Asker { what: what.into(), at, held_by: None }
+    }
+
+    /// Makes this thread the one that ends the operation.
+    pub(crate) fn held_here(self) -> Asker {
+        Asker { held_by: Some(thread::current().id()), ..self }
+    }
+
+    /// Returns whether this thread is the one that ends the operation.
+    pub(super) fn is_held_here(&self) -> bool {
+        self.held_by.is_some_and(|thread| thread == thread::current().id())
+    }
+}
+
+impl Session {
+    /// Returns a handle whose calls wait at most `limit` for others to end, in place of the store's
+    /// [default](crate::StoreOptions::wait). It replaces an earlier limit, and does not change that of other handles. A
+    /// limit of zero never waits.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// session.waiting_at_most(Duration::from_millis(50)).reset()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn waiting_at_most(&self, limit: Duration) -> Session {
+        Session { wait: Some(limit), ..self.clone() }
+    }
+
+    /// Returns how long a call through this handle may wait: `limit` if that is given, else the handle's own limit, else the
+    /// store's, and not past `until`.
+    pub(crate) fn patience(&self, until: Option<Instant>, limit: Option<Duration>) -> Patience {
+        Patience::new(until, limit.or(self.wait).unwrap_or(self.inner.store.options.wait))
+    }
+}

@@ -1,0 +1,50 @@
+//! A position is named by its number, or by the tag of a snapshot.
+
+use foldlog::{Session, SnapshotOptions, Store};
+use foldlog_tests::host::types;
+use foldlog_tests::verbs::foldlog;
+
+use super::{options, step};
+
+/// A session with two snapshots of one tag, one of a number, and steps between them.
+fn session(store: &Store) -> Session {
+    let session = store.create(&types()).unwrap();
+    let snapshot = |tag: &str| session.snapshot(SnapshotOptions::tagged(tag)).unwrap().position;
+    session.dispatch(step("read", 1)).unwrap();
+    snapshot("before the attempt");
+    session.dispatch(step("try", 2)).unwrap();
+    snapshot("before the attempt");
+    session.dispatch(step("try again", 3)).unwrap();
+    snapshot("5");
+    session.dispatch(step("give up", 4)).unwrap();
+    session
+}
+
+#[test]
+fn a_tag_stands_for_the_latest_snapshot_that_has_it_wherever_a_position_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&Store::open_with(folder.path(), options()).unwrap());
+    let snapshots = session.snapshots().unwrap();
+    let dir = session.dir().to_str().unwrap().to_owned();
+    session.close().unwrap();
+    let latest = snapshots[1].position.to_string();
+    for (verb, rest) in [("state", &["--slice", "plan"][..]), ("export", &["--format", "snapshot-json"])] {
+        let run = |at: &str| foldlog([&[verb, &*dir, "--at", at], rest].concat());
+        let tagged = run("before the attempt");
+        assert_eq!(tagged.code, 0, "{tagged:?}");
+        assert_eq!(tagged.stdout, run(&latest).stdout, "{verb}");
+        assert_ne!(tagged.stdout, run(&snapshots[0].position.to_string()).stdout, "{verb}");
+        // A number is a number, unless it is said to be a tag.
+        assert_eq!(run("tag:5").stdout, run(&snapshots[2].position.to_string()).stdout, "{verb}");
+        assert_ne!(run("tag:5").stdout, run("5").stdout, "{verb}");
+    }
+    let ran = foldlog(["diff", &dir, "before the attempt", "tag:5"]);
+    assert_eq!((ran.code, ran.stdout.matches("try again").count()), (0, 1), "{ran:?}");
+    let ran = foldlog(["state", &dir, "--at", "after \u{1b}[31mit"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stderr.contains(r"no snapshot has the tag `after \u{1b}[31mit`"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("the tags are `5`, `before the attempt`; or give a position from 0 to"),
+        "{ran:?}"
+    );
+}
