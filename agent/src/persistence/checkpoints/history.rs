@@ -117,13 +117,12 @@ impl CheckpointHistory {
     ///
     /// Those of [`verify`](CheckpointHistory::verify).
     pub fn verify_all(&self, log: &LogReader) -> Result<()> {
-        hash::check(log, &self.created)
+        first(hash::mismatches(log, &self.created)?)
     }
 
     pub(super) fn verify_in(&self, records: &impl Records, id: CheckpointId) -> Result<()> {
         let through = self.created.partition_point(|one| one.id <= id);
-        let found = hash::mismatches(records, self.created.get(..through).unwrap_or_default())?;
-        found.into_iter().next().map_or(Ok(()), Err)
+        first(hash::mismatches(records, self.created.get(..through).unwrap_or_default())?)
     }
 
     /// Checks the hashes of all checkpoints that were created at `position` or before, and returns the
@@ -136,4 +135,8 @@ impl CheckpointHistory {
         let through = self.created.partition_point(|one| one.position <= position);
         hash::mismatches(log, self.created.get(..through).unwrap_or_default())
     }
+}
+
+fn first(mismatches: Vec<Error>) -> Result<()> {
+    mismatches.into_iter().next().map_or(Ok(()), Err)
 }
