@@ -24,7 +24,6 @@ pub mod files;
 pub mod recovery;
 pub mod state;
 pub mod tasks;
-mod time;
 mod updates;
 pub mod validation;
 

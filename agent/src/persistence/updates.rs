@@ -16,7 +16,6 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateUpdate {
     /// Time of the record that holds it.
-    #[serde(with = "super::time")]
     pub timestamp: DateTime<Utc>,
     /// Part of the state that it changes.
     pub component: StateComponent,

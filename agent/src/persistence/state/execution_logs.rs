@@ -29,7 +29,6 @@ pub struct LogEntry {
     /// Record that says so.
     pub sequence: SequenceNumber,
     /// Time of the record.
-    #[serde(with = "crate::persistence::time")]
     pub at: DateTime<Utc>,
     /// Whether the record counts; `false` if a rollback has abandoned it since.
     pub is_live: bool,
@@ -93,7 +92,6 @@ pub struct Interaction {
     /// Record of the request, the answer or the failure.
     pub sequence: SequenceNumber,
     /// Time of the record.
-    #[serde(with = "crate::persistence::time")]
     pub at: DateTime<Utc>,
     /// Id of the evaluation.
     pub evaluation_id: String,
@@ -127,7 +125,6 @@ pub struct ErrorEntry {
     /// Record that says so.
     pub sequence: SequenceNumber,
     /// Time of the record.
-    #[serde(with = "crate::persistence::time")]
     pub at: DateTime<Utc>,
     /// Task that was being worked on.
     pub task: Option<TaskId>,

@@ -133,7 +133,6 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Time since which it is in that state.
-    #[serde(with = "crate::persistence::time")]
     pub status_at: DateTime<Utc>,
     /// How soon it is to be done: higher ones first.
     #[serde(default)]
@@ -148,10 +147,8 @@ pub struct Task {
     #[serde(default)]
     pub failures: u32,
     /// Time of its creation.
-    #[serde(with = "crate::persistence::time")]
     pub created_at: DateTime<Utc>,
     /// Time of its last change.
-    #[serde(with = "crate::persistence::time")]
     pub updated_at: DateTime<Utc>,
     /// What the host keeps of it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
