@@ -415,6 +415,13 @@ enum Verb {
         /// The folder of a workspace that is restored too. `NAME=` may be left out if there is one workspace only.
         #[arg(long = "workspace", value_name = "NAME=DIR")]
         workspaces: Vec<String>,
+        /// Another folder that takes the place of a workspace's own: where that is gone, was replaced, or is a copy. It has to be
+        /// empty.
+        #[arg(long, value_name = "NAME=DIR")]
+        rebind: Vec<String>,
+        /// With --rebind, remove what is in the folder and not in the checkpoint.
+        #[arg(long, requires = "rebind")]
+        overwrite: bool,
         /// The folder that holds a workspace's captures, if it is not in the session's folder.
         #[arg(long, value_name = "NAME=DIR")]
         snapshots: Vec<String>,
@@ -705,11 +712,21 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             transcript::run(&session, asked, output)
         }
         Verb::Checkpoints { session } => verbs::checkpoints::run(&session, output),
-        Verb::Restore { session, checkpoint, by, reason, apply_later, workspaces, snapshots } => {
+        Verb::Restore {
+            session,
+            checkpoint,
+            by,
+            reason,
+            apply_later,
+            workspaces,
+            rebind,
+            overwrite,
+            snapshots,
+        } => {
             let folders = &verbs::recover::Asked {
                 workspaces: &workspaces,
-                rebound: &[],
-                overwrite: false,
+                rebound: &rebind,
+                overwrite,
                 snapshots: &snapshots,
                 force: false,
             };

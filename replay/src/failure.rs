@@ -155,9 +155,12 @@ impl Failure {
 
 fn after_persistence(error: &persistence::Error) -> &'static str {
     use persistence::Error::{
-        CheckpointMismatch, CheckpointRemoved, Damaged, Impossible, NoCheckpoint, NoSuchCheckpoint,
+        CheckpointMismatch, CheckpointRemoved, Damaged, Impossible, NoCheckpoint, NoSuchCheckpoint, NoTree,
     };
     match error {
+        Damaged { files, .. } if files.iter().any(|file| file.path.ends_with("checkpoint_manifest.json")) => {
+            "nothing was changed; nothing vouches for the other files: export the session again, or take the tree from a copy"
+        }
         Damaged { .. } => {
             "nothing was changed; export the session again, or take the tree from a copy; `foldlog import aca DIR --store \
              STORE --partial` tells what its sound files yield"
@@ -167,6 +170,9 @@ fn after_persistence(error: &persistence::Error) -> &'static str {
         }
         CheckpointMismatch { .. } | Impossible { .. } => {
             "nothing was changed; `foldlog recover SESSION --strategies` tells what can be brought back"
+        }
+        NoTree { .. } => {
+            "give a folder that holds `.aca`, or the folder of a session in one: `.aca/sessions/ID`"
         }
         _ => "check the folder and its permissions",
     }
@@ -246,8 +252,8 @@ fn next_after(error: &Error) -> Option<String> {
             "let its host recover it, or do so by `foldlog recover SESSION --workspace NAME=DIR`"
         }
         Error::Filesystem(filesystem::Error::Replaced { .. }) => {
-            "nothing was changed; give the folder that the call worked on, or another one that takes its place: `foldlog \
-             recover SESSION --rebind NAME=DIR`, where DIR is empty, or --overwrite removes its files"
+            "no file was changed; give the folder that the session worked on, or another one that takes its place, by --rebind \
+             NAME=DIR of `foldlog recover` or `restore`: DIR is empty, or --overwrite removes its files"
         }
         Error::ResourceDirty { session_dir, .. } | Error::ResourceMaybeDirty { session_dir, .. } => {
             return Some(format!(

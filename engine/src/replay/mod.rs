@@ -10,7 +10,8 @@
 //! called once for each, as it was then: behind a crash it finds calls that were left open, recovers them, and resumes its
 //! conversations. Where the records of a process end, the next write fails with [`Error::ReplayEnded`], as if the process
 //! were killed there; the host returns, and is called for the next process. A process that only settled calls, or only
-//! ended the calls that another one had left open, such as the binary's `settle` and `recover`, is taken from the log.
+//! ended the calls that another one had left open, such as the binary's `settle` and `recover`, is taken from the log. One that
+//! wrote other records without the host, such as the binary's `restore`, wrote what no host produces: the replay diverges there.
 //!
 //! What the host returns is not looked at. A host that fails by itself, such as over a folder that does not exist, shows only in
 //! the records that it did not produce: whoever looks for the reason prints what the host returns.

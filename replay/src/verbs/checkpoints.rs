@@ -39,7 +39,8 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
         return Ok(code);
     }
     if checkpoints.is_empty() {
-        return Err(Failure::usage("the session has no checkpoints", "its host creates them"));
+        let next = "its host creates them; those that an imported session had are positions of the log that it was exported from";
+        return Err(Failure::usage("the session has no checkpoints", next));
     }
     for checkpoint in checkpoints {
         let name = checkpoint.name.as_deref().map(|name| format!("  \"{}\"", escape::text(name)));

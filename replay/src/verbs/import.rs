@@ -237,6 +237,9 @@ pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut
     for part in differing {
         output.line(format_args!("differs from what was exported: {}", part.name()))?;
     }
+    output.note(
+        "note: its ledger, the captures of its workspaces and its checkpoints stay with the log that it was exported from",
+    );
     Ok(HOLDS)
 }
 

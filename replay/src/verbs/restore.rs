@@ -82,6 +82,8 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
         output
             .line(format_args!("goes back from position {end} to {}, position {position}", checkpoint.id))?;
         output.line(format_args!("    there: {}", held(checkpoint)))?;
+        // Before what may fail is told on the other stream.
+        output.stdout.flush()?;
     }
     let options = RestoreOptions {
         by: asked.by.to_owned(),

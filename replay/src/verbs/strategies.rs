@@ -37,15 +37,7 @@ pub struct Asked<'a> {
 #[derive(Serialize)]
 struct Told {
     crash: Option<CrashState>,
-    strategies: Vec<Outlook>,
-}
-
-/// An outlook with its strategy as it is given.
-#[derive(Serialize)]
-struct Outlook {
-    strategy: String,
-    #[serde(flatten)]
-    outlook: RecoveryOutlook,
+    strategies: Vec<RecoveryOutlook>,
 }
 
 #[derive(Serialize)]
@@ -142,36 +134,29 @@ fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
     let crash = manager.detect_crash_state(now)?;
     let outlooks = manager.plan_all()?;
     if output.json() {
-        let strategies = outlooks.into_iter();
-        let strategies =
-            strategies.map(|outlook| Outlook { strategy: outlook.strategy.to_string(), outlook }).collect();
-        output.value(&Told { crash, strategies })?;
+        output.value(&Told { crash, strategies: outlooks })?;
         return Ok(HOLDS);
     }
     match crash {
         None => output.line("no crash left anything")?,
         Some(crash) => print_crash(&crash, output)?,
     }
+    output.line("where the log is sound none of these is needed: `foldlog recover` ends open calls, and the host goes on")?;
     outlooks.iter().try_for_each(|outlook| print_outlook(outlook, output))?;
     Ok(HOLDS)
 }
 
 fn print_crash(crash: &CrashState, output: &mut Output<'_>) -> Result<()> {
     for write in &crash.incomplete_writes {
-        output.line(format_args!("incomplete: {}", text(write)))?;
+        output.line(format_args!("incomplete: {write}"))?;
     }
     for file in &crash.corrupted_files {
         output.line(format_args!("damaged: {}: {}", escape::path(&file.file), escape::text(&file.reason)))?;
     }
     for orphan in &crash.orphaned_resources {
-        output.line(format_args!("orphaned: {}", text(orphan)))?;
+        output.line(format_args!("orphaned: {orphan}"))?;
     }
     Ok(())
-}
-
-/// Returns a value in the form that `--json` has.
-fn text(value: &impl Serialize) -> String {
-    escape::text(&serde_json::to_string(value).unwrap_or_default()).into_owned()
 }
 
 pub(super) fn print_outlook(outlook: &RecoveryOutlook, output: &mut Output<'_>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! `foldlog tasks`: the tasks of a session at a position, as a tree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -91,12 +91,18 @@ impl<'a> Drawing<'a> {
         // The last one comes first off the list.
         let roots = self.tree.root_tasks.iter().rev().filter_map(|id| self.tree.tasks.get(id));
         let mut next: Vec<(usize, &Task)> = roots.map(|task| (0, task)).collect();
+        let mut drawn = BTreeSet::new();
         while let Some((level, task)) = next.pop() {
+            drawn.insert(&task.id);
             output.line(self.line(level, task))?;
             let parts = self.children.get(&task.id).into_iter().flatten().rev();
             next.extend(parts.map(|part| (level + 1, *part)));
         }
-        Ok(())
+        let rest: Vec<&Task> = self.tree.tasks.values().filter(|task| !drawn.contains(&task.id)).collect();
+        if !rest.is_empty() {
+            output.line("below no root (`foldlog validate` says why):")?;
+        }
+        rest.into_iter().try_for_each(|task| output.line(self.line(1, task)))
     }
 
     fn line(&self, level: usize, task: &Task) -> String {

@@ -182,7 +182,11 @@ impl CheckpointManager {
             self.create_for(Occasion::BeforeTask(changed.task_id.clone()), None)?;
         }
         let sequence = self.session.dispatch(event)?;
-        let is_over = |one: &TaskStatusChanged| one.old_status == TaskStatus::InProgress;
+        // One that is put back is tried again: nothing came of it yet.
+        let is_over = |one: &TaskStatusChanged| {
+            one.old_status == TaskStatus::InProgress
+                && !matches!(one.new_status, TaskStatus::Pending | TaskStatus::Blocked)
+        };
         match changed.filter(|one| self.policy.after_tasks && is_over(one)) {
             Some(changed) => self.create_for(Occasion::AfterTask(changed.task_id), None).map(drop)?,
             None => self.after_dispatch().map(drop)?,

@@ -25,7 +25,7 @@ pub struct CheckpointPolicy {
     pub every_bytes: Option<u64>,
     /// Before a task is started.
     pub before_tasks: bool,
-    /// After a task that was being worked on is no longer.
+    /// After a task that was being worked on was completed, failed, skipped or cancelled.
     pub after_tasks: bool,
 }
 

@@ -1,11 +1,12 @@
 //! What a crash left.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use foldlog::audit::{LogReader, RecordedContent};
 use foldlog::process::ProcessIdentity;
-use foldlog::{OperationId, SequenceNumber, SessionTypes};
+use foldlog::{OperationId, SequenceNumber, SessionTypes, escape};
 use serde::{Deserialize, Serialize};
 
 use super::recovering::CrashRecoveryManager;
@@ -76,6 +77,37 @@ pub enum IncompleteWrite {
     },
 }
 
+impl fmt::Display for IncompleteWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IncompleteWrite::NotClosed { unattested } => write!(
+                f,
+                "the log was not closed; {unattested} records at its end are not attested as durable, and kept"
+            ),
+            IncompleteWrite::TornTail { file, offset, bytes } => {
+                write!(f, "{bytes} bytes of {} from {offset} on are no whole record", escape::path(file))
+            }
+            IncompleteWrite::Leftover { file } => write!(f, "{} holds no record", escape::path(file)),
+            IncompleteWrite::Operation { operation, tool } => write!(
+                f,
+                "operation {operation} (`{}`) has not ended: its host, or `foldlog recover`, ends it",
+                escape::text(tool)
+            ),
+            IncompleteWrite::Restore { subject, begun } => write!(
+                f,
+                "the restore to {} that record {begun} began has no end: another restore ends it",
+                escape::text(subject)
+            ),
+            IncompleteWrite::Import { from } => write!(
+                f,
+                "the import of session {} has not ended: delete the session, and import again",
+                escape::text(from)
+            ),
+            IncompleteWrite::Other { what } => f.write_str(&escape::text(what)),
+        }
+    }
+}
+
 /// Names something that is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorruptedFile {
@@ -106,6 +138,20 @@ pub enum OrphanedResource {
         /// What it is.
         what: String,
     },
+}
+
+impl fmt::Display for OrphanedResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OrphanedResource::Process { name, process } => {
+                write!(f, "process {} runs, which `{}` recorded", process.pid, escape::text(name))
+            }
+            OrphanedResource::Lock { holder } => {
+                write!(f, "the lock of {} is held by a process that it forked", escape::text(holder))
+            }
+            OrphanedResource::Other { what } => f.write_str(&escape::text(what)),
+        }
+    }
 }
 
 impl CrashState {

@@ -19,7 +19,7 @@ use crate::persistence::{
 
 /// Names a way to go on after a crash. The [table](super#strategies) says what each needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(into = "String", try_from = "String")]
 pub enum RecoveryStrategy {
     /// Goes back to the latest checkpoint on the live path.
     LatestCheckpoint,
@@ -57,6 +57,20 @@ impl FromStr for RecoveryStrategy {
             }
             _ => Err(format!("`{}` is none of latest, checkpoint:ID, updates, partial", escape::text(text))),
         }
+    }
+}
+
+impl TryFrom<String> for RecoveryStrategy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<RecoveryStrategy, String> {
+        text.parse()
+    }
+}
+
+impl From<RecoveryStrategy> for String {
+    fn from(strategy: RecoveryStrategy) -> String {
+        strategy.to_string()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tasks: one keyed slice over six events, read at any position.
 //!
-//! Tasks are items of the slice [`Tasks`], folded from four events, so that they survive a kill, are rolled back with the
+//! Tasks are items of the slice [`Tasks`], folded from six events, so that they survive a kill, are rolled back with the
 //! rest, and can be read at any position without the host.
 //!
 //! | module | holds |
