@@ -4,3 +4,4 @@ mod counts;
 pub(crate) mod kills;
 mod retention;
 mod stories;
+mod threads;

@@ -54,6 +54,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Another process reads or writes a tree for longer than anybody waits.
+    #[error("waited {} s for {}, which another process reads or writes", waited.as_secs(), escape::path(path))]
+    InUse {
+        /// Folder of the tree.
+        path: PathBuf,
+        /// Time that the call waited.
+        waited: std::time::Duration,
+    },
     /// The tree does not hold a part of the state.
     #[error("the tree holds no {}", .0.name())]
     ComponentNotFound(StateComponent),

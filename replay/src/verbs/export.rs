@@ -132,7 +132,15 @@ fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Outp
         Compress::None => CompressionAlgorithm::None,
     };
     let reader = open_session(session, output)?;
-    let at = position(&reader, at)?;
+    let at = match (at, reader.report().interrupted.iter().find(|open| !open.reads_only)) {
+        // No session can be made of a position within a call.
+        (None, Some(open)) if open.begin > SequenceNumber::MIN => {
+            let (before, operation) = (open.begin.saturating_sub(1), open.operation);
+            output.note(format_args!("note: exported as it was before operation {operation}, which is open"));
+            before
+        }
+        (at, _) => position(&reader, at)?,
+    };
     std::fs::create_dir_all(to).map_err(|source| Failure::File { path: to.clone(), source })?;
     let stores = WorkspaceStores::beside(session);
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;

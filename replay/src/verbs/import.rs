@@ -151,11 +151,9 @@ fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Outp
     if partial.by.is_some() {
         return from_sound_files(dir, Store::open(store)?, partial.by, output);
     }
-    let nowhere = std::env::temp_dir().join(format!("foldlog-tree-{}", std::process::id()));
-    let told = from_sound_files(dir, Store::open(&nowhere)?, None, output);
-    // What cannot be removed is an empty store in a folder that the system clears.
-    let _ = std::fs::remove_dir_all(&nowhere);
-    told
+    let unmade = |source| crate::Failure::File { path: std::env::temp_dir(), source };
+    let nowhere = tempfile::tempdir().map_err(unmade)?;
+    from_sound_files(dir, Store::open(nowhere.path())?, None, output)
 }
 
 fn from_sound_files(

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::DateTime;
 use foldlog::{Event, ExecutionState, Parent, SequenceNumber, Session, SnapshotOptions};
@@ -46,13 +46,17 @@ pub struct CheckpointManager {
     stores: WorkspaceStores,
     policy: CheckpointPolicy,
     retention: RetentionPolicy,
+    /// Not held while anything is written: a write waits for others, and tells subscribers, who may ask.
     known: Mutex<Known>,
 }
+
+/// How often a checkpoint is tried again that another thread or manager came before.
+const TRIES_MAX: usize = 16;
 
 /// What was read so far.
 #[derive(Debug)]
 struct Known {
-    history: CheckpointHistory,
+    history: Arc<CheckpointHistory>,
     /// Last record whose entries the history holds.
     through: Option<SequenceNumber>,
     since: Option<SinceLast>,
@@ -64,7 +68,7 @@ struct Known {
 impl CheckpointManager {
     /// Makes a manager of a session's checkpoints that captures no resources, creates none by itself, and keeps all.
     pub fn new(session: Session) -> CheckpointManager {
-        let (history, forks) = (CheckpointHistory::default(), BTreeMap::new());
+        let (history, forks) = (Arc::default(), BTreeMap::new());
         let known = Known { history, through: None, since: None, auto_save: true, forks };
         let stores = WorkspaceStores::beside(session.dir());
         let (policy, retention) = (CheckpointPolicy::default(), RetentionPolicy::default());
@@ -131,8 +135,20 @@ impl CheckpointManager {
     ///
     /// Those of [`create`](CheckpointManager::create).
     pub fn create_for(&self, occasion: Occasion, name: Option<&str>) -> Result<Checkpoint> {
-        let mut known = self.known_now()?;
-        let previous = known.history.created.last();
+        let mut tries = 1;
+        loop {
+            match self.create_next(&occasion, name) {
+                // Another thread, or another manager, has created the next one meanwhile.
+                Err(Error::Engine(foldlog::Error::Refused { .. })) if tries < TRIES_MAX => tries += 1,
+                created => return created,
+            }
+        }
+    }
+
+    /// Creates the checkpoint behind the last one that is known.
+    fn create_next(&self, occasion: &Occasion, name: Option<&str>) -> Result<Checkpoint> {
+        let history = self.history_now()?;
+        let previous = history.created.last();
         let id = previous.map_or(CheckpointId(1), |previous| previous.id.next());
         let (snapshot, resources) = match &self.run {
             Some(run) => {
@@ -143,7 +159,7 @@ impl CheckpointManager {
             None => (self.session.snapshot(SnapshotOptions::tagged(id.to_string()))?, None),
         };
         let (position, session_id) = (snapshot.position, self.session.id());
-        let counted = counts::counted(&self.session, &known.history.created, position, &self.stores)?;
+        let counted = counts::counted(&self.session, &history.created, position, &self.stores)?;
         let mut manifest = counted.manifest;
         let hashed = hash::hash_at(&self.session, session_id, previous, position)?;
         manifest.storage_size_bytes = hashed.log_bytes;
@@ -153,17 +169,18 @@ impl CheckpointManager {
             session_id,
             position,
             name: name.map(str::to_owned),
-            occasion,
+            occasion: occasion.clone(),
             manifest,
             workspaces: counted.workspaces,
             resources,
             validation_hash: hashed.hash,
         };
+        // Else what is read next would be a copy of it.
+        drop(history);
         self.session.dispatch(CheckpointCreated { checkpoint: checkpoint.clone() })?;
-        self.update(&mut known)?;
         // As it is recorded: a replay captures no resources, and takes them from the record.
-        let recorded = known.history.created.iter().rev().find(|one| one.id == id).cloned();
-        self.apply_retention(&mut known)?;
+        let recorded = self.history_now()?.created.iter().rev().find(|one| one.id == id).cloned();
+        self.apply_retention()?;
         Ok(recorded.unwrap_or(checkpoint))
     }
 
@@ -238,7 +255,7 @@ impl CheckpointManager {
     ///
     /// Those of reading the log.
     pub fn list(&self) -> Result<Vec<Checkpoint>> {
-        Ok(self.known_now()?.history.list().into_iter().cloned().collect())
+        Ok(self.history_now()?.list().into_iter().cloned().collect())
     }
 
     /// Returns the checkpoint that was created last of those on the live path.
@@ -247,8 +264,7 @@ impl CheckpointManager {
     ///
     /// Those of reading the log.
     pub fn latest(&self) -> Result<Option<Checkpoint>> {
-        let known = self.known_now()?;
-        Ok(self.latest_of(&known.history).cloned())
+        Ok(self.latest_of(&*self.history_now()?).cloned())
     }
 
     pub(super) fn latest_of<'a>(&self, history: &'a CheckpointHistory) -> Option<&'a Checkpoint> {
@@ -261,7 +277,7 @@ impl CheckpointManager {
     ///
     /// [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`], and those of reading the log.
     pub fn get(&self, id: CheckpointId) -> Result<Checkpoint> {
-        self.known_now()?.history.get(id).cloned()
+        self.history_now()?.get(id).cloned()
     }
 
     /// Checks the hashes of the checkpoints through `id`, in the order of their creation.
@@ -270,38 +286,40 @@ impl CheckpointManager {
     ///
     /// [`Error::CheckpointMismatch`] for the first one whose hash does not fit the records, and those of reading the log.
     pub fn verify(&self, id: CheckpointId) -> Result<()> {
-        let history = self.known_now()?.history.clone();
-        history.verify_in(&self.session, id)
+        self.history_now()?.verify_in(&self.session, id)
     }
 
     /// Removes the checkpoints that pass a limit of the [policy](RetentionPolicy) and that nothing needs. What a kill kept from
     /// being removed when the last one was created is removed too.
-    fn apply_retention(&self, known: &mut Known) -> Result<()> {
+    fn apply_retention(&self) -> Result<()> {
         if self.retention.keeps_all() {
             return Ok(());
         }
-        let passed = self.retention.passed(&known.history);
-        let Some(latest) = known.history.created.last().map(|one| one.id).filter(|_| !passed.is_empty())
-        else {
+        let history = self.history_now()?;
+        let passed = self.retention.passed(&history);
+        let Some(latest) = history.created.last().map(|one| one.id).filter(|_| !passed.is_empty()) else {
             return Ok(());
         };
-        let mut needed = self.needed(known);
+        let mut needed = self.needed(&history);
         if passed.keys().all(|id| needed.contains(id)) {
             return Ok(());
         }
-        let forked = self.forked_at(known)?;
+        let forked = self.forked_at()?;
         let path = self.session.live_path();
-        let of_forks = forked.iter().filter_map(|at| known.history.latest_on(&path, *at));
+        let of_forks = forked.iter().filter_map(|at| history.latest_on(&path, *at));
         needed.extend(of_forks.map(|one| one.id));
         for removal in removals(&passed, &needed, latest) {
-            self.session.dispatch(removal)?;
+            match self.session.dispatch(removal) {
+                // One was created meanwhile, by whoever removes what is kept no longer then.
+                Err(foldlog::Error::Refused { .. }) => return Ok(()),
+                removed => removed.map(drop)?,
+            }
         }
-        self.update(known)
+        Ok(())
     }
 
     /// Returns the checkpoints that are kept whatever the limits are, those of forks left out.
-    fn needed(&self, known: &Known) -> BTreeSet<CheckpointId> {
-        let history = &known.history;
+    fn needed(&self, history: &CheckpointHistory) -> BTreeSet<CheckpointId> {
         let named = history.kept().filter(|one| one.name.is_some()).map(|one| one.id);
         let named = named.filter(|_| !sabotage::is(Breakage::NamedRemoved));
         let mut needed: BTreeSet<CheckpointId> = named.collect();
@@ -317,22 +335,22 @@ impl CheckpointManager {
 
     /// Returns where sessions of the store were forked from this one. Other processes make forks, and delete them, so that this
     /// is an input from outside: it is recorded, and a replay removes what was removed.
-    fn forked_at(&self, known: &mut Known) -> Result<BTreeSet<SequenceNumber>> {
+    fn forked_at(&self) -> Result<BTreeSet<SequenceNumber>> {
         if !self.session.replays() {
-            self.learn_forks(known)?;
+            self.learn_forks()?;
         }
-        let forks = &known.forks;
+        let forks: BTreeSet<SequenceNumber> = self.known().forks.values().flatten().copied().collect();
         if sabotage::is(Breakage::ForksUnrecorded) {
-            return Ok(forks.values().flatten().copied().collect());
+            return Ok(forks);
         }
-        Ok(self.session.observe(FORKS, || forks.values().flatten().copied().collect())?)
+        Ok(self.session.observe(FORKS, || forks)?)
     }
 
     /// Learns where sessions of the store were forked from this one. Each session's log is looked at once.
-    fn learn_forks(&self, known: &mut Known) -> Result<()> {
+    fn learn_forks(&self) -> Result<()> {
         let store = self.session.store();
         for id in store.session_ids()? {
-            if id == self.session.id() || known.forks.contains_key(&id) {
+            if id == self.session.id() || self.known().forks.contains_key(&id) {
                 continue;
             }
             // Nobody can tell what a session needs whose log cannot be read; it is asked again the next time.
@@ -343,7 +361,7 @@ impl CheckpointManager {
                 }
                 _ => None,
             };
-            known.forks.insert(id, position);
+            self.known().forks.insert(id, position);
         }
         Ok(())
     }
@@ -360,13 +378,18 @@ impl CheckpointManager {
         Ok(known)
     }
 
+    /// Returns the checkpoints that there are now.
+    fn history_now(&self) -> Result<Arc<CheckpointHistory>> {
+        Ok(Arc::clone(&self.known_now()?.history))
+    }
+
     fn update(&self, known: &mut Known) -> Result<()> {
         let log = self.session.log::<Checkpoints>()?;
         // Nothing is read that is known.
         for entry in log.behind(known.through.unwrap_or(SequenceNumber::MIN)) {
             let entry = entry?;
             known.through = entry.position().map(|(sequence, _)| sequence);
-            known.history.add(CheckpointEntry::clone(&entry));
+            Arc::make_mut(&mut known.history).add(CheckpointEntry::clone(&entry));
         }
         Ok(())
     }
@@ -375,13 +398,13 @@ impl CheckpointManager {
 impl CheckpointManager {
     /// Finds a checkpoint, or the latest on the live path, and checks the hashes through it.
     pub(super) fn trusted(&self, id: Option<CheckpointId>) -> Result<Checkpoint> {
-        let known = self.known_now()?;
+        let history = self.history_now()?;
         let found = match id {
-            Some(id) => known.history.get(id)?,
-            None => self.latest_of(&known.history).ok_or(Error::NoCheckpoint)?,
+            Some(id) => history.get(id)?,
+            None => self.latest_of(&history).ok_or(Error::NoCheckpoint)?,
         };
         if !sabotage::is(Breakage::CheckpointTrusted) {
-            known.history.verify_in(&self.session, found.id)?;
+            history.verify_in(&self.session, found.id)?;
         }
         Ok(found.clone())
     }

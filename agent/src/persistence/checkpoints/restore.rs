@@ -105,11 +105,9 @@ impl CheckpointManager {
             true => Some(self.resources_of(&checkpoint)?),
             false => None,
         };
-        let later = match options.apply_later_updates {
-            true => later_updates(&self.session, &checkpoint)?,
-            false => Vec::new(),
-        };
         let undo = self.create_for(Occasion::BeforeRestore(id), None)?.id;
+        // Another manager may have removed it until then; from now on it is kept.
+        self.get(id)?;
         let RestoreOptions { by, reason, .. } = options;
         let action = |action: &str, lost| RecoveryAction {
             action: action.to_owned(),
@@ -119,7 +117,7 @@ impl CheckpointManager {
             lost,
         };
         self.session.dispatch(action(RecoveryAction::RESTORE, Vec::new()))?;
-        match self.go_back(&checkpoint, resources.as_ref(), later) {
+        match self.go_back(&checkpoint, resources.as_ref(), options.apply_later_updates) {
             Ok(WentBack { rolled_back, applied, refused }) => {
                 let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason));
                 self.session.dispatch(action(RecoveryAction::RESTORED, lost.collect()))?;
@@ -139,11 +137,16 @@ impl CheckpointManager {
         &self,
         checkpoint: &Checkpoint,
         resources: Option<&(foldlog::ExecutionState, CompositeSnapshot)>,
-        later: Vec<Later>,
+        apply_later_updates: bool,
     ) -> foldlog::Result<WentBack> {
         let rolled_back = match resources {
             Some((run, snapshot)) => run.restore(snapshot)?,
             None => self.session.rollback_to(checkpoint.position)?,
+        };
+        // Read now, so that what other threads wrote until the rollback is among them.
+        let later = match apply_later_updates {
+            true => later_updates(&self.session, &rolled_back)?,
+            false => Vec::new(),
         };
         let (mut applied, mut refused) = (Vec::new(), Vec::new());
         for Later { sequence, operation } in later {
@@ -171,16 +174,11 @@ impl CheckpointManager {
     }
 }
 
-/// Returns the events of tasks that count now and stand behind a checkpoint.
-fn later_updates(session: &Session, checkpoint: &Checkpoint) -> Result<Vec<Later>> {
-    let Some(last) = session.position() else { return Ok(Vec::new()) };
+/// Returns the events of tasks that counted until a rollback, in order.
+fn later_updates(session: &Session, rolled_back: &RollbackReport) -> foldlog::Result<Vec<Later>> {
     let mut later = Vec::new();
-    for range in session.live_path().live_at(last) {
-        let from = (*range.start()).max(checkpoint.position + 1);
-        if from > *range.end() {
-            continue;
-        }
-        session.contents(from, *range.end(), |record| {
+    for range in &rolled_back.abandoned {
+        session.contents(*range.start(), *range.end(), |record| {
             let RecordedContent::Event(event) = &record.content else { return Ok(()) };
             let Some(operation) = UpdateOperation::of_event(event)? else { return Ok(()) };
             later.push(Later { sequence: record.sequence, operation });

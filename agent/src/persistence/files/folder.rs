@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
@@ -16,6 +17,12 @@ use crate::persistence::{Error, Result};
 /// Only their owner reads files and folders: they hold conversations.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
+
+/// Longest time that a reader or a writer waits for another one of the same tree.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Interval at which the lock is asked for: the system has no way to wait for one with a deadline.
+const ASK_EVERY: Duration = Duration::from_millis(5);
 
 /// Holds a folder open.
 #[derive(Debug)]
@@ -221,13 +228,21 @@ impl Folder {
         Ok(names)
     }
 
-    /// Waits for the lock of this folder, and holds it for as long as the folder is open. Where the file system knows no locks,
-    /// whoever reads does without.
+    /// Waits for the lock of this folder, a minute at most, and holds it for as long as the folder is open. Where the file system
+    /// knows no locks, whoever reads does without.
     pub(super) fn lock(&self, exclusive: bool) -> Result<()> {
-        let wanted = if exclusive { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
+        let wanted = match exclusive {
+            true => FlockOperation::NonBlockingLockExclusive,
+            false => FlockOperation::NonBlockingLockShared,
+        };
+        let began = Instant::now();
         loop {
             match rustix::fs::flock(&self.fd, wanted) {
                 Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if began.elapsed() < WAIT_MAX => std::thread::sleep(ASK_EVERY),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(Error::InUse { path: self.path.clone(), waited: WAIT_MAX });
+                }
                 Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS | Errno::BADF) if !exclusive => return Ok(()),
                 locked => return locked.map_err(Error::io("locked", &self.path)),
             }

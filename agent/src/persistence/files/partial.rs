@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use foldlog::conversation::ConversationMessage;
 use foldlog::{Export, SequenceNumber, Slice};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use super::contents::{
     ArtifactsFile, Change, ChangesFile, ClaudeConfigFile, CurrentFile, ErrorsFile, InteractionsFile, LogFile,
@@ -181,10 +182,11 @@ impl Reading<'_> {
         let manifest = format!("{}/manifest.json", layout::checkpoint(last));
         let engines = match last {
             0 => return Ok((had, None)),
-            _ => self.take::<serde_json::Value>(&manifest)?,
+            // Not as values, which take more memory than their text.
+            _ => self.take::<Box<RawValue>>(&manifest)?,
         };
         if let Some(manifest) = engines {
-            let engines = serde_json::from_value::<EngineExport>(manifest);
+            let engines = serde_json::from_str::<EngineExport>(manifest.get());
             if !engines.is_ok_and(|engines| engines.is_of(self.tree.manifest().position)) {
                 return Ok((had, None));
             }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
 use foldlog::{SequenceNumber, SessionOptions, Store, escape};
@@ -210,7 +209,7 @@ impl CrashRecoveryManager {
     }
 
     fn plan_salvage(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
-        let temporary = Temporary::new(self.session);
+        let temporary = Temporary::new()?;
         let store = Store::open(&temporary.0)?;
         let salvaged = store.salvage(self.dir(), SessionOptions::default())?;
         let log = store.read_log(salvaged.session)?;
@@ -230,7 +229,7 @@ impl CrashRecoveryManager {
     /// Makes the session in a temporary folder, and reads what came of it.
     fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
         let tree = PartialTree::read(dir, TreeLimits::default())?;
-        let temporary = Temporary::new(tree.state.session_id);
+        let temporary = Temporary::new()?;
         let store = Store::open(&temporary.0)?;
         let action = RecoveryAction {
             action: String::new(),
@@ -320,14 +319,14 @@ impl Walked {
 /// A folder of the system's temporary ones, removed when this is dropped.
 struct Temporary(PathBuf);
 
-/// Number of temporary folders that this process has made.
-static MADE: AtomicU64 = AtomicU64::new(0);
-
 impl Temporary {
-    fn new(session: uuid::Uuid) -> Temporary {
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("foldlog-outlook-{session}-{}-{number}", std::process::id());
-        Temporary(std::env::temp_dir().join(name))
+    /// Makes a folder with a name that nobody can guess. One that is there already is left alone.
+    fn new() -> Result<Temporary> {
+        let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
+        let unmade =
+            |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source: source.into() };
+        std::fs::create_dir(&path).map_err(unmade)?;
+        Ok(Temporary(path))
     }
 }
 

@@ -439,6 +439,19 @@ fn modified(tasks: &Known<'_>, event: &TaskModified, context: &ReducerContext) -
     Ok(SliceOp::Upsert(task))
 }
 
+/// Writes the tasks of a way, the middle of a long one as their number.
+fn shortened(way: &[&str]) -> String {
+    const SHOWN_MAX: usize = 12;
+    match way {
+        [first @ .., _, _] if way.len() > SHOWN_MAX => {
+            let (first, last) = (&first[..SHOWN_MAX / 2], &way[way.len() - 2..]);
+            let more = way.len() - first.len() - last.len();
+            format!("{} -> ({more} more) -> {}", first.join(" -> "), last.join(" -> "))
+        }
+        way => way.join(" -> "),
+    }
+}
+
 fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &ReducerContext) -> Reduced {
     let DependencyAdded { from, to, .. } = event;
     let mut task = tasks.task(from)?.clone();
@@ -455,7 +468,7 @@ fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &Reduce
     }
     if let Some(way) = tasks.way(to, from)? {
         let way: Vec<&str> = std::iter::once(from).chain(&way).map(TaskId::as_str).collect();
-        return Err(format!("the dependency would close a cycle: {}", way.join(" -> ")));
+        return Err(format!("the dependency would close a cycle: {}", shortened(&way)));
     }
     event.change(&mut task, time(context));
     Ok(SliceOp::Upsert(task))
