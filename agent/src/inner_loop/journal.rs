@@ -44,7 +44,7 @@ pub(crate) struct Journal {
 
 #[derive(Debug)]
 enum RecordsTo {
-    Session(Session, ConversationFollower),
+    Session(Session, Box<ConversationFollower>),
     /// Messages in the order in which they are sent. What has been said while calls are open stands behind them.
     Memory(Vec<ConversationMessage>),
 }
@@ -59,7 +59,7 @@ impl Journal {
         last_usage: Option<TokenUsage>,
     ) -> Journal {
         let evaluation = held.evaluation_id().to_owned();
-        let (to, estimated) = (RecordsTo::Session(session, held), (0, Usage::default()));
+        let (to, estimated) = (RecordsTo::Session(session, Box::new(held)), (0, Usage::default()));
         Journal { evaluation, to, used, last_usage, estimated }
     }
 

@@ -65,8 +65,14 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
 
     let ran = foldlog(["recover", &dir, "--strategies"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.stdout.contains("no crash left anything\nlatest: this session at position "), "{ran:?}");
+    assert!(
+        ran.stdout.starts_with("no crash left anything\nwhere the log is sound none of these"),
+        "{ran:?}"
+    );
+    assert!(ran.stdout.contains("\nlatest: this session at position "), "{ran:?}");
     assert!(ran.stdout.contains("1 task, 0 completed; 0 messages; 0 files; 1 update lost\n"), "{ran:?}");
+    let told = foldlog(["recover", &dir, "--strategies", "--json"]).stdout;
+    assert_eq!(told.matches(r#""strategy":"latest""#).count(), 1, "as `--strategy` takes it: {told}");
     let ran = foldlog(["recover", &dir, "--strategy", "checkpoint:9", "--by", "ada", "--reason", "x"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     let ran = foldlog(["recover", &dir, "--strategy", "guess", "--by", "ada", "--reason", "x"]);

@@ -323,8 +323,7 @@ impl Temporary {
     /// Makes a folder with a name that nobody can guess. One that is there already is left alone.
     fn new() -> Result<Temporary> {
         let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
-        let unmade =
-            |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source: source.into() };
+        let unmade = |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source };
         std::fs::create_dir(&path).map_err(unmade)?;
         Ok(Temporary(path))
     }
