@@ -102,7 +102,8 @@ impl Rollback {
     }
 }
 
-/// Imports the slices of an export into a new session, LOG slices included.
+/// Imports the slices of an export into a new session, LOG slices included. Items that do not fit into the record are in further
+/// ones behind it, in order, which hold nothing else.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Import<'a> {
     /// Id of the exported session; `None` if it is not known.

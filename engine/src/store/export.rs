@@ -235,13 +235,6 @@ impl Store {
         }
         let mut declare = Declare::default();
         let mut recorded: Vec<(u32, RecordedItems)> = Vec::new();
-        // `Opened`, `Declare` and `Import` come first.
-        let mut conversations = ImportedConversations::new(3, self.inner.options.object_bytes_min);
-        export
-            .slices
-            .iter()
-            .filter(|slice| is_conversation(slice))
-            .try_for_each(|slice| conversations.add(slice))?;
         for (id, slice) in (0..).zip(export.slices.iter().filter(|slice| !is_conversation(slice))) {
             let name = slice.slice_type.clone();
             let stated = export.policies.get(&name).and_then(|policy| Policy::from_name(policy));
@@ -260,24 +253,29 @@ impl Store {
         }
         Names::default().check_len(&declare)?;
         let mut large = self.import_large(&mut recorded);
+        let parts = parts(&recorded);
+        // `Opened`, `Declare` and all of `Import` come first.
+        let said_from = 2 + parts.len() as u64;
+        let mut conversations = ImportedConversations::new(said_from, self.inner.options.object_bytes_min);
+        let said = export.slices.iter().filter(|slice| is_conversation(slice));
+        said.into_iter().try_for_each(|slice| conversations.add(slice))?;
         large.append(&mut conversations.large);
         // The session's first record sets the tags of the options, and this one comes after it.
         let own = &options.session.tags;
         let tags = export.tags.iter().filter(|(key, _)| !own.contains_key(*key));
-        let import = Import {
+        let mut first = Import {
             from: export.parent_id,
             exported_at_us: Some(export.created_at_us()?),
             tags: tags.map(|(key, value)| (key.clone(), value.clone())).collect(),
-            slices: recorded
-                .iter()
-                .map(|(slice, items)| ImportedSlice {
-                    slice: *slice,
-                    items: items.iter().map(|(bytes, version)| (Payload::new(bytes), *version)).collect(),
-                })
-                .collect(),
+            slices: Vec::new(),
         };
-        let body = import.encode();
-        let mut rest = vec![(Kind::DECLARE, declare.encode()), (Kind::IMPORT, body)];
+        let mut rest = vec![(Kind::DECLARE, declare.encode())];
+        for slices in parts {
+            let later =
+                Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };
+            let import = Import { slices, ..std::mem::replace(&mut first, later) };
+            rest.push((Kind::IMPORT, import.encode()));
+        }
         rest.append(&mut conversations.records);
         self.begin(types, options.session, None, rest, &large)
     }
@@ -293,6 +291,34 @@ impl Store {
         }
         large
     }
+}
+
+/// Bytes of the items of one record of an import. A record holds far more, and as many values.
+const IMPORT_BYTES: usize = 4_000_000;
+
+/// Bytes that an item takes in a record beside its own, at most.
+const ITEM_REST_BYTES: usize = 12;
+
+/// Divides the items of all slices into parts that each fit into a record, in their order. There is always one part.
+fn parts(recorded: &[(u32, RecordedItems)]) -> Vec<Vec<ImportedSlice<'_>>> {
+    let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for (slice, items) in recorded {
+        let mut imported = ImportedSlice { slice: *slice, items: Vec::new() };
+        for (item, version) in items {
+            let len = item.len() + ITEM_REST_BYTES;
+            if bytes > 0 && bytes + len > IMPORT_BYTES {
+                let rest = ImportedSlice { slice: *slice, items: Vec::new() };
+                part.push(std::mem::replace(&mut imported, rest));
+                parts.push(std::mem::take(&mut part));
+                bytes = 0;
+            }
+            bytes += len;
+            imported.items.push((Payload::new(item), *version));
+        }
+        part.push(imported);
+    }
+    parts.push(part);
+    parts
 }
 
 /// Returns whether a slice holds conversations or the states of adapters, which an import makes records of.

@@ -389,7 +389,8 @@ impl Store {
     }
 
     /// Returns another handle of a session that is open for writing in this store, whoever opened it; `None` if it is not. The
-    /// session closes when its last handle is dropped.
+    /// session closes when its last handle is dropped; while it does, this returns `None` and opening it fails with
+    /// [`Error::Locked`].
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};

@@ -27,6 +27,7 @@ mod left_in_children;
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::panic::Location;
+use std::time::Duration;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome, Payload, ToolEnd};
 use foldlog_codec::msgpack::Value;
@@ -186,9 +187,10 @@ impl ToolRunner {
     /// [`Error::ReadOnly`], [`Error::Closed`], [`Error::Forked`] or [`Error::Poisoned`] if the session cannot
     /// be written here, and [`Error::Io`] or [`Error::DurabilityUnknown`] if writing an end fails.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
-        let deadline =
-            options.deadline.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)).map(clock::after);
-        let patience = self.state.session().patience(deadline, options.wait);
+        let patience = match sabotage::is(Breakage::RecoveryWaitsOn) {
+            true => self.state.session().patience(None, Some(Duration::from_secs(20))),
+            false => self.state.session().patience(options.deadline.map(clock::after), options.wait),
+        };
         let _recovering = self.state.session().recovering(&patience)?;
         let mut not_undone = None;
         if self.state.session().is_interrupted() {

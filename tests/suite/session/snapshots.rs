@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use foldlog::{
-    Clock, Error, Export, ImportOptions, Policy, SessionOptions, SnapshotOptions, Store, StoreOptions,
-    SystemClock,
+    Clock, Error, Export, ImportOptions, Kind, Policy, SequenceNumber, SessionOptions, SnapshotOptions,
+    Store, StoreOptions, SystemClock,
 };
 use foldlog_tests::host::*;
 use serde_json::{Value, json};
@@ -317,6 +317,36 @@ fn items_of_every_shape_come_in_again_as_they_went_out() {
         session.state().unwrap().slices["shapes"].items.iter().map(|item| item.bytes.clone()).collect()
     };
     assert_eq!(bytes(&import), bytes(&session));
+}
+
+/// All items of an export had to fit into one record: a session of a hundred thousand tasks was exported, and not imported.
+#[test]
+fn an_import_of_more_items_than_a_record_holds_is_one_of_several_records() {
+    let home = home();
+    let session = home.session();
+    // A slice of 17.5 MB, of items that are no objects.
+    for nth in 0..350 {
+        session.dispatch(step(&format!("{nth} {}", "x".repeat(50_000)))).unwrap();
+    }
+    session.set_tag("task", "7").unwrap();
+    let export = session.export().unwrap();
+    let imported = home.store.import(&export, &types(), ImportOptions::default()).unwrap();
+    let mut records = 0;
+    imported
+        .records(SequenceNumber::MIN, SequenceNumber::MAX, |record| {
+            records += usize::from(record.kind == Kind::IMPORT);
+            Ok(())
+        })
+        .unwrap();
+    assert!(records > 4, "{records}");
+    let imported = home.reopened(imported, &types());
+    assert_eq!(imported.tags().get("task").map(String::as_str), Some("7"));
+    for name in export.slices.iter().map(|slice| slice.slice_type.as_str()) {
+        assert_eq!(stored(&imported, name), stored(&session, name), "{name}");
+    }
+    // What comes behind it is counted on.
+    imported.dispatch(step("on")).unwrap();
+    assert_eq!(titles::<Plan>(&imported).len(), 351);
 }
 
 /// An import that found no space for a large item left its folder behind, which then was no session.

@@ -137,9 +137,14 @@ impl CheckpointManager {
     pub fn create_for(&self, occasion: Occasion, name: Option<&str>) -> Result<Checkpoint> {
         let mut tries = 1;
         loop {
+            let known = self.history_now()?.created.len();
             match self.create_next(&occasion, name) {
                 // Another thread, or another manager, has created the next one meanwhile.
-                Err(Error::Engine(foldlog::Error::Refused { .. })) if tries < TRIES_MAX => tries += 1,
+                Err(Error::Engine(foldlog::Error::Refused { .. }))
+                    if tries < TRIES_MAX && self.history_now()?.created.len() > known =>
+                {
+                    tries += 1;
+                }
                 created => return created,
             }
         }
