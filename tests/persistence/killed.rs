@@ -62,18 +62,12 @@ pub(super) fn tell_done() {
     child::tell("done", "now");
 }
 
-fn start(tracing: &[&str], part: &str, argument: &str) -> child::Started {
-    // Not by a filter in the kernel: what a filter stops at is sent no signal.
-    let tracer = ["strace", "-f", "-qq"].iter().chain(tracing);
-    let tracer: Vec<String> = tracer.map(|word| (*word).to_owned()).collect();
-    child::start_under(&tracer, part, argument)
-}
-
 /// Runs a part to its end, and lists the calls by which it changes something beneath a folder, in order.
 pub(super) fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
     let told = tempfile::NamedTempFile::new().unwrap();
     let trace = format!("trace={}", CALLS.map(|call| format!("?{call}")).join(","));
-    let mut started = start(&["-y", "-o", told.path().to_str().unwrap(), "-e", &trace], part, argument);
+    let mut started =
+        child::start_traced(&["-y", "-o", told.path().to_str().unwrap(), "-e", &trace], part, argument);
     assert!(started.passed(), "{part}");
     let beneath = beneath.to_str().unwrap();
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -96,7 +90,7 @@ pub(super) fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
 pub(super) fn kill_at(call: &Call, part: &str, argument: &str) -> Killed {
     let (trace, inject) =
         (format!("trace={}", call.name), format!("inject={}:signal=KILL:when={}", call.name, call.nth));
-    let mut started = start(&["-o", "/dev/null", "-e", &trace, "-e", &inject], part, argument);
+    let mut started = child::start_traced(&["-o", "/dev/null", "-e", &trace, "-e", &inject], part, argument);
     let was_done = started.hear("done").is_some();
     Killed { was_killed: !started.passed(), was_done }
 }

@@ -43,6 +43,14 @@ pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     Started { process, output: Some(output) }
 }
 
+/// Starts a part of a test traced by `strace`, which is told `tracing` beside that it follows threads. Not by a filter in the kernel:
+/// what a filter stops at is sent no signal.
+pub fn start_traced(tracing: &[&str], name: &str, argument: &str) -> Started {
+    let tracer = ["strace", "-f", "-qq"].iter().chain(tracing);
+    let tracer: Vec<String> = tracer.map(|word| (*word).to_owned()).collect();
+    start_under(&tracer, name, argument)
+}
+
 /// Makes the command that runs the test `name` in a process of its own, with an argument.
 ///
 /// # Panics

@@ -584,10 +584,8 @@ fn part_of_a_child_that_scribbles() {
 
 /// Runs that child under a tracer, and answers whether it passed.
 fn scribbles_under(place: &Place, durability: &str, id: Uuid, tracing: &[&str]) -> bool {
-    let tracer: Vec<String> =
-        ["strace", "-f", "-qq"].iter().chain(tracing).map(|word| (*word).to_owned()).collect();
     let argument = format!("{durability} {id} {}", place.path().display());
-    child::start_under(&tracer, "tools::half_done::part_of_a_child_that_scribbles", &argument).passed()
+    child::start_traced(tracing, "tools::half_done::part_of_a_child_that_scribbles", &argument).passed()
 }
 
 /// A power cut must not take the mark of who works there, if it does not take the begin.

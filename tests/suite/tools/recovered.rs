@@ -190,11 +190,8 @@ impl Desk {
 
     /// Recovers in a process of its own, traced; whether that came to its end.
     fn recovers_under(&self, tracing: &[&str]) -> bool {
-        // Not by a filter in the kernel, as other tests trace: what a filter stops at is sent no signal.
-        let tracer = ["strace", "-f", "-qq"].iter().chain(tracing);
-        let tracer: Vec<String> = tracer.map(|word| (*word).to_owned()).collect();
         let recovers = "tools::recovered::part_of_a_child_that_recovers";
-        child::start_under(&tracer, recovers, &self.argument()).passed()
+        child::start_traced(tracing, recovers, &self.argument()).passed()
     }
 }
 

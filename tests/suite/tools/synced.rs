@@ -37,12 +37,11 @@ fn what_a_failed_call_put_back_is_synced_before_its_end_where_the_session_promis
     drop(runner);
     let traced = place.0.join("traced");
     let syncs = |durability: &str| {
-        let tracer = ["strace", "-f", "-qq", "-y", "-o", traced.to_str().unwrap(), "-e"].map(str::to_owned);
-        let tracer =
-            [&tracer[..], &["trace=fsync,fdatasync,syncfs,sync_file_range,msync".to_owned()]].concat();
+        let calls = "trace=fsync,fdatasync,syncfs,sync_file_range,msync";
+        let tracing = ["-y", "-o", traced.to_str().unwrap(), "-e", calls];
         let argument = format!("{durability} {id} {}", place.0.display());
         let part = "tools::synced::part_of_a_child_whose_call_fails";
-        assert!(child::start_under(&tracer, part, &argument).passed());
+        assert!(child::start_traced(&tracing, part, &argument).passed());
         assert_eq!(place.page(), "before");
         fs::read_to_string(&traced).unwrap()
     };
