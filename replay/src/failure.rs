@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use foldlog::{Error, filesystem};
-use foldlog_agent::persistence;
+use foldlog_agent::persistence::{self, DamagedFile};
 use foldlog_codec::escape;
 
 /// Holds what a verb came to, or why it ended early.
@@ -158,7 +158,7 @@ fn after_persistence(error: &persistence::Error) -> &'static str {
         CheckpointMismatch, CheckpointRemoved, Damaged, Impossible, NoCheckpoint, NoSuchCheckpoint, NoTree,
     };
     match error {
-        Damaged { files, .. } if files.iter().any(|file| file.path.ends_with("checkpoint_manifest.json")) => {
+        Damaged { files, .. } if files.iter().any(DamagedFile::is_manifest) => {
             "nothing was changed; nothing vouches for the other files: export the session again, or take the tree from a copy"
         }
         Damaged { .. } => {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::{SequenceNumber, escape};
 
+use super::files::is_manifest;
 use super::{CheckpointId, CompressionAlgorithm, RecoveryStrategy, RemovalReason, StateComponent};
 
 /// Holds a result of this part of the crate.
@@ -167,6 +168,13 @@ pub struct DamagedFile {
     pub path: String,
     /// What is wrong.
     pub damage: Damage,
+}
+
+impl DamagedFile {
+    /// Returns whether it is the tree's manifest, so that nothing vouches for the other files.
+    pub fn is_manifest(&self) -> bool {
+        is_manifest(&self.path)
+    }
 }
 
 /// Says what is wrong with a file of a tree.

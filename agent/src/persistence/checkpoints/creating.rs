@@ -137,8 +137,9 @@ impl CheckpointManager {
     pub fn create_for(&self, occasion: Occasion, name: Option<&str>) -> Result<Checkpoint> {
         let mut tries = 1;
         loop {
-            let known = self.history_now()?.created.len();
-            match self.create_next(&occasion, name) {
+            let history = self.history_now()?;
+            let known = history.created.len();
+            match self.create_next(history, &occasion, name) {
                 // Another thread, or another manager, has created the next one meanwhile.
                 Err(Error::Engine(foldlog::Error::Refused { .. }))
                     if tries < TRIES_MAX && self.history_now()?.created.len() > known =>
@@ -150,9 +151,13 @@ impl CheckpointManager {
         }
     }
 
-    /// Creates the checkpoint behind the last one that is known.
-    fn create_next(&self, occasion: &Occasion, name: Option<&str>) -> Result<Checkpoint> {
-        let history = self.history_now()?;
+    /// Creates the checkpoint behind the last one of `history`.
+    fn create_next(
+        &self,
+        history: Arc<CheckpointHistory>,
+        occasion: &Occasion,
+        name: Option<&str>,
+    ) -> Result<Checkpoint> {
         let previous = history.created.last();
         let id = previous.map_or(CheckpointId(1), |previous| previous.id.next());
         let (snapshot, resources) = match &self.run {

@@ -88,7 +88,8 @@ impl CheckpointManager {
     /// # Errors
     ///
     /// [`Error::CheckpointMismatch`] if a hash does not fit, and [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`] or
-    /// [`Error::NoResources`]: nothing has changed then. Those of [`create`](CheckpointManager::create), of
+    /// [`Error::NoResources`]: nothing has changed then, but where another manager removed the checkpoint behind step 1, that of
+    /// step 2 is there. Those of [`create`](CheckpointManager::create), of
     /// [`Session::rollback_to`] and of [`ExecutionState::restore`](foldlog::ExecutionState::restore).
     pub fn restore_from_checkpoint(
         &self,
@@ -174,11 +175,15 @@ impl CheckpointManager {
     }
 }
 
-/// Returns the events of tasks that counted until a rollback, in order.
+/// Returns the events of tasks that counted until a rollback and stand behind the position that it went to, in order.
 fn later_updates(session: &Session, rolled_back: &RollbackReport) -> foldlog::Result<Vec<Later>> {
     let mut later = Vec::new();
     for range in &rolled_back.abandoned {
-        session.contents(*range.start(), *range.end(), |record| {
+        let from = (*range.start()).max(rolled_back.to + 1);
+        if from > *range.end() {
+            continue;
+        }
+        session.contents(from, *range.end(), |record| {
             let RecordedContent::Event(event) = &record.content else { return Ok(()) };
             let Some(operation) = UpdateOperation::of_event(event)? else { return Ok(()) };
             later.push(Later { sequence: record.sequence, operation });

@@ -113,6 +113,11 @@ pub(super) fn checkpoint_of(path: &str) -> Option<(u64, &str)> {
     Some((number(digits)?, name)).filter(|(_, name)| matches!(*name, "state_snapshot.json" | "manifest.json"))
 }
 
+/// Returns whether a path is that of the tree's manifest.
+pub(in crate::persistence) fn is_manifest(path: &str) -> bool {
+    split(path) == (META, MANIFEST)
+}
+
 /// Returns whether a tree may have a file of this path, its manifest left out. Such a path leads nowhere else.
 pub(super) fn is_file(path: &str) -> bool {
     NAMED.contains(&path)

@@ -130,6 +130,7 @@ use super::{
 pub use atomic::AtomicPersistence;
 pub use contents::SessionIdentity;
 pub use exporter::TreeExporter;
+pub(in crate::persistence) use layout::is_manifest;
 pub use lazy::{AccessPattern, LazyStateManager};
 pub use manifest::{ContentDigest, ManifestFile, TreeManifest};
 pub use partial::{LostFile, PartialTree};

@@ -336,8 +336,7 @@ pub(super) fn staged(path: &str) -> String {
 
 /// Returns whether a path is that of a file which is not yet a part of a tree.
 pub(super) fn is_staged(path: &str) -> bool {
-    let is_manifest = |path: &str| path.strip_prefix("meta/") == Some(MANIFEST);
-    path.strip_suffix(STAGED).is_some_and(|path| layout::is_file(path) || is_manifest(path))
+    path.strip_suffix(STAGED).is_some_and(|path| layout::is_file(path) || layout::is_manifest(path))
 }
 
 /// Reads a file, and compares it with what a manifest says of it.

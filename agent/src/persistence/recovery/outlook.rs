@@ -253,7 +253,7 @@ impl CrashRecoveryManager {
     }
 }
 
-/// What one walk along a log found, from which each strategy that needs the whole log is told.
+/// Holds what one walk along a log found, from which each strategy that needs the whole log is told.
 struct Walked {
     log: LogReader,
     history: CheckpointHistory,
