@@ -111,7 +111,8 @@ impl StartMoment {
 }
 
 /// Kills all processes, except this one, whose environment has this variable with this value, and, with `since`, that were
-/// started after it. Waits up to ten seconds until none is left; returns `false` if one is. One that has cleared its environment, or whose environment this process may not read, is not found.
+/// started after it. Waits up to ten seconds until none is left; returns `false` if one is. One that has cleared its environment,
+/// or whose environment this process may not read, is not found.
 pub fn end_all_with(variable: &str, value: &str, since: Option<StartMoment>) -> bool {
     let wanted = format!("{variable}={value}");
     let bears = |process: i32| {

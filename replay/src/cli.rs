@@ -23,7 +23,8 @@ use crate::verbs::transcript;
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
 ///
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
-/// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Only `run`, `recover` and `settle` write into a session.
+/// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Only `run`,
+/// `recover` and `settle` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
 /// or a run gave no answer.
@@ -746,29 +747,22 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             snapshots,
             rebind,
             overwrite,
-            ..
-        } if strategies || strategy.is_some() || tree.is_some() => {
+            force,
+        } => {
             let folders = &verbs::recover::Asked {
-                workspaces: &workspaces,
-                rebound: &rebind,
-                overwrite,
-                snapshots: &snapshots,
-                force: false,
-            };
-            let (strategy, by, reason) = (strategy.as_deref(), by.as_deref(), reason.as_deref());
-            let (to, tree) = (to.as_deref(), tree.as_deref());
-            let asked = verbs::strategies::Asked { strategy, to, by, reason, tree, folders };
-            verbs::strategies::run(&session, &asked, output)
-        }
-        Verb::Recover { session, workspaces, snapshots, rebind, overwrite, force, .. } => {
-            let asked = verbs::recover::Asked {
                 workspaces: &workspaces,
                 rebound: &rebind,
                 overwrite,
                 snapshots: &snapshots,
                 force,
             };
-            verbs::recover::run(&session, &asked, output)
+            if !strategies && strategy.is_none() && tree.is_none() {
+                return verbs::recover::run(&session, folders, output);
+            }
+            let (strategy, by, reason) = (strategy.as_deref(), by.as_deref(), reason.as_deref());
+            let (to, tree) = (to.as_deref(), tree.as_deref());
+            let asked = verbs::strategies::Asked { strategy, to, by, reason, tree, folders };
+            verbs::strategies::run(&session, &asked, output)
         }
         Verb::Pending { dir } => verbs::pending::run(&dir, output),
         Verb::Tasks { session, at } => verbs::tasks::run(&session, at, output),

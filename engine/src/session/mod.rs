@@ -449,9 +449,14 @@ impl Inner {
 impl Session {
     /// Makes the first handle of a session.
     fn of(inner: Arc<Inner>) -> Session {
+        Session::with(Arc::new(Handles(inner)))
+    }
+
+    /// Makes a handle that counts among these.
+    fn with(handles: Arc<Handles>) -> Session {
         Session {
-            _handles: Some(Arc::new(Handles(Arc::clone(&inner)))),
-            inner,
+            inner: Arc::clone(&handles.0),
+            _handles: Some(handles),
             within: None,
             lane: None,
             wait: None,

@@ -62,12 +62,8 @@ impl Writers {
 
     /// Returns another handle of a session that is open for writing in this store.
     pub(crate) fn handle(&self, session: Uuid) -> Option<Session> {
-        let (inner, handles) = {
-            let sessions = self.sessions.lock();
-            let writer = sessions.get(&session)?;
-            (writer.inner.upgrade()?, writer.handles.upgrade()?)
-        };
-        let session = Session { inner, _handles: Some(handles), within: None, lane: None, wait: None };
+        let handles = self.sessions.lock().get(&session)?.handles.upgrade()?;
+        let session = Session::with(handles);
         let is_closed = session.inner.state.lock().closed;
         (!is_closed).then_some(session)
     }
