@@ -67,6 +67,29 @@ fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back(
     ));
 }
 
+/// What had counted in front of the checkpoint, on a branch that the checkpoint is not on, was applied again too.
+#[test]
+fn what_stands_in_front_of_a_checkpoint_is_not_later_whatever_branch_it_counted_on() {
+    let (store, _) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    let session = manager.session().clone();
+    create(&session, task("a")).unwrap();
+    let fork = session.position().unwrap();
+    session.rollback_to(fork).unwrap();
+    create(&session, task("b")).unwrap();
+    let branch = session.position().unwrap();
+    session.rollback_to(fork).unwrap();
+    create(&session, task("c")).unwrap();
+    let checkpoint = manager.create(None).unwrap().id;
+    session.rollback_to(branch).unwrap();
+    create(&session, task("d")).unwrap();
+    let options = RestoreOptions { apply_later_updates: true, ..by_somebody() };
+    let report = manager.restore_from_checkpoint(checkpoint, &options).unwrap();
+    assert_eq!((report.applied.len(), report.refused.len()), (1, 0));
+    let tree = TaskTreeState::of(&session).unwrap();
+    assert_eq!(tree.tasks.keys().map(|id| id.as_str()).collect::<Vec<_>>(), ["a", "c", "d"]);
+}
+
 #[test]
 fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     let (store, _) = store(false);
