@@ -14,7 +14,7 @@ use foldlog::{
     ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, Store, UnsettledOperation,
 };
 use foldlog_codec::escape;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result};
@@ -64,9 +64,9 @@ struct Operation {
 #[derive(Serialize)]
 struct Workspace {
     name: String,
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "escape::serialize_path")]
     root: PathBuf,
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "escape::serialize_path")]
     snapshots: PathBuf,
     /// Whether this folder took the place of the one that the call worked on.
     rebound: bool,
@@ -79,18 +79,10 @@ struct Workspace {
 /// Holds a folder that no open call works on, and its mark.
 #[derive(Serialize)]
 struct Mark {
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "escape::serialize_path")]
     root: PathBuf,
     /// Text of the mark that was removed; `None` if the folder had none.
     removed_mark: Option<String>,
-}
-
-/// Writes a path as text, with bytes that are not UTF-8 as `\xNN`.
-fn as_text<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    match path.to_str() {
-        Some(text) => serializer.serialize_str(text),
-        None => serializer.collect_str(&escape::path(path)),
-    }
 }
 
 impl From<&OpenOperation> for Operation {

@@ -11,7 +11,7 @@ use foldlog::tools::resources::Snapshotable;
 use foldlog::{ResourceRegistry, Store};
 use foldlog_agent::persistence::{Checkpoint, LeftAlone};
 use foldlog_codec::escape;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::recover::{Asked, places};
@@ -46,13 +46,8 @@ pub(super) struct Workspaces {
 #[derive(Serialize)]
 pub(super) struct Restored {
     name: String,
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "escape::serialize_path")]
     root: PathBuf,
-}
-
-/// Writes a path as text, with bytes that are not UTF-8 as `\xNN`.
-fn as_text<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_str(&escape::path(path))
 }
 
 /// Opens the folders of a checkpoint's workspaces, and with `ends_calls` of those that an open call worked on.
