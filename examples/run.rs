@@ -39,6 +39,11 @@ fn a_killed_call_is_recovered_by_the_next_process() {
 }
 
 #[test]
+fn a_hundred_agents_share_one_thread_and_a_call_that_is_given_up_leaves_nothing() {
+    prints(env!("CARGO_BIN_EXE_async_host"), &["100 agents went to 300 places, on one thread\n"]);
+}
+
+#[test]
 fn sessions_of_several_threads_and_a_fork_are_listed() {
     let lines = ["3 items, and 3 in the fork\n", "4 sessions\n"];
     prints(env!("CARGO_BIN_EXE_many_sessions"), &lines);

@@ -12,6 +12,8 @@ mod generator;
 mod items;
 pub mod log;
 mod names;
+#[cfg(feature = "async")]
+mod offload;
 mod operation;
 mod options;
 pub mod process;

@@ -86,6 +86,18 @@ impl Session {
         }
         let state = inner.writable()?;
         let state = self.wait_to_write(state, || types_change::<E>(inner.types.as_ref()))?;
+        self.dispatch_now(state, event, buffer)
+    }
+
+    /// Dispatches an event, whose encoded payload is in `buffer`, as the schedule allows now.
+    #[inline(always)]
+    pub(super) fn dispatch_now<E: Event>(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        event: E,
+        buffer: Box<EncodeBuffer>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
         let time_us = inner.now_us();
         let large = inner.is_large(buffer.payload());
         let alone = buffer.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
@@ -263,7 +275,7 @@ impl Session {
 }
 
 /// Returns what events of this type change: LOG alone if all their slices are LOG slices.
-fn types_change<E: Event>(types: Option<&SessionTypes>) -> WriteScope {
+pub(super) fn types_change<E: Event>(types: Option<&SessionTypes>) -> WriteScope {
     let all_log = types.is_some_and(|types| {
         let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
         let is_log = |slice: &str| types.slice(slice).is_some_and(|slice| slice.policy == Policy::Log);

@@ -13,6 +13,7 @@
 //! | `positions` | snapshots and rollbacks |
 //! | `operations` | tool calls as transactions: their begins and ends |
 //! | `schedule`, `waiting` | who may write while operations run, and how long others wait |
+//! | `futures` | the forms for async hosts (feature `async`) |
 //! | `operation_records` | what the log says of operations |
 //! | `reading` | views, stored values |
 //! | `imaging` | images, so that opening need not fold every record |
@@ -40,6 +41,8 @@ mod conversing;
 mod declaring;
 mod dispatching;
 mod event_plan;
+#[cfg(feature = "async")]
+mod futures;
 mod imaging;
 mod inputs;
 mod large_payloads;
@@ -67,12 +70,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Lane, Opened, Parent};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -142,8 +144,8 @@ pub struct Session {
     within: Option<Arc<schedule::CallScope>>,
     /// Lane that the host's records name; `None` for the handle without one.
     lane: Option<SmolStr>,
-    /// Longest time that a call through this handle waits; `None` for the store's.
-    wait: Option<Duration>,
+    /// How calls through this handle wait.
+    wait: waiting::Wait,
 }
 
 /// Counts the handles of a session. The background thread has none: it may hold on to the session while it
@@ -168,7 +170,7 @@ pub(crate) struct Inner {
     report: RecoveryReport,
     state: Mutex<WriterState>,
     /// Notified whenever an operation is over, for those that wait to write.
-    schedule: Condvar,
+    schedule: waiting::ScheduleChanges,
     /// Held while the session is recovered.
     recovering: Mutex<()>,
     gate: SyncGate<Error>,
@@ -459,7 +461,7 @@ impl Session {
             _handles: Some(handles),
             within: None,
             lane: None,
-            wait: None,
+            wait: waiting::Wait::default(),
         }
     }
 

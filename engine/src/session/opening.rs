@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -19,6 +19,7 @@ use super::open_store::OpenStore;
 use super::recording::Recording;
 use super::replaying::Replayed;
 use super::schedule::{RunningCalls, WriteScope};
+use super::waiting::ScheduleChanges;
 use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
@@ -509,7 +510,7 @@ fn assemble(
         read_only: open_as.read_only,
         report,
         state: Mutex::new(state),
-        schedule: Condvar::new(),
+        schedule: ScheduleChanges::default(),
         recovering: Mutex::default(),
         gate,
         subscribers: super::subscribers::Subscribers::default(),

@@ -15,7 +15,6 @@
 //! 3. The writer's lock is not held while a tool runs, nor while a resource is captured or restored.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use foldlog_codec::body::{Declare, Lane, ToolBegin, ToolEnd};
@@ -24,8 +23,8 @@ use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::declaring::slice_declaration;
-use super::schedule::{Abandon, Access, Admitted, CallScope, RUNS_AGAIN, runs_here};
-use super::waiting::{Asker, Patience};
+use super::schedule::{Abandon, Access, Admitted, CallScope, RUNS_AGAIN, Stop, runs_here};
+use super::waiting::{Asker, Patience, Wait};
 use super::writing::{PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -33,6 +32,8 @@ use crate::error::{Blocker, Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
+#[cfg(feature = "async")]
+use crate::offload::offload;
 use crate::operation::OpenOperation;
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
@@ -260,7 +261,6 @@ impl Admission<'_> {
     }
 
     fn within(&self, operation: OperationId, run: Option<SequenceNumber>) -> Arc<CallScope> {
-        let cancelled = AtomicBool::new(false);
         let parent = self.session.within.clone();
         let outer = parent.as_ref().and_then(|parent| parent.guest_of.clone());
         let (session, guest_of) = (self.session.inner.id, self.guest_of.clone().or(outer));
@@ -271,7 +271,7 @@ impl Admission<'_> {
             run,
             until,
             made_again: Mutex::default(),
-            cancelled,
+            stop: Stop::default(),
             parent,
             session,
             guest_of,
@@ -364,7 +364,7 @@ impl Session {
             run: Some(begin),
             until: None,
             made_again: Mutex::default(),
-            cancelled: AtomicBool::new(false),
+            stop: Stop::default(),
             parent: self.within.clone(),
             session: self.inner.id,
             guest_of: None,
@@ -377,7 +377,7 @@ impl ActiveCall {
     /// Returns the operation's own handle, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {
         let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
-        Session { inner, _handles: None, within, lane: None, wait: None }
+        Session { inner, _handles: None, within, lane: None, wait: Wait::default() }
     }
 
     /// Sets what ends the operation when somebody waits for it, since whoever ran it drops it.
@@ -390,6 +390,14 @@ impl ActiveCall {
             admitted.abandon = Some(abandon);
         }
         inner.schedule.notify_all();
+    }
+
+    /// Tells an operation that was abandoned to stop, and has a thread end it.
+    #[cfg(feature = "async")]
+    pub(crate) fn end_soon(&self) {
+        self.cancel();
+        let inner = Arc::clone(&self.inner);
+        drop(offload(move || end_abandoned(&inner)));
     }
 
     /// Records the end, and revokes the operation's handle. Fills in how long the operation took. `keep`

@@ -93,8 +93,8 @@ pub(crate) struct CallScope {
     pub(super) until: Option<Instant>,
     /// Operations suspended within an earlier run of this one whose calls were made again in this run.
     pub(super) made_again: Mutex<Vec<OperationId>>,
-    /// Set if the operation should stop.
-    pub(super) cancelled: AtomicBool,
+    /// Says whether the operation should stop.
+    pub(super) stop: Stop,
     /// Operation within which this one runs.
     pub(super) parent: Option<Arc<CallScope>>,
     /// Session of the operation.
@@ -102,6 +102,15 @@ pub(crate) struct CallScope {
     /// Guest of the parent session's schedule as which this operation runs, if its session is a child that works under
     /// its parent's lease.
     pub(super) guest_of: Option<Arc<CallScope>>,
+}
+
+/// Says whether an operation should stop, since it was cancelled or is about to end.
+#[derive(Default)]
+pub(super) struct Stop {
+    is_told: AtomicBool,
+    /// Notified once it is told.
+    #[cfg(feature = "async")]
+    futures: event_listener::Event,
 }
 
 impl fmt::Debug for CallScope {
@@ -120,7 +129,16 @@ impl CallScope {
     }
 
     pub(crate) fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
+        self.stop.is_told.store(true, Ordering::Release);
+        #[cfg(feature = "async")]
+        self.stop.futures.notify(usize::MAX);
+    }
+
+    /// Returns futures one of which ends when the operation, or one within which it runs, is told to stop from now on.
+    #[cfg(feature = "async")]
+    pub(crate) fn listen(&self) -> Vec<event_listener::EventListener> {
+        let around = self.parent.iter().chain(&self.guest_of);
+        around.flat_map(|one| one.listen()).chain([self.stop.futures.listen()]).collect()
     }
 
     /// Returns whether the operation should stop: it, or one within which it runs, was cancelled, or its
@@ -130,7 +148,7 @@ impl CallScope {
     }
 
     pub(crate) fn was_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.stop.is_told.load(Ordering::Acquire)
             || self.parent.as_ref().is_some_and(|parent| parent.was_cancelled())
             || self.guest_of.as_ref().is_some_and(|guest| guest.was_cancelled())
     }
@@ -166,6 +184,15 @@ pub(super) const RUNS_AGAIN: u64 = u64::MAX;
 
 /// Ends an operation that whoever ran it dropped without ending it.
 pub(crate) type Abandon = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// Says when an access may happen.
+pub(super) enum Turn {
+    Now,
+    /// Once this has ended an operation that was abandoned.
+    Behind(Abandon),
+    /// Once another operation is over: to be asked again when the schedule changes, and at this moment.
+    Later(Instant),
+}
 
 /// Holds the operations of this process that are not over.
 #[derive(Default)]
@@ -435,42 +462,58 @@ impl Session {
         access: Access,
         patience: &Patience,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        let asker = self.within.as_deref().map(|within| within.ticket);
         loop {
-            if let Some(abandon) = state.running_calls.take_abandoned(asker) {
-                drop(state);
-                abandon()?;
-                state = self.inner.writable()?;
-                continue;
-            }
-            if let Some(within) = &self.within {
-                within.check()?;
-                let operation = within.operation;
-                let Some(admitted) = state.running_calls.get(within.ticket) else {
-                    return Err(Error::Revoked { operation, reason: "it is over" });
-                };
-                if let Some(tried) = access.changes().filter(|_| admitted.reads_only) {
-                    return Err(Error::ReadsOnly { operation, tried });
+            match self.turn(&mut state, access, patience)? {
+                Turn::Now => return Ok(state),
+                Turn::Behind(abandon) => {
+                    drop(state);
+                    abandon()?;
+                }
+                Turn::Later(until) => {
+                    self.inner.schedule.wait_until(&mut state, until);
+                    drop(state);
                 }
             }
-            let running_calls = &state.running_calls;
-            let blocks = |other: &&Admitted| access.is_blocked_by(other, running_calls, asker);
-            let Some(other) = running_calls.admitted.iter().find(blocks) else { return Ok(state) };
-            if let Some(operation) = running_calls.waits_for_itself(self.inner.id, other.ticket) {
-                return Err(Error::InsideOperation { operation });
-            }
-            let stuck = running_calls.stuck_first(access, asker, self.inner.store.options.grace);
-            if let Some((_, operation)) = stuck.filter(|(at, _)| clock::is_past(*at)) {
-                return Err(Error::Stuck { operation });
-            }
-            if let Some(operation) = running_calls.waits_for_own(other.ticket) {
-                return Err(Error::InsideOperation { operation });
-            }
-            patience.check(|| other.as_blocker())?;
-            let until = stuck.map_or(patience.over_at(), |(at, _)| at.min(patience.over_at()));
-            self.inner.schedule.wait_until(&mut state, until);
-            drop(state);
             state = self.inner.writable()?;
         }
+    }
+
+    /// Returns whether the schedule allows `access` to this handle now, or what has to happen before.
+    ///
+    /// # Errors
+    ///
+    /// Those of a call that does not wait, or waits no longer: its operation is over or should stop, it only reads, it would
+    /// wait for itself, the operation that it waits for is stuck, or `patience` is over.
+    pub(super) fn turn(&self, state: &mut WriterState, access: Access, patience: &Patience) -> Result<Turn> {
+        let asker = self.within.as_deref().map(|within| within.ticket);
+        if let Some(abandon) = state.running_calls.take_abandoned(asker) {
+            return Ok(Turn::Behind(abandon));
+        }
+        let running_calls = &state.running_calls;
+        if let Some(within) = &self.within {
+            within.check()?;
+            let operation = within.operation;
+            let Some(admitted) = running_calls.get(within.ticket) else {
+                return Err(Error::Revoked { operation, reason: "it is over" });
+            };
+            if let Some(tried) = access.changes().filter(|_| admitted.reads_only) {
+                return Err(Error::ReadsOnly { operation, tried });
+            }
+        }
+        let blocks = |other: &&Admitted| access.is_blocked_by(other, running_calls, asker);
+        let Some(other) = running_calls.admitted.iter().find(blocks) else { return Ok(Turn::Now) };
+        if let Some(operation) = running_calls.waits_for_itself(self.inner.id, other.ticket) {
+            return Err(Error::InsideOperation { operation });
+        }
+        let stuck = running_calls.stuck_first(access, asker, self.inner.store.options.grace);
+        if let Some((_, operation)) = stuck.filter(|(at, _)| clock::is_past(*at)) {
+            return Err(Error::Stuck { operation });
+        }
+        if let Some(operation) = running_calls.waits_for_own(other.ticket).filter(|_| patience.holds_thread())
+        {
+            return Err(Error::InsideOperation { operation });
+        }
+        patience.check(|| other.as_blocker())?;
+        Ok(Turn::Later(stuck.map_or(patience.over_at(), |(at, _)| at.min(patience.over_at()))))
     }
 }

@@ -4,6 +4,7 @@ use std::panic::Location;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, MutexGuard, WaitTimeoutResult};
 use smol_str::SmolStr;
 
 use super::Session;
@@ -18,11 +19,30 @@ pub(crate) struct Patience {
     /// Longest time that the call may wait.
     limit: Duration,
     since: Instant,
+    /// Whether the wait holds this thread.
+    holds_thread: bool,
 }
 
 impl Patience {
-    fn new(until: Option<Instant>, limit: Duration) -> Patience {
-        Patience { until, limit, since: clock::now() }
+    fn new(until: Option<Instant>, limit: Duration, holds_thread: bool) -> Patience {
+        Patience { until, limit, since: clock::now(), holds_thread }
+    }
+
+    /// Returns the same patience for a wait that holds no thread.
+    #[cfg(feature = "async")]
+    pub(crate) fn holding_no_thread(self) -> Patience {
+        Patience { holds_thread: false, ..self }
+    }
+
+    /// Returns the same patience for an attempt that waits for nobody.
+    #[cfg(feature = "async")]
+    pub(crate) fn for_no_wait(self) -> Patience {
+        Patience { limit: Duration::ZERO, holds_thread: false, ..self }
+    }
+
+    /// Returns whether the wait holds this thread, so that what the thread itself has to end is not worth waiting for.
+    pub(super) fn holds_thread(&self) -> bool {
+        self.holds_thread
     }
 
     /// Returns the same patience, but for a call that has to end by `until`, if that is earlier.
@@ -59,6 +79,43 @@ impl Patience {
             return Error::DeadlineExceeded { operation: None };
         }
         Error::WaitedTooLong { waited: self.since.elapsed(), blocker: Box::new(blocker) }
+    }
+}
+
+/// Says how the calls through a handle wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wait {
+    /// Longest time; `None` for the store's.
+    limit: Option<Duration>,
+    /// Whether the wait holds no thread, or there is none.
+    holds_no_thread: bool,
+}
+
+/// Tells those that wait for the schedule that it may have changed.
+#[derive(Default)]
+pub(super) struct ScheduleChanges {
+    threads: Condvar,
+    #[cfg(feature = "async")]
+    futures: event_listener::Event,
+}
+
+impl ScheduleChanges {
+    /// Wakes all that wait. Called under the writer's lock, or after a change that was made under it.
+    pub(super) fn notify_all(&self) {
+        self.threads.notify_all();
+        #[cfg(feature = "async")]
+        self.futures.notify(usize::MAX);
+    }
+
+    /// Waits on this thread for a change, until that moment at the latest.
+    pub(super) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
+        self.threads.wait_until(guard, until)
+    }
+
+    /// Returns a future that ends with the next change from now on.
+    #[cfg(feature = "async")]
+    pub(super) fn listen(&self) -> event_listener::EventListener {
+        self.futures.listen()
     }
 }
 
@@ -107,12 +164,19 @@ impl Session {
     /// ```
     #[must_use]
     pub fn waiting_at_most(&self, limit: Duration) -> Session {
-        Session { wait: Some(limit), ..self.clone() }
+        Session { wait: Wait { limit: Some(limit), ..self.wait }, ..self.clone() }
+    }
+
+    /// Returns a handle that never waits, for a call that is tried again if it would have to.
+    #[cfg(feature = "async")]
+    pub(crate) fn trying(&self) -> Session {
+        Session { wait: Wait { limit: Some(Duration::ZERO), holds_no_thread: true }, ..self.clone() }
     }
 
     /// Returns how long a call through this handle may wait: `limit` if that is given, else the handle's own limit, else the
     /// store's, and not past `until`.
     pub(crate) fn patience(&self, until: Option<Instant>, limit: Option<Duration>) -> Patience {
-        Patience::new(until, limit.or(self.wait).unwrap_or(self.inner.store.options.wait))
+        let limit = limit.or(self.wait.limit).unwrap_or(self.inner.store.options.wait);
+        Patience::new(until, limit, !self.wait.holds_no_thread)
     }
 }

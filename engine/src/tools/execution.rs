@@ -529,6 +529,12 @@ impl ExecutionState {
         }
     }
 
+    /// Returns whether no resource of the run is captured, so that its calls write nothing but records.
+    #[cfg(feature = "async")]
+    pub(crate) fn captures_nothing(&self) -> bool {
+        self.parent().is_none() && self.registered().captured().is_empty()
+    }
+
     /// Returns the earlier one of `until` and the deadline of the call under whose leases the run works.
     pub(crate) fn until(&self, until: Option<Instant>) -> Option<Instant> {
         let parent = self.parent().and_then(|parent| parent.call.within()?.until());

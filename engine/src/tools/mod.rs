@@ -24,6 +24,7 @@
 //! | `child_run` | [`ToolContext::child`]: a child session as a run on the resources of the call that it works for |
 //! | `suspended` | calls that wait for somebody: what becomes of one when it is asked for again |
 //! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
+//! | `futures` | [`ToolRunner::execute_async`] and the other forms for async hosts (feature `async`) |
 //! | `several` | what an answer with several calls needs: running some together, and closing some without running them |
 //!
 //! # The order of a call
@@ -91,6 +92,8 @@ mod child_run;
 mod children;
 mod execute;
 mod execution;
+#[cfg(feature = "async")]
+mod futures;
 mod known;
 mod recovery;
 mod replayed;
@@ -101,6 +104,8 @@ mod scratch;
 mod several;
 mod suspended;
 
+#[cfg(feature = "async")]
+pub use call::AsyncTool;
 pub use call::{
     Approval, ExecuteOptions, Operation, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError,
     ToolRegistry, ToolReport, ToolResult,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
 
-use super::call::{CallInfo, Ending, ExecuteOptions, Operation, RestoreScope, ToolCall};
+use super::call::{CallInfo, Ending, Operation, RestoreScope, ToolCall};
 use super::captures::{Captures, CompositeSnapshot};
 use super::checkpoints::ToolCheckpoint;
 use super::execution::ExecutionState;
@@ -123,10 +123,8 @@ fn go_back(
     if state.session().replays() {
         return replayed::go_back(state.session(), &info, &call.arguments, position);
     }
-    let operation =
-        Operation::begin(state, state.session(), info, &call.arguments, &ExecuteOptions::default(), &|| {
-            Ok(())
-        })?;
+    let patience = state.session().patience(state.until(None), None);
+    let operation = Operation::begin(state, state.session(), info, &call.arguments, &patience, &|| Ok(()))?;
     let session = operation.context().session().clone();
     let restored = caught("the snapshot", || {
         let not_undone = state.put_back(captures, scope == RestoreScope::All)?;

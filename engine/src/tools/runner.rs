@@ -10,9 +10,10 @@ use super::call::{
 };
 use super::execution::ExecutionState;
 use super::replayed;
+use crate::clock;
 use crate::error::{Error, Result, panic_message};
-use crate::session::Session;
 use crate::session::schedule::inside_call;
+use crate::session::{Patience, Session};
 
 /// Runs tools as transactions. Every call takes the same path through a runner, whoever asks for it: the
 /// host, a tool, or a recovery. Cheap to clone.
@@ -87,8 +88,20 @@ impl ToolRunner {
         options: &ExecuteOptions,
         still_due: &dyn Fn() -> Result<()>,
     ) -> Result<Operation> {
+        let until = self.state.until(options.deadline.map(clock::after));
+        self.begin_within(info, arguments, &self.session.patience(until, options.wait), still_due)
+    }
+
+    /// Begins a call as [`begin_as`](ToolRunner::begin_as) does, that waits as long as `patience` allows.
+    pub(super) fn begin_within(
+        &self,
+        info: CallInfo,
+        arguments: &str,
+        patience: &Patience,
+        still_due: &dyn Fn() -> Result<()>,
+    ) -> Result<Operation> {
         self.check_own()?;
-        Operation::begin(&self.state, &self.session, info, arguments, options, still_due)
+        Operation::begin(&self.state, &self.session, info, arguments, patience, still_due)
     }
 
     /// Runs `handler` as the call that `info` describes, from its begin to its end.

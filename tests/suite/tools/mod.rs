@@ -9,6 +9,7 @@ mod durable;
 mod exports;
 mod folder;
 mod full_disk;
+mod futures;
 mod half_done;
 mod interrupted;
 mod lanes;

@@ -155,6 +155,13 @@ impl ToolContext {
         self.running.begun.within.is_cancelled()
     }
 
+    /// Returns a future that ends once the call is told to stop, or has been already: by a cancellation of it or of one within
+    /// which it runs, or by its end. A tool that is a future need not ask for this: it is dropped then.
+    #[cfg(feature = "async")]
+    pub(in crate::tools) fn stopped(&self) -> Vec<event_listener::EventListener> {
+        self.running.begun.within.listen()
+    }
+
     /// Returns a command that runs `program` for the tool. When the call ends, the program is terminated.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> ToolCommand {
         ToolCommand::new(program.as_ref(), Arc::clone(&self.running))

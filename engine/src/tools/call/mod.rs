@@ -15,7 +15,8 @@
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
 //! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context` |
-//! | `operation` | [`Operation`]: one call from its begin to its end | all but `tool` |
+//! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
+//! | `operation` | [`Operation`]: one call from its begin to its end | all but `tool`, `async_tool` |
 //!
 //! # Invariants
 //!
@@ -26,6 +27,8 @@
 //!    takes no writes until a recovery has ended the call.
 
 mod answer;
+#[cfg(feature = "async")]
+mod async_tool;
 mod cgroup;
 mod command;
 mod context;
@@ -38,6 +41,8 @@ mod running;
 mod tool;
 
 pub use answer::{Question, ToolError, ToolResult};
+#[cfg(feature = "async")]
+pub use async_tool::AsyncTool;
 pub use command::ToolCommand;
 pub use context::ToolContext;
 pub use info::{Approval, ExecuteOptions, ToolCall};
@@ -46,6 +51,8 @@ pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};
 
 pub(super) use answer::Answered;
+#[cfg(feature = "async")]
+pub(super) use async_tool::Answering;
 pub(super) use ending::Ending;
 pub(super) use info::{CallInfo, RestoreScope};
 pub(super) use programs::Group;

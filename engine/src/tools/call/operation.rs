@@ -32,17 +32,16 @@ use serde::Serialize;
 use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
 use super::ending::{Ending, Wait};
-use super::info::{CallInfo, ExecuteOptions, RestoreScope};
+use super::info::{CallInfo, RestoreScope};
 use super::programs::Programs;
 use super::report::ToolReport;
 use super::running::{Held, RunningCall};
-use crate::clock;
 use crate::conversation::text_payload;
 use crate::error::{Error, Result, caught};
 use crate::operation::NotUndone;
 use crate::sabotage::{self, Breakage};
 use crate::session::operations::{ActiveCall, Ended};
-use crate::session::{Session, Snapshot};
+use crate::session::{Patience, Session, Snapshot};
 use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
@@ -53,13 +52,16 @@ use crate::types::encode;
 /// [`fail`](Operation::fail) or [`abort`](Operation::abort) ends the call.
 ///
 /// If the `Operation` is dropped instead, the call stays open until another call or write has to wait for it,
-/// the call around it ends, or the session closes. Then the engine ends the call with [`Cause::Dropped`] and
-/// rolls its changes back.
+/// the call around it ends, or the session closes; one that was begun for an async host, until a thread is free. Then the
+/// engine ends the call with [`Cause::Dropped`] and rolls its changes back.
 #[must_use]
 pub struct Operation {
     context: ToolContext,
     /// Whether the end is known to be recorded.
     ended: bool,
+    /// Whether the engine ends the call without being waited for, once this is dropped.
+    #[cfg(feature = "async")]
+    ends_soon: bool,
 }
 
 impl fmt::Debug for Operation {
@@ -92,6 +94,10 @@ impl Drop for Operation {
         self.running().begun.abandon(Arc::new(dropped));
         if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
             guest.abandon(self.running().state.session());
+        }
+        #[cfg(feature = "async")]
+        if self.ends_soon {
+            self.running().begun.end_soon();
         }
     }
 }
@@ -216,6 +222,13 @@ impl Operation {
         self.finish(Ending::failed(Cause::Cancelled, reason))
     }
 
+    /// Has the engine end the call as soon as this is dropped without an end.
+    #[cfg(feature = "async")]
+    pub(in crate::tools) fn ending_soon(mut self) -> Operation {
+        self.ends_soon = true;
+        self
+    }
+
     /// Ends the call as `ending` says.
     ///
     /// # Errors
@@ -227,7 +240,7 @@ impl Operation {
         report
     }
 
-    /// Waits until the schedule admits the call, takes the leases of the resources, captures them and records
+    /// Waits, as long as `patience` allows, until the schedule admits the call, takes the leases of the resources, captures them and records
     /// the begin.
     ///
     /// # Errors
@@ -240,7 +253,7 @@ impl Operation {
         session: &Session,
         info: CallInfo,
         arguments: &str,
-        options: &ExecuteOptions,
+        patience: &Patience,
         still_due: &dyn Fn() -> Result<()>,
     ) -> Result<Operation> {
         if !session.is_same(state.session()) {
@@ -252,17 +265,16 @@ impl Operation {
         if session.replays() {
             return Operation::begin_again(state, session, info, arguments);
         }
-        let until = state.until(options.deadline.map(clock::after));
+        let until = patience.until();
         let reads_only = info.reads_only;
-        let patience = session.patience(until, options.wait);
         let asker = info.to_asker();
-        let mut admission = session.admit(reads_only, &patience, asker.clone())?;
+        let mut admission = session.admit(reads_only, patience, asker.clone())?;
         // What ran while this call waited may have made it needless.
         still_due()?;
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
         // A nested call works under the leases of the call around it, and one that is closed needs none.
         let works = info.parent.is_none() && info.closed.is_none();
-        let leases = if works { state.lease(reads_only, &patience, &asker)? } else { None };
+        let leases = if works { state.lease(reads_only, patience, &asker)? } else { None };
         if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
             admission.run_as(guest);
             if !reads_only {
@@ -316,7 +328,12 @@ impl Operation {
             from_log,
             children: OnceLock::new(),
         });
-        Operation { context: ToolContext { session, running }, ended: false }
+        Operation {
+            context: ToolContext { session, running },
+            ended: false,
+            #[cfg(feature = "async")]
+            ends_soon: false,
+        }
     }
 
     /// Begins a call of a replay whose tool runs again: compares its begin with the recorded one. Takes no lease and captures
@@ -658,7 +675,7 @@ mod tests {
     use super::*;
     use crate::ResourceRegistry;
     use crate::storage::MemoryStorage;
-    use crate::tools::{ToolCall, ToolRegistry, ToolRunner};
+    use crate::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
     use crate::{SessionTypes, Store, StoreOptions};
 
     /// Guards against an abandoned call that never ends. Another thread could begin a nested call after

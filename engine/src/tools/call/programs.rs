@@ -300,6 +300,12 @@ fn stopped(call: &CallScope) -> ToolError {
 }
 
 impl Programs {
+    /// Returns whether the call has started a program.
+    #[cfg(feature = "async")]
+    pub(in crate::tools) fn were_started(&self) -> bool {
+        self.state.lock().marked.is_some()
+    }
+
     /// Starts a program of the call, with the call's mark, in its process group and its control group. Starts
     /// the leader before the first one.
     ///

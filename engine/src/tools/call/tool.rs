@@ -13,6 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::answer::{Answered, ToolError, ToolResult};
+#[cfg(feature = "async")]
+use super::async_tool::{Answering, AsyncTool, Awaited};
 use super::context::ToolContext;
 use crate::error::{Error, Result};
 
@@ -108,6 +110,13 @@ pub(in crate::tools) trait AnyTool: Send + Sync {
     fn reads_only(&self) -> bool;
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
     fn undo(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
+
+    /// Starts a tool that is a future; `None` if it is none.
+    #[cfg(feature = "async")]
+    fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
+        let _ = (arguments, context);
+        None
+    }
 }
 
 impl<T: Tool> AnyTool for T {
@@ -116,12 +125,7 @@ impl<T: Tool> AnyTool for T {
     }
 
     fn schema(&self) -> serde_json::Value {
-        let mut schema = schemars::schema_for!(T::Parameters);
-        let is_object = schema.get("type").is_some_and(|kind| kind == "object");
-        if is_object && schema.get("additionalProperties").is_none() {
-            schema.insert("additionalProperties".to_owned(), false.into());
-        }
-        schema.to_value()
+        schema_of::<T::Parameters>()
     }
 
     fn idempotency(&self) -> Idempotency {
@@ -141,13 +145,23 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
+/// Returns the JSON schema of parameters. It refuses additional ones, unless the type says otherwise.
+pub(super) fn schema_of<P: JsonSchema>() -> serde_json::Value {
+    let mut schema = schemars::schema_for!(P);
+    let is_object = schema.get("type").is_some_and(|kind| kind == "object");
+    if is_object && schema.get("additionalProperties").is_none() {
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
+    schema.to_value()
+}
+
 /// Reads the parameters of a call from its JSON.
 ///
 /// # Errors
 ///
 /// [`ToolError::InvalidArguments`] if `arguments` is not JSON of that type, or names a parameter that the
 /// type does not have.
-fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
+pub(super) fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
     let mut unknown = Vec::new();
     let mut json = serde_json::Deserializer::from_str(arguments);
     let parameters = serde_ignored::deserialize(&mut json, |path| unknown.push(path.to_string()))
@@ -181,6 +195,14 @@ impl ToolRegistry {
     #[must_use]
     pub fn with<T: Tool>(mut self, tool: T) -> ToolRegistry {
         Arc::make_mut(&mut self.tools).insert(T::NAME, Arc::new(tool));
+        self
+    }
+
+    /// Adds a tool that is a future to the registry, in place of an earlier one of the same name.
+    #[cfg(feature = "async")]
+    #[must_use]
+    pub fn with_async<T: AsyncTool>(mut self, tool: T) -> ToolRegistry {
+        Arc::make_mut(&mut self.tools).insert(T::NAME, Arc::new(Awaited::new(tool)));
         self
     }
 

@@ -1,0 +1,147 @@
+//! Work that would block an executor, done by threads of a pool that all stores share; and what brings the futures of a
+//! thread that must block to the executor.
+//!
+//! A tool may be a future, and a future may only work where its runtime polls it. [`carried`] runs a job on the pool and
+//! polls, in its own place, the futures that [`wait_for`] is asked for on the job's thread.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use async_channel::Sender;
+use blocking::{Task, unblock};
+use event_listener::EventListener;
+use futures_core::Stream;
+use futures_timer::Delay;
+
+use crate::clock;
+
+/// Future of any kind, for an executor that may move it between threads.
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Waits for work that a thread of the pool does. The work goes on if the wait is given up.
+pub(crate) struct Offloaded<T>(Option<Task<T>>);
+
+impl<T> Future for Offloaded<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(task) = self.0.as_mut() else { return Poll::Pending };
+        let done = Pin::new(task).poll(context);
+        if done.is_ready() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl<T> Drop for Offloaded<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.detach();
+        }
+    }
+}
+
+/// Has a thread of the pool do some work.
+pub(crate) fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Offloaded<T> {
+    Offloaded(Some(unblock(work)))
+}
+
+/// Returns once one of these has happened, or at that moment.
+pub(crate) async fn woken(happened: impl IntoIterator<Item = EventListener>, until: Option<Instant>) {
+    let mut happened: Vec<EventListener> = happened.into_iter().collect();
+    let mut over = until.map(Alarm::at);
+    poll_fn(|context| {
+        let heard = happened.iter_mut().any(|one| Pin::new(one).poll(context).is_ready());
+        let over = over.as_mut().is_some_and(|over| over.is_over(context));
+        if heard || over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Longest time for which a timer is set at once: it cannot be set for an eternity.
+const ALARM_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// Wakes a task at a moment.
+pub(crate) struct Alarm {
+    at: Instant,
+    delay: Delay,
+}
+
+impl Alarm {
+    pub(crate) fn at(at: Instant) -> Alarm {
+        Alarm { at, delay: Delay::new(left(at)) }
+    }
+
+    /// Returns whether the moment is over, and else has the task woken then.
+    pub(crate) fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        while !clock::is_past(self.at) {
+            if Pin::new(&mut self.delay).poll(context).is_pending() {
+                return false;
+            }
+            self.delay.reset(left(self.at));
+        }
+        true
+    }
+}
+
+/// Returns for how long a timer is set that is to end at that moment.
+fn left(at: Instant) -> Duration {
+    at.saturating_duration_since(clock::now()).min(ALARM_MAX)
+}
+
+thread_local! {
+    /// Where the futures go that this thread waits for.
+    static CARRIER: RefCell<Option<Sender<Boxed<()>>>> = const { RefCell::new(None) };
+}
+
+/// Has a thread of the pool do a job, and polls the futures that the job [waits for](wait_for). If the wait is given up, the
+/// job goes on, and such a future is dropped.
+pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    let (carrier, asked) = async_channel::unbounded();
+    let mut job = offload(move || {
+        // Put back by a guard, since another job runs on this thread later.
+        struct Left(Option<Sender<Boxed<()>>>);
+        impl Drop for Left {
+            fn drop(&mut self) {
+                CARRIER.set(self.0.take());
+            }
+        }
+        let _left = Left(CARRIER.replace(Some(carrier)));
+        job()
+    });
+    let mut asked = pin!(asked);
+    let mut carried: Option<Boxed<()>> = None;
+    poll_fn(|context| {
+        loop {
+            if let Some(future) = &mut carried
+                && future.as_mut().poll(context).is_ready()
+            {
+                carried = None;
+            }
+            match carried.is_none().then(|| asked.as_mut().poll_next(context)) {
+                Some(Poll::Ready(Some(future))) => carried = Some(future),
+                _ => return Pin::new(&mut job).poll(context),
+            }
+        }
+    })
+    .await
+}
+
+/// Waits on this thread for a future: where [`carried`] polls it, or else here. Returns `None` if nobody polls it to its end.
+pub(crate) fn wait_for<T: Send + 'static>(future: Boxed<T>) -> Option<T> {
+    let Some(carrier) = CARRIER.with_borrow(Option::clone) else {
+        return Some(futures_lite::future::block_on(future));
+    };
+    let (answers, answer) = mpsc::sync_channel(1);
+    let asked = Box::pin(async move {
+        // Nobody reads it if the thread is gone.
+        let _ = answers.send(future.await);
+    });
+    carrier.try_send(asked).ok()?;
+    answer.recv().ok()
+}

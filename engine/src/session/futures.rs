@@ -1,0 +1,183 @@
+//! Forms of a session's calls for async hosts (feature `async`). They belong to no runtime: any executor may poll them.
+//!
+//! # Invariants
+//!
+//! 1. Whoever waits for the schedule holds no thread, and hears of each change of it that comes after the schedule was asked.
+//! 2. What touches files or waits for the disk is done by a thread of a shared pool ([`offload`]), and goes on to its end when
+//!    the future that waits for it is dropped.
+//! 3. Which thread polls a future says nothing: a call is refused as one that waits for itself only while the tool of the
+//!    operation that it waits for is being polled on that thread.
+
+use std::future::Future;
+use std::time::Instant;
+
+use foldlog_codec::{Kind, SequenceNumber};
+use parking_lot::MutexGuard;
+
+use super::dispatching::types_change;
+use super::event_plan::EncodeBuffer;
+use super::positions::{Snapshot, SnapshotOptions};
+use super::schedule::{Access, Turn, WriteScope};
+use super::waiting::Patience;
+use super::writing::promises_sync;
+use super::{Session, WriterState};
+use crate::error::{Error, Result};
+use crate::offload::{offload, woken};
+use crate::types::Event;
+
+impl Session {
+    /// Records an event as [`dispatch`](Session::dispatch) does, for async hosts. While it waits for an operation to end, and
+    /// for the disk, it holds no thread of the executor.
+    ///
+    /// If the future is dropped while it waits for an operation, nothing is recorded; if it is dropped later, the event may be
+    /// recorded.
+    ///
+    /// ```
+    /// # use foldlog::{Event, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # futures_lite::future::block_on(async {
+    /// let sequence = session.dispatch_async(Said("hello".to_owned())).await?;
+    /// assert_eq!(session.position(), Some(sequence));
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`dispatch`](Session::dispatch). That this thread began the operation that it waits for is none: another task
+    /// may end it.
+    pub fn dispatch_async<E: Event>(
+        &self,
+        event: E,
+    ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<E> {
+        let session = self.clone();
+        async move {
+            if session.replays() {
+                return offload(move || session.dispatch(event)).await;
+            }
+            let access = Access::Write(types_change::<E>(session.inner.types.as_ref()));
+            let patience = session.patience_of_future();
+            let syncs = promises_sync(session.durability(), Kind::DISPATCH);
+            let mut event = event;
+            loop {
+                session.until_allowed(access, &patience).await?;
+                let dispatched = if syncs {
+                    let session = session.clone();
+                    offload(move || session.try_dispatch(access, event)).await
+                } else {
+                    session.try_dispatch(access, event)
+                };
+                match dispatched {
+                    Ok(dispatched) => return dispatched,
+                    Err(again) => event = again,
+                }
+            }
+        }
+    }
+
+    /// Dispatches an event if the schedule allows that now, and else gives it back.
+    fn try_dispatch<E: Event>(
+        &self,
+        access: Access,
+        event: E,
+    ) -> std::result::Result<Result<SequenceNumber>, E> {
+        let mut buffer = EncodeBuffer::take();
+        if let Err(error) = buffer.encode(&event) {
+            return Ok(Err(error));
+        }
+        match self.try_turn(access, &self.patience_of_future()) {
+            Ok(Some(state)) => Ok(self.dispatch_now(state, event, buffer)),
+            Ok(None) => Err(event),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Takes a snapshot as [`snapshot`](Session::snapshot) does, for async hosts. If the future is dropped, a snapshot may be
+    /// taken all the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`snapshot`](Session::snapshot).
+    pub fn snapshot_async(
+        &self,
+        options: SnapshotOptions,
+    ) -> impl Future<Output = Result<Snapshot>> + Send + use<> {
+        let session = self.clone();
+        async move {
+            if session.replays() {
+                return offload(move || session.snapshot(options)).await;
+            }
+            let patience = session.patience_of_future();
+            loop {
+                session.until_allowed(Access::Write(WriteScope::State), &patience).await?;
+                let (trying, options) = (session.trying(), options.clone());
+                match offload(move || trying.snapshot(options)).await {
+                    Err(Error::WaitedTooLong { .. }) => {}
+                    taken => return taken,
+                }
+            }
+        }
+    }
+
+    /// Makes every record written so far durable, as [`sync`](Session::sync) does, for async hosts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sync`](Session::sync).
+    pub fn sync_async(&self) -> impl Future<Output = Result<()>> + Send + use<> {
+        let session = self.clone();
+        async move { offload(move || session.sync()).await }
+    }
+
+    /// Returns how long a call through this handle may wait, without a thread.
+    pub(crate) fn patience_of_future(&self) -> Patience {
+        self.patience(self.within().and_then(|within| within.until()), None).holding_no_thread()
+    }
+
+    /// Returns once the schedule allows that an operation begins within the one whose handle this is, if any; it may no longer
+    /// when the caller asks again.
+    ///
+    /// # Errors
+    ///
+    /// Those of a call that does not wait, or waits no longer than `patience` allows.
+    pub(crate) async fn until_may_begin(&self, reads_only: bool, patience: &Patience) -> Result<()> {
+        self.until_allowed(Access::Begin { reads_only }, patience).await
+    }
+
+    async fn until_allowed(&self, access: Access, patience: &Patience) -> Result<()> {
+        loop {
+            let changed = self.inner.schedule.listen();
+            match self.turn_now(access, patience)? {
+                Turn::Now => return Ok(()),
+                Turn::Behind(abandon) => offload(move || abandon()).await?,
+                Turn::Later(until) => woken([changed], Some(until)).await,
+            }
+        }
+    }
+
+    /// Returns once the schedule has changed, and at that moment at the latest.
+    pub(crate) async fn until_changed(&self, until: Instant) {
+        woken([self.inner.schedule.listen()], Some(until)).await;
+    }
+
+    fn turn_now(&self, access: Access, patience: &Patience) -> Result<Turn> {
+        self.turn(&mut *self.inner.writable()?, access, patience)
+    }
+
+    /// Locks the writer's state if the schedule allows `access` now.
+    fn try_turn(&self, access: Access, patience: &Patience) -> Result<Option<MutexGuard<'_, WriterState>>> {
+        let mut state = self.inner.writable()?;
+        Ok(match self.turn(&mut state, access, patience)? {
+            Turn::Now => Some(state),
+            Turn::Behind(_) | Turn::Later(_) => None,
+        })
+    }
+}

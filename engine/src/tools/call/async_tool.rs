@@ -1,0 +1,200 @@
+//! Tools that are futures (feature `async`).
+//!
+//! Whoever polls the future is inside of the call, on that thread and for that long: what would wait there for the call's own
+//! end is refused.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread;
+
+use foldlog_codec::body::Idempotency;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::answer::{Answered, ToolError, ToolResult};
+use super::context::ToolContext;
+use super::tool::{AnyTool, parameters, schema_of};
+use crate::offload::{Boxed, wait_for};
+use crate::session::schedule::inside_call;
+
+/// Answer of a tool that is a future, encoded; or what it panicked with.
+pub(in crate::tools) type Answering = Boxed<thread::Result<Result<Answered, ToolError>>>;
+
+/// Defines a tool as a future. Everything else is as with a [`Tool`](crate::tools::Tool).
+///
+/// [`execute_async`](crate::tools::ToolRunner::execute_async) polls it where the host polls that future, so that the tool may
+/// use the host's runtime; if the call's deadline passes or the call is cancelled, the tool is dropped at once and the call
+/// rolled back. [`execute`](crate::tools::ToolRunner::execute) waits for it on its thread.
+///
+/// ```
+/// use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolResult};
+///
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// struct Page {
+///     address: String,
+/// }
+///
+/// struct Fetch;
+///
+/// impl AsyncTool for Fetch {
+///     const NAME: &'static str = "fetch";
+///     type Parameters = Page;
+///     type Output = usize;
+///
+///     fn reads_only(&self) -> bool {
+///         true
+///     }
+///
+///     async fn call(&self, page: Page, _: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+///         let text = std::future::ready(page.address).await; // here: the host's own client
+///         Ok(ToolResult::ok(text.clone(), text.len()))
+///     }
+/// }
+/// ```
+pub trait AsyncTool: Send + Sync + 'static {
+    /// Name by which the model calls the tool. A [`ToolRegistry`](crate::tools::ToolRegistry) holds one tool of each name.
+    const NAME: &'static str;
+    /// What the tool does, in words for the model.
+    const DESCRIPTION: &'static str = "";
+    /// Parameters of the tool, as of a [`Tool`](crate::tools::Tool::Parameters).
+    type Parameters: DeserializeOwned + JsonSchema + Send;
+    /// Value of the tool's answer.
+    type Output: Serialize + Send;
+
+    /// Says whether a recovery may run an interrupted call of the tool again, as of a
+    /// [`Tool`](crate::tools::Tool::idempotency).
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Manual
+    }
+
+    /// Returns whether the tool changes neither STATE nor resources, as of a [`Tool`](crate::tools::Tool::reads_only).
+    fn reads_only(&self) -> bool {
+        false
+    }
+
+    /// Runs the tool with the parameters of one call. A future that blocks its thread, such as by a
+    /// [`dispatch`](crate::Session::dispatch) that waits for the disk, blocks the host's executor:
+    /// [`dispatch_async`](crate::Session::dispatch_async) does not.
+    ///
+    /// # Errors
+    ///
+    /// A [`ToolError`] if the tool gives no answer: the call fails, its changes are rolled back, and the model sees the
+    /// error's text. The engine catches a panic and treats it as a failure too.
+    fn call(
+        &self,
+        parameters: Self::Parameters,
+        context: &ToolContext,
+    ) -> impl Future<Output = Result<ToolResult<Self::Output>, ToolError>> + Send;
+
+    /// Undoes the effects that an interrupted call had outside of STATE and resources, as
+    /// [`Tool::undo`](crate::tools::Tool::undo) does.
+    ///
+    /// # Errors
+    ///
+    /// A [`ToolError`] if the effects could not be undone; the next recovery tries again. The default implementation always
+    /// fails with [`ToolError::Failed`].
+    fn undo(
+        &self,
+        parameters: Self::Parameters,
+        context: &ToolContext,
+    ) -> impl Future<Output = Result<ToolResult<Self::Output>, ToolError>> + Send {
+        let _ = (parameters, context);
+        async { Err(ToolError::failed(format!("`{}` has no way to undo what it did", Self::NAME))) }
+    }
+}
+
+/// Holds a tool that is a future as one of any kind.
+pub(in crate::tools) struct Awaited<T>(Arc<T>);
+
+impl<T: AsyncTool> Awaited<T> {
+    pub(in crate::tools) fn new(tool: T) -> Awaited<T> {
+        Awaited(Arc::new(tool))
+    }
+
+    fn answering(&self, arguments: &str, context: &ToolContext, undoes: bool) -> Answering {
+        let (tool, within) = (Arc::clone(&self.0), context.clone());
+        let parameters = parameters::<T::Parameters>(arguments);
+        let answer = async move {
+            let parameters = parameters?;
+            let answer = match undoes {
+                false => tool.call(parameters, &within).await?,
+                true => tool.undo(parameters, &within).await?,
+            };
+            Answered::of(T::NAME, answer)
+        };
+        Box::pin(InsideCall { context: context.clone(), future: Some(Box::pin(answer)) })
+    }
+}
+
+impl<T: AsyncTool> AnyTool for Awaited<T> {
+    fn description(&self) -> &'static str {
+        T::DESCRIPTION
+    }
+
+    fn schema(&self) -> serde_json::Value {
+        schema_of::<T::Parameters>()
+    }
+
+    fn idempotency(&self) -> Idempotency {
+        self.0.idempotency()
+    }
+
+    fn reads_only(&self) -> bool {
+        self.0.reads_only()
+    }
+
+    fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
+        answered(self.answering(arguments, context, false))
+    }
+
+    fn undo(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
+        answered(self.answering(arguments, context, true))
+    }
+
+    fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
+        Some(self.answering(arguments, context, false))
+    }
+}
+
+/// Waits for the answer of a tool on this thread, which panics as the tool does.
+fn answered(answering: Answering) -> Result<Answered, ToolError> {
+    match wait_for(answering) {
+        Some(Ok(answer)) => answer,
+        Some(Err(panic)) => resume_unwind(panic),
+        None => Err(ToolError::Cancelled),
+    }
+}
+
+/// Polls a tool inside of its call, and ends with its panic.
+struct InsideCall {
+    context: ToolContext,
+    /// `None` once it has ended.
+    future: Option<Boxed<Result<Answered, ToolError>>>,
+}
+
+impl Future for InsideCall {
+    type Output = thread::Result<Result<Answered, ToolError>>;
+
+    fn poll(mut self: Pin<&mut Self>, waker: &mut Context<'_>) -> Poll<Self::Output> {
+        let InsideCall { context, future } = &mut *self;
+        let Some(running) = future else { return Poll::Pending };
+        let poll = || inside_call(&context.session, || running.as_mut().poll(waker));
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(answer) => answer.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+impl Drop for InsideCall {
+    fn drop(&mut self) {
+        let future = self.future.take();
+        let dropped = || inside_call(&self.context.session, || drop(future));
+        // What is dropped with the call it belongs to has nobody to tell.
+        let _ = catch_unwind(AssertUnwindSafe(dropped));
+    }
+}

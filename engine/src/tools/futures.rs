@@ -1,0 +1,334 @@
+//! Forms of a runner's calls for async hosts (feature `async`).
+//!
+//! | step | who does it |
+//! |---|---|
+//! | waiting for the schedule | nobody: the future is woken when the schedule changes |
+//! | waiting for another session's lease | nobody: it is asked for again, at growing intervals |
+//! | captures, begin, end, restores | a thread of the pool, for that long; the future's own thread if there is nothing to capture and nothing to be synced |
+//! | a tool that is a future | whoever polls the call |
+//! | any other tool | a thread of the pool, until it returns |
+//! | a call that was interrupted or suspended before, a recovery | a thread of the pool, until it is done; tools that are futures are polled by whoever polls the call |
+//!
+//! # Invariants
+//!
+//! 1. A future that is dropped leaves no call open: a call that has begun is cancelled at once, and rolled back as soon as its
+//!    tool has returned. A tool that is a future is dropped before.
+//! 2. What a thread of the pool has begun goes on to its end.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use foldlog_codec::body::Cause;
+use serde::Serialize;
+
+use super::call::{
+    Answering, AnyTool, CallInfo, Ending, ExecuteOptions, Operation, ToolCall, ToolContext, ToolError,
+    ToolReport, ToolResult,
+};
+use super::execute::{HAS_RESULT, info_of};
+use super::execution::ExecutionState;
+use super::known::Known;
+use super::recovery::Recovered;
+use super::runner::{ToolRunner, run_handler};
+use crate::clock;
+use crate::error::{Blocker, Error, Result, panic_message};
+use crate::offload::{Alarm, carried, offload};
+use crate::options::Durability;
+use crate::session::Patience;
+
+/// Shortest and longest time between two attempts to get a lease.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+
+/// What came of an attempt to begin a call.
+enum Begun {
+    Operation(Operation),
+    /// The log knows what becomes of the call.
+    Known(Known),
+}
+
+/// Tells a call to stop when it is dropped, whose thread ends it then.
+struct StopOnDrop(Option<ToolContext>);
+
+impl StopOnDrop {
+    /// Lets the call be, which has ended.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(context) = &self.0 {
+            context.running.begun.cancel();
+        }
+    }
+}
+
+/// Describes the call that a future is to begin.
+struct Asked {
+    runner: ToolRunner,
+    call: ToolCall,
+    options: ExecuteOptions,
+    /// Deadline of the call.
+    until: Option<Instant>,
+    at: &'static Location<'static>,
+}
+
+impl ToolRunner {
+    #[track_caller]
+    fn asked(&self, call: &ToolCall, options: &ExecuteOptions) -> Asked {
+        let until = options.deadline.map(clock::after);
+        Asked { runner: self.clone(), call: call.clone(), options: *options, until, at: Location::caller() }
+    }
+
+    /// Runs a tool as a transaction, as [`execute`](ToolRunner::execute) does, for async hosts. While it waits for others, the
+    /// call holds no thread. An [`AsyncTool`](crate::tools::AsyncTool) is polled with the future and holds none either; any
+    /// other tool runs in a thread of a pool.
+    ///
+    /// If the future is dropped, the call is cancelled and rolled back; if it has ended by then, its end stays.
+    ///
+    /// ```
+    /// # use foldlog::tools::{AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+    /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
+    /// # struct Add;
+    /// # impl AsyncTool for Add {
+    /// #     const NAME: &'static str = "add";
+    /// #     type Parameters = (i64, i64);
+    /// #     type Output = i64;
+    /// #     async fn call(&self, (left, right): (i64, i64), _: &ToolContext) -> Result<ToolResult<i64>, ToolError> {
+    /// #         Ok(ToolResult::ok((left + right).to_string(), left + right))
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// let runner = ToolRunner::new(state, ToolRegistry::new().with_async(Add));
+    /// # futures_lite::future::block_on(async {
+    /// let report = runner.execute_async(&ToolCall::new("add", "[1, 2]"), &ExecuteOptions::default()).await?;
+    /// assert_eq!(report.message, "3");
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`execute`](ToolRunner::execute). That this thread began the operation that it waits for is none: another task
+    /// may end it.
+    #[track_caller]
+    pub fn execute_async(
+        &self,
+        call: &ToolCall,
+        options: &ExecuteOptions,
+    ) -> impl Future<Output = Result<ToolReport>> + Send + use<> {
+        let asked = self.asked(call, options);
+        async move {
+            if asked.runner.session.replays() {
+                return asked.execute_on_thread().await;
+            }
+            let tool = Arc::clone(asked.runner.tools.get(&asked.call.tool)?);
+            let info = CallInfo { at: asked.at, ..info_of(&asked.call, tool.as_ref()) };
+            match asked.begin(info).await {
+                Ok(Begun::Operation(operation)) => run(tool, operation, asked.call.arguments.clone()).await,
+                Ok(Begun::Known(Known::Recorded(report))) => Ok(*report),
+                Ok(Begun::Known(Known::Unsettled(_) | Known::Suspended(..))) => {
+                    asked.execute_on_thread().await
+                }
+                // Another call of the same origin committed while this one waited.
+                Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => asked.execute_on_thread().await,
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// Begins a call of a tool that runs elsewhere, as [`begin`](ToolRunner::begin) does, for async hosts: no thread holds the
+    /// operation, which any task may end. If the future is dropped, a call that has begun is rolled back. What becomes of an
+    /// [`Operation`] that is dropped later is said there.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`begin`](ToolRunner::begin).
+    #[track_caller]
+    pub fn begin_async(
+        &self,
+        call: &ToolCall,
+        options: &ExecuteOptions,
+    ) -> impl Future<Output = Result<Operation>> + Send + use<> {
+        let asked = self.asked(call, options);
+        async move {
+            let info = match asked.runner.tools.get(&asked.call.tool) {
+                Ok(tool) => info_of(&asked.call, tool.as_ref()),
+                Err(_) => CallInfo::new(&asked.call),
+            };
+            let on_thread = asked.runner.session.replays();
+            if !on_thread
+                && let Begun::Operation(operation) = asked.begin(CallInfo { at: asked.at, ..info }).await?
+            {
+                return Ok(operation);
+            }
+            // What the log knows is refused, or goes on, as a call of a thread.
+            let (runner, call, options) = (asked.runner.clone(), asked.call.clone(), asked.left());
+            let operation = carried(move || runner.begin(&call, &options)).await?;
+            operation.hand_over();
+            Ok(operation)
+        }
+    }
+
+    /// Ends the calls that were left open, and runs again those that may be run again, as [`recover`](ToolRunner::recover)
+    /// does, for async hosts. A thread of a pool works on it; tools that are futures are polled with this one. If the future is
+    /// dropped, the recovery goes on, and such a tool is dropped and its call rolled back.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`recover`](ToolRunner::recover).
+    pub fn recover_async(
+        &self,
+        options: &ExecuteOptions,
+    ) -> impl Future<Output = Result<Vec<Recovered>>> + Send + use<> {
+        let (runner, options) = (self.clone(), *options);
+        async move { carried(move || runner.recover(&options)).await }
+    }
+}
+
+/// Returns whether begins and ends of the calls of a run touch no files, so that no thread has to be asked for them.
+fn touches_no_files(state: &ExecutionState) -> bool {
+    state.session().durability() == Durability::Process && state.captures_nothing()
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Ending {
+    Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(panic)))
+}
+
+impl Asked {
+    /// Returns the options for a call that takes over now.
+    fn left(&self) -> ExecuteOptions {
+        let deadline = self.until.map(|until| until.saturating_duration_since(clock::now()));
+        ExecuteOptions { deadline, ..self.options }
+    }
+
+    async fn execute_on_thread(&self) -> Result<ToolReport> {
+        let (runner, call, options) = (self.runner.clone(), self.call.clone(), self.left());
+        carried(move || runner.execute(&call, &options)).await
+    }
+
+    /// Begins the call that `info` describes, once the schedule and the leases allow that.
+    async fn begin(&self, info: CallInfo) -> Result<Begun> {
+        let session = &self.runner.session;
+        let around = session.within().and_then(|within| within.until());
+        let until = self.runner.state.until(self.until.into_iter().chain(around).min());
+        let patience = session.patience(until, self.options.wait).holding_no_thread();
+        let mut pause = PAUSES.0;
+        // What the log may know of the call need not wait.
+        if self.call.origin.is_none() && session.within().is_none() {
+            session.until_may_begin(info.reads_only, &patience).await?;
+        }
+        loop {
+            let attempt = {
+                let (runner, call, info) = (self.runner.clone(), self.call.clone(), info.clone());
+                let patience = patience.for_no_wait();
+                move || runner.try_begin(&call, info, &patience)
+            };
+            let begun = if touches_no_files(&self.runner.state) { attempt() } else { offload(attempt).await };
+            let Err(Error::WaitedTooLong { blocker, .. }) = begun else { return begun };
+            if matches!(*blocker, Blocker::Operation { .. }) {
+                session.until_may_begin(info.reads_only, &patience).await?;
+                continue;
+            }
+            patience.check(|| *blocker)?;
+            session.until_changed(clock::after(pause).min(patience.over_at())).await;
+            pause = pause.saturating_mul(2).min(PAUSES.1);
+        }
+    }
+}
+
+impl ToolRunner {
+    /// Begins a call if it is new and nothing has to be waited for.
+    fn try_begin(&self, call: &ToolCall, info: CallInfo, patience: &Patience) -> Result<Begun> {
+        let still_due = self.still_due(call);
+        if let Some(known) = self.known(call)? {
+            return Ok(Begun::Known(known));
+        }
+        let operation = self.begin_within(info, &call.arguments, patience, &still_due)?;
+        Ok(Begun::Operation(operation.ending_soon()))
+    }
+}
+
+/// Runs the tool of a call that has begun, and ends the call.
+async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Result<ToolReport> {
+    let context = operation.context().clone();
+    let ending = match catch_unwind(AssertUnwindSafe(|| tool.start(&arguments, &context))) {
+        Ok(Some(answering)) => drive(&context, answering).await,
+        Ok(None) => {
+            let stop = StopOnDrop(Some(context.clone()));
+            let run = move || {
+                let ending = run_handler(operation.context(), |context| tool.call(&arguments, context));
+                operation.finish(ending)
+            };
+            let ended = carried(run).await;
+            stop.keep();
+            return ended;
+        }
+        Err(panic) => panicked(&*panic),
+    };
+    if touches_no_files(&context.running.state) && !context.running.programs.were_started() {
+        operation.finish(ending)
+    } else {
+        offload(move || operation.finish(ending)).await
+    }
+}
+
+/// Polls a tool until it answers, its deadline passes or its call is cancelled; and drops it. Returns how the call is to end.
+async fn drive(context: &ToolContext, answering: Answering) -> Ending {
+    let within = &context.running.begun.within;
+    if within.is_late() {
+        return Ending::failed(Cause::Deadline, "its time was over before it began").harmless();
+    }
+    let mut answering = answering;
+    let mut stopped = context.stopped();
+    let mut late = within.until().map(Alarm::at);
+    poll_fn(|waker| {
+        if let Poll::Ready(answer) = answering.as_mut().poll(waker) {
+            return Poll::Ready(match answer {
+                Ok(answer) => Ending::of(answer, within),
+                Err(panic) => panicked(&*panic),
+            });
+        }
+        if late.as_mut().is_some_and(|late| late.is_over(waker)) {
+            return Poll::Ready(Ending::failed(Cause::Deadline, "its deadline passed"));
+        }
+        let heard = stopped.iter_mut().any(|one| Pin::new(one).poll(waker).is_ready());
+        if heard || within.was_cancelled() {
+            return Poll::Ready(Ending::failed(Cause::Cancelled, "it was cancelled"));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+impl Operation {
+    /// Ends the call with what the tool answered, as [`end`](Operation::end) does, for async hosts. If the future is dropped,
+    /// the call is ended all the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`end`](Operation::end).
+    pub async fn end_async<T: Serialize + Send + 'static>(self, result: ToolResult<T>) -> Result<ToolReport> {
+        offload(move || self.end(result)).await
+    }
+
+    /// Ends the call with the reason why the tool gave no answer, as [`fail`](Operation::fail) does, for async hosts. If the
+    /// future is dropped, the call is ended all the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fail`](Operation::fail).
+    pub async fn fail_async(self, error: ToolError) -> Result<ToolReport> {
+        offload(move || self.fail(error)).await
+    }
+}

@@ -1,0 +1,562 @@
+//! Async hosts: whoever waits holds no thread, whoever is no longer wanted leaves nothing behind, and all of it as the same calls
+//! of threads do it. The runtimes are those of a host: one of a single thread, where a call that blocked would block everything,
+//! and one of two.
+
+use std::future::{Future, pending};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use foldlog::tools::{AsyncTool, Recovery};
+use foldlog::{Blocker, Cause, Durability, Outcome, SessionOptions, SnapshotOptions};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{Notify, Semaphore};
+
+use super::*;
+
+fn single() -> Runtime {
+    Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+fn two_workers() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
+}
+
+/// Longest time that a test waits for what should happen at once.
+const SOON: Duration = Duration::from_secs(60);
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("this should have happened at once")
+}
+
+/// What a tool of these stories waits for, and what it tells.
+#[derive(Default)]
+struct Gate {
+    began: Notify,
+    opens: Notify,
+    /// How many tools were dropped before they had answered.
+    dropped: AtomicUsize,
+    ran: AtomicUsize,
+}
+
+/// Writes as [`Writer`] does, once its gate opens, in the place where its runtime is.
+struct Patient {
+    gate: Arc<Gate>,
+    idempotency: Idempotency,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
+enum Does {
+    Succeeds,
+    Fails,
+    Panics,
+    SaysNo,
+    /// Waits until its gate opens.
+    Waits,
+    /// Never answers.
+    Hangs,
+    /// Writes through the session's handle instead of its own.
+    WritesOutside,
+    Dies,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+struct Asked {
+    text: String,
+    does: Does,
+}
+
+struct CountsDrops<'a>(&'a Gate);
+
+impl Drop for CountsDrops<'_> {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl AsyncTool for Patient {
+    const NAME: &'static str = "patient";
+    const DESCRIPTION: &'static str = "Takes its time.";
+    type Parameters = Asked;
+    type Output = usize;
+
+    fn idempotency(&self) -> Idempotency {
+        self.idempotency
+    }
+
+    async fn call(&self, asked: Asked, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+        let gate = &self.gate;
+        let ran = gate.ran.fetch_add(1, Ordering::SeqCst);
+        // What a client of the host's runtime does: it fails anywhere else.
+        Handle::try_current().map_err(|_| ToolError::failed("there is no runtime here"))?;
+        tokio::task::yield_now().await;
+        let written = Write { paper: asked.text.clone(), text: asked.text.clone(), then: Then::Succeed };
+        context.session().dispatch_async(StepAdded { title: asked.text.clone(), part: 1 }).await?;
+        if let Some(desk) = context.resources().get::<Desk>() {
+            desk.put(&written.paper, &written.text);
+        }
+        let drops = CountsDrops(gate);
+        gate.began.notify_one();
+        match asked.does {
+            Does::Waits => gate.opens.notified().await,
+            Does::Hangs => pending().await,
+            Does::Panics => panic!("the clock exploded"),
+            _ => {}
+        }
+        std::mem::forget(drops);
+        match asked.does {
+            Does::Fails => Err(ToolError::failed("no time")),
+            Does::SaysNo => Ok(ToolResult::unsuccessful("not today")),
+            Does::WritesOutside => {
+                let outside = context.resources().get::<Session>().unwrap();
+                outside.dispatch_async(StepAdded { title: "outside".to_owned(), part: 0 }).await?;
+                Ok(ToolResult::ok("unreachable", 0))
+            }
+            Does::Dies if ran == 0 => {
+                context.resources().get::<MemoryStorage>().unwrap().crash(CrashKind::Process);
+                Ok(ToolResult::ok("nobody hears this", 0))
+            }
+            _ => Ok(ToolResult::ok("done", asked.text.len())),
+        }
+    }
+
+    async fn undo(&self, _: Asked, _: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+        Handle::try_current().map_err(|_| ToolError::failed("there is no runtime here"))?;
+        Ok(ToolResult::ok("undone", 0))
+    }
+}
+
+fn asks(text: &str, does: Does) -> ToolCall {
+    let asked = Asked { text: text.to_owned(), does };
+    ToolCall::new("patient", serde_json::to_string(&asked).unwrap())
+}
+
+/// An async host with a desk.
+struct Host {
+    desk: Desk,
+    gate: Arc<Gate>,
+    runner: ToolRunner,
+}
+
+impl Host {
+    fn new() -> Host {
+        Host::in_store(StoreOptions::default())
+    }
+
+    fn in_store(options: StoreOptions) -> Host {
+        let disk = MemoryStorage::new();
+        let session = store_with(&disk, options).create(&types()).unwrap();
+        let (desk, gate) = (Desk::default(), Arc::<Gate>::default());
+        let runner = Host::runner(session, (&disk, &desk, &gate), Idempotency::Manual);
+        Host { desk, gate, runner }
+    }
+
+    fn runner(
+        session: Session,
+        (disk, desk, gate): (&MemoryStorage, &Desk, &Arc<Gate>),
+        idempotency: Idempotency,
+    ) -> ToolRunner {
+        let resources = ResourceRegistry::builder()
+            .snapshotable(Arc::new(desk.clone()))
+            .resource(Arc::new(session.clone()))
+            .resource(Arc::new(disk.clone()))
+            .resource(Arc::<BudgetTracker>::default())
+            .build()
+            .unwrap();
+        let counts = Arc::default();
+        let writer = Writer { disk: disk.clone(), idempotency, counts };
+        let tools =
+            ToolRegistry::new().with_async(Patient { gate: Arc::clone(gate), idempotency }).with(writer);
+        ToolRunner::new(ExecutionState::new(session, resources), tools)
+    }
+
+    fn session(&self) -> &Session {
+        self.runner.state().session()
+    }
+
+    /// What a call that fails must leave as it was.
+    fn state(&self) -> (Vec<String>, Vec<String>) {
+        (plan(self.session()), self.desk.papers().keys().cloned().collect())
+    }
+
+    fn execute(&self, text: &str, does: Does) -> impl Future<Output = Result<ToolReport>> + Send + use<> {
+        self.runner.execute_async(&asks(text, does), &ExecuteOptions::default())
+    }
+
+    /// Makes sure that nothing is left of the calls before: another one begins and ends.
+    async fn is_at_rest(&self) {
+        assert!(soon(self.execute("last", Does::Succeeds)).await.unwrap().success);
+        assert!(self.session().open_operations().is_empty() && !self.session().is_interrupted());
+        assert!(self.session().stuck_operations().is_empty());
+    }
+}
+
+#[test]
+fn a_tool_that_is_a_future_commits_or_leaves_nothing() {
+    single().block_on(async {
+        let host = Host::new();
+        assert!(host.execute("one", Does::Succeeds).await.unwrap().success);
+        let before = host.state();
+        assert_eq!(before, (vec!["one".to_owned()], vec!["one".to_owned()]));
+        for (does, cause) in
+            [(Does::Fails, Cause::Error), (Does::SaysNo, Cause::Unsuccessful), (Does::Panics, Cause::Panic)]
+        {
+            let report = host.execute("two", does).await.unwrap();
+            assert_eq!((report.success, report.cause), (false, Some(cause)), "{does:?}");
+            assert_eq!(host.state(), before, "{does:?}");
+        }
+        let wrong = ToolCall::new("patient", r#"{"text":"two"}"#);
+        let report = host.runner.execute_async(&wrong, &ExecuteOptions::default()).await.unwrap();
+        assert_eq!(report.cause, Some(Cause::InvalidArguments));
+        let none = ToolCall::new("nobody", "{}");
+        let none = host.runner.execute_async(&none, &ExecuteOptions::default()).await;
+        assert!(matches!(none, Err(Error::NoSuchTool(_))), "{none:?}");
+        host.is_at_rest().await;
+    });
+}
+
+#[test]
+fn the_thread_of_a_call_waits_for_a_tool_that_is_a_future_too() {
+    // Outside of any runtime, the tool finds none.
+    let host = Host::new();
+    let report = host.runner.execute(&asks("one", Does::Succeeds), &ExecuteOptions::default()).unwrap();
+    assert_eq!((report.success, report.message.as_str()), (false, "there is no runtime here"));
+    let runtime = two_workers();
+    let _entered = runtime.enter();
+    let report = host.runner.execute(&asks("one", Does::Succeeds), &ExecuteOptions::default()).unwrap();
+    assert!(report.success, "{report:?}");
+    let report = host.runner.execute(&asks("two", Does::Panics), &ExecuteOptions::default()).unwrap();
+    assert_eq!(report.cause, Some(Cause::Panic));
+    assert_eq!(host.state().0, ["one"]);
+}
+
+#[test]
+fn a_call_whose_future_is_dropped_is_rolled_back_at_once() {
+    single().block_on(async {
+        let host = Host::new();
+        let call = tokio::spawn(host.execute("one", Does::Hangs));
+        soon(host.gate.began.notified()).await;
+        assert_eq!(host.state().0, ["one"]);
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        assert_eq!(host.gate.dropped.load(Ordering::SeqCst), 1, "the tool went first");
+        // Nobody has to ask for it.
+        soon(async {
+            while !host.session().open_operations().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert_eq!(host.state(), (vec![], vec![]));
+        let log = host.session().log::<ToolInvocations>().unwrap();
+        let last = log.iter().last().unwrap().unwrap();
+        assert_eq!((last.outcome, last.cause), (Outcome::Failed, Some(Cause::Dropped)));
+        host.is_at_rest().await;
+    });
+}
+
+/// Its thread goes on, so nothing may be restored before it has returned.
+#[test]
+fn a_tool_of_a_thread_whose_future_is_dropped_is_told_and_rolled_back_once_it_returns() {
+    struct Stubborn {
+        began: Arc<Notify>,
+        stopped: std::sync::mpsc::Sender<()>,
+    }
+    impl Tool for Stubborn {
+        const NAME: &'static str = "stubborn";
+        type Parameters = Nothing;
+        type Output = ();
+
+        fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+            let desk = context.resources().get::<Desk>().unwrap();
+            desk.put("a", "half");
+            self.began.notify_one();
+            while !context.is_cancelled() {
+                std::thread::yield_now();
+            }
+            desk.put("b", "too late");
+            self.stopped.send(()).unwrap();
+            Ok(ToolResult::ok("it says so", ()))
+        }
+    }
+    single().block_on(async {
+        let host = Host::new();
+        let (stopped, stops) = std::sync::mpsc::channel();
+        let began = Arc::<Notify>::default();
+        let tools = ToolRegistry::new().with(Stubborn { began: Arc::clone(&began), stopped });
+        let runner = ToolRunner::new(host.runner.state().clone(), tools);
+        let call = ToolCall::new("stubborn", "{}");
+        let call = tokio::spawn(runner.execute_async(&call, &ExecuteOptions::default()));
+        soon(began.notified()).await;
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        host.is_at_rest().await;
+        stops.recv().unwrap();
+        assert_eq!(host.state(), (vec!["last".to_owned()], vec!["last".to_owned()]));
+    });
+}
+
+#[test]
+fn a_tool_that_is_a_future_ends_with_its_deadline_and_with_a_cancellation() {
+    single().block_on(async {
+        let host = Host::new();
+        let late = ExecuteOptions { deadline: Some(Duration::from_millis(20)), ..ExecuteOptions::default() };
+        let late = soon(host.runner.execute_async(&asks("one", Does::Hangs), &late)).await;
+        assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
+        assert_eq!((host.state().0.len(), host.gate.dropped.load(Ordering::SeqCst)), (0, 1));
+
+        let call = tokio::spawn(host.execute("two", Does::Hangs));
+        soon(host.gate.began.notified()).await;
+        soon(host.gate.began.notified()).await;
+        let open = host.session().open_operations().remove(0);
+        assert!(host.session().cancel(open.operation));
+        let report = soon(call).await.unwrap().unwrap();
+        assert_eq!((report.success, report.cause), (false, Some(Cause::Cancelled)));
+        assert_eq!((host.state().0.len(), host.gate.dropped.load(Ordering::SeqCst)), (0, 2));
+        host.is_at_rest().await;
+    });
+}
+
+/// A task that dispatched while another task of its thread held an operation blocked the thread, and so the one who would have
+/// ended the operation, for ever.
+#[test]
+fn a_task_waits_for_another_task_of_the_same_thread() {
+    single().block_on(async {
+        let host = Host::new();
+        let begun =
+            host.runner.begin_async(&asks("one", Does::Waits), &ExecuteOptions::default()).await.unwrap();
+        let session = host.session().clone();
+        let dispatched =
+            tokio::spawn(session.dispatch_async(StepAdded { title: "second".to_owned(), part: 0 }));
+        let taken = tokio::spawn(session.snapshot_async(SnapshotOptions::tagged("behind")));
+        let called = tokio::spawn(host.execute("third", Does::Succeeds));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!dispatched.is_finished() && !taken.is_finished() && !called.is_finished());
+        let inside = StepAdded { title: "first".to_owned(), part: 0 };
+        begun.context().session().dispatch_async(inside).await.unwrap();
+        assert!(begun.end_async(ToolResult::ok("done", 1)).await.unwrap().success);
+        let position = soon(dispatched).await.unwrap().unwrap();
+        let taken = soon(taken).await.unwrap().unwrap();
+        assert!(soon(called).await.unwrap().unwrap().success);
+        session.sync_async().await.unwrap();
+        assert_eq!(host.state().0[0], "first");
+        assert_eq!(host.state().0.len(), 3);
+        assert!(session.synced() > position && session.synced() > taken.position);
+        assert_eq!(session.snapshot_tagged("behind").unwrap(), Some(taken));
+    });
+}
+
+#[test]
+fn a_future_gives_up_after_its_limit_and_names_what_it_waited_for() {
+    single().block_on(async {
+        let limit = Duration::from_millis(10);
+        let host = Host::in_store(StoreOptions { wait: limit, ..StoreOptions::default() });
+        let from = line!();
+        let begun =
+            host.runner.begin_async(&asks("one", Does::Waits), &ExecuteOptions::default()).await.unwrap();
+        let title = "outside".to_owned();
+        let waited = [
+            soon(host.session().dispatch_async(StepAdded { title, part: 0 })).await.map(drop),
+            soon(host.session().snapshot_async(SnapshotOptions::default())).await.map(drop),
+            soon(host.execute("two", Does::Succeeds)).await.map(drop),
+        ];
+        for told in waited {
+            let Err(Error::WaitedTooLong { waited, blocker }) = told else { panic!("{told:?}") };
+            assert!(waited >= limit);
+            let Blocker::Operation { operation, tool, begun_at, .. } = *blocker else { panic!() };
+            assert_eq!((operation, tool.as_str()), (Some(begun.id()), "patient"));
+            assert!(begun_at.file().ends_with("futures.rs") && (from..from + 3).contains(&begun_at.line()));
+        }
+        drop(begun);
+        host.is_at_rest().await;
+    });
+}
+
+#[test]
+fn a_tool_that_writes_outside_of_its_call_is_refused_and_does_not_wait_for_itself() {
+    single().block_on(async {
+        let host = Host::new();
+        let report = soon(host.execute("one", Does::WritesOutside)).await.unwrap();
+        assert_eq!(report.cause, Some(Cause::Error));
+        assert!(report.message.contains("this thread"), "{}", report.message);
+        host.is_at_rest().await;
+    });
+}
+
+/// A tool of a thread runs beside the executor, which has only one thread here.
+#[test]
+fn a_tool_that_blocks_its_thread_blocks_no_executor() {
+    struct Listens(Mutex<std::sync::mpsc::Receiver<&'static str>>);
+    impl Tool for Listens {
+        const NAME: &'static str = "listens";
+        type Parameters = Nothing;
+        type Output = String;
+
+        fn reads_only(&self) -> bool {
+            true
+        }
+
+        fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<String>, ToolError> {
+            let heard = self.0.lock().unwrap().recv().unwrap();
+            Ok(ToolResult::ok(heard, heard.to_owned()))
+        }
+    }
+    single().block_on(async {
+        let host = Host::new();
+        let (says, heard) = std::sync::mpsc::channel();
+        let tools = ToolRegistry::new().with(Listens(Mutex::new(heard)));
+        let runner = ToolRunner::new(host.runner.state().clone(), tools);
+        let call = ToolCall::new("listens", "{}");
+        let listens = tokio::spawn(runner.execute_async(&call, &ExecuteOptions::default()));
+        tokio::task::yield_now().await;
+        says.send("hello").unwrap();
+        assert_eq!(soon(listens).await.unwrap().unwrap().message, "hello");
+    });
+}
+
+#[test]
+fn a_recovery_runs_tools_that_are_futures_where_their_runtime_is() {
+    for idempotency in [Idempotency::Natural, Idempotency::Compensate] {
+        single().block_on(async {
+            let disk = MemoryStorage::new();
+            let (desk, gate) = (Desk::default(), Arc::<Gate>::default());
+            let session = store_of(&disk).create(&types()).unwrap();
+            let id = session.id();
+            let runner = Host::runner(session, (&disk, &desk, &gate), idempotency);
+            let died = runner.execute_async(&asks("one", Does::Dies), &ExecuteOptions::default()).await;
+            assert!(died.is_err(), "{died:?}");
+            drop(runner);
+            let session = store_of(&disk).open_session(id, &types()).unwrap();
+            let runner = Host::runner(session, (&disk, &desk, &gate), idempotency);
+            let recovered = soon(runner.recover_async(&ExecuteOptions::default())).await.unwrap();
+            let [recovered] = &recovered[..] else { panic!("{recovered:?}") };
+            let Recovery::RanAgain(report) = &recovered.recovery else { panic!("{recovered:?}") };
+            assert!(report.success, "{report:?}");
+            assert_eq!(plan(runner.state().session()), ["one"]);
+        });
+    }
+}
+
+#[test]
+fn a_call_of_an_origin_that_has_a_result_is_answered_from_the_log_and_waits_for_nobody() {
+    single().block_on(async {
+        let host = Host::new();
+        let first = asks("one", Does::Succeeds).with_origin(1, 0);
+        let report = host.runner.execute_async(&first, &ExecuteOptions::default()).await.unwrap();
+        let begun =
+            host.runner.begin_async(&asks("two", Does::Waits), &ExecuteOptions::default()).await.unwrap();
+        let again = soon(host.runner.execute_async(&first, &ExecuteOptions::default())).await.unwrap();
+        assert_eq!((again.operation, again.recorded), (report.operation, true));
+        let again = host.runner.begin_async(&first, &ExecuteOptions::default()).await;
+        assert!(matches!(again, Err(Error::NoSuchOperation { .. })), "{again:?}");
+        begun.abort("it is over").unwrap();
+        assert_eq!(host.gate.ran.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// What became of the calls of one session, as its host was told.
+#[derive(Default)]
+struct Told {
+    committed: Vec<String>,
+    /// Calls whose futures were dropped: nobody was told.
+    unknown: Vec<String>,
+}
+
+/// Runs calls of all kinds in many sessions at once, some of which are dropped, cancelled or late, and compares what each
+/// session holds with what its host was told.
+fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
+    let disk = MemoryStorage::new();
+    let store = store_of(&disk);
+    let create = |_| {
+        let options = SessionOptions { durability: Some(Durability::Process), ..SessionOptions::default() };
+        store.create_with(&types(), options).unwrap()
+    };
+    let gate = Arc::<Gate>::default();
+    let hosts: Vec<(ToolRunner, Desk)> = (0..sessions)
+        .map(create)
+        .map(|session| {
+            let desk = Desk::default();
+            (Host::runner(session, (&disk, &desk, &gate), Idempotency::Manual), desk)
+        })
+        .collect();
+    let told: Vec<Arc<Mutex<Told>>> = hosts.iter().map(|_| Arc::default()).collect();
+    let running = Arc::new(Semaphore::new(0));
+    runtime.block_on(async {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let mut tasks = Vec::new();
+        for number in 0..calls {
+            let of = number % sessions;
+            let (runner, told, running) = (hosts[of].0.clone(), Arc::clone(&told[of]), Arc::clone(&running));
+            let (kind, fate) = (random.next_u32() % 8, random.next_u32() % 8);
+            let text = format!("call {number}");
+            let does = [Does::Succeeds, Does::Succeeds, Does::Fails, Does::Panics, Does::SaysNo, Does::Hangs];
+            let does = does.get(kind as usize).copied();
+            let call = match does {
+                Some(does) => asks(&text, does),
+                // A tool of a thread.
+                None => super::call(&text, &text, if kind == 6 { Then::Succeed } else { Then::Fail }),
+            };
+            // What hangs has to end by its deadline, or be dropped.
+            let deadline = (does == Some(Does::Hangs)).then(|| Duration::from_millis(u64::from(fate)));
+            let options = ExecuteOptions { deadline, ..ExecuteOptions::default() };
+            tasks.push(tokio::spawn(async move {
+                running.add_permits(1);
+                let call = runner.execute_async(&call, &options);
+                if fate == 0 {
+                    let gave_up = tokio::time::timeout(Duration::from_micros(100), call).await;
+                    match gave_up {
+                        Ok(Ok(report)) if report.success => told.lock().unwrap().committed.push(text),
+                        Ok(_) => {}
+                        Err(_) => told.lock().unwrap().unknown.push(text),
+                    }
+                    return;
+                }
+                match call.await {
+                    Ok(report) if report.success => told.lock().unwrap().committed.push(text),
+                    Ok(_) | Err(Error::DeadlineExceeded { .. }) => {}
+                    Err(error) => panic!("{text}: {error}"),
+                }
+            }));
+        }
+        for task in tasks {
+            soon(task).await.unwrap();
+        }
+        for (runner, _) in &hosts {
+            let session = runner.state().session();
+            soon(session.snapshot_async(SnapshotOptions::default())).await.unwrap();
+            assert!(session.open_operations().is_empty() && !session.is_interrupted());
+        }
+    });
+    assert_eq!(running.available_permits(), calls);
+    for ((runner, desk), told) in hosts.iter().zip(&told) {
+        let told = told.lock().unwrap();
+        let mut steps = plan(runner.state().session());
+        let papers: Vec<String> = desk.papers().keys().cloned().collect();
+        steps.sort();
+        assert_eq!(steps, papers, "what is kept of a call is kept everywhere");
+        for step in &steps {
+            assert!(told.committed.contains(step) || told.unknown.contains(step), "{step} was not told");
+        }
+        for committed in &told.committed {
+            assert!(steps.contains(committed), "{committed} is lost");
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_calls_of_a_thousand_sessions_run_on_two_workers() {
+    storm(&two_workers(), 1_000, 10_000);
+}
+
+#[test]
+fn ten_thousand_calls_of_a_thousand_sessions_run_on_a_single_thread() {
+    storm(&single(), 1_000, 10_000);
+}
+
+#[test]
+fn a_thousand_calls_of_one_session_run_one_after_the_other() {
+    storm(&two_workers(), 1, 1_000);
+}
