@@ -211,7 +211,8 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
-        let reading = ContentReading { names: self.names(), objects: &self.objects };
+        let names = self.names();
+        let reading = ContentReading { names: &names, objects: &self.objects };
         self.records(from, through, |record| visit(reading.recorded(record)?))
     }
 }
@@ -232,20 +233,20 @@ impl Session {
         let source = self.log_source();
         let mut names = Names::default();
         names.learn(&source.names.all());
-        let reading = ContentReading { names, objects: &source.objects };
+        let reading = ContentReading { names: &names, objects: &source.objects };
         let (from, through) = (from.into(), through.into());
         source.places.read(&source.storage, from, through, &mut |record| visit(reading.recorded(&record)?))
     }
 }
 
 /// Reads what records hold: what the names in them stand for, and where their objects are.
-struct ContentReading<'a> {
-    names: Names,
-    objects: &'a Objects,
+pub(super) struct ContentReading<'a> {
+    pub(super) names: &'a Names,
+    pub(super) objects: &'a Objects,
 }
 
 impl ContentReading<'_> {
-    fn recorded<'a>(&self, record: &'a Record<'a>) -> Result<Recorded<'a>> {
+    pub(super) fn recorded<'a>(&self, record: &'a Record<'a>) -> Result<Recorded<'a>> {
         let content = self.content_of(record)?;
         let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
         Ok(Recorded { sequence: record.sequence, time, content, record })

@@ -9,6 +9,7 @@ mod along;
 mod contents;
 mod conversations;
 mod export;
+mod feed;
 mod follow;
 mod ledger;
 mod pending;
@@ -50,6 +51,7 @@ pub use contents::{
     Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     RecordedObservation,
 };
+pub use feed::{EventFeed, Fed, FedEvent};
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};

@@ -1,16 +1,17 @@
 //! Subscribers, which a session notifies of its records.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use super::Session;
 use super::writing::PendingEvent;
+use super::{Inner, Session};
 use crate::error::panic_message;
 use crate::items::AnyValue;
 use crate::types::Event;
@@ -29,8 +30,8 @@ pub struct RecordNotification {
     event: Option<AnyValue>,
 }
 
-impl std::fmt::Debug for RecordNotification {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for RecordNotification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Notice")
             .field("sequence", &self.sequence)
             .field("kind", &self.kind)
@@ -161,6 +162,18 @@ impl Subscribers {
         drop(ended);
     }
 
+    fn remove(&self, subscription: Subscription) {
+        let mut list = self.subscribers.lock();
+        let place = list.iter().position(|subscribed| subscribed.id == subscription.0);
+        let ended = place.map(|place| list.remove(place));
+        if ended.is_some() {
+            self.count.fetch_sub(1, Ordering::Release);
+        }
+        drop(list);
+        // Dropped without the lock, since a subscriber may own anything.
+        drop(ended);
+    }
+
     fn next_notice(&self, synced: &dyn Fn() -> SequenceNumber) -> Option<RecordNotification> {
         let mut queue = self.queue.lock();
         let (durable_first, _) = queue.front()?;
@@ -176,6 +189,26 @@ impl Subscribers {
             warnings.pop_front();
         }
         warnings.push_back(SubscriberPanic { sequence, message });
+    }
+}
+
+/// Holds a subscription, which ends when this is dropped.
+pub(crate) struct Listening {
+    session: Weak<Inner>,
+    subscription: Subscription,
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.subscription.fmt(f)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.upgrade() {
+            session.subscribers.remove(self.subscription);
+        }
     }
 }
 
@@ -235,16 +268,17 @@ impl Session {
 
     /// Ends a subscription. Does nothing if it has ended already.
     pub fn unsubscribe(&self, subscription: Subscription) {
-        let subscribers = &self.inner.subscribers;
-        let mut list = subscribers.subscribers.lock();
-        let place = list.iter().position(|subscribed| subscribed.id == subscription.0);
-        let ended = place.map(|place| list.remove(place));
-        if ended.is_some() {
-            subscribers.count.fetch_sub(1, Ordering::Release);
-        }
-        drop(list);
-        // Dropped without the lock, since a subscriber may own anything.
-        drop(ended);
+        self.inner.subscribers.remove(subscription);
+    }
+
+    /// Calls `subscriber` as [`subscribe`](Session::subscribe) does, until what this returns is dropped. Does not keep the
+    /// session open.
+    pub(crate) fn listen(
+        &self,
+        subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,
+    ) -> Listening {
+        let subscription = self.subscribe(subscriber);
+        Listening { session: Arc::downgrade(&self.inner), subscription }
     }
 
     /// Returns the panics of subscribers since the last call, at most the last 64.

@@ -1,6 +1,7 @@
 //! Following a log while it is written: each record once, as it comes; what is merely being written is not yet
 //! there, what is damaged is, and a recovery is followed.
 
+mod feed;
 mod racing;
 
 use foldlog::SequenceNumber;
