@@ -8,6 +8,7 @@
 //! resources, and so that the call does not end before them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -30,6 +31,12 @@ use crate::sabotage::{self, Breakage};
 use crate::session::operations::Guest;
 use crate::session::{Asker, Patience, Session, Snapshot, SnapshotOptions, SyncCaptures};
 use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, ResourceRegistry};
+
+/// Names the variables of this process's environment that the programs of tools inherit unless the host
+/// [says otherwise](ExecutionStateBuilder::inheriting): where programs and temporary files are, who the user is, and in which
+/// language and time zone they work.
+pub const INHERITED: [&str; 11] =
+    ["HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER"];
 
 /// Holds the session and the resources of one run, its clock, its generator and its checkpoints. Cheap to
 /// clone; every clone is the same run.
@@ -59,6 +66,8 @@ struct Inner {
     folder: OnceLock<PathBuf>,
     /// Call under whose leases the run works, if its session is a child.
     parent: Option<ParentCall>,
+    /// Names of the variables that the programs of tools inherit.
+    inherited: Vec<OsString>,
     /// Copies of the resources, if the session replays and somebody has looked at them.
     scratch: OnceLock<Option<Scratch>>,
 }
@@ -198,6 +207,7 @@ pub struct ExecutionStateBuilder {
     clock: Arc<dyn Clock>,
     generator: Option<Generator>,
     checkpoints: Option<CheckpointStore>,
+    inherited: Vec<OsString>,
     parent: Option<ParentCall>,
 }
 
@@ -229,9 +239,16 @@ impl ExecutionStateBuilder {
         ExecutionStateBuilder { checkpoints: Some(checkpoints), ..self }
     }
 
+    /// Sets the names of the variables of this process's environment that the [programs](crate::tools::ToolCommand) of tools
+    /// inherit; [`INHERITED`] by default. A host that keeps keys in its environment does not name them here.
+    pub fn inheriting(self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        ExecutionStateBuilder { inherited: names.into_iter().map(Into::into).collect(), ..self }
+    }
+
     /// Builds the run, and makes earlier captures durable as [`ExecutionState::new`] does.
     pub fn build(self) -> ExecutionState {
-        let ExecutionStateBuilder { session, resources, clock, generator, checkpoints, parent } = self;
+        let ExecutionStateBuilder { session, resources, clock, generator, checkpoints, inherited, parent } =
+            self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (latest, unended) = (Mutex::default(), Mutex::default());
         let (shared, taken) = (Mutex::default(), Condvar::new());
@@ -247,6 +264,7 @@ impl ExecutionStateBuilder {
             taken,
             apart,
             folder,
+            inherited,
             parent,
             scratch: OnceLock::new(),
         };
@@ -304,7 +322,16 @@ impl ExecutionState {
     /// generator and the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
         let clock = Arc::new(SystemClock);
-        ExecutionStateBuilder { session, resources, clock, generator: None, checkpoints: None, parent: None }
+        let inherited = INHERITED.map(OsString::from).to_vec();
+        ExecutionStateBuilder {
+            session,
+            resources,
+            clock,
+            generator: None,
+            checkpoints: None,
+            inherited,
+            parent: None,
+        }
     }
 
     /// Makes durable the captures that a killed process recorded, before the session's first append attests
@@ -527,6 +554,11 @@ impl ExecutionState {
             Some(parent) if !self.registered().captured().is_empty() => parent.announce_work(),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the names of the variables that the programs of tools inherit.
+    pub(crate) fn inherited(&self) -> &[OsString] {
+        &self.inner.inherited
     }
 
     /// Returns whether no resource of the run is captured, so that its calls write nothing but records.

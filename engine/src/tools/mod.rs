@@ -107,12 +107,13 @@ mod suspended;
 #[cfg(feature = "async")]
 pub use call::AsyncTool;
 pub use call::{
-    Approval, ExecuteOptions, Operation, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError,
-    ToolRegistry, ToolReport, ToolResult,
+    Approval, ExecuteOptions, Operation, ProgramOutput, ProgramStream, Question, Tool, ToolCall, ToolCommand,
+    ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult,
 };
 pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
 pub use children::{ChildChoice, ChildReport, ChildStop};
+pub use execution::INHERITED;
 pub use execution::{ExecutionState, ExecutionStateBuilder};
 pub use recovery::{Recovered, Recovery};
 pub use runner::ToolRunner;

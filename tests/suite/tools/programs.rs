@@ -1,5 +1,6 @@
 //! Programs that tools start.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -433,4 +434,102 @@ fn programs_bear_the_variable_of_their_call() {
         Uuid::try_parse(session).is_ok() && begin.parse::<u64>().is_ok() && drawn.len() == 16,
         "{printed}"
     );
+}
+
+/// Runs a program as a tool and keeps what it was told.
+struct Runs<F>(F);
+
+impl<F: Fn(&ToolContext) -> Result<String, ToolError> + Send + Sync + 'static> Tool for Runs<F> {
+    const NAME: &'static str = "runs";
+    type Parameters = Nothing;
+    type Output = String;
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<String>, ToolError> {
+        let text = (self.0)(context)?;
+        Ok(ToolResult::ok(text.clone(), text))
+    }
+}
+
+/// Runs what a tool does in a run over a workspace, and returns what it says.
+fn over_a_workspace(
+    root: &Path,
+    runs: impl Fn(&ToolContext) -> Result<String, ToolError> + Send + Sync + 'static,
+) -> String {
+    let (run, store) = (Run::new(), tempfile::tempdir().unwrap());
+    let workspace = HostFilesystem::open(root, store.path(), HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().resource(Arc::new(workspace)).build().unwrap();
+    let state = ExecutionState::builder(run.session().clone(), resources).inheriting(["PATH", "TZ"]).build();
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Runs(runs)));
+    let report = runner.execute(&ToolCall::new("runs", "{}"), &ExecuteOptions::default()).unwrap();
+    assert!(report.success, "{report:?}");
+    report.message
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+/// A shell of a model inherited the whole environment of its host, with all keys in it, and began in the host's folder.
+#[test]
+fn a_program_begins_in_the_workspace_and_inherits_what_the_host_lets_through() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(folder.path()).unwrap();
+    assert!(std::env::vars_os().count() > 3, "there is something to be hidden");
+    let said = over_a_workspace(&root, |context| {
+        let command = context.command("env").env("OWN", "set by the tool");
+        let names: Vec<String> = command.environment().map(|name| name.display().to_string()).collect();
+        let printed = text(&command.output()?.stdout);
+        let seen: Vec<&str> =
+            printed.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+        let folder = text(&context.command("pwd").output()?.stdout);
+        Ok(format!("{names:?} {seen:?} {folder}"))
+    });
+    let mut names: Vec<&str> = ["OWN", "PATH", "TZ"].into();
+    names.retain(|name| *name == "OWN" || std::env::var_os(name).is_some());
+    let (names, seen) = (format!("{names:?}"), said.split_once("] ").unwrap());
+    assert_eq!(format!("{}]", seen.0), names);
+    let (seen, at) = seen.1.split_once("] ").unwrap();
+    let mut seen: Vec<&str> = seen.trim_start_matches('[').split(", ").collect();
+    seen.retain(|name| *name != r#""FOLDLOG_CALL""#);
+    seen.sort_unstable();
+    assert_eq!(format!("[{}]", seen.join(", ")), names);
+    assert_eq!(at.trim(), root.display().to_string());
+}
+
+#[test]
+fn a_program_reads_what_it_is_given_and_no_more_of_its_output_is_kept_than_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = over_a_workspace(folder.path(), |context| {
+        // More than any pipe holds, in both directions.
+        let given = vec![b'x'; 1 << 20];
+        let output = context.command("cat").stdin(given.clone()).output()?;
+        assert!(output.stdout == given && output.left_out == 0);
+        let output = context.command("cat").stdin(given).keeping_at_most(1_000).output()?;
+        assert!(output.status.success(), "the program was let go on");
+        assert_eq!((output.stdout.len(), output.left_out), (1_000, (1 << 20) - 1_000));
+        // A program that does not read is no error, and one that is given nothing reads nothing.
+        assert!(context.command("true").stdin(vec![0; 1 << 20]).status()?.success());
+        let nothing = context.command("cat").output()?;
+        assert!(nothing.stdout.is_empty());
+        let split = context.command("sh").args(["-c", "echo out; echo err >&2"]).output()?;
+        Ok(format!("{}{}", text(&split.stdout), text(&split.stderr)))
+    });
+    assert_eq!(said, "out\nerr\n");
+}
+
+#[test]
+fn a_tool_hears_what_its_program_prints_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let said = over_a_workspace(folder.path(), move |context| {
+        let script = "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two >&2; exit 3";
+        let mut heard = Vec::new();
+        let status = context.command("sh").args(["-c", script]).stream(|stream, piece| {
+            heard.push((stream, text(piece)));
+            // The program goes on only once it was heard.
+            fs::write(&go, "").unwrap();
+        })?;
+        Ok(format!("{heard:?} {:?}", status.code()))
+    });
+    assert_eq!(said, r#"[(Stdout, "one\n"), (Stderr, "two\n")] Some(3)"#);
 }

@@ -4,26 +4,45 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use super::answer::ToolError;
 use super::running::RunningCall;
 use crate::clock;
-use crate::process::poll;
 
 /// Time for which the output of a program is read after the program has ended. What the program started may
 /// hold its output open.
 const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Describes a program that a tool runs, with its arguments, environment and folder. Its standard input is
-/// empty.
+/// Greatest number of bytes that [`ToolCommand::output`] keeps of each stream, unless the tool says otherwise: 16 MiB.
+const KEPT_MAX: usize = 16 << 20;
+
+/// Greatest number of pieces of output that wait for the tool. A program that prints more waits for it.
+const PIECES_MAX: usize = 64;
+
+/// Length of a piece of output, in bytes.
+const PIECE_LEN: usize = 8 << 10;
+
+/// Pause between two looks at a program that prints nothing.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Describes a program that a tool runs, with its arguments, environment, input and folder.
+///
+/// What the program inherits of this process:
+///
+/// | of this process | the program has |
+/// |---|---|
+/// | environment | the variables that the host [lets through](crate::tools::INHERITED), what the tool [sets](ToolCommand::env), and `FOLDLOG_CALL`; nothing else, so that no key of the host reaches a program of the model's |
+/// | folder | the workspace, if the run has a [`HostFilesystem`](foldlog_filesystem) as a resource, else this process's; or what the tool [says](ToolCommand::current_dir) |
+/// | standard input | none of it: it is empty, or what the tool [gives](ToolCommand::stdin) |
+/// | standard output and error | none of it: the tool gets them, or they are discarded |
+/// | user, limits, other open files that are not closed on exec | these |
 ///
 /// The engine terminates the program and all that it starts when the call ends, when this process ends, and,
 /// while the tool waits for a program of the call, as soon as the call is cancelled or its deadline passes.
@@ -39,6 +58,8 @@ const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 pub struct ToolCommand {
     command: Command,
     call: Arc<RunningCall>,
+    stdin: Vec<u8>,
+    kept_max: usize,
 }
 
 impl fmt::Debug for ToolCommand {
@@ -47,12 +68,52 @@ impl fmt::Debug for ToolCommand {
     }
 }
 
+/// Names a stream to which a program prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProgramStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Holds what a program printed, and how it ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramOutput {
+    /// Status with which the program ended.
+    pub status: ExitStatus,
+    /// Standard output, as much of it as was to be kept.
+    pub stdout: Vec<u8>,
+    /// Standard error, as much of it as was to be kept.
+    pub stderr: Vec<u8>,
+    /// Number of bytes of both that were not kept.
+    pub left_out: u64,
+}
+
+impl ProgramOutput {
+    fn take(&mut self, (stream, piece): (ProgramStream, &[u8]), kept_max: usize) {
+        let to = match stream {
+            ProgramStream::Stdout => &mut self.stdout,
+            ProgramStream::Stderr => &mut self.stderr,
+        };
+        let kept = piece.get(..kept_max.saturating_sub(to.len())).unwrap_or(piece);
+        to.extend_from_slice(kept);
+        self.left_out += piece.len().saturating_sub(kept.len()) as u64;
+    }
+}
+
 impl ToolCommand {
     /// Describes `program` without arguments, as a program of `call`.
     pub(in crate::tools) fn new(program: &OsStr, call: Arc<RunningCall>) -> ToolCommand {
         let mut command = Command::new(program);
-        command.stdin(Stdio::null());
-        ToolCommand { command, call }
+        command.env_clear();
+        let inherited = call.state.inherited().iter();
+        command.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
+        #[cfg(feature = "host-filesystem")]
+        if let Some(workspace) = call.resources().get::<foldlog_filesystem::HostFilesystem>() {
+            command.current_dir(workspace.root());
+        }
+        ToolCommand { command, call, stdin: Vec::new(), kept_max: KEPT_MAX }
     }
 
     /// Adds an argument.
@@ -67,17 +128,32 @@ impl ToolCommand {
         self
     }
 
-    /// Sets a variable of the program's environment, which else is that of this process. The engine sets
-    /// `FOLDLOG_CALL` itself.
+    /// Sets a variable of the program's environment. The engine sets `FOLDLOG_CALL` itself.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Sets the folder in which the program runs. By default that is this process's.
+    /// Sets the folder in which the program runs, in place of the workspace.
     pub fn current_dir(mut self, folder: impl AsRef<Path>) -> Self {
         self.command.current_dir(folder);
         self
+    }
+
+    /// Sets what the program reads from its standard input, which ends behind it.
+    pub fn stdin(self, bytes: impl Into<Vec<u8>>) -> Self {
+        ToolCommand { stdin: bytes.into(), ..self }
+    }
+
+    /// Sets how many bytes of each stream [`output`](ToolCommand::output) keeps: the first ones. The rest is read, so that the
+    /// program goes on, and counted. By default 16 MiB.
+    pub fn keeping_at_most(self, bytes: usize) -> Self {
+        ToolCommand { kept_max: bytes, ..self }
+    }
+
+    /// Returns the names of the variables that the program's environment has beside `FOLDLOG_CALL`, in ascending order.
+    pub fn environment(&self) -> impl Iterator<Item = &OsStr> {
+        self.command.get_envs().filter_map(|(name, value)| value.map(|_| name))
     }
 
     /// Runs the program to its end, and returns its status and what it printed. A status other than 0 is not
@@ -90,14 +166,50 @@ impl ToolCommand {
     /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline passes, before the program
     /// ends: the program is terminated then. [`ToolError::Engine`] if the log cannot record the programs of
     /// the call, which it does before the first of them starts.
-    pub fn output(mut self) -> Result<Output, ToolError> {
+    pub fn output(self) -> Result<ProgramOutput, ToolError> {
+        let kept_max = self.kept_max;
+        let mut output = ProgramOutput::default();
+        output.status = self.stream(|stream, piece| output.take((stream, piece), kept_max))?;
+        Ok(output)
+    }
+
+    /// Runs the program to its end, and hands what it prints to `printed` as it comes, on this thread. Returns the program's
+    /// status. A program that prints faster than `printed` takes it waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`output`](ToolCommand::output).
+    pub fn stream(mut self, mut printed: impl FnMut(ProgramStream, &[u8])) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
-        let stdout = child.stdout.take().map(Printed::read);
-        let stderr = child.stderr.take().map(Printed::read);
-        let status = self.call.programs.wait(&self.call.begun, &mut child)?;
-        let printed = |printed: Option<Printed>| printed.map(Printed::take).unwrap_or_default();
-        Ok(Output { status, stdout: printed(stdout), stderr: printed(stderr) })
+        let mut child = self.spawn()?;
+        let (tells, told) = mpsc::sync_channel(PIECES_MAX);
+        if let Some(stdout) = child.stdout.take() {
+            read(ProgramStream::Stdout, stdout, tells.clone());
+        }
+        if let Some(stderr) = child.stderr.take() {
+            read(ProgramStream::Stderr, stderr, tells);
+        }
+        // The program is looked at as often while it prints.
+        let mut wait = |at_most: Duration| {
+            let until = clock::after(at_most);
+            loop {
+                match told.recv_timeout(until.saturating_duration_since(clock::now())) {
+                    Ok(Piece { stream, bytes }) => printed(stream, &bytes),
+                    Err(RecvTimeoutError::Timeout) => return true,
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                }
+                if clock::is_past(until) {
+                    return true;
+                }
+            }
+        };
+        let status = self.call.programs.wait(&self.call.begun, &mut child, || {
+            if !wait(LOOK) {
+                thread::sleep(LOOK);
+            }
+        })?;
+        wait(PRINTED_WITHIN);
+        Ok(status)
     }
 
     /// Runs the program to its end, and returns its status. What the program prints is discarded.
@@ -107,12 +219,12 @@ impl ToolCommand {
     /// Those of [`output`](ToolCommand::output).
     pub fn status(mut self) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
-        self.call.programs.wait(&self.call.begun, &mut child)
+        let mut child = self.spawn()?;
+        self.call.programs.wait(&self.call.begun, &mut child, || thread::sleep(LOOK))
     }
 
     /// Starts the program and returns at once. The program runs beside the tool until the call ends, and what
-    /// it prints is discarded.
+    /// it prints is discarded. Its standard input is empty.
     ///
     /// # Errors
     ///
@@ -121,39 +233,41 @@ impl ToolCommand {
     /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline has passed.
     /// [`ToolError::Engine`] if the log cannot record the programs of the call.
     pub fn start(mut self) -> Result<(), ToolError> {
-        self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.call.programs.start_beside(&self.call.begun, &mut self.command)
     }
-}
 
-/// Collects what a program prints. A thread of its own reads the output, so that the program never waits for
-/// its reader.
-struct Printed {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Printed {
-    /// Starts to read `from`. If no thread can be started, nothing is read.
-    fn read(mut from: impl Read + Send + 'static) -> Printed {
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let into = Arc::clone(&bytes);
-        let read = move || {
-            let mut piece = [0; 8192];
-            while let Ok(len @ 1..) = from.read(&mut piece) {
-                into.lock().extend_from_slice(piece.get(..len).unwrap_or_default());
-            }
-        };
-        let thread = thread::Builder::new().name("foldlog-output".to_owned()).spawn(read).ok();
-        Printed { bytes, thread }
-    }
-
-    /// Returns what the program printed, once its output is closed or [`PRINTED_WITHIN`] has passed.
-    fn take(self) -> Vec<u8> {
-        let until = clock::after(PRINTED_WITHIN);
-        if let Some(thread) = self.thread {
-            poll(|| thread.is_finished() || clock::is_past(until));
+    /// Starts the program, and a thread that writes its input.
+    fn spawn(&mut self) -> Result<Child, ToolError> {
+        let input = std::mem::take(&mut self.stdin);
+        self.command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that ends without reading its input is no error. If no thread can be started, it reads none.
+            let write = move || drop(stdin.write_all(&input));
+            drop(thread::Builder::new().name("foldlog-input".to_owned()).spawn(write));
         }
-        std::mem::take(&mut *self.bytes.lock())
+        Ok(child)
     }
+}
+
+/// Holds a piece of what a program prints.
+struct Piece {
+    stream: ProgramStream,
+    bytes: Vec<u8>,
+}
+
+/// Reads what a program prints in a thread of its own, until nobody wants it any more. If no thread can be started, nothing is
+/// read.
+fn read(stream: ProgramStream, mut from: impl Read + Send + 'static, tells: SyncSender<Piece>) {
+    let read = move || {
+        let mut piece = vec![0; PIECE_LEN];
+        while let Ok(len @ 1..) = from.read(&mut piece) {
+            let bytes = piece.get(..len).unwrap_or_default().to_vec();
+            if tells.send(Piece { stream, bytes }).is_err() {
+                return;
+            }
+        }
+    };
+    drop(thread::Builder::new().name("foldlog-output".to_owned()).spawn(read));
 }

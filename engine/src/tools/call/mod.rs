@@ -43,7 +43,7 @@ mod tool;
 pub use answer::{Question, ToolError, ToolResult};
 #[cfg(feature = "async")]
 pub use async_tool::AsyncTool;
-pub use command::ToolCommand;
+pub use command::{ProgramOutput, ProgramStream, ToolCommand};
 pub use context::ToolContext;
 pub use info::{Approval, ExecuteOptions, ToolCall};
 pub use operation::Operation;

@@ -361,8 +361,8 @@ impl Programs {
         Ok(())
     }
 
-    /// Waits for a program of the call. If the call is to stop before the program ends, terminates all
-    /// programs of the call.
+    /// Waits for a program of the call, and calls `pause` between two looks at it. If the call is to stop before the program
+    /// ends, terminates all programs of the call.
     ///
     /// # Errors
     ///
@@ -373,23 +373,22 @@ impl Programs {
         &self,
         call: &ActiveCall,
         child: &mut Child,
+        mut pause: impl FnMut(),
     ) -> Result<ExitStatus, ToolError> {
-        let mut status = None;
-        poll(|| {
-            status = Some(child.try_wait());
-            !matches!(status, Some(Ok(None))) || call.within.is_cancelled()
-        });
-        match status {
-            Some(Ok(Some(status))) => Ok(status),
-            Some(Err(error)) => Err(error.into()),
-            _ => {
-                self.end();
-                if !end_child(child, clock::after(GONE_WITHIN)) {
-                    self.state.lock().remains = true;
-                }
-                Err(stopped(&call.within))
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
             }
+            if call.within.is_cancelled() {
+                break;
+            }
+            pause();
         }
+        self.end();
+        if !end_child(child, clock::after(GONE_WITHIN)) {
+            self.state.lock().remains = true;
+        }
+        Err(stopped(&call.within))
     }
 
     /// Terminates all programs, lets no more start, and waits up to [`GONE_WITHIN`] until they are gone.
