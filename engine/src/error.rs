@@ -441,7 +441,8 @@ pub enum Error {
         /// What the tool tried to do.
         tried: &'static str,
     },
-    /// The deadline of a call passed. Its changes were rolled back.
+    /// The deadline of a call passed: before the call began, or before the call's handle was used, whose changes are rolled back
+    /// when the call ends.
     #[error("the deadline of {} passed", operation_text(*operation))]
     DeadlineExceeded {
         /// Operation whose deadline passed; `None` where it passed while the call waited for other calls to end.

@@ -309,10 +309,6 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
                     Err(error) => ToolEnded::Failed(error.into()),
                 }
             }
-            Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => {
-                self.journal.result(call, "its deadline passed", true);
-                ToolEnded::Closed
-            }
             Err(foldlog::Error::Suspended { session, operation, form, question }) => {
                 ToolEnded::Suspended(SuspendedCall { session, operation, form, question })
             }

@@ -14,8 +14,8 @@ pub(super) const HAS_RESULT: &str = "it already has a result for that model answ
 
 impl ToolRunner {
     /// Runs a tool as a transaction. If the tool fails, by an error, a panic, an unsuccessful result or
-    /// arguments that do not parse, STATE and resources are rolled back, and the failure is returned as a
-    /// [`ToolReport`], not as `Err`.
+    /// arguments that do not parse, or its deadline passes, STATE and resources are rolled back, and the failure is returned as
+    /// a [`ToolReport`], not as `Err`.
     ///
     /// If the call has an [origin](ToolCall::origin) and a call of that origin committed or failed before, the
     /// recorded result is returned and the tool does not run; if that call was interrupted, it is recovered as in
@@ -69,7 +69,7 @@ impl ToolRunner {
     /// # Errors
     ///
     /// Before the tool runs, with nothing recorded: [`Error::NoSuchTool`] if the runner has no tool of that
-    /// name; [`Error::Interrupted`] if the session must be recovered first; [`Error::ResourceDirty`] if
+    /// name; [`Error::DeadlineExceeded`] if the deadline passed while the call waited for others; [`Error::Interrupted`] if the session must be recovered first; [`Error::ResourceDirty`] if
     /// another session left a resource half done and must be recovered first, [`Error::ResourceMaybeDirty`]
     /// if that session's log cannot be read; [`Error::ToolIdempotency`] if an earlier call of the same origin
     /// must be settled first; [`Error::Stuck`] if another call should have stopped and still runs;
@@ -85,8 +85,7 @@ impl ToolRunner {
     /// the same arguments counts, that was suspended within an earlier run of the outer call.
     ///
     /// After the tool ran, with its changes rolled back: [`Error::VisibilityExpansion`] if the tool asks for
-    /// more of the prompt to be shown; [`Error::DeadlineExceeded`] if the call's deadline passed. That error
-    /// without an operation says that the deadline passed before the call began.
+    /// more of the prompt to be shown.
     ///
     /// [`Error::RestoreFailed`] if a resource could not be restored; the error names the resources that were
     /// restored and those that were not. The call is left open: the session shows STATE as it was before the

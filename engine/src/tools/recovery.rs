@@ -77,7 +77,7 @@ pub enum Recovery {
     /// says why.
     NeedsSettling(Error),
     /// The tool did not run again, or ran again without a report: it asks for more of the prompt to be shown,
-    /// its deadline passed, a resource could not be restored, or the session takes no more writes. The error
+    /// its deadline passed before it began, a resource could not be restored, or the session takes no more writes. The error
     /// says which.
     Failed(Error),
 }

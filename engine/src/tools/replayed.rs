@@ -49,7 +49,6 @@ pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> 
             overrides: overrides.unwrap_or_default(),
             reason: message,
         }),
-        Some(Cause::Deadline) => Err(Error::DeadlineExceeded { operation: Some(operation) }),
         _ => Ok(ToolReport {
             operation,
             begin,

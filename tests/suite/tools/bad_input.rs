@@ -9,7 +9,6 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use foldlog::Cause;
 use foldlog::audit::Fate;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog_tests::child;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use foldlog::audit::Fate;
 use foldlog::storage::Fault;
 use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
-use foldlog::{Cause, RollbackReport, SmolStr, SnapshotOptions};
+use foldlog::{RollbackReport, SmolStr, SnapshotOptions};
 
 use super::*;
 

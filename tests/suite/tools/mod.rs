@@ -41,8 +41,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
 use foldlog::{
-    BackgroundSync, Error, ExecutionState, FixedClock, Idempotency, ResourceRegistry, Result, Session, Store,
-    StoreOptions, ToolInvocations, ToolInvoked,
+    BackgroundSync, Cause, Error, ExecutionState, FixedClock, Idempotency, ResourceRegistry, Result, Session,
+    Store, StoreOptions, ToolInvocations, ToolInvoked,
 };
 use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
 use schemars::JsonSchema;
@@ -296,6 +296,11 @@ impl Run {
     fn ledger(&self) -> Vec<LedgerEntry> {
         LogReader::open_on(Arc::new(self.disk.clone()), self.session().dir()).unwrap().ledger().unwrap()
     }
+}
+
+/// Returns whether a call ended since its deadline had passed.
+fn is_late(told: &Result<ToolReport>) -> bool {
+    matches!(told, Ok(ToolReport { success: false, cause: Some(Cause::Deadline), .. }))
 }
 
 fn plan(session: &Session) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::audit::Fate;
 use foldlog::testkit::snapshots_equivalent;
-use foldlog::{Cause, ExternalEffects, Outcome, Session};
+use foldlog::{ExternalEffects, Outcome, Session};
 
 use super::*;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foldlog::audit::Fate;
 use foldlog::storage::{Fault, Op};
 use foldlog::tools::{Recovered, Recovery};
-use foldlog::{Cause, Durability, Policy, SessionOptions, Settlement, Value};
+use foldlog::{Durability, Policy, SessionOptions, Settlement, Value};
 
 use super::*;
 
@@ -495,8 +495,10 @@ fn deadlines_reach_inwards_and_not_outwards() {
     });
     let delegate = |inner: ToolRunner, options: ExecuteOptions| {
         let tools = ToolRegistry::new().with(Outer(Box::new(move |context| {
-            inner.within(context).execute(&custom(), &options)?;
-            done()
+            match inner.within(context).execute(&custom(), &options)? {
+                report if report.success => done(),
+                report => Err(ToolError::failed(report.message)),
+            }
         })));
         ToolRunner::new(run.runner.state().clone(), tools)
     };
@@ -504,7 +506,7 @@ fn deadlines_reach_inwards_and_not_outwards() {
     let outer = ToolCall::new("outer", "{}");
     let since = Instant::now();
     let late = delegate(inner.clone(), at_once()).execute(&outer, &soon);
-    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+    assert!(is_late(&late), "{late:?}");
     assert!(since.elapsed() < Duration::from_secs(20));
     let report = delegate(inner, soon).execute(&outer, &at_once()).unwrap();
     assert_eq!(report.cause, Some(Cause::Error), "the outer one has no deadline");
@@ -530,7 +532,7 @@ fn a_call_whose_time_is_over_does_not_run() {
         &call("p", "x", Then::Succeed),
         &ExecuteOptions { deadline: Some(Duration::ZERO), ..ExecuteOptions::default() },
     );
-    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+    assert!(is_late(&late) || matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
     assert_eq!(run.counts().ran, 0);
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Barrier;
 
-use foldlog::{Cause, Kind, Outcome};
+use foldlog::{Kind, Outcome};
 
 use super::*;
 

@@ -6,7 +6,7 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use foldlog::{Cause, OperationId, Outcome};
+use foldlog::{OperationId, Outcome};
 
 use super::*;
 
@@ -152,7 +152,7 @@ fn a_tool_whose_time_is_over_is_taken_back() {
     assert!(matches!(refused, Err(Error::Revoked { .. })), "{refused:?}");
     operation.abort("cancelled").unwrap();
     let late = run.runner.execute(&call("paper", "late", Then::Succeed), &options);
-    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+    assert!(is_late(&late) || matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
     assert_eq!(run.state(), (vec![], [].into()));
 }
 
@@ -271,7 +271,7 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
         assert!(!session.is_interrupted());
     });
     // It has ended after all: like any late call it is rolled back, and the session goes on.
-    assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
+    assert!(is_late(&late), "{late:?}");
     assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
     let invoked = run.invoked();
     assert!(
@@ -313,7 +313,7 @@ fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
         let next = runner.begin(&call("paper", "next", Then::Succeed), &options);
         assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
     });
-    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+    assert!(is_late(&late), "{late:?}");
 }
 
 /// A call of a tool that runs elsewhere, which nobody gave a deadline.

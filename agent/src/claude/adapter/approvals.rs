@@ -63,7 +63,7 @@ pub(super) fn go_on(
         let asked = asked_call(call, Some(CallOrigin { answer, ordinal }));
         match runner.execute(&asked, &deadline.for_tools()) {
             // It ran, or what became of it is recorded.
-            Ok(_) | Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => {}
+            Ok(_) => {}
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
                 shown.extend(overrides_from_json(&overrides)?);
             }

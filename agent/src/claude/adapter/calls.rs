@@ -390,11 +390,6 @@ impl<'a> Calls<'a> {
                     }
                 }
             }
-            Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => {
-                recorder.closed(&recorded.call_id);
-                reply_to.call(ToolReply::error("Tool error: its deadline passed"));
-                Ok(Then::GoOn)
-            }
             Err(foldlog::Error::NoSuchTool(_)) => {
                 let reason = no_such_tool(&recorded.name);
                 self.deny(&recorded, (Cause::UnknownTool, &reason), heard)?;

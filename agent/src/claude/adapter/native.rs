@@ -211,10 +211,7 @@ impl Calls<'_> {
             true => operation.fail(ToolError::failed(shown)),
             false => operation.end(ToolResult::ok(shown, response)),
         };
-        let report = match report {
-            Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => None,
-            report => Some(report?),
-        };
+        let report = Some(report?);
         heard.asking(call_id).closed(call_id);
         Ok(report)
     }

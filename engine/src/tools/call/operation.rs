@@ -179,8 +179,7 @@ impl Operation {
     ///
     /// [`Error::Suspended`] if the result is left to somebody; the call has an end then.
     ///
-    /// [`Error::DeadlineExceeded`] if the result reports success after the call's deadline: the call's
-    /// changes were rolled back, and it has an end. [`Error::Stuck`] if a nested call does not end within the
+    /// [`Error::Stuck`] if a nested call does not end within the
     /// store's [grace](crate::StoreOptions::grace): the engine ends this call as if it were dropped, once the
     /// nested one has ended. [`Error::NoSuchOperation`] if the call is over.
     ///
@@ -392,8 +391,8 @@ fn short(message: &str) -> String {
 }
 
 impl RunningCall {
-    /// Ends the call. A deadline that passed, and a tool that asks for more of the prompt, become errors,
-    /// since the caller handles both in another way than a report.
+    /// Ends the call. That it waits for somebody, and that its tool asks for more of the prompt, become errors, since the call
+    /// has no result then.
     fn finish_and_raise(&self, ending: Ending) -> Result<ToolReport> {
         let overrides = ending.overrides.clone();
         let (wait, form) = (ending.wait, ending.form());
@@ -413,7 +412,6 @@ impl RunningCall {
                 overrides: overrides.map(|(overrides, _)| overrides).unwrap_or_default(),
                 reason: report.message,
             }),
-            (Some(Cause::Deadline), _) => Err(Error::DeadlineExceeded { operation: Some(operation) }),
             _ => Ok(report),
         }
     }
