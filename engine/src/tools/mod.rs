@@ -102,8 +102,8 @@ mod several;
 mod suspended;
 
 pub use call::{
-    Approval, ExecuteOptions, Operation, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError,
-    ToolRegistry, ToolReport, ToolResult,
+    Approval, DynTool, ExecuteOptions, Operation, Question, Tool, ToolCall, ToolCommand, ToolContext,
+    ToolError, ToolRegistry, ToolReport, ToolResult, UndoneCall,
 };
 pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};

@@ -14,7 +14,9 @@
 //! | `running` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
-//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context` |
+//! | `undone` | [`UndoneCall`]: what a tool is told of the call that it undoes | |
+//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `undone` |
+//! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
 //! | `operation` | [`Operation`]: one call from its begin to its end | all but `tool` |
 //!
 //! # Invariants
@@ -29,6 +31,7 @@ mod answer;
 mod cgroup;
 mod command;
 mod context;
+mod dynamic_tool;
 mod ending;
 mod info;
 mod operation;
@@ -36,14 +39,17 @@ mod programs;
 mod report;
 mod running;
 mod tool;
+mod undone;
 
 pub use answer::{Question, ToolError, ToolResult};
 pub use command::ToolCommand;
 pub use context::ToolContext;
+pub use dynamic_tool::DynTool;
 pub use info::{Approval, ExecuteOptions, ToolCall};
 pub use operation::Operation;
 pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};
+pub use undone::UndoneCall;
 
 pub(super) use answer::Answered;
 pub(super) use ending::Ending;
