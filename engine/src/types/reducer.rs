@@ -86,13 +86,14 @@ impl<T: Send + Sync + 'static> View<T> {
         Ok(id.and_then(|id| typed(self.rows.indexed_row(id)?)))
     }
 
-    /// Returns the item at `place`, counted from 0. Takes time in proportion to `place`.
+    /// Returns the item at `place`, counted from 0; for the reducer of a LOG slice, counted from the first one that it sees. Takes
+    /// time in proportion to the logarithm of the slice's length.
     pub fn get(&self, place: usize) -> Option<&T> {
-        self.iter().nth(place)
+        self.rows.nth(place).and_then(typed)
     }
 }
 
-fn typed<T: 'static>(row: RowRef<'_>) -> Option<&T> {
+pub(super) fn typed<T: 'static>(row: RowRef<'_>) -> Option<&T> {
     row.typed()?.downcast_ref()
 }
 
@@ -276,6 +277,12 @@ impl SliceEffect {
         SliceEffect { added: NewItems::Items { items, version }, ..SliceEffect::append() }
     }
 
+    /// Returns the effect of replacing all present items by these.
+    pub(crate) fn seed(present: &Rows, items: Vec<NewItem>, version: u32) -> SliceEffect {
+        let removed = if present.is_empty() { Removed::None } else { Removed::All };
+        SliceEffect { removed, ..SliceEffect::items(items, version) }
+    }
+
     /// Returns the effect as a record holds it, on the slice with this id.
     pub(crate) fn to_record(&self, slice: u32) -> Effect<'_> {
         let added = match &self.added {
@@ -295,21 +302,54 @@ impl SliceEffect {
     }
 }
 
+/// Says how the items of one slice are recorded: under which name, and how they are encoded.
+pub(crate) struct ItemCoding<'a, T> {
+    pub(crate) name: &'a str,
+    pub(crate) encode: fn(&str, &T) -> Result<Vec<u8>>,
+}
+
+impl<T: Serialize> ItemCoding<'static, T> {
+    pub(crate) fn of<S: Slice<Item = T>>() -> ItemCoding<'static, T> {
+        ItemCoding { name: S::NAME, encode: encode::<T> }
+    }
+}
+
+impl<T: Send + Sync + 'static> ItemCoding<'_, T> {
+    fn bytes(&self, item: &T) -> Result<Vec<u8>> {
+        (self.encode)(self.name, item)
+    }
+
+    fn new_item(&self, item: &Item<T>) -> Result<NewItem> {
+        let bytes = self.bytes(item)?;
+        let typed = match &item.value {
+            Handle::Alone(value) => Some(Arc::clone(value) as AnyValue),
+            // An item of a run cannot be in two slots, so it is decoded anew.
+            Handle::InRun(..) => None,
+        };
+        Ok(NewItem { bytes, typed })
+    }
+}
+
 /// Resolves a reducer's [`SliceOp`] against the slice's present items.
-pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u32) -> Result<SliceEffect> {
+pub(crate) fn resolve_op<T: Send + Sync + 'static>(
+    rows: &Rows,
+    op: SliceOp<T>,
+    version: u32,
+    coding: &ItemCoding<'_, T>,
+) -> Result<SliceEffect> {
     let none = |removed: Removed| SliceEffect { removed, ..SliceEffect::items(Vec::new(), version) };
     Ok(match op {
-        SliceOp::Append(item) => SliceEffect::items(vec![new_item::<S>(&Item::from(item))?], version),
+        SliceOp::Append(item) => SliceEffect::items(vec![coding.new_item(&Item::from(item))?], version),
         SliceOp::Extend(items) => {
             let items: Result<Vec<NewItem>> =
-                items.into_iter().map(|item| new_item::<S>(&Item::from(item))).collect();
+                items.into_iter().map(|item| coding.new_item(&Item::from(item))).collect();
             SliceEffect::items(items?, version)
         }
         SliceOp::Upsert(item) => {
-            let bytes = encode(S::NAME, &item)?;
+            let bytes = coding.bytes(&item)?;
             let typed: AnyValue = Arc::new(item);
             let ids = rows.alike(&typed).ok_or_else(|| Error::NoSuchSlice {
-                slice: S::NAME.to_owned(),
+                slice: coding.name.to_owned(),
                 reason: "it has no keys to upsert by: declare it with `keyed_by`",
             })?;
             let item = NewItem { bytes, typed: Some(typed) };
@@ -320,32 +360,27 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
         SliceOp::Clear(Clear::Where(predicate)) => {
             let ids: Vec<ItemId> = rows
                 .iter()
-                .filter(|row| typed::<S::Item>(*row).is_some_and(&predicate))
+                .filter(|row| typed::<T>(*row).is_some_and(&predicate))
                 .map(|row| row.id)
                 .collect();
             none(removed(ids))
         }
-        SliceOp::Replace(items) => replace::<S>(rows, items, version)?,
+        SliceOp::Replace(items) => replace(rows, items, version, coding)?,
     })
 }
 
-fn removed(ids: Vec<ItemId>) -> Removed {
+pub(super) fn removed(ids: Vec<ItemId>) -> Removed {
     if ids.is_empty() { Removed::None } else { Removed::Items(ids) }
-}
-
-fn new_item<S: Slice>(item: &Item<S::Item>) -> Result<NewItem> {
-    let bytes = encode(S::NAME, item.deref())?;
-    let typed = match &item.value {
-        Handle::Alone(value) => Some(Arc::clone(value) as AnyValue),
-        // An item of a run cannot be in two slots, so it is decoded anew.
-        Handle::InRun(..) => None,
-    };
-    Ok(NewItem { bytes, typed })
 }
 
 /// Resolves a replacement. It keeps the common head and tail, so that a change of one item in a long slice is
 /// a short record.
-fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> Result<SliceEffect> {
+fn replace<T: Send + Sync + 'static>(
+    rows: &Rows,
+    wanted: Vec<Item<T>>,
+    version: u32,
+    coding: &ItemCoding<'_, T>,
+) -> Result<SliceEffect> {
     let mut encoded: Vec<Option<NewItem>> = vec![None; wanted.len()];
     let mut same = |place: usize, row: RowRef<'_>| -> Result<bool> {
         let (Some(item), Some(slot)) = (wanted.get(place), encoded.get_mut(place)) else { return Ok(false) };
@@ -353,13 +388,13 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
             return Ok(true);
         }
         if slot.is_none() {
-            *slot = Some(new_item::<S>(item)?);
+            *slot = Some(coding.new_item(item)?);
         }
         let Some(slot) = slot else { return Ok(false) };
-        match (row.bytes().filter(|_| row.version == version), typed::<S::Item>(row)) {
+        match (row.bytes().filter(|_| row.version == version), typed::<T>(row)) {
             (Some(bytes), _) => Ok(**bytes == *slot.bytes),
             // An item of an older version is compared as it is today.
-            (None, Some(value)) => Ok(*encode(S::NAME, value)? == *slot.bytes),
+            (None, Some(value)) => Ok(*coding.bytes(value)? == *slot.bytes),
             (None, None) => Ok(false),
         }
     };
@@ -386,7 +421,7 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
     for (item, encoded) in between {
         items.push(match encoded {
             Some(encoded) => encoded,
-            None => new_item::<S>(&item)?,
+            None => coding.new_item(&item)?,
         });
     }
     let removed = match removed.len() {
