@@ -19,10 +19,8 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::event::Decoder;
-use super::reducer::{removed, typed};
-use super::registry::{
-    EventTypes, ItemType, Reduce, ReduceCall, ReduceError, Reducer, Registered, SliceTypes, TAIL_ITEMS,
-};
+use super::reducer::{Reduce, ReduceCall, ReduceError, Reducer, removed, typed};
+use super::registry::{EventTypes, ItemType, Registered, SliceTypes, TAIL_ITEMS};
 use super::values::{
     UpcastValue, ValueDecoder, ValuePath, encode_any_value, encode_value, read_value, recode_value,
 };

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `event` | [`Event`], and the one function that decodes recorded values |
 //! | `slice` | [`Slice`], policies and their defaults |
-//! | `reducer` | [`SliceOp`], views, and how a [`SliceOp`] becomes an effect |
+//! | `reducer` | [`SliceOp`], views, reducers with their types erased, and how a [`SliceOp`] becomes an effect |
 //! | `tool_invoked` | the LOG slice that every session has |
 //! | `values` | values of events and items that no Rust type describes |
 //! | `registry` | [`SessionTypes`] |
@@ -29,6 +29,8 @@ pub(crate) use event::{
     Decoded, Decoder, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
     encode_into, read_event,
 };
-pub(crate) use reducer::{ItemCoding, NewItem, NewItems, SliceEffect, new_items, resolve_op};
-pub(crate) use registry::{EventTypes, ItemType, Reduce, ReduceCall, SliceTypes, TAIL_ITEMS};
+pub(crate) use reducer::{
+    ItemCoding, NewItem, NewItems, Reduce, ReduceCall, SliceEffect, new_items, resolve_op,
+};
+pub(crate) use registry::{EventTypes, ItemType, SliceTypes, TAIL_ITEMS};
 pub(crate) use values::{ValueDecoder, encode_value, read_value};

@@ -1,20 +1,21 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Added, Effect, ItemId, Payload, Removed};
+use foldlog_codec::body::{Added, BuiltIn, Effect, ItemId, Payload, Removed};
 use serde::Serialize;
 
 use super::{Event, Slice, encode};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_message};
 use crate::generator::Generator;
-use crate::items::AnyValue;
 use crate::items::index::KeyOf;
 use crate::items::row::{ItemRef, RowRef};
 use crate::items::rows::Rows;
 use crate::items::runs::{self, Run};
+use crate::items::{AnyValue, Items};
 
 /// Shows the items of a slice as they were at one moment. A view does not change while the session continues.
 pub struct View<T> {
@@ -238,6 +239,83 @@ impl ReducerContext {
     /// so that a replay draws the same numbers.
     pub fn generator(&self) -> Generator {
         Generator::for_record(self.seed, self.sequence)
+    }
+}
+
+/// Holds the arguments of a reducer call.
+pub(crate) struct ReduceCall<'a> {
+    pub(crate) items: &'a Items,
+    pub(crate) tail_items: usize,
+    pub(crate) item_version: u32,
+    pub(crate) event: &'a AnyValue,
+    pub(crate) context: &'a ReducerContext,
+}
+
+impl ReduceCall<'_> {
+    /// Shows the slice to a reducer, and resolves its answer.
+    pub(super) fn resolve<T: Send + Sync + 'static>(
+        &self,
+        coding: &ItemCoding<'_, T>,
+        reducer: impl FnOnce(&View<T>) -> Result<SliceOp<T>, String>,
+    ) -> Result<SliceEffect, ReduceError> {
+        let (rows, view) = match self.items {
+            Items::Held(rows) => (rows, View::new(rows.clone())),
+            Items::InLog(items) => {
+                let tail = items.tail().tail(self.tail_items);
+                (items.tail(), View::tail(tail, items.len()))
+            }
+        };
+        let log = matches!(self.items, Items::InLog(_));
+        let op = reducer(&view).map_err(ReduceError::Refused)?;
+        let refused = |operation| {
+            Err(ReduceError::Engine(Error::LogOnlyGrows { slice: coding.name.to_owned(), operation }))
+        };
+        match &op {
+            SliceOp::Replace(_) if log => return refused("Replace"),
+            SliceOp::Upsert(_) if log => return refused("Upsert"),
+            SliceOp::Clear(_) if log => return refused("Clear"),
+            _ => {}
+        }
+        resolve_op(rows, op, self.item_version, coding).map_err(ReduceError::Engine)
+    }
+}
+
+/// Runs a reducer and resolves its result, types erased.
+pub(super) type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
+
+/// Reports why a reducer gave no result.
+pub(crate) enum ReduceError {
+    /// The reducer refused the event, with this reason.
+    Refused(String),
+    /// The engine could not resolve the reducer's [`SliceOp`](crate::SliceOp).
+    Engine(Error),
+}
+
+/// Holds one reducer, its types erased.
+#[derive(Clone)]
+pub(crate) struct Reduce {
+    pub(crate) built_in: BuiltIn,
+    /// Name of what it does, by which two declarations are compared.
+    pub(super) form: &'static str,
+    pub(crate) run: Arc<Reducer>,
+}
+
+impl Reduce {
+    /// Calls the reducer of `event` and `slice`, and resolves its result. A panic becomes an error.
+    pub(crate) fn call(&self, event: &str, slice: &str, call: &ReduceCall<'_>) -> Result<SliceEffect> {
+        let names = || (event.to_owned(), slice.to_owned());
+        match catch_unwind(AssertUnwindSafe(|| (self.run)(call))) {
+            Ok(Ok(resolved)) => Ok(resolved),
+            Ok(Err(ReduceError::Refused(reason))) => {
+                let (event, slice) = names();
+                Err(Error::Refused { slice, event, reason })
+            }
+            Ok(Err(ReduceError::Engine(error))) => Err(error),
+            Err(panic) => {
+                let (event, slice) = names();
+                Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) })
+            }
+        }
     }
 }
 

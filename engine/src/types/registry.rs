@@ -1,27 +1,24 @@
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{BuiltIn, Policy};
 use foldlog_codec::msgpack::Value;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smol_str::SmolStr;
 
 use super::dynamic::Dynamic;
-use super::reducer::{downcast, resolve_op, resolve_upsert};
+use super::reducer::{Reduce, ReduceError, Reducer, downcast, resolve_upsert};
 use super::values::{EncodeAny, ValueDecoder, ValuePath, encode_value, known};
 use super::{
     Decoder, Event, ItemCoding, Recorded, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations, View,
     append_event, append_item, decode_event, decode_item, default_policy, encode,
 };
-use crate::error::{Error, Result, panic_message};
+use crate::error::{Error, Result};
 use crate::items::AnyValue;
-use crate::items::Items;
 use crate::items::index::{KeyIndex, KeyOf, Keys};
 use crate::items::rows::Rows;
 use crate::items::runs;
@@ -211,83 +208,6 @@ impl EventTypes {
         let event = (self.known)(&self.name, &bytes)?;
         let bytes = self.encode(event.as_ref())?;
         Ok((event, bytes))
-    }
-}
-
-/// Holds the arguments of a reducer call.
-pub(crate) struct ReduceCall<'a> {
-    pub(crate) items: &'a Items,
-    pub(crate) tail_items: usize,
-    pub(crate) item_version: u32,
-    pub(crate) event: &'a AnyValue,
-    pub(crate) context: &'a ReducerContext,
-}
-
-impl ReduceCall<'_> {
-    /// Shows the slice to a reducer, and resolves its answer.
-    pub(super) fn resolve<T: Send + Sync + 'static>(
-        &self,
-        coding: &ItemCoding<'_, T>,
-        reducer: impl FnOnce(&View<T>) -> Result<SliceOp<T>, String>,
-    ) -> Result<SliceEffect, ReduceError> {
-        let (rows, view) = match self.items {
-            Items::Held(rows) => (rows, View::new(rows.clone())),
-            Items::InLog(items) => {
-                let tail = items.tail().tail(self.tail_items);
-                (items.tail(), View::tail(tail, items.len()))
-            }
-        };
-        let log = matches!(self.items, Items::InLog(_));
-        let op = reducer(&view).map_err(ReduceError::Refused)?;
-        let refused = |operation| {
-            Err(ReduceError::Engine(Error::LogOnlyGrows { slice: coding.name.to_owned(), operation }))
-        };
-        match &op {
-            SliceOp::Replace(_) if log => return refused("Replace"),
-            SliceOp::Upsert(_) if log => return refused("Upsert"),
-            SliceOp::Clear(_) if log => return refused("Clear"),
-            _ => {}
-        }
-        resolve_op(rows, op, self.item_version, coding).map_err(ReduceError::Engine)
-    }
-}
-
-/// Runs a reducer and resolves its result, types erased.
-pub(super) type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
-
-/// Reports why a reducer gave no result.
-pub(crate) enum ReduceError {
-    /// The reducer refused the event, with this reason.
-    Refused(String),
-    /// The engine could not resolve the reducer's [`SliceOp`](crate::SliceOp).
-    Engine(Error),
-}
-
-/// Holds one reducer, its types erased.
-#[derive(Clone)]
-pub(crate) struct Reduce {
-    pub(crate) built_in: BuiltIn,
-    /// Name of what it does, by which two declarations are compared.
-    pub(super) form: &'static str,
-    pub(crate) run: Arc<Reducer>,
-}
-
-impl Reduce {
-    /// Calls the reducer of `event` and `slice`, and resolves its result. A panic becomes an error.
-    pub(crate) fn call(&self, event: &str, slice: &str, call: &ReduceCall<'_>) -> Result<SliceEffect> {
-        let names = || (event.to_owned(), slice.to_owned());
-        match catch_unwind(AssertUnwindSafe(|| (self.run)(call))) {
-            Ok(Ok(resolved)) => Ok(resolved),
-            Ok(Err(ReduceError::Refused(reason))) => {
-                let (event, slice) = names();
-                Err(Error::Refused { slice, event, reason })
-            }
-            Ok(Err(ReduceError::Engine(error))) => Err(error),
-            Err(panic) => {
-                let (event, slice) = names();
-                Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) })
-            }
-        }
     }
 }
 

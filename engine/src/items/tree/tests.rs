@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::generator::Generator;
 
+impl Weigh for Arc<()> {}
+
 /// Describes a node: how deep it is, and its first and last key.
 struct Checked<K> {
     depth: usize,
