@@ -89,3 +89,15 @@ fn two_conversations_at_once_leave_the_executor_free() {
 fn a_hosts_own_events_hold_the_law_of_rollback() {
     prints(env!("CARGO_BIN_EXE_property_test"), &["64 histories hold\n"]);
 }
+
+#[test]
+fn a_host_that_learns_its_tools_at_run_time_runs_them_as_transactions() {
+    let lines = [
+        "tools: burn_card, put_card\n",
+        "put_card: committed: card 7 is put\n",
+        "burn_card: failed: `burn_card` is out of matches\n",
+        "put_card: failed: missing parameters: id\n",
+        "cards: [{\"id\":7}]; history: 2\n",
+    ];
+    prints(env!("CARGO_BIN_EXE_dynamic_tool"), &lines);
+}

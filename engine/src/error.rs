@@ -249,8 +249,20 @@ pub enum Error {
     DeclaredTwice {
         /// Name of the slice or event.
         name: String,
-        /// What does not agree.
-        reason: &'static str,
+        /// What does not agree: what both declarations say.
+        reason: String,
+    },
+    /// A slice is declared at run time by a path that is none.
+    #[error(
+        "slice `{}`: `{}` is no path of a value, such as `card.id` or `ids[0]`",
+        escape::text(slice),
+        escape::text(path)
+    )]
+    NotAPath {
+        /// Name of the slice.
+        slice: String,
+        /// Text that is no path.
+        path: String,
     },
     /// A slice or event that the host asked for was never declared, or has another type.
     #[error("slice `{}`: {reason}", escape::text(slice))]

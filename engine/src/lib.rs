@@ -32,6 +32,9 @@ pub mod testkit;
 pub mod tools;
 mod types;
 
+/// Crates whose types stand in signatures here, so that a host need not name their versions itself.
+pub use {schemars, serde_json, uuid};
+
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut, OtherRecord};
 pub use error::{Blocker, Corruption, Error, Holder, Result};
@@ -43,7 +46,7 @@ pub use foldlog_codec::body::{
 };
 /// Makes text from outside fit for terminals, error messages and JSON.
 pub use foldlog_codec::escape;
-pub use foldlog_codec::msgpack::Value;
+pub use foldlog_codec::msgpack::{NotJson, Value};
 pub use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 /// Workspaces: the files that an agent's tools work on.
 pub use foldlog_filesystem as filesystem;
@@ -65,6 +68,6 @@ pub use store::{ImportOptions, MissingObject, SalvageReport, SessionSummary, Ski
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;
 pub use types::{
-    Clear, Event, EventSlice, Item, ReducerContext, SessionTypes, SessionTypesBuilder, Slice, SliceOp,
-    ToolInvocations, ToolInvoked, UpcastError, View, default_policy,
+    BuiltInReducer, Clear, DynamicEvent, DynamicSlice, Event, EventSlice, Item, ReducerContext, SessionTypes,
+    SessionTypesBuilder, Slice, SliceOp, ToolInvocations, ToolInvoked, UpcastError, View, default_policy,
 };

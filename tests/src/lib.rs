@@ -8,6 +8,7 @@ pub mod held;
 pub mod host;
 pub mod loop_disk;
 pub mod model;
+pub mod named_host;
 pub mod runs;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;

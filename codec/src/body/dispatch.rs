@@ -335,9 +335,9 @@ impl<'a> Dispatch<'a> {
             (None, Some("clear")) => Action::Clear,
             (None, Some("reset")) => Action::Reset,
             (None, Some("tag")) => Action::Tag { key: required(KIND, "key", key)?, value: tag },
-            (_, other) => {
-                return Err(bad(KIND, format!("neither an event nor a known action: {other:?}")));
-            }
+            (None, None) => return Err(bad(KIND, "neither an event nor an action")),
+            (Some(_), Some(_)) => return Err(bad(KIND, "an event and an action")),
+            (None, Some(other)) => return Err(bad(KIND, format!("no known action: {other:?}"))),
         };
         let adds_event = effects.iter().flatten().any(|effect: &Effect<'_>| effect.added == Added::Event);
         if adds_event && !matches!(action, Action::Event { .. }) {

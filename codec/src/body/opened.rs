@@ -132,7 +132,8 @@ fn read_parent(reader: &mut Reader<'_>) -> Result<Parent, Error> {
             chain: required(KIND, "parent.chain", chain)?,
         }),
         Some("child") => Ok(Parent::Child { session, operation }),
-        other => Err(bad(KIND, format!("a parent is `fork` or `child`, not {other:?}"))),
+        Some(other) => Err(bad(KIND, format!("a parent is `fork` or `child`, not {other:?}"))),
+        None => Err(bad(KIND, "a parent does not say whether it is `fork` or `child`")),
     }
 }
 

@@ -16,12 +16,14 @@
 //! | bytes | an array of integers, as serde writes a `Vec<u8>` |
 //! | extensions | `{"$ext": [type, "hex"]}` |
 
+mod convert;
 mod json;
 mod read;
 mod streamed;
 mod value;
 mod write;
 
+pub use convert::NotJson;
 pub use json::from_json;
 pub use read::{Limits, Reader, Token, scan};
 pub(crate) use streamed::Hex;

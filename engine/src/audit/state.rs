@@ -113,7 +113,7 @@ impl StateReader {
         let Some(slice) = self.slice(S::NAME) else { return Ok(Vec::new()) };
         let mut items = Vec::with_capacity(slice.len());
         slice.read(|name, bytes| {
-            let item = (types.decoder.alone)(name.version, name.sequence, Recorded::Elsewhere(bytes))?;
+            let item = types.decoder.alone(name.version, name.sequence, Recorded::Elsewhere(bytes))?;
             items.push(item.downcast().map_err(|_| refused("its items are of another type"))?);
             Ok(ControlFlow::Continue(()))
         })?;

@@ -22,7 +22,7 @@ use crate::log::layout;
 use crate::names::Names;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, FileStorage, Storage};
-use crate::types::{DecodeItem, Recorded, SessionTypes};
+use crate::types::{Decoder, Recorded, SessionTypes};
 
 /// Reports how a host reads the logs of a store. Displays as a table, one row for each event or slice and version;
 /// serializes as one object.
@@ -181,7 +181,7 @@ impl Counting<'_> {
         (event, data): (u32, Payload<'_>),
     ) {
         let Some(declared) = names.event(event) else { return };
-        let known = self.types.event(&declared.name).map(|known| (known.version, known.decode));
+        let known = self.types.event(&declared.name).map(|known| (known.version, &known.decoder));
         let of = (VersionOf::Event, declared.name.as_str(), declared.version);
         self.count(reader, record, of, data, known);
     }
@@ -194,7 +194,7 @@ impl Counting<'_> {
         (slice, items): (u32, impl Iterator<Item = (Payload<'a>, u32)>),
     ) {
         let name = names.slice_name(slice);
-        let known = self.types.slice(&name).map(|known| (known.item_version, known.decoder.alone));
+        let known = self.types.slice(&name).map(|known| (known.item_version, &known.decoder));
         for (item, version) in items {
             self.count(reader, record, (VersionOf::Item, &name, version), item, known);
         }
@@ -206,7 +206,7 @@ impl Counting<'_> {
         record: &Record<'_>,
         (of, name, version): (VersionOf, &str, u32),
         payload: Payload<'_>,
-        known: Option<(u32, DecodeItem)>,
+        known: Option<(u32, &Decoder)>,
     ) {
         let row = self.rows.entry((of, name.to_owned(), version)).or_insert_with(|| VersionRow {
             of,
@@ -223,14 +223,14 @@ impl Counting<'_> {
             first_failure: None,
         });
         row.count += 1;
-        let Some((present, decode)) = known else { return };
+        let Some((present, decoder)) = known else { return };
         if version < present && sabotage::is(Breakage::OlderVersionsBelieved) {
             return;
         }
         let decoded = reader
             .objects
             .resolve(payload)
-            .and_then(|bytes| Ok(decode(version, record.sequence, Recorded::Elsewhere(&bytes))?));
+            .and_then(|bytes| Ok(decoder.alone(version, record.sequence, Recorded::Elsewhere(&bytes))?));
         if let Err(error) = decoded {
             (row.failed, row.outcome) = (row.failed + 1, VersionOutcome::Failed);
             let session = reader.opened.session;

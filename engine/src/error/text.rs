@@ -58,9 +58,10 @@ pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
         .join(", ")
 }
 
-/// Lists events whose reducers are missing, separated by semicolons.
+/// Lists events whose reducers are missing, separated by semicolons, and says what the host can do.
 pub(super) fn unregistered(events: &[UnregisteredEvent]) -> String {
-    events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    let events = events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    format!("{events}; declare the reducers, or name those that were removed on purpose with `retired`")
 }
 
 /// Lists the resources that were restored, to follow those that were not. Empty where there are none.

@@ -28,7 +28,7 @@ use smol_str::SmolStr;
 
 use super::operations::Operations;
 use super::record_body::RecordBody;
-use crate::items::tree::Tree;
+use crate::items::tree::{Tree, Weigh};
 
 /// Holds what the fold takes from a record of a conversation.
 #[derive(Debug)]
@@ -130,6 +130,9 @@ const EVALUATION_BYTES: u64 = 160;
 const RUN_BYTES: u64 = 96;
 
 type Index<K, V> = Tree<K, V, 32, 16>;
+
+impl Weigh for ConversationEntry {}
+impl Weigh for RunFate {}
 
 /// Locates the records of all conversations of a log. Cheap to clone.
 #[derive(Clone)]

@@ -26,7 +26,7 @@ use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
 use crate::names::Names;
-use crate::types::{DecodeItem, Recorded, SessionTypes};
+use crate::types::{Decoder, Recorded, SessionTypes};
 
 /// Bytes of records that one thread hands to the other at a time. Waiting batches stay in the process's
 /// memory, so this is small beside a session.
@@ -199,9 +199,9 @@ impl Queue {
 struct Decoding<'a> {
     types: &'a SessionTypes,
     names: Names,
-    /// Event that was decoded last: its id, its version, and the function that decodes its item, if that can
+    /// Event that was decoded last: its id, its version, and what decodes its item, if that can
     /// be done ahead.
-    latest: Option<(u32, u32, Option<DecodeItem>)>,
+    latest: Option<(u32, u32, Option<Decoder>)>,
 }
 
 impl Decoding<'_> {
@@ -215,25 +215,25 @@ impl Decoding<'_> {
         }
     }
 
-    fn decode_item(&self, event: u32) -> Option<(u32, Option<DecodeItem>)> {
+    fn decode_item(&self, event: u32) -> Option<(u32, Option<Decoder>)> {
         let declared = self.names.event(event)?;
         let [binding] = declared.bindings.as_slice() else { return Some((declared.version, None)) };
         let slice = self.names.slice(binding.slice).filter(|_| binding.built_in != BuiltIn::Explicit);
-        let decode = slice.and_then(|slice| self.types.slice(&slice.name)).map(|types| types.decoder.alone);
+        let decode = slice.and_then(|slice| self.types.slice(&slice.name)).map(|types| types.decoder.clone());
         Some((declared.version, decode))
     }
 
     /// Returns the event's value, if nothing else of the record has to be folded.
     fn decoded(&mut self, sequence: SequenceNumber, event: u32, data: Payload<'_>) -> Option<AnyValue> {
-        if self.latest.is_none_or(|(latest, ..)| latest != event) {
+        if self.latest.as_ref().is_none_or(|(latest, ..)| *latest != event) {
             let (version, decode) = self.decode_item(event)?;
             self.latest = Some((event, version, decode));
         }
-        let (_, version, Some(decode)) = self.latest? else { return None };
+        let (_, version, Some(decoder)) = self.latest.as_ref()? else { return None };
         if data.object().is_some() {
             return None;
         }
-        decode(version, sequence, Recorded::InBody(data.bytes())).ok()
+        decoder.alone(*version, sequence, Recorded::InBody(data.bytes())).ok()
     }
 }
 

@@ -262,16 +262,16 @@ impl Projection {
         };
         // Nearly every event has one binding, and needs no list of rows.
         let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? else { return Ok(()) };
-        match (value, slice.decoder) {
+        match (value, slice.decoder.as_ref()) {
             (Some(value), _) => put_value(slice, binding, id, version, value),
             (None, Some(decoder)) if data.object().is_none() => {
                 let recorded = Recorded::InBody(data.bytes());
                 match &mut slice.items {
                     Items::Held(rows) if binding.built_in != BuiltIn::Replace => {
-                        (decoder.behind)(rows, version, sequence, recorded)?;
+                        decoder.behind(rows, version, sequence, recorded)?;
                     }
                     _ => {
-                        let item = RowItem::Typed((decoder.alone)(version, sequence, recorded)?);
+                        let item = RowItem::Typed(decoder.alone(version, sequence, recorded)?);
                         put(slice, binding, Row { id, version, item });
                     }
                 }
@@ -351,7 +351,8 @@ impl Projection {
                 _ => Items::Held(SliceTypes::no_rows(types)),
             };
             let unread = self.log_slices == LogSlices::Unread;
-            let decoder = if unread { Some(unread::DECODER) } else { types.map(|types| types.decoder) };
+            let decoder =
+                if unread { Some(unread::DECODER) } else { types.map(|types| types.decoder.clone()) };
             self.slices.push(SliceState { policy: slice.policy, items, decoder, unread });
         }
         Arc::make_mut(&mut self.names).learn(declare);

@@ -151,7 +151,7 @@ pub(crate) fn projection(
         slices.push(SliceState {
             policy: declared.policy,
             items,
-            decoder: types.map(|types| types.decoder),
+            decoder: types.map(|types| types.decoder.clone()),
             unread: false,
         });
     }
@@ -215,7 +215,7 @@ fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
         match types {
             Some(types) if item.id.ordinal == 0 => {
                 let (version, sequence) = (item.version, item.id.sequence);
-                (types.decoder.behind)(&mut rows, version, sequence, Recorded::Elsewhere(item.bytes))?;
+                types.decoder.behind(&mut rows, version, sequence, Recorded::Elsewhere(item.bytes))?;
             }
             _ => rows.push(row(item, types)?),
         }
@@ -237,7 +237,7 @@ fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<Row> {
     let ItemImage { id, version, bytes } = *item;
     let recorded = Recorded::Elsewhere(bytes);
     let item = match types {
-        Some(types) => RowItem::Typed((types.decoder.alone)(version, id.sequence, recorded)?),
+        Some(types) => RowItem::Typed(types.decoder.alone(version, id.sequence, recorded)?),
         None => RowItem::Bytes(Arc::from(bytes)),
     };
     Ok(Row { id, version, item })

@@ -28,7 +28,7 @@ pub(super) fn value() -> AnyValue {
 }
 
 /// Decodes every item to a value that stands for an unread one.
-pub(super) const DECODER: Decoder = Decoder { alone, behind };
+pub(super) const DECODER: Decoder = Decoder::Typed { alone, behind };
 
 fn alone(_: u32, _: SequenceNumber, _: Recorded<'_>) -> Decoded {
     Ok(value())

@@ -10,7 +10,7 @@ use foldlog_codec::body::ItemId;
 
 use super::row::RowRef;
 use super::runs::Value;
-use super::tree::Tree;
+use super::tree::{Tree, Weigh};
 
 /// Indexes the items of one slice by a key that the host computes. Views share it as they share the items.
 ///
@@ -103,6 +103,8 @@ enum Ids {
     One(ItemId),
     Many(Arc<[ItemId]>),
 }
+
+impl Weigh for Ids {}
 
 impl Ids {
     fn as_slice(&self) -> &[ItemId] {

@@ -25,7 +25,7 @@ use foldlog_codec::body::ItemId;
 use super::index::KeyIndex;
 use super::row::{ItemRef, Row, RowItem, RowRef};
 use super::runs::{self, AnyRun};
-use super::tree::Tree;
+use super::tree::{Tree, Weigh};
 use crate::items::AnyValue;
 
 mod changes;
@@ -45,6 +45,15 @@ enum Slot {
     Row(Row),
     /// A run, under the key of its first item.
     Run(Arc<dyn AnyRun>),
+}
+
+impl Weigh for Slot {
+    fn weight(&self) -> usize {
+        match self {
+            Slot::Row(_) => 1,
+            Slot::Run(run) => run.len(),
+        }
+    }
 }
 
 impl Slot {
@@ -341,9 +350,38 @@ impl Rows {
         Ok(Rows { by_key, ..self.clone() })
     }
 
+    /// Returns items of the same names in the same order, each made anew, without an index.
+    pub(crate) fn remade<E>(&self, make: impl Fn(RowRef<'_>) -> Result<Row, E>) -> Result<Rows, E> {
+        let mut by_key = Tree::default();
+        for (key, slot) in self.by_key.iter() {
+            for row in slot.rows() {
+                let key = if matches!(slot, Slot::Run(_)) { natural_key(row.id) } else { *key };
+                by_key.insert(key, Slot::Row(make(row)?));
+            }
+        }
+        for row in self.open.as_deref().into_iter().flat_map(rows_of) {
+            by_key.insert(natural_key(row.id), Slot::Row(make(row)?));
+        }
+        Ok(Rows { by_key, displaced: self.displaced.clone(), open: None, len: self.len, index: None })
+    }
+
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = RowRef<'_>> {
         let closed = self.by_key.iter().flat_map(|(_, slot)| slot.rows());
         closed.chain(self.open.as_deref().into_iter().flat_map(rows_of))
+    }
+
+    /// Returns the item at `place`, counted from 0. Takes time in proportion to the logarithm of their number.
+    pub(crate) fn nth(&self, place: usize) -> Option<RowRef<'_>> {
+        let open = self.open.as_deref().filter(|_| place < self.len);
+        let in_open = open.and_then(|open| Some((open, place.checked_sub(self.len - open.len())?)));
+        if let Some((open, at)) = in_open {
+            return rows_of(open).nth(at);
+        }
+        let (slot, at) = self.by_key.nth(place)?;
+        match slot {
+            Slot::Row(row) => Some(row.borrow()),
+            Slot::Run(run) => rows_of(run.as_ref()).nth(at),
+        }
     }
 
     pub(crate) fn last(&self) -> Option<RowRef<'_>> {
@@ -551,6 +589,9 @@ mod tests {
                     wanted.last().copied()
                 );
                 assert_eq!(ids(&rows.tail(5)), wanted[wanted.len().saturating_sub(5)..]);
+                let nth = |place| rows.nth(place).map(|row| (row.id.sequence.get(), row.id.ordinal));
+                assert_eq!(nth(at), wanted.get(at).copied());
+                assert_eq!((nth(wanted.len()), nth(usize::MAX)), (None, None));
             }
             views.iter().for_each(|(view, wanted): &(Rows, Vec<_>)| assert_eq!(ids(view), *wanted));
         }

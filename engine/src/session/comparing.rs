@@ -100,8 +100,9 @@ impl Comparison<'_> {
             return Ok(None);
         };
         let bytes = self.objects.resolve(data).and_then(|bytes| {
-            let value = (types.decode)(declared.version, recorded.sequence, Stored::Elsewhere(&bytes))?;
-            (types.encode)(&value)
+            let value =
+                types.decoder.alone(declared.version, recorded.sequence, Stored::Elsewhere(&bytes))?;
+            types.encode(value.as_ref())
         });
         bytes.map(Some).map_err(|error| unread("$.event", data, &error))
     }

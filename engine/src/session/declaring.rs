@@ -4,12 +4,13 @@ use std::any::TypeId;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Binding, BuiltIn, Declare, EventDeclaration, Policy, SliceDeclaration};
+use smol_str::SmolStr;
 
-use super::event_plan::EventPlan;
+use super::event_plan::{EventFacts, EventPlan};
 use super::{Inner, WriterState};
 use crate::error::{Error, Result};
 use crate::names::Names;
-use crate::types::{Event, SessionTypes};
+use crate::types::{Event, ItemType, SessionTypes};
 
 impl Inner {
     /// Returns the plan of an event, and what has to be declared before it can be recorded.
@@ -20,26 +21,51 @@ impl Inner {
         if let Some(plan) = state.plans.get(&TypeId::of::<E>()) {
             return Ok((Arc::clone(plan), None));
         }
+        let (plan, declare) = self.new_plan(state, &EventFacts::of::<E>())?;
+        if declare.is_none() {
+            state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan));
+        }
+        Ok((plan, declare))
+    }
+
+    /// Returns the plan of an event that is dispatched by its name, and what has to be declared before it can be recorded.
+    pub(super) fn plan_named(
+        &self,
+        state: &mut WriterState,
+        name: &str,
+    ) -> Result<(Arc<EventPlan>, Option<Declare>)> {
+        if let Some(plan) = state.named_plans.get(name) {
+            return Ok((Arc::clone(plan), None));
+        }
+        // An event that the host does not declare stays at the version at which the log knows it.
+        let declared = self.types()?.event(name).map(|event| event.version);
+        let recorded = || state.live.projection.names.event_named(name).map(|event| event.version);
+        let version = declared.or_else(recorded).unwrap_or(1);
+        let event = EventFacts { name: SmolStr::new(name), version, event_type: None };
+        let (plan, declare) = self.new_plan(state, &event)?;
+        if declare.is_none() {
+            state.named_plans.insert(event.name, Arc::clone(&plan));
+        }
+        Ok((plan, declare))
+    }
+
+    fn new_plan(&self, state: &WriterState, event: &EventFacts) -> Result<(Arc<EventPlan>, Option<Declare>)> {
         let types = self.types()?;
         let names = &state.live.projection.names;
-        match declaration::<E>(types, names)? {
-            None => {
-                let plan = Arc::new(EventPlan::of::<E>(types, names)?);
-                state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan));
-                Ok((plan, None))
-            }
+        match declaration(event, types, names)? {
+            None => Ok((Arc::new(EventPlan::of(event, types, names)?), None)),
             Some(declare) => {
                 names.check_len(&declare)?;
                 let mut names = Names::clone(names);
                 names.learn(declare.clone());
-                Ok((Arc::new(EventPlan::of::<E>(types, &names)?), Some(declare)))
+                Ok((Arc::new(EventPlan::of(event, types, &names)?), Some(declare)))
             }
         }
     }
 }
 
 /// Returns what has to be declared before an event can be recorded.
-fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<Declare>> {
+fn declaration(event: &EventFacts, types: &SessionTypes, names: &Names) -> Result<Option<Declare>> {
     let mut declare = Declare::default();
     let mut slice_id = |name: &str, implicit: bool| -> Result<u32> {
         if let Some(slice) = names.slice_named(name) {
@@ -64,11 +90,15 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
         declare.slices.push(slice);
         Ok(id)
     };
-    let (bindings, implicit) = match types.event(E::NAME) {
-        Some(event) if event.event_type != TypeId::of::<E>() => {
-            let name = E::NAME.to_owned();
-            return Err(Error::DeclaredTwice { name, reason: "as two Rust types" });
-        }
+    let EventFacts { name, version, event_type } = event;
+    let declared = types.event(name);
+    if let (Some(declared), Some(dispatched)) = (declared, event_type)
+        && declared.event_type != *dispatched
+    {
+        let reason = format!("by {}, and dispatched as {dispatched}", declared.event_type);
+        return Err(Error::DeclaredTwice { name: name.to_string(), reason });
+    }
+    let (bindings, implicit) = match declared.filter(|event| !event.reducers.is_empty()) {
         Some(event) => {
             let bindings: Result<Vec<Binding>> = event
                 .reducers
@@ -80,18 +110,18 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
             (bindings?, false)
         }
         None => {
-            check_implicit::<E>(types, names)?;
-            (vec![Binding { slice: slice_id(E::NAME, true)?, built_in: BuiltIn::Append }], true)
+            check_implicit(event, types, names)?;
+            (vec![Binding { slice: slice_id(name, true)?, built_in: BuiltIn::Append }], true)
         }
     };
     let event = EventDeclaration {
         id: names.next_event_id()?,
-        name: E::NAME.to_owned(),
-        version: E::VERSION,
+        name: name.to_string(),
+        version: *version,
         bindings,
         implicit,
     };
-    match names.event_named(E::NAME) {
+    match names.event_named(name) {
         Some(before) if same_but_id(before, &event) => {}
         _ => declare.events.push(event),
     }
@@ -99,10 +129,15 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
 }
 
 /// Checks that the implicit slice of an undeclared event, which has the event's name, is not another one's.
-fn check_implicit<E: Event>(types: &SessionTypes, names: &Names) -> Result<()> {
-    let taken = |reason| Err(Error::NoSuchSlice { slice: E::NAME.to_owned(), reason });
-    match types.slice(E::NAME) {
-        Some(slice) if slice.item_type != TypeId::of::<E>() => {
+fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &Names) -> Result<()> {
+    let name = event.name.as_str();
+    let taken = |reason| Err(Error::NoSuchSlice { slice: name.to_owned(), reason });
+    let is_other = |slice: ItemType| match event.event_type {
+        Some(event_type) => slice != event_type,
+        None => !slice.is_dynamic(),
+    };
+    match types.slice(name) {
+        Some(slice) if is_other(slice.item_type) => {
             return taken("an event without reducers bears its name, but its items are of another type");
         }
         Some(slice) if slice.policy != Policy::State => {
@@ -110,8 +145,8 @@ fn check_implicit<E: Event>(types: &SessionTypes, names: &Names) -> Result<()> {
         }
         _ => {}
     }
-    match names.slice_named(E::NAME) {
-        Some(slice) if slice.item != E::NAME || slice.policy != Policy::State => {
+    match names.slice_named(name) {
+        Some(slice) if slice.item != name || slice.policy != Policy::State => {
             taken("an event without reducers bears its name, but the log holds other items in it")
         }
         _ => Ok(()),
@@ -126,8 +161,8 @@ pub(super) fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> 
     let slice = types.slice(name)?;
     Some(SliceDeclaration {
         id: id as u32,
-        name: slice.name.to_owned(),
+        name: slice.name.to_string(),
         policy: slice.policy,
-        item: slice.item_name.to_owned(),
+        item: slice.item_name.to_string(),
     })
 }

@@ -23,8 +23,8 @@ use crate::fold::record_body::RecordBody;
 use crate::items::rows::{NewValue, OwnedValue, Rows};
 use crate::items::{AnyValue, Items, runs};
 use crate::types::{
-    Clear, Event, NewItem, NewItems, ReduceCall, ReducerContext, SessionTypes, Slice, SliceEffect, SliceOp,
-    SliceTypes, new_items, resolve_op,
+    Clear, Event, ItemCoding, NewItem, NewItems, ReduceCall, ReducerContext, SessionTypes, Slice,
+    SliceEffect, SliceOp, SliceTypes, new_items, resolve_op,
 };
 
 impl Session {
@@ -85,7 +85,7 @@ impl Session {
             return self.dispatch_again::<E>(Arc::new(event), buffer);
         }
         let state = inner.writable()?;
-        let state = self.wait_to_write(state, || types_change::<E>(inner.types.as_ref()))?;
+        let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), E::NAME))?;
         self.dispatch_now(state, event, buffer)
     }
 
@@ -107,29 +107,63 @@ impl Session {
             Some(fast_path) if !alone => {
                 let mut event = Some(event);
                 let value = (OwnedValue(&mut event), None);
-                inner.write_fast(state, time_us, fast_path, value, (buffer, lane.as_ref()))
+                let path = (fast_path, || SmolStr::new_static(E::NAME));
+                inner.write_fast(state, time_us, path, value, (buffer, lane.as_ref()))
             }
             fast_path => {
-                inner.write_shared::<E>(state, (time_us, fast_path), Arc::new(event), (buffer, lane))
+                let event = (DispatchedEvent::held(Arc::new(event)), E::NAME, Inner::plan::<E>);
+                inner.write_shared(state, (time_us, fast_path), event, (buffer, lane))
             }
         }
     }
 
     /// Dispatches an event, whose encoded payload is in `buffer`, in a replay.
     fn dispatch_again<E: Event>(&self, event: AnyValue, buffer: Box<EncodeBuffer>) -> Result<SequenceNumber> {
+        let fast_path =
+            |state: &WriterState| state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
+        self.write_again((DispatchedEvent::held(event), E::NAME, Inner::plan::<E>), buffer, fast_path)
+    }
+
+    /// Dispatches an event by its name, whose encoded payload is in `buffer`.
+    pub(super) fn dispatch_named(
+        &self,
+        name: &str,
+        event: DispatchedEvent,
+        buffer: Box<EncodeBuffer>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
+        let fast_path = |state: &WriterState| state.named_plans.get(name).and_then(|plan| plan.fast_path);
+        if self.replays() {
+            return self.write_again((event, name, plan), buffer, fast_path);
+        }
+        let state = inner.writable()?;
+        let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), name))?;
+        let fast_path = fast_path(&state).filter(|_| !inner.is_large(buffer.payload()));
+        let lane = self.own_lane();
+        inner.write_shared(state, (inner.now_us(), fast_path), (event, name, plan), (buffer, lane))
+    }
+
+    /// Writes an event, whose encoded payload is in `buffer`, in a replay.
+    fn write_again(
+        &self,
+        (event, name, plan): (DispatchedEvent, &str, impl PlanOf),
+        buffer: Box<EncodeBuffer>,
+        fast_path: impl Fn(&WriterState) -> Option<FastPath>,
+    ) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = inner.writable()?;
         let attempt = Attempt {
-            brings: &|recorded, names| recorded.is_event(E::NAME, buffer.payload(), names),
+            brings: &|recorded, names| recorded.is_event(name, buffer.payload(), names),
             refused: &mut |state| {
-                let (plan, declare) = inner.plan::<E>(state)?;
-                inner.reduced(state, (inner.now_us(), declare.is_some()), &plan, &event).map(drop)
+                let (plan, declare) = plan(inner, state)?;
+                inner.reduced(state, (inner.now_us(), declare.is_some()), &plan, &event.value).map(drop)
             },
         };
-        let state = self.attempt(state, types_change::<E>(inner.types.as_ref()), attempt)?;
-        let fast_path = state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
-        let fast_path = fast_path.filter(|_| !inner.is_large(buffer.payload()));
-        inner.write_shared::<E>(state, (inner.now_us(), fast_path), event, (buffer, self.own_lane()))
+        let state = self.attempt(state, types_change(inner.types.as_ref(), name), attempt)?;
+        let fast_path = fast_path(&state).filter(|_| !inner.is_large(buffer.payload()));
+        let lane = self.own_lane();
+        inner.write_shared(state, (inner.now_us(), fast_path), (event, name, plan), (buffer, lane))
     }
 
     /// Replaces all items of a slice by these. A LOG slice must be empty. May [wait](Session#who-waits).
@@ -140,10 +174,7 @@ impl Session {
     /// slice with items; else those of [`dispatch`](Session::dispatch).
     pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<SequenceNumber> {
         let items = new_items(S::NAME, items)?;
-        self.change::<S>(Action::Seed, "seed", |rows, version| {
-            let removed = if rows.is_empty() { Removed::None } else { Removed::All };
-            Ok(SliceEffect { removed, ..SliceEffect::items(items, version) })
-        })
+        self.change::<S>(Action::Seed, "seed", |rows, version| Ok(SliceEffect::seed(rows, items, version)))
     }
 
     /// Removes all items of a slice. May [wait](Session#who-waits).
@@ -170,7 +201,7 @@ impl Session {
 
     fn clear_with<S: Slice>(&self, clear: Clear<S::Item>) -> Result<SequenceNumber> {
         self.change::<S>(Action::Clear, "clear", |rows, version| {
-            resolve_op::<S>(rows, SliceOp::Clear(clear), version)
+            resolve_op(rows, SliceOp::Clear(clear), version, &ItemCoding::of::<S>())
         })
     }
 
@@ -238,12 +269,24 @@ impl Session {
     fn change<S: Slice>(
         &self,
         action: Action<'_>,
-        name: &'static str,
+        operation: &'static str,
+        resolve: impl FnOnce(&Rows, u32) -> Result<SliceEffect>,
+    ) -> Result<SequenceNumber> {
+        let slice = ChangedSlice { name: S::NAME, version: S::ITEM_VERSION, ready: Inner::decode_slice::<S> };
+        self.change_named(&slice, action, operation, resolve)
+    }
+
+    /// Records a change of one slice that the engine makes, without an event.
+    pub(super) fn change_named(
+        &self,
+        slice: &ChangedSlice<'_>,
+        action: Action<'_>,
+        operation: &'static str,
         resolve: impl FnOnce(&Rows, u32) -> Result<SliceEffect>,
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let types = inner.types()?;
-        let log = types.slice(S::NAME).is_some_and(|slice| slice.policy == Policy::Log);
+        let types = inner.types()?.slice(slice.name);
+        let log = types.is_some_and(|types| types.policy == Policy::Log);
         let scope = if log { WriteScope::Log } else { WriteScope::State };
         let changes_same = |of: &Action<'_>| std::mem::discriminant(of) == std::mem::discriminant(&action);
         let attempt = Attempt {
@@ -252,17 +295,17 @@ impl Session {
                 recorded.kind == Kind::DISPATCH
                     && dispatch.is_ok_and(|dispatch| changes_same(&dispatch.action))
             },
-            refused: &mut |state| inner.changeable::<S>(state, name).map(drop),
+            refused: &mut |state| inner.changeable(state, slice, operation).map(drop),
         };
         let mut state = match self.replays() {
             true => self.attempt(inner.writable()?, scope, attempt)?,
             false => self.writable(scope)?,
         };
         let time_us = inner.now_us();
-        let (declare, declared) = inner.changeable::<S>(&mut state, name)?;
+        let (declare, declared) = inner.changeable(&mut state, slice, operation)?;
         let empty = Rows::default();
         let items = state.live.projection.items(declared.id).map(|(_, items)| items);
-        let version = types.slice(S::NAME).map_or(S::ITEM_VERSION, |slice| slice.item_version);
+        let version = types.map_or(slice.version, |types| types.item_version);
         let mut effect = resolve(items.map_or(&empty, Items::held), version)?;
         let mut decoded = Vec::new();
         ready(inner, &state, (declared.id, &mut effect), &mut decoded)?;
@@ -274,10 +317,37 @@ impl Session {
     }
 }
 
-/// Returns what events of this type change: LOG alone if all their slices are LOG slices.
-pub(super) fn types_change<E: Event>(types: Option<&SessionTypes>) -> WriteScope {
+/// Holds an event that is dispatched.
+pub(super) struct DispatchedEvent {
+    pub(super) value: AnyValue,
+    /// Whether the slices of the event hold such values. Else their items are made of the recorded bytes.
+    pub(super) is_held: bool,
+}
+
+impl DispatchedEvent {
+    fn held(value: AnyValue) -> DispatchedEvent {
+        DispatchedEvent { value, is_held: true }
+    }
+}
+
+/// Returns the plan of an event, and what has to be declared before it can be recorded.
+trait PlanOf: Fn(&Inner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)> {}
+
+impl<F: Fn(&Inner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)>> PlanOf for F {}
+
+/// Names a slice that is changed without an event.
+pub(super) struct ChangedSlice<'a> {
+    pub(super) name: &'a str,
+    /// Version of new items of a slice that the host does not declare.
+    pub(super) version: u32,
+    /// Has the items in memory in the form that the change asks for.
+    pub(super) ready: fn(&Inner, &mut WriterState) -> Result<()>,
+}
+
+/// Returns what events of this name change: LOG alone if all their slices are LOG slices.
+pub(super) fn types_change(types: Option<&SessionTypes>, event: &str) -> WriteScope {
     let all_log = types.is_some_and(|types| {
-        let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
+        let reducers = types.event(event).map(|event| event.reducers.as_slice()).unwrap_or_default();
         let is_log = |slice: &str| types.slice(slice).is_some_and(|slice| slice.policy == Policy::Log);
         !reducers.is_empty() && reducers.iter().all(|(slice, _)| is_log(slice))
     });
@@ -290,46 +360,50 @@ impl Inner {
     }
 
     /// Returns the declaration of a slice that is to be changed without an event, and what has to be declared before.
-    fn changeable<S: Slice>(
+    fn changeable(
         &self,
         state: &mut WriterState,
-        name: &'static str,
+        slice: &ChangedSlice<'_>,
+        operation: &'static str,
     ) -> Result<(Option<Declare>, SliceDeclaration)> {
         let types = self.types()?;
-        self.decode_slice::<S>(state)?;
-        let slice = S::NAME.to_owned();
-        let declared = state.live.projection.names.slice_named(S::NAME).cloned();
+        (slice.ready)(self, state)?;
+        let declared = state.live.projection.names.slice_named(slice.name).cloned();
         let (declare, declared) = match declared {
             Some(declared) => (None, declared),
             None => {
-                let declared = slice_declaration(types, S::NAME, state.live.projection.names.slices().len())
-                    .ok_or(Error::NoSuchSlice { slice, reason: "it was never declared" })?;
+                let names = &state.live.projection.names;
+                let never =
+                    || Error::NoSuchSlice { slice: slice.name.to_owned(), reason: "it was never declared" };
+                let declared =
+                    slice_declaration(types, slice.name, names.slices().len()).ok_or_else(never)?;
                 let declare = Declare { events: Vec::new(), slices: vec![declared.clone()] };
-                state.live.projection.names.check_len(&declare)?;
+                names.check_len(&declare)?;
                 (Some(declare), declared)
             }
         };
         let items = state.live.projection.items(declared.id).map(|(_, items)| items);
-        if declared.policy == Policy::Log && !(name == "seed" && items.is_none_or(Items::is_empty)) {
-            return Err(Error::LogOnlyGrows { slice: declared.name, operation: name });
+        if declared.policy == Policy::Log && !(operation == "seed" && items.is_none_or(Items::is_empty)) {
+            return Err(Error::LogOnlyGrows { slice: declared.name, operation });
         }
         Ok((declare, declared))
     }
 
     /// Writes an event, whose encoded payload is in `buffer`, and puts the buffer back.
-    fn write_shared<E: Event>(
+    fn write_shared(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         (time_us, fast_path): (i64, Option<FastPath>),
-        value: AnyValue,
+        (event, name, plan): (DispatchedEvent, &str, impl PlanOf),
         (buffer, lane): (Box<EncodeBuffer>, Option<Lane<'_>>),
     ) -> Result<SequenceNumber> {
-        if let Some(fast_path) = fast_path {
-            let told = self.subscribers.listen().then(|| Arc::clone(&value));
-            return self.write_fast(state, time_us, fast_path, (value, told), (buffer, lane.as_ref()));
+        if let Some(fast_path) = fast_path.filter(|_| event.is_held) {
+            let told = self.subscribers.listen().then(|| Arc::clone(&event.value));
+            let (path, value) = ((fast_path, || SmolStr::new(name)), (Arc::clone(&event.value), told));
+            return self.write_fast(state, time_us, path, value, (buffer, lane.as_ref()));
         }
-        let (plan, declare) = self.plan::<E>(&mut state)?;
-        let event = (&value, buffer.payload(), lane.unwrap_or_default());
+        let (plan, declare) = plan(self, &mut state)?;
+        let event = (&event, buffer.payload(), lane.unwrap_or_default());
         let written = self.write_reduced(state, time_us, (declare, &plan), event);
         buffer.put_back();
         written
@@ -341,12 +415,12 @@ impl Inner {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        fast_path: FastPath,
+        (fast_path, name): (FastPath, impl FnOnce() -> SmolStr),
         (value, told): (impl NewValue, Option<AnyValue>),
         (mut buffer, lane): (Box<EncodeBuffer>, Option<&Lane<'_>>),
     ) -> Result<SequenceNumber> {
         let kind = Kind::DISPATCH;
-        let FastPath { event, version, name, .. } = fast_path;
+        let FastPath { event, version, .. } = fast_path;
         let body = (kind, buffer.body(&fast_path, lane));
         let sequence = self.append(&mut state, time_us, body, |live, sequence, sources| {
             live.apply_event(sequence, (event, Payload::new(&[]), Some(value)), sources)
@@ -355,7 +429,7 @@ impl Inner {
         let promised = promises_sync(self.durability, kind);
         if self.is_news(&mut state, sequence) {
             self.notify((sequence, time_us, kind), promised, || {
-                Some(PendingEvent { name: SmolStr::new_static(name), version, value: told })
+                Some(PendingEvent { name: name(), version, value: told })
             });
         }
         self.finish_write(state, sequence, promised)
@@ -375,7 +449,7 @@ impl Inner {
         let mut effects = Vec::new();
         let mut as_declared = true;
         for reducer in &plan.reducers {
-            let mut effect = reduce(state, self.types.as_ref(), (plan.name, reducer), value, &context)?;
+            let mut effect = reduce(state, self.types.as_ref(), (&plan.name, reducer), value, &context)?;
             if effect.is_nothing() {
                 continue;
             }
@@ -396,10 +470,10 @@ impl Inner {
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
         (declare, plan): (Option<Declare>, &EventPlan),
-        (value, payload, lane): (&AnyValue, &[u8], Lane<'_>),
+        (event, payload, lane): (&DispatchedEvent, &[u8], Lane<'_>),
     ) -> Result<SequenceNumber> {
         let Reduced { decoded, effects, as_declared } =
-            self.reduced(&state, (time_us, declare.is_some()), plan, value)?;
+            self.reduced(&state, (time_us, declare.is_some()), plan, &event.value)?;
         let data = self.recorded(&state, payload)?;
         let data: &[u8] = data.as_deref().unwrap_or(payload);
         let effects =
@@ -407,14 +481,13 @@ impl Inner {
         let dispatch = Dispatch { action: plan.action(data), effects };
         let mut body = dispatch.encode();
         lane.add_to(&mut body, 0);
-        let told = self.subscribers.listen().then(|| Arc::clone(value));
-        let event =
-            Some(PendingEvent { name: SmolStr::new_static(plan.name), version: plan.version, value: told });
-        let decoded_values = if as_declared {
-            DecodedValues::Event(Arc::clone(value))
-        } else {
-            DecodedValues::Items(&decoded)
+        let told = self.subscribers.listen().then(|| Arc::clone(&event.value));
+        let decoded_values = match (event.is_held, as_declared) {
+            (true, true) => DecodedValues::Event(Arc::clone(&event.value)),
+            (true, false) => DecodedValues::Items(&decoded),
+            (false, _) => DecodedValues::Nothing,
         };
+        let event = Some(PendingEvent { name: plan.name.clone(), version: plan.version, value: told });
         let (kind, content) = (Kind::DISPATCH, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
         self.write_declared(state, time_us, declare, pending)
@@ -435,7 +508,7 @@ struct Reduced {
 fn reduce(
     state: &WriterState,
     types: Option<&SessionTypes>,
-    (event, reducer): (&'static str, &PlannedReducer),
+    (event, reducer): (&str, &PlannedReducer),
     value: &AnyValue,
     context: &ReducerContext,
 ) -> Result<SliceEffect> {
@@ -443,7 +516,7 @@ fn reduce(
     // Before its declaration, which is written together with this event, a slice has no items.
     let none = OnceCell::new();
     let no_items = || {
-        let types = types.and_then(|types| types.slice(reducer.name));
+        let types = types.and_then(|types| types.slice(&reducer.name));
         none.get_or_init(|| Items::Held(SliceTypes::no_rows(types)))
     };
     let items = state.live.projection.items(reducer.slice).map_or_else(no_items, |(_, items)| items);
@@ -454,7 +527,7 @@ fn reduce(
         event: value,
         context,
     };
-    reduce.call(event, reducer.name, &call)
+    reduce.call(event, &reducer.name, &call)
 }
 
 /// Prepares an effect for its record: replaces large items by references to objects, and adds the values of

@@ -5,17 +5,33 @@ use std::cell::Cell;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Action, BuiltIn, Dispatch, Lane, Payload};
 use foldlog_codec::frame::HEADER_LEN;
+use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
 use crate::log::writer::Body;
 use crate::names::Names;
-use crate::types::{Event, Reduce, SessionTypes, encode_into};
+use crate::types::{Event, ItemType, Reduce, SessionTypes, encode_into};
+
+/// Says which event is dispatched: by its Rust type, or by its name alone.
+pub(super) struct EventFacts {
+    pub(super) name: SmolStr,
+    pub(super) version: u32,
+    /// `None` for an event that is dispatched by its name.
+    pub(super) event_type: Option<ItemType>,
+}
+
+impl EventFacts {
+    pub(super) fn of<E: Event>() -> EventFacts {
+        let (name, event_type) = (SmolStr::new_static(E::NAME), Some(ItemType::of::<E>()));
+        EventFacts { name, version: E::VERSION, event_type }
+    }
+}
 
 /// Holds what a session knows of a declared event, so that dispatching it looks nothing up by name.
 pub(super) struct EventPlan {
     event: u32,
     pub(super) version: u32,
-    pub(super) name: &'static str,
+    pub(super) name: SmolStr,
     /// How plain events are written, if each binding changes its slice as declared.
     pub(super) fast_path: Option<FastPath>,
     /// Reducers in the order of the bindings. Empty if each binding changes its slice as declared.
@@ -27,7 +43,6 @@ pub(super) struct EventPlan {
 pub(super) struct FastPath {
     pub(super) event: u32,
     pub(super) version: u32,
-    pub(super) name: &'static str,
     /// Bytes of the record's body before the payload: the last ones of this integer.
     prefix: u128,
     prefix_len: usize,
@@ -40,21 +55,21 @@ const PREFIX_BYTES_MAX: usize = 16;
 const ROOM_BYTES: usize = HEADER_LEN + PREFIX_BYTES_MAX;
 
 impl FastPath {
-    fn new(event: u32, version: u32, name: &'static str) -> Option<FastPath> {
+    fn new(event: u32, version: u32) -> Option<FastPath> {
         let nil = Payload::new(&NIL);
         let alone = Dispatch { action: Action::Event { event, data: nil }, effects: None }.encode();
         let found = alone.get(..alone.len() - NIL.len())?;
         let mut prefix = [0; PREFIX_BYTES_MAX];
         prefix.get_mut(PREFIX_BYTES_MAX.checked_sub(found.len())?..)?.copy_from_slice(found);
         let prefix = u128::from_le_bytes(prefix);
-        Some(FastPath { event, version, name, prefix, prefix_len: found.len() })
+        Some(FastPath { event, version, prefix, prefix_len: found.len() })
     }
 }
 
 /// Holds a binding and its reducer.
 pub(super) struct PlannedReducer {
     pub(super) slice: u32,
-    pub(super) name: &'static str,
+    pub(super) name: SmolStr,
     pub(super) built_in: BuiltIn,
     pub(super) tail_items: usize,
     pub(super) item_version: u32,
@@ -63,16 +78,17 @@ pub(super) struct PlannedReducer {
 }
 
 impl EventPlan {
-    pub(super) fn of<E: Event>(types: &SessionTypes, names: &Names) -> Result<EventPlan> {
-        let declared = names.event_named(E::NAME).ok_or_else(|| Error::Inconsistent {
+    pub(super) fn of(event: &EventFacts, types: &SessionTypes, names: &Names) -> Result<EventPlan> {
+        let EventFacts { name: event_name, version, .. } = event;
+        let declared = names.event_named(event_name).ok_or_else(|| Error::Inconsistent {
             sequence: SequenceNumber::MIN,
-            reason: format!("event `{}` was not declared", E::NAME),
+            reason: format!("event `{event_name}` was not declared"),
         })?;
-        let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
+        let reducers = types.event(event_name).map(|event| event.reducers.as_slice()).unwrap_or_default();
         let reducers = declared.bindings.iter().enumerate().filter_map(|(place, binding)| {
             let (slice, built_in) = (binding.slice, binding.built_in);
             let Some((name, reduce)) = reducers.get(place) else {
-                let (name, reduce) = (E::NAME, None);
+                let (name, reduce) = (event_name.clone(), None);
                 return Some(PlannedReducer {
                     slice,
                     name,
@@ -84,15 +100,15 @@ impl EventPlan {
             };
             let types = types.slice(name)?;
             let (tail_items, item_version) = (types.tail_items, types.item_version);
-            let (name, reduce) = (types.name, Some(reduce.clone()));
+            let (name, reduce) = (types.name.clone(), Some(reduce.clone()));
             Some(PlannedReducer { slice, name, built_in, tail_items, item_version, reduce })
         });
         let mut reducers: Vec<PlannedReducer> = reducers.collect();
         if reducers.iter().all(|reducer| reducer.built_in != BuiltIn::Explicit) {
             reducers.clear();
         }
-        let (event, version, name) = (declared.id, E::VERSION, E::NAME);
-        let fast_path = if reducers.is_empty() { FastPath::new(event, version, name) } else { None };
+        let (event, version, name) = (declared.id, *version, event_name.clone());
+        let fast_path = if reducers.is_empty() { FastPath::new(event, version) } else { None };
         Ok(EventPlan { event, version, name, fast_path, reducers })
     }
 
@@ -140,6 +156,11 @@ impl EncodeBuffer {
     /// Encodes an event as the payload.
     pub(super) fn encode<E: Event>(&mut self, event: &E) -> Result<()> {
         encode_into(E::NAME, event, &mut self.bytes)
+    }
+
+    /// Takes bytes that are encoded already as the payload.
+    pub(super) fn hold(&mut self, payload: &[u8]) {
+        self.bytes.extend_from_slice(payload);
     }
 
     pub(super) fn payload(&self) -> &[u8] {

@@ -63,7 +63,7 @@ impl Session {
             if session.replays() {
                 return offload(move || session.dispatch(event)).await;
             }
-            let access = Access::Write(types_change::<E>(session.inner.types.as_ref()));
+            let access = Access::Write(types_change(session.inner.types.as_ref(), E::NAME));
             let patience = session.patience_of_future();
             let syncs = promises_sync(session.durability(), Kind::DISPATCH);
             let mut event = event;

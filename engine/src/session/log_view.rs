@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fold::log_source::{LogSource, Stored};
 use crate::items::AnyValue;
 use crate::items::log_items::{LogItems, Mark};
-use crate::types::{DecodeItem, Item, Recorded};
+use crate::types::{Decoder, Item, Recorded};
 
 /// Number of items that are read at a time.
 const BATCH_ITEMS: usize = 256;
@@ -31,7 +31,7 @@ pub(super) struct Viewed {
     pub(super) id: u32,
     pub(super) items: LogItems,
     pub(super) source: LogSource,
-    pub(super) decode: DecodeItem,
+    pub(super) decoder: Decoder,
 }
 
 impl<T> Clone for LogView<T> {
@@ -143,7 +143,9 @@ impl<T: Send + Sync + 'static> Iterator for Items<'_, T> {
         }
         let stored = self.read.pop_front()?;
         self.next = stored.place + 1;
-        let item = (slice.decode)(stored.version, stored.id.sequence, Recorded::Elsewhere(&stored.bytes))
+        let item = slice
+            .decoder
+            .alone(stored.version, stored.id.sequence, Recorded::Elsewhere(&stored.bytes))
             .map_err(Error::from)
             .and_then(|value| {
                 Item::read(stored.id, value).ok_or_else(|| Error::NoSuchSlice {

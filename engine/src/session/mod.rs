@@ -5,6 +5,7 @@
 //! | `opening` | from a folder to a session; [`RecoveryReport`] |
 //! | `writing` | how a record is written: resolve, append, apply, sync, notify |
 //! | `dispatching` | events, seeds, clears, resets, tags |
+//! | `values` | events and slices by their names, as values of any shape |
 //! | `event_plan` | what is known of an event once it was dispatched, and its fast path |
 //! | `conversing` | records of conversations and adapter states |
 //! | `conversation_follower` | a conversation that is read again and again |
@@ -62,6 +63,7 @@ pub(crate) mod schedule;
 pub(crate) mod settling;
 mod shared_prefix;
 mod subscribers;
+mod values;
 mod waiting;
 mod writing;
 
@@ -198,6 +200,8 @@ struct WriterState {
     asked: writing::Asked,
     /// Plans of the events dispatched so far, by their Rust types.
     plans: BTreeMap<TypeId, Arc<event_plan::EventPlan>>,
+    /// Plans of events that are dispatched by their names.
+    named_plans: BTreeMap<SmolStr, Arc<event_plan::EventPlan>>,
     closed: bool,
     /// Operations of this process that are not over.
     running_calls: schedule::RunningCalls,

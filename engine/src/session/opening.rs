@@ -574,6 +574,7 @@ impl WriterState {
             first_unsynced_us: None,
             asked: Asked::default(),
             plans: BTreeMap::new(),
+            named_plans: BTreeMap::new(),
             closed: false,
             running_calls: RunningCalls::default(),
             body: Vec::new(),

@@ -18,7 +18,9 @@ use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
 use crate::items::row::RowRef;
-use crate::types::{DecodeItem, Item, Recorded, SessionTypes, Slice, SliceTypes, View, decode_item};
+use crate::types::{
+    Decoder, Item, Recorded, SessionTypes, Slice, SliceTypes, View, append_item, decode_item,
+};
 
 /// Holds one slice without its type: the items as they were recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +125,7 @@ impl State {
         let types = types.slice(S::NAME).ok_or_else(|| refused("the types do not declare it"))?;
         let stored = self.slices.get(S::NAME).into_iter().flat_map(|slice| &slice.items);
         let read = stored.map(|item| {
-            let value = (types.decoder.alone)(item.version, item.sequence, Recorded::Elsewhere(&item.bytes))?;
+            let value = types.decoder.alone(item.version, item.sequence, Recorded::Elsewhere(&item.bytes))?;
             value.downcast().map_err(|_| refused("its items are of another type"))
         });
         read.collect()
@@ -384,11 +386,11 @@ impl Inner {
             (Policy::Log, Some(Items::InLog(items))) => {
                 let id = state.live.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
                 let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
-                let decode: DecodeItem = match types {
-                    Some(slice) => slice.decoder.alone,
-                    None => decode_item::<S>,
+                let decoder = match types {
+                    Some(slice) => slice.decoder.clone(),
+                    None => Decoder::Typed { alone: decode_item::<S>, behind: append_item::<S> },
                 };
-                Some(Viewed { id, items, source: self.log_source(state), decode })
+                Some(Viewed { id, items, source: self.log_source(state), decoder })
             }
             (Policy::Log, _) => None,
             _ => {
@@ -420,7 +422,7 @@ impl Inner {
         let other =
             || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
         if let Some(slice) = self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
-            return if slice.item_type == TypeId::of::<S::Item>() { Ok(()) } else { Err(other()) };
+            return if slice.item_type.id == TypeId::of::<S::Item>() { Ok(()) } else { Err(other()) };
         }
         let Some(id) = state.live.projection.names.slice_named(S::NAME).map(|slice| slice.id) else {
             return Ok(());

@@ -3,7 +3,10 @@
 //! Those that come from the log for a call are told one by one, by the thread that waits for the call's end, as the live run told
 //! them while its tool ran. All others are told behind the write with which they came.
 
+use std::sync::Arc;
+
 use foldlog_codec::body::{Action, Dispatch};
+use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
@@ -11,6 +14,7 @@ use smol_str::SmolStr;
 use super::schedule::{RUNS_AGAIN, inside};
 use super::writing::PendingEvent;
 use super::{Inner, WriterState};
+use crate::items::AnyValue;
 use crate::log::objects::Objects;
 use crate::names::Names;
 use crate::types::Recorded as Stored;
@@ -39,13 +43,15 @@ impl Inner {
         let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
         let declared = names.event(event)?;
         let Some(types) = self.types.as_ref().and_then(|types| types.event(&declared.name)) else {
-            let name = SmolStr::new(&declared.name);
-            return Some(PendingEvent { name, version: declared.version, value: None });
+            let value = objects.resolve(data).ok().and_then(|bytes| Value::decode(&bytes).ok());
+            let (name, value) =
+                (SmolStr::new(&declared.name), value.map(|value| Arc::new(value) as AnyValue));
+            return Some(PendingEvent { name, version: declared.version, value });
         };
         let value = objects.resolve(data).ok().and_then(|bytes| {
-            (types.decode)(declared.version, record.sequence, Stored::Elsewhere(&bytes)).ok()
+            types.decoder.alone(declared.version, record.sequence, Stored::Elsewhere(&bytes)).ok()
         });
-        Some(PendingEvent { name: SmolStr::new_static(types.name), version: types.version, value })
+        Some(PendingEvent { name: types.name.clone(), version: types.version, value })
     }
 
     /// Returns whether subscribers are still to be notified of a record that was written, or that took the place of a recorded one,

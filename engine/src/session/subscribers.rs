@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -76,6 +77,11 @@ impl RecordNotification {
 
     /// Returns the event, if the record dispatched one of type `E`.
     pub fn event<E: Event>(&self) -> Option<&E> {
+        self.event.as_ref()?.downcast_ref()
+    }
+
+    /// Returns the event as a value, if the record dispatched one that no Rust type was given for, here or in the declaration.
+    pub fn event_value(&self) -> Option<&Value> {
         self.event.as_ref()?.downcast_ref()
     }
 }

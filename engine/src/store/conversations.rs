@@ -8,7 +8,7 @@ use foldlog_codec::body::{
     AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, ObjectId, Payload,
     PromptIdentity, Role, Turn,
 };
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{Kind, SequenceNumber, escape};
 
 use crate::conversation::{
     ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, ContentBlocks, ConversationMessage,
@@ -138,8 +138,9 @@ impl ImportedConversations {
         match orphans.first() {
             None => Ok(ends),
             Some(orphan) => Err(Error::Export(format!(
-                "turn {} of slice `{CONVERSATION}` holds the result of a call {:?} that its answer does not ask for",
-                turn.turn_number, orphan.tool_call_id
+                "turn {} of slice `{CONVERSATION}` holds the result of call `{}`, which its answer does not ask for",
+                turn.turn_number,
+                escape::text(orphan.tool_call_id.as_deref().unwrap_or_default())
             ))),
         }
     }

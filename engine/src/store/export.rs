@@ -244,7 +244,7 @@ impl Store {
                         let declared = known.policy;
                         return Err(Error::PolicyMismatch { slice: name, declared, recorded });
                     }
-                    (known.policy, known.item_name.to_owned())
+                    (known.policy, known.item_name.to_string())
                 }
                 None => (stated.unwrap_or_else(|| default_policy(&name)), slice.item_type.clone()),
             };
@@ -372,10 +372,10 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedI
             // An item of an older version stays as it was recorded; reading it brings it up to date.
             if version != known.item_version {
                 check_payload(&slice.slice_type, &bytes)?;
-                (known.decoder.alone)(version, SequenceNumber::MIN, Recorded::Elsewhere(&bytes))?;
+                known.decoder.alone(version, SequenceNumber::MIN, Recorded::Elsewhere(&bytes))?;
                 return Ok((bytes, version));
             }
-            Ok(((known.recode)(item)?, version))
+            Ok((known.recode(item)?, version))
         })
         .collect()
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use foldlog_codec::msgpack::Value as Shape;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -45,6 +46,13 @@ impl Action {
 pub fn dispatch<E: Event + Clone + fmt::Debug>(event: E) -> Action {
     let label = format!("dispatch {} {event:?}", E::NAME);
     Action::new(label, move |session| session.dispatch(event.clone()).map(drop))
+}
+
+/// Makes the action that dispatches an event by its name.
+pub fn dispatch_value(event: impl Into<String>, value: impl Into<Shape>) -> Action {
+    let (event, value) = (event.into(), value.into());
+    let label = format!("dispatch {event} {value:?}");
+    Action::new(label, move |session| session.dispatch_value(&event, value.clone()).map(drop))
 }
 
 /// Names one step of a history.

@@ -34,7 +34,7 @@ use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 
 use self::left_in_children::ChildrenLeft;
-use super::call::{CallInfo, ExecuteOptions, Group, ToolCall, ToolReport};
+use super::call::{CallInfo, ExecuteOptions, Group, ToolCall, ToolReport, UndoneCall};
 use super::captures::Captures;
 use super::children::ChildReport;
 use super::execution::Leases;
@@ -323,9 +323,10 @@ impl ToolRunner {
         let reads_only = handler.reads_only();
         if idempotency == Idempotency::Compensate && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
-            match self.run(undo, &call.arguments, options, &|| Ok(()), |context| {
-                handler.undo(&call.arguments, context)
-            }) {
+            let undone = UndoneCall::read(self.state.session(), operation, begin)?;
+            match self
+                .run(undo, &call.arguments, options, &|| Ok(()), |context| handler.undo(&undone, context))
+            {
                 Ok(report) if report.success => {}
                 Ok(report) => return Ok(Recovery::NotUndone(report)),
                 Err(error) => return Err(error),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Slice;
+use super::values::ValueDecoder;
 use crate::error::{Error, Result};
 use crate::items::AnyValue;
 use crate::items::rows::Rows;
@@ -91,6 +92,75 @@ pub(crate) enum Recorded<'a> {
     Elsewhere(&'a [u8]),
 }
 
+impl<'a> Recorded<'a> {
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = self;
+        bytes
+    }
+}
+
+/// Decodes an item of a slice from its version, the sequence number of the record that inserted it, and its
+/// bytes.
+pub(crate) type DecodeItem = fn(u32, SequenceNumber, Recorded<'_>) -> Decoded;
+
+/// Decodes an item and appends it to the items of a slice, as the first item of its record.
+pub(crate) type AppendItem =
+    fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
+
+/// Decodes the items of a slice, or an event.
+#[derive(Clone, Debug)]
+pub(crate) enum Decoder {
+    /// To values of a Rust type.
+    Typed { alone: DecodeItem, behind: AppendItem },
+    /// To values of any shape.
+    Values(Arc<ValueDecoder>),
+}
+
+impl Decoder {
+    /// Returns the decoded value.
+    #[inline]
+    pub(crate) fn alone(&self, version: u32, sequence: SequenceNumber, recorded: Recorded<'_>) -> Decoded {
+        match self {
+            Decoder::Typed { alone, .. } => alone(version, sequence, recorded),
+            Decoder::Values(values) => values.decode(version, sequence, recorded),
+        }
+    }
+
+    /// Appends the decoded value to the items of a slice, as the first item of its record.
+    #[inline]
+    pub(crate) fn behind(
+        &self,
+        rows: &mut Rows,
+        version: u32,
+        sequence: SequenceNumber,
+        recorded: Recorded<'_>,
+    ) -> std::result::Result<(), Box<Error>> {
+        match self {
+            Decoder::Typed { behind, .. } => behind(rows, version, sequence, recorded),
+            Decoder::Values(values) => {
+                let value = values.value(version, sequence, recorded)?;
+                push(rows, version, sequence, (value, recorded.bytes().len()));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Appends a value, whose recording has `len` bytes, to the items of a slice.
+#[inline]
+fn push<T: Send + Sync + 'static>(
+    rows: &mut Rows,
+    version: u32,
+    sequence: SequenceNumber,
+    (value, len): (T, usize),
+) {
+    if len > VALUE_BYTES_MAX {
+        rows.push_shared(ItemId { sequence, ordinal: 0 }, version, Arc::new(value));
+    } else {
+        rows.push_value(sequence, version, &mut Some(value));
+    }
+}
+
 /// Result of decoding an item. Its error is boxed, so that a value is returned in registers.
 pub(crate) type Decoded = std::result::Result<AnyValue, Box<Error>>;
 
@@ -102,9 +172,8 @@ fn decode<T: DeserializeOwned>(
     sequence: SequenceNumber,
     recorded: Recorded<'_>,
 ) -> std::result::Result<T, Box<Error>> {
-    let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
     if version != kind.version {
-        return decode_other::<T>(kind, version, sequence, bytes);
+        return decode_other::<T>(kind, version, sequence, recorded.bytes());
     }
     let value = match recorded {
         Recorded::InBody(bytes) => msgpack::from_scanned::<T>(bytes),
@@ -141,13 +210,8 @@ fn append<T: DeserializeOwned + Send + Sync + 'static>(
     sequence: SequenceNumber,
     recorded: Recorded<'_>,
 ) -> std::result::Result<(), Box<Error>> {
-    let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
     let value = decode::<T>(kind, version, sequence, recorded)?;
-    if bytes.len() > VALUE_BYTES_MAX {
-        rows.push_shared(ItemId { sequence, ordinal: 0 }, version, Arc::new(value));
-    } else {
-        rows.push_value(sequence, version, &mut Some(value));
-    }
+    push(rows, version, sequence, (value, recorded.bytes().len()));
     Ok(())
 }
 

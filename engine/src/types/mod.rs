@@ -4,16 +4,21 @@
 //! |---|---|
 //! | `event` | [`Event`], and the one function that decodes recorded values |
 //! | `slice` | [`Slice`], policies and their defaults |
-//! | `reducer` | [`SliceOp`], views, and how a [`SliceOp`] becomes an effect |
+//! | `reducer` | [`SliceOp`], views, reducers with their types erased, and how a [`SliceOp`] becomes an effect |
 //! | `tool_invoked` | the LOG slice that every session has |
+//! | `values` | values of events and items that no Rust type describes |
 //! | `registry` | [`SessionTypes`] |
+//! | `dynamic` | declarations that are made at run time, and how they agree with those of Rust types |
 
+mod dynamic;
 mod event;
 mod reducer;
 mod registry;
 mod slice;
 mod tool_invoked;
+mod values;
 
+pub use dynamic::{BuiltInReducer, DynamicEvent, DynamicSlice};
 pub use event::{Event, UpcastError};
 pub use reducer::{Clear, Item, ReducerContext, SliceOp, View};
 pub use registry::{SessionTypes, SessionTypesBuilder};
@@ -21,8 +26,11 @@ pub use slice::{EventSlice, Slice, default_policy};
 pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
 pub(crate) use event::{
-    Decoded, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
+    Decoded, Decoder, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
     encode_into, read_event,
 };
-pub(crate) use reducer::{NewItem, NewItems, SliceEffect, new_items, resolve_op};
-pub(crate) use registry::{DecodeItem, Decoder, EventTypes, Reduce, ReduceCall, SliceTypes, TAIL_ITEMS};
+pub(crate) use reducer::{
+    ItemCoding, NewItem, NewItems, Reduce, ReduceCall, SliceEffect, new_items, resolve_op,
+};
+pub(crate) use registry::{EventTypes, ItemType, SliceTypes, TAIL_ITEMS};
+pub(crate) use values::{ValueDecoder, encode_value, read_value};

@@ -1,20 +1,21 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Added, Effect, ItemId, Payload, Removed};
+use foldlog_codec::body::{Added, BuiltIn, Effect, ItemId, Payload, Removed};
 use serde::Serialize;
 
 use super::{Event, Slice, encode};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_message};
 use crate::generator::Generator;
-use crate::items::AnyValue;
 use crate::items::index::KeyOf;
 use crate::items::row::{ItemRef, RowRef};
 use crate::items::rows::Rows;
 use crate::items::runs::{self, Run};
+use crate::items::{AnyValue, Items};
 
 /// Shows the items of a slice as they were at one moment. A view does not change while the session continues.
 pub struct View<T> {
@@ -86,13 +87,14 @@ impl<T: Send + Sync + 'static> View<T> {
         Ok(id.and_then(|id| typed(self.rows.indexed_row(id)?)))
     }
 
-    /// Returns the item at `place`, counted from 0. Takes time in proportion to `place`.
+    /// Returns the item at `place`, counted from 0; for the reducer of a LOG slice, counted from the first one that it sees. Takes
+    /// time in proportion to the logarithm of the slice's length.
     pub fn get(&self, place: usize) -> Option<&T> {
-        self.iter().nth(place)
+        self.rows.nth(place).and_then(typed)
     }
 }
 
-fn typed<T: 'static>(row: RowRef<'_>) -> Option<&T> {
+pub(super) fn typed<T: 'static>(row: RowRef<'_>) -> Option<&T> {
     row.typed()?.downcast_ref()
 }
 
@@ -240,6 +242,83 @@ impl ReducerContext {
     }
 }
 
+/// Holds the arguments of a reducer call.
+pub(crate) struct ReduceCall<'a> {
+    pub(crate) items: &'a Items,
+    pub(crate) tail_items: usize,
+    pub(crate) item_version: u32,
+    pub(crate) event: &'a AnyValue,
+    pub(crate) context: &'a ReducerContext,
+}
+
+impl ReduceCall<'_> {
+    /// Shows the slice to a reducer, and resolves its answer.
+    pub(super) fn resolve<T: Send + Sync + 'static>(
+        &self,
+        coding: &ItemCoding<'_, T>,
+        reducer: impl FnOnce(&View<T>) -> Result<SliceOp<T>, String>,
+    ) -> Result<SliceEffect, ReduceError> {
+        let (rows, view) = match self.items {
+            Items::Held(rows) => (rows, View::new(rows.clone())),
+            Items::InLog(items) => {
+                let tail = items.tail().tail(self.tail_items);
+                (items.tail(), View::tail(tail, items.len()))
+            }
+        };
+        let log = matches!(self.items, Items::InLog(_));
+        let op = reducer(&view).map_err(ReduceError::Refused)?;
+        let refused = |operation| {
+            Err(ReduceError::Engine(Error::LogOnlyGrows { slice: coding.name.to_owned(), operation }))
+        };
+        match &op {
+            SliceOp::Replace(_) if log => return refused("Replace"),
+            SliceOp::Upsert(_) if log => return refused("Upsert"),
+            SliceOp::Clear(_) if log => return refused("Clear"),
+            _ => {}
+        }
+        resolve_op(rows, op, self.item_version, coding).map_err(ReduceError::Engine)
+    }
+}
+
+/// Runs a reducer and resolves its result, types erased.
+pub(super) type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
+
+/// Reports why a reducer gave no result.
+pub(crate) enum ReduceError {
+    /// The reducer refused the event, with this reason.
+    Refused(String),
+    /// The engine could not resolve the reducer's [`SliceOp`](crate::SliceOp).
+    Engine(Error),
+}
+
+/// Holds one reducer, its types erased.
+#[derive(Clone)]
+pub(crate) struct Reduce {
+    pub(crate) built_in: BuiltIn,
+    /// Name of what it does, by which two declarations are compared.
+    pub(super) form: &'static str,
+    pub(crate) run: Arc<Reducer>,
+}
+
+impl Reduce {
+    /// Calls the reducer of `event` and `slice`, and resolves its result. A panic becomes an error.
+    pub(crate) fn call(&self, event: &str, slice: &str, call: &ReduceCall<'_>) -> Result<SliceEffect> {
+        let names = || (event.to_owned(), slice.to_owned());
+        match catch_unwind(AssertUnwindSafe(|| (self.run)(call))) {
+            Ok(Ok(resolved)) => Ok(resolved),
+            Ok(Err(ReduceError::Refused(reason))) => {
+                let (event, slice) = names();
+                Err(Error::Refused { slice, event, reason })
+            }
+            Ok(Err(ReduceError::Engine(error))) => Err(error),
+            Err(panic) => {
+                let (event, slice) = names();
+                Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) })
+            }
+        }
+    }
+}
+
 /// Holds an item that is about to be inserted.
 #[derive(Clone)]
 pub(crate) struct NewItem {
@@ -276,6 +355,12 @@ impl SliceEffect {
         SliceEffect { added: NewItems::Items { items, version }, ..SliceEffect::append() }
     }
 
+    /// Returns the effect of replacing all present items by these.
+    pub(crate) fn seed(present: &Rows, items: Vec<NewItem>, version: u32) -> SliceEffect {
+        let removed = if present.is_empty() { Removed::None } else { Removed::All };
+        SliceEffect { removed, ..SliceEffect::items(items, version) }
+    }
+
     /// Returns the effect as a record holds it, on the slice with this id.
     pub(crate) fn to_record(&self, slice: u32) -> Effect<'_> {
         let added = match &self.added {
@@ -295,21 +380,54 @@ impl SliceEffect {
     }
 }
 
+/// Says how the items of one slice are recorded: under which name, and how they are encoded.
+pub(crate) struct ItemCoding<'a, T> {
+    pub(crate) name: &'a str,
+    pub(crate) encode: fn(&str, &T) -> Result<Vec<u8>>,
+}
+
+impl<T: Serialize> ItemCoding<'static, T> {
+    pub(crate) fn of<S: Slice<Item = T>>() -> ItemCoding<'static, T> {
+        ItemCoding { name: S::NAME, encode: encode::<T> }
+    }
+}
+
+impl<T: Send + Sync + 'static> ItemCoding<'_, T> {
+    fn bytes(&self, item: &T) -> Result<Vec<u8>> {
+        (self.encode)(self.name, item)
+    }
+
+    fn new_item(&self, item: &Item<T>) -> Result<NewItem> {
+        let bytes = self.bytes(item)?;
+        let typed = match &item.value {
+            Handle::Alone(value) => Some(Arc::clone(value) as AnyValue),
+            // An item of a run cannot be in two slots, so it is decoded anew.
+            Handle::InRun(..) => None,
+        };
+        Ok(NewItem { bytes, typed })
+    }
+}
+
 /// Resolves a reducer's [`SliceOp`] against the slice's present items.
-pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u32) -> Result<SliceEffect> {
+pub(crate) fn resolve_op<T: Send + Sync + 'static>(
+    rows: &Rows,
+    op: SliceOp<T>,
+    version: u32,
+    coding: &ItemCoding<'_, T>,
+) -> Result<SliceEffect> {
     let none = |removed: Removed| SliceEffect { removed, ..SliceEffect::items(Vec::new(), version) };
     Ok(match op {
-        SliceOp::Append(item) => SliceEffect::items(vec![new_item::<S>(&Item::from(item))?], version),
+        SliceOp::Append(item) => SliceEffect::items(vec![coding.new_item(&Item::from(item))?], version),
         SliceOp::Extend(items) => {
             let items: Result<Vec<NewItem>> =
-                items.into_iter().map(|item| new_item::<S>(&Item::from(item))).collect();
+                items.into_iter().map(|item| coding.new_item(&Item::from(item))).collect();
             SliceEffect::items(items?, version)
         }
         SliceOp::Upsert(item) => {
-            let bytes = encode(S::NAME, &item)?;
+            let bytes = coding.bytes(&item)?;
             let typed: AnyValue = Arc::new(item);
             let ids = rows.alike(&typed).ok_or_else(|| Error::NoSuchSlice {
-                slice: S::NAME.to_owned(),
+                slice: coding.name.to_owned(),
                 reason: "it has no keys to upsert by: declare it with `keyed_by`",
             })?;
             let item = NewItem { bytes, typed: Some(typed) };
@@ -320,32 +438,27 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
         SliceOp::Clear(Clear::Where(predicate)) => {
             let ids: Vec<ItemId> = rows
                 .iter()
-                .filter(|row| typed::<S::Item>(*row).is_some_and(&predicate))
+                .filter(|row| typed::<T>(*row).is_some_and(&predicate))
                 .map(|row| row.id)
                 .collect();
             none(removed(ids))
         }
-        SliceOp::Replace(items) => replace::<S>(rows, items, version)?,
+        SliceOp::Replace(items) => replace(rows, items, version, coding)?,
     })
 }
 
-fn removed(ids: Vec<ItemId>) -> Removed {
+pub(super) fn removed(ids: Vec<ItemId>) -> Removed {
     if ids.is_empty() { Removed::None } else { Removed::Items(ids) }
-}
-
-fn new_item<S: Slice>(item: &Item<S::Item>) -> Result<NewItem> {
-    let bytes = encode(S::NAME, item.deref())?;
-    let typed = match &item.value {
-        Handle::Alone(value) => Some(Arc::clone(value) as AnyValue),
-        // An item of a run cannot be in two slots, so it is decoded anew.
-        Handle::InRun(..) => None,
-    };
-    Ok(NewItem { bytes, typed })
 }
 
 /// Resolves a replacement. It keeps the common head and tail, so that a change of one item in a long slice is
 /// a short record.
-fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> Result<SliceEffect> {
+fn replace<T: Send + Sync + 'static>(
+    rows: &Rows,
+    wanted: Vec<Item<T>>,
+    version: u32,
+    coding: &ItemCoding<'_, T>,
+) -> Result<SliceEffect> {
     let mut encoded: Vec<Option<NewItem>> = vec![None; wanted.len()];
     let mut same = |place: usize, row: RowRef<'_>| -> Result<bool> {
         let (Some(item), Some(slot)) = (wanted.get(place), encoded.get_mut(place)) else { return Ok(false) };
@@ -353,13 +466,13 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
             return Ok(true);
         }
         if slot.is_none() {
-            *slot = Some(new_item::<S>(item)?);
+            *slot = Some(coding.new_item(item)?);
         }
         let Some(slot) = slot else { return Ok(false) };
-        match (row.bytes().filter(|_| row.version == version), typed::<S::Item>(row)) {
+        match (row.bytes().filter(|_| row.version == version), typed::<T>(row)) {
             (Some(bytes), _) => Ok(**bytes == *slot.bytes),
             // An item of an older version is compared as it is today.
-            (None, Some(value)) => Ok(*encode(S::NAME, value)? == *slot.bytes),
+            (None, Some(value)) => Ok(*coding.bytes(value)? == *slot.bytes),
             (None, None) => Ok(false),
         }
     };
@@ -386,7 +499,7 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
     for (item, encoded) in between {
         items.push(match encoded {
             Some(encoded) => encoded,
-            None => new_item::<S>(&item)?,
+            None => coding.new_item(&item)?,
         });
     }
     let removed = match removed.len() {

@@ -1,44 +1,32 @@
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{BuiltIn, Policy};
 use foldlog_codec::msgpack::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use smol_str::SmolStr;
 
-use super::reducer::{downcast, resolve_op, resolve_upsert};
+use super::dynamic::Dynamic;
+use super::reducer::{Reduce, ReduceError, Reducer, downcast, resolve_upsert};
+use super::values::{EncodeAny, ValueDecoder, ValuePath, encode_value, known};
 use super::{
-    Decoded, Event, Recorded, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations, View,
+    Decoder, Event, ItemCoding, Recorded, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations, View,
     append_event, append_item, decode_event, decode_item, default_policy, encode,
 };
-use crate::error::{Error, Result, panic_message};
+use crate::error::{Error, Result};
 use crate::items::AnyValue;
-use crate::items::Items;
 use crate::items::index::{KeyIndex, KeyOf, Keys};
 use crate::items::rows::Rows;
+use crate::items::runs;
 use crate::names::{Names, UnregisteredEvent};
 use crate::sabotage::{self, Breakage};
 
 /// Number of a LOG slice's last items that its reducers see by default.
 pub(crate) const TAIL_ITEMS: usize = 1;
-
-/// Decodes an item of a slice from its version, the sequence number of the record that inserted it, and its
-/// bytes.
-pub(crate) type DecodeItem = fn(u32, SequenceNumber, Recorded<'_>) -> Decoded;
-
-/// Holds the functions that decode a slice's items.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Decoder {
-    /// Returns the decoded value.
-    pub(crate) alone: DecodeItem,
-    /// Appends the decoded value to the items of a slice, as the first item of its record.
-    pub(crate) behind: AppendItem,
-}
-
-/// Decodes an item and appends it to the items of a slice.
-type AppendItem = fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
 
 /// Holds everything that a host declares: its slices, and which events change them, by which reducers.
 ///
@@ -88,32 +76,64 @@ pub struct SessionTypes {
 
 /// Holds the declarations of a host.
 #[derive(Clone, Default)]
-struct Registered {
-    slices: BTreeMap<&'static str, SliceTypes>,
-    events: BTreeMap<&'static str, EventTypes>,
+pub(super) struct Registered {
+    pub(super) slices: BTreeMap<SmolStr, SliceTypes>,
+    pub(super) events: BTreeMap<SmolStr, EventTypes>,
     retired: Vec<(String, String)>,
 }
 
 /// Holds what the engine knows of a declared slice.
 #[derive(Clone)]
 pub(crate) struct SliceTypes {
-    pub(crate) name: &'static str,
+    pub(crate) name: SmolStr,
     pub(crate) policy: Policy,
-    pub(crate) item_name: &'static str,
+    pub(crate) item_name: SmolStr,
     pub(crate) item_version: u32,
-    pub(crate) item_type: TypeId,
+    pub(crate) item_type: ItemType,
     pub(crate) tail_items: usize,
     pub(crate) decoder: Decoder,
     /// Makes the key index of `upsert_by` and `keyed_by`.
     pub(crate) make_index: Option<Arc<MakeIndex>>,
-    /// Encodes an item of an export that has the present version as the host itself would.
-    pub(crate) recode: fn(&Value) -> Result<Vec<u8>>,
-    /// Encodes a decoded item at the present version.
-    pub(crate) encode: fn(&AnyValue) -> Result<Vec<u8>>,
+    /// Path to the key, of a slice that is declared at run time.
+    pub(super) key_path: Option<ValuePath>,
+    pub(super) recode: fn(&str, &Value) -> Result<Vec<u8>>,
+    pub(super) encode: EncodeAny,
+}
+
+/// Names the type of a slice's items, or of an event, in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ItemType {
+    pub(crate) id: TypeId,
+    /// Name of the Rust type. `None` if the declaration was made at run time, with no type but [`Value`].
+    pub(crate) rust: Option<&'static str>,
+}
+
+impl ItemType {
+    pub(crate) fn of<T: 'static>() -> ItemType {
+        ItemType { id: TypeId::of::<T>(), rust: Some(std::any::type_name::<T>()) }
+    }
+
+    /// Returns the type of what is declared at run time.
+    pub(crate) fn dynamic() -> ItemType {
+        ItemType { id: TypeId::of::<Value>(), rust: None }
+    }
+
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.rust.is_none()
+    }
+}
+
+impl fmt::Display for ItemType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rust {
+            Some(rust) => write!(f, "Rust type `{rust}`"),
+            None => f.write_str("a declaration at run time"),
+        }
+    }
 }
 
 /// Makes an empty key index.
-type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
+pub(super) type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
 
 impl SliceTypes {
     /// Returns the bytes of an item, recorded at `version` by the record `sequence`, as the host's present version has them.
@@ -122,8 +142,31 @@ impl SliceTypes {
         (version, sequence): (u32, SequenceNumber),
         bytes: &[u8],
     ) -> Result<Vec<u8>> {
-        let item = (self.decoder.alone)(version, sequence, Recorded::Elsewhere(bytes))?;
-        (self.encode)(&item)
+        let item = self.decoder.alone(version, sequence, Recorded::Elsewhere(bytes))?;
+        self.encode(item.as_ref())
+    }
+
+    /// Encodes an item of an export that has the present version as the host itself would.
+    pub(crate) fn recode(&self, item: &Value) -> Result<Vec<u8>> {
+        (self.recode)(&self.name, item)
+    }
+
+    /// Encodes a decoded item at the present version.
+    pub(crate) fn encode(&self, item: &runs::Value) -> Result<Vec<u8>> {
+        (self.encode)(&self.name, item)
+    }
+
+    /// Returns what decodes items to values as they would be recorded now.
+    pub(crate) fn value_decoder(&self) -> Decoder {
+        match &self.decoder {
+            Decoder::Values(values) => Decoder::Values(Arc::clone(values)),
+            typed => Decoder::Values(Arc::new(ValueDecoder {
+                name: self.name.clone(),
+                version: self.item_version,
+                upcast: None,
+                by_way_of: Some((typed.clone(), self.encode)),
+            })),
+        }
     }
 
     /// Makes the rows of a slice that has no items yet, with an index if the host declares one.
@@ -135,62 +178,36 @@ impl SliceTypes {
 /// Holds what the engine knows of a declared event.
 #[derive(Clone)]
 pub(crate) struct EventTypes {
-    pub(crate) name: &'static str,
+    pub(crate) name: SmolStr,
     pub(crate) version: u32,
-    pub(crate) event_type: TypeId,
+    pub(crate) event_type: ItemType,
     /// Decodes a recorded event.
-    pub(crate) decode: DecodeItem,
-    /// Encodes an event as a record holds it.
-    pub(crate) encode: fn(&AnyValue) -> Result<Vec<u8>>,
+    pub(crate) decoder: Decoder,
+    pub(super) encode: EncodeAny,
+    /// Reads a value that a host dispatches by the event's name, from its encoding.
+    pub(super) known: fn(&str, &[u8]) -> Result<AnyValue>,
     /// Paths of values that a replay does not compare.
-    pub(crate) not_compared: &'static [&'static str],
-    /// Reducers of the event with the names of their slices, in the order of declaration.
-    pub(crate) reducers: Vec<(&'static str, Reduce)>,
+    pub(super) not_compared: Vec<SmolStr>,
+    /// Reducers of the event with the names of their slices, in the order of declaration. Only an event that was declared at run
+    /// time may have none; it is folded as an undeclared one is.
+    pub(crate) reducers: Vec<(SmolStr, Reduce)>,
 }
 
-/// Holds the arguments of a reducer call.
-pub(crate) struct ReduceCall<'a> {
-    pub(crate) items: &'a Items,
-    pub(crate) tail_items: usize,
-    pub(crate) item_version: u32,
-    pub(crate) event: &'a AnyValue,
-    pub(crate) context: &'a ReducerContext,
-}
+impl EventTypes {
+    /// Encodes an event as a record holds it.
+    pub(crate) fn encode(&self, event: &runs::Value) -> Result<Vec<u8>> {
+        (self.encode)(&self.name, event)
+    }
 
-/// Runs a reducer and resolves its result, types erased.
-type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
-
-/// Reports why a reducer gave no result.
-pub(crate) enum ReduceError {
-    /// The reducer refused the event, with this reason.
-    Refused(String),
-    /// The engine could not resolve the reducer's [`SliceOp`](crate::SliceOp).
-    Engine(Error),
-}
-
-/// Holds one reducer, its types erased.
-#[derive(Clone)]
-pub(crate) struct Reduce {
-    pub(crate) built_in: BuiltIn,
-    pub(crate) run: Arc<Reducer>,
-}
-
-impl Reduce {
-    /// Calls the reducer of `event` and `slice`, and resolves its result. A panic becomes an error.
-    pub(crate) fn call(&self, event: &str, slice: &str, call: &ReduceCall<'_>) -> Result<SliceEffect> {
-        let names = || (event.to_owned(), slice.to_owned());
-        match catch_unwind(AssertUnwindSafe(|| (self.run)(call))) {
-            Ok(Ok(resolved)) => Ok(resolved),
-            Ok(Err(ReduceError::Refused(reason))) => {
-                let (event, slice) = names();
-                Err(Error::Refused { slice, event, reason })
-            }
-            Ok(Err(ReduceError::Engine(error))) => Err(error),
-            Err(panic) => {
-                let (event, slice) = names();
-                Err(Error::ReducerPanicked { slice, event, message: panic_message(&*panic) })
-            }
+    /// Checks a value that a host dispatches by the event's name. Returns the event, and its bytes as a record holds them.
+    pub(crate) fn known(&self, value: Value) -> Result<(AnyValue, Vec<u8>)> {
+        let bytes = encode_value(&self.name, &value)?;
+        if self.event_type.is_dynamic() {
+            return Ok((Arc::new(value), bytes));
         }
+        let event = (self.known)(&self.name, &bytes)?;
+        let bytes = self.encode(event.as_ref())?;
+        Ok((event, bytes))
     }
 }
 
@@ -200,10 +217,12 @@ impl fmt::Debug for SessionTypes {
             .inner
             .events
             .values()
-            .map(|event| (event.name, event.reducers.iter().map(|(slice, _)| *slice).collect()))
+            .map(|event| {
+                (event.name.as_str(), event.reducers.iter().map(|(slice, _)| slice.as_str()).collect())
+            })
             .collect();
         let slices: BTreeMap<_, _> =
-            self.inner.slices.values().map(|slice| (slice.name, slice.policy.name())).collect();
+            self.inner.slices.values().map(|slice| (slice.name.as_str(), slice.policy.name())).collect();
         f.debug_struct("SessionTypes").field("slices", &slices).field("events", &events).finish()
     }
 }
@@ -211,7 +230,7 @@ impl fmt::Debug for SessionTypes {
 impl SessionTypes {
     /// Starts a declaration.
     pub fn builder() -> SessionTypesBuilder {
-        SessionTypesBuilder { registered: Registered::default(), error: None }
+        SessionTypesBuilder { registered: Registered::default(), dynamic: Dynamic::default(), error: None }
     }
 
     /// Returns whether both are clones of one declaration.
@@ -220,8 +239,9 @@ impl SessionTypes {
     }
 
     /// Returns the paths of values that a replay does not compare, by the names of the events.
-    pub(crate) fn not_compared(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        self.inner.events.values().flat_map(|event| event.not_compared.iter().map(|path| (event.name, *path)))
+    pub(crate) fn not_compared(&self) -> impl Iterator<Item = (&str, &str)> {
+        let events = self.inner.events.values();
+        events.flat_map(|event| event.not_compared.iter().map(|path| (event.name.as_str(), path.as_str())))
     }
 
     pub(crate) fn slice(&self, name: &str) -> Option<&SliceTypes> {
@@ -252,8 +272,8 @@ impl SessionTypes {
     }
 
     /// Returns the names and policies of all declared slices.
-    pub fn slices(&self) -> impl Iterator<Item = (&'static str, Policy)> {
-        self.inner.slices.values().map(|slice| (slice.name, slice.policy))
+    pub fn slices(&self) -> impl Iterator<Item = (&str, Policy)> {
+        self.inner.slices.values().map(|slice| (slice.name.as_str(), slice.policy))
     }
 }
 
@@ -261,6 +281,8 @@ impl SessionTypes {
 #[must_use]
 pub struct SessionTypesBuilder {
     registered: Registered,
+    /// Declarations without Rust types, which `build` joins to the others.
+    pub(super) dynamic: Dynamic,
     error: Option<Error>,
 }
 
@@ -280,16 +302,17 @@ impl SessionTypesBuilder {
     /// Declares a slice with a policy.
     pub fn slice_with<S: Slice>(mut self, policy: Policy) -> Self {
         let slice = SliceTypes {
-            name: S::NAME,
+            name: SmolStr::new_static(S::NAME),
             policy,
-            item_name: S::ITEM_NAME,
+            item_name: SmolStr::new_static(S::ITEM_NAME),
             item_version: S::ITEM_VERSION,
-            item_type: TypeId::of::<S::Item>(),
+            item_type: ItemType::of::<S::Item>(),
             tail_items: TAIL_ITEMS,
-            decoder: Decoder { alone: decode_item::<S>, behind: append_item::<S> },
+            decoder: Decoder::Typed { alone: decode_item::<S>, behind: append_item::<S> },
             make_index: None,
-            recode: recode::<S>,
-            encode: encode_item::<S>,
+            key_path: None,
+            recode: recode::<S::Item>,
+            encode: encode_any::<S::Item>,
         };
         match self.registered.slices.get(S::NAME) {
             Some(before) if before.policy != policy => {
@@ -297,14 +320,12 @@ impl SessionTypesBuilder {
                 self.fail(Error::PolicyMismatch { slice: S::NAME.to_owned(), declared: policy, recorded });
             }
             Some(before) if before.item_type != slice.item_type => {
-                self.fail(Error::DeclaredTwice {
-                    name: S::NAME.to_owned(),
-                    reason: "with items of two types",
-                });
+                let reason = format!("with items of {} and of {}", before.item_type, slice.item_type);
+                self.fail(Error::DeclaredTwice { name: S::NAME.to_owned(), reason });
             }
             Some(_) => {}
             None => {
-                self.registered.slices.insert(S::NAME, slice);
+                self.registered.slices.insert(slice.name.clone(), slice);
             }
         }
         self
@@ -322,13 +343,13 @@ impl SessionTypesBuilder {
     /// Binds the slice to the event that its items are, and appends each one that is dispatched.
     pub fn append_all<S: Slice<Item: Event>>(self) -> Self {
         let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::append()));
-        self.bind_event::<S>(Reduce { built_in: BuiltIn::Append, run })
+        self.bind_event::<S>(Reduce { built_in: BuiltIn::Append, form: "append", run })
     }
 
     /// Binds the slice to the event that its items are. Each one that is dispatched replaces all items.
     pub fn replace_latest<S: Slice<Item: Event>>(self) -> Self {
         let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::replace()));
-        self.bind_event::<S>(Reduce { built_in: BuiltIn::Replace, run })
+        self.bind_event::<S>(Reduce { built_in: BuiltIn::Replace, form: "replace", run })
     }
 
     /// Binds the slice to the event that its items are. Each one that is dispatched replaces the items of an
@@ -344,7 +365,7 @@ impl SessionTypesBuilder {
         let run: Arc<Reducer> = Arc::new(move |call| {
             resolve_upsert::<S::Item, K>(call.items.held(), call.event, &key_of).map_err(ReduceError::Engine)
         });
-        self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, run })
+        self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, form: "upsert", run })
     }
 
     /// Does what [`upsert_by`](SessionTypesBuilder::upsert_by) does, under another name.
@@ -441,27 +462,9 @@ impl SessionTypesBuilder {
     {
         let run: Arc<Reducer> = Arc::new(move |call| {
             let event = downcast::<E>(call.event).map_err(ReduceError::Engine)?;
-            let (rows, view) = match call.items {
-                Items::Held(rows) => (rows, View::new(rows.clone())),
-                Items::InLog(items) => {
-                    let tail = items.tail().tail(call.tail_items);
-                    (items.tail(), View::tail(tail, items.len()))
-                }
-            };
-            let log = matches!(call.items, Items::InLog(_));
-            let op = reducer(&view, event, call.context).map_err(ReduceError::Refused)?;
-            let refused = |operation| {
-                Err(ReduceError::Engine(Error::LogOnlyGrows { slice: S::NAME.to_owned(), operation }))
-            };
-            match &op {
-                SliceOp::Replace(_) if log => return refused("Replace"),
-                SliceOp::Upsert(_) if log => return refused("Upsert"),
-                SliceOp::Clear(_) if log => return refused("Clear"),
-                _ => {}
-            }
-            resolve_op::<S>(rows, op, call.item_version).map_err(ReduceError::Engine)
+            call.resolve(&ItemCoding::of::<S>(), |view| reducer(view, event, call.context))
         });
-        self.bind::<S, E>(Reduce { built_in: BuiltIn::Explicit, run })
+        self.bind::<S, E>(Reduce { built_in: BuiltIn::Explicit, form: "reducer", run })
     }
 
     /// Accepts logs that hold a binding of `event` to `slice`, which this host no longer declares. Without
@@ -482,23 +485,27 @@ impl SessionTypesBuilder {
     /// declared, so no other slice may be named `tool_invoked`.
     pub fn build(self) -> Result<SessionTypes> {
         // Every session has this slice, so that a tool can run in any of them.
-        let all = self.slice::<ToolInvocations>();
-        match all.error {
+        let SessionTypesBuilder { mut registered, dynamic, error } = self.slice::<ToolInvocations>();
+        match error {
             Some(error) => Err(error),
-            None => Ok(SessionTypes { inner: Arc::new(all.registered) }),
+            None => {
+                dynamic.join_to(&mut registered)?;
+                Ok(SessionTypes { inner: Arc::new(registered) })
+            }
         }
     }
 
-    fn fail(&mut self, error: Error) {
+    pub(super) fn fail(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
 
     /// Binds a slice to the event that its items are. From then on its items are decoded as that event.
     fn bind_event<S: Slice<Item: Event>>(mut self, reduce: Reduce) -> Self {
         if let Some(slice) = self.registered.slices.get_mut(S::NAME) {
-            slice.item_name = <S::Item as Event>::NAME;
+            slice.item_name = SmolStr::new_static(<S::Item as Event>::NAME);
             slice.item_version = <S::Item as Event>::VERSION;
-            slice.decoder = Decoder { alone: decode_event::<S::Item>, behind: append_event::<S::Item> };
+            slice.decoder =
+                Decoder::Typed { alone: decode_event::<S::Item>, behind: append_event::<S::Item> };
         }
         self.bind::<S, S::Item>(reduce)
     }
@@ -513,25 +520,27 @@ impl SessionTypesBuilder {
             self.fail(Error::LogOnlyGrows { slice: S::NAME.to_owned(), operation });
             return self;
         }
-        let event = self.registered.events.entry(E::NAME).or_insert_with(|| EventTypes {
-            name: E::NAME,
+        let name = SmolStr::new_static(E::NAME);
+        let event = self.registered.events.entry(name).or_insert_with(|| EventTypes {
+            name: SmolStr::new_static(E::NAME),
             version: E::VERSION,
-            event_type: TypeId::of::<E>(),
-            decode: decode_event::<E>,
-            encode: encode_event::<E>,
-            not_compared: E::NOT_COMPARED,
+            event_type: ItemType::of::<E>(),
+            decoder: Decoder::Typed { alone: decode_event::<E>, behind: append_event::<E> },
+            encode: encode_any::<E>,
+            known: |name, bytes| Ok(Arc::new(known::<E>(name, bytes)?)),
+            not_compared: E::NOT_COMPARED.iter().copied().map(SmolStr::new_static).collect(),
             reducers: Vec::new(),
         });
-        let twice = if event.event_type != TypeId::of::<E>() {
-            Some("as two Rust types")
+        let twice = if event.event_type != ItemType::of::<E>() {
+            Some(format!("as {} and as {}", event.event_type, ItemType::of::<E>()))
         } else if event.reducers.iter().any(|(slice, _)| *slice == S::NAME) {
-            Some("for one slice")
+            Some(format!("for one slice, `{}`", S::NAME))
         } else {
             None
         };
         match twice {
             Some(reason) => self.fail(Error::DeclaredTwice { name: E::NAME.to_owned(), reason }),
-            None => event.reducers.push((S::NAME, reduce)),
+            None => event.reducers.push((SmolStr::new_static(S::NAME), reduce)),
         }
         self
     }
@@ -539,21 +548,16 @@ impl SessionTypesBuilder {
 
 /// Goes by way of JSON text, since that is what an export holds: serde's JSON knows that a map's integer keys
 /// were text there.
-fn recode<S: Slice>(item: &Value) -> Result<Vec<u8>> {
-    let bad = |error: serde_json::Error| Error::Export(format!("an item of `{}`: {error}", S::NAME));
+fn recode<T: Serialize + DeserializeOwned>(name: &str, item: &Value) -> Result<Vec<u8>> {
+    let bad = |error: serde_json::Error| Error::Export(format!("an item of `{name}`: {error}"));
     let text = serde_json::to_string(item).map_err(bad)?;
-    let item: S::Item = serde_json::from_str(&text).map_err(bad)?;
-    encode(S::NAME, &item)
+    let item: T = serde_json::from_str(&text).map_err(bad)?;
+    encode(name, &item)
 }
 
-fn encode_item<S: Slice>(item: &AnyValue) -> Result<Vec<u8>> {
-    let other = || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
-    encode(S::NAME, item.downcast_ref::<S::Item>().ok_or_else(other)?)
-}
-
-fn encode_event<E: Event>(event: &AnyValue) -> Result<Vec<u8>> {
-    let other = || Error::DeclaredTwice { name: E::NAME.to_owned(), reason: "as two Rust types" };
-    encode(E::NAME, event.downcast_ref::<E>().ok_or_else(other)?)
+fn encode_any<T: Serialize + 'static>(name: &str, value: &runs::Value) -> Result<Vec<u8>> {
+    let other = || Error::NoSuchSlice { slice: name.to_owned(), reason: "it is of another type" };
+    encode(name, value.downcast_ref::<T>().ok_or_else(other)?)
 }
 
 fn undeclared(slice: &'static str) -> Error {

@@ -13,7 +13,30 @@ use super::ground::{Ground, grounds};
 pub(super) struct History {
     pub(super) ground: Ground,
     pub(super) durability: Durability,
+    pub(super) hosts: Hosts,
     pub(super) actions: Vec<Action>,
+}
+
+/// Which hosts live through a history, one after the other: each opening is the next one's.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Hosts {
+    /// Each declares Rust types.
+    Typed,
+    /// Each declares names alone.
+    Named,
+    /// They take turns, and the first one declares Rust types.
+    InTurn,
+}
+
+impl Hosts {
+    /// Returns whether the host of the opening number `opening` declares names alone.
+    pub(super) fn is_named(self, opening: usize) -> bool {
+        match self {
+            Hosts::Typed => false,
+            Hosts::Named => true,
+            Hosts::InTurn => opening % 2 == 1,
+        }
+    }
 }
 
 /// One step of a history.
@@ -117,6 +140,7 @@ pub(super) fn actions_and_logs_undone(most: usize) -> impl Strategy<Value = Vec<
 /// Any history.
 pub(super) fn histories() -> impl Strategy<Value = History> {
     let durability = prop::sample::select(vec![Durability::Process, Durability::Boundary, Durability::Every]);
-    (grounds(), durability, prop::collection::vec(action(), 1..40))
-        .prop_map(|(ground, durability, actions)| History { ground, durability, actions })
+    let hosts = prop::sample::select(vec![Hosts::Typed, Hosts::Named, Hosts::InTurn]);
+    (grounds(), durability, hosts, prop::collection::vec(action(), 1..40))
+        .prop_map(|(ground, durability, hosts, actions)| History { ground, durability, hosts, actions })
 }

@@ -4,10 +4,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::testkit::{
-    Action, History, Step, assert_deterministic, assert_rollback_equivalence, dispatch, histories,
+    Action, History, Step, assert_deterministic, assert_rollback_equivalence, dispatch, dispatch_value,
+    histories,
 };
 use foldlog::{Event, Policy, SessionTypes, Slice, SliceOp};
 use foldlog_tests::host::*;
+use foldlog_tests::named_host::{self, value};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,30 @@ proptest! {
     #[test]
     fn a_hosts_history_is_the_same_each_time(history in histories(actions())) {
         assert_deterministic(&types(), &history);
+    }
+}
+
+/// Changes of the same host, as one makes them that knows no types when it is compiled.
+fn named_actions() -> impl Strategy<Value = Action> {
+    let title = || "[a-c?]{0,3}|x{600}";
+    let edit = |(place, line)| DraftEdited { place, line };
+    prop_oneof![
+        (title(), 0..3_u8)
+            .prop_map(|(title, part)| dispatch_value("plan.step_added", value(&StepAdded { title, part }))),
+        title().prop_map(|text| dispatch_value("noted", value(&Noted { text }))),
+        (0..4_usize, title()).prop_map(move |at| dispatch_value("draft.edited", value(&edit(at)))),
+        any::<bool>().prop_map(|good| dispatch_value("doubted", value(&Doubted { good }))),
+        any::<i64>().prop_map(|value| dispatch_value("undeclared", value)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: super::config().cases / 4, ..super::config() })]
+
+    #[test]
+    fn a_host_without_types_survives_any_history_and_is_the_same_each_time(history in histories(named_actions())) {
+        assert_rollback_equivalence(&named_host::types(), &history);
+        assert_deterministic(&named_host::types(), &history);
     }
 }
 

@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use uuid::Uuid;
 
-use super::actions::{Action, How, actions_and_logs_undone};
+use super::actions::{Action, Hosts, How, actions_and_logs_undone};
 use super::ground::Ground;
 use super::world::{OBJECT_BYTES_MIN, World, dispatch};
 
@@ -206,7 +206,7 @@ struct Lived {
 
 impl Lived {
     fn through(case: &Case) -> Lived {
-        let mut world = World::new(Ground::MemoryWithImages, case.durability);
+        let mut world = World::new(Ground::MemoryWithImages, case.durability, Hosts::Typed);
         let mut moments = vec![Moment::of(&world)];
         let places: Vec<usize> = (0..=case.history.len()).collect();
         let diverges = case.diverges.of(&places);

@@ -3,6 +3,8 @@
 //! Each law is tried on every ground: in memory with images and without, and over mapped files with images, with
 //! the background inline and in a thread of its own.
 //!
+//! The hosts of a history declare Rust types, or names alone, or take turns.
+//!
 //! Each law is tried with 512 histories; `PROPTEST_CASES` asks for more. A history that breaks a
 //! law is made as short as it gets, and its seed is kept beside this file until it is deleted.
 
@@ -20,8 +22,7 @@ use foldlog::{Error, Export, ImportOptions, Kind, SequenceNumber};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use actions::{History, histories};
-use foldlog_tests::host::types;
+use actions::{History, Hosts, histories};
 use ground::Ground;
 use world::{World, state_bytes, values};
 
@@ -77,6 +78,19 @@ proptest! {
         prop_assert!(once_disk.dump() == again_disk.dump(), "while open");
         drop((once, again));
         prop_assert!(once_disk.dump() == again_disk.dump(), "once closed");
+    }
+
+    /// Law 3, of hosts that declare names alone: they record what hosts of Rust types do, byte for byte.
+    #[test]
+    fn the_same_calls_give_the_same_bytes_with_and_without_rust_types(history in histories()) {
+        let ground = match history.ground {
+            Ground::MappedInBackground => Ground::Mapped,
+            ground => ground,
+        };
+        let lived = |hosts| World::through(&History { ground, hosts, ..history.clone() });
+        let (typed, named) = (lived(Hosts::Typed), lived(Hosts::Named));
+        prop_assert_eq!(content(&typed), content(&named));
+        prop_assert!(typed.disk.dump() == named.disk.dump());
     }
 
     /// Law 6: an export goes out to JSON and comes in again as the same slices, and says what it cannot take.
@@ -140,12 +154,12 @@ fn check_export(world: &World) {
     assert!(export.slices.iter().all(|slice| !slice.items.is_empty()), "empty slices are left out");
     let store = foldlog::Store::open_with(world.disk.root().join("other"), world.options()).unwrap();
     if names.iter().any(|name| *name == "undeclared") {
-        let error = store.import(&read, &types(), ImportOptions::default()).unwrap_err();
+        let error = store.import(&read, &world.types(), ImportOptions::default()).unwrap_err();
         assert_eq!(error.to_string(), "Slice types not registered: undeclared");
         assert!(store.session_ids().unwrap().is_empty(), "no session is left behind");
     }
     let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
-    let import = store.import(&read, &types(), options).unwrap();
+    let import = store.import(&read, &world.types(), options).unwrap();
     let state = import.state().unwrap();
     assert_eq!(state.tags, live.tags);
     let exported = live.slices.iter().filter(|(_, s)| s.policy.name() != "cache" && !s.items.is_empty());

@@ -8,14 +8,15 @@ use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
     Durability, Error, Export, FixedClock, ImportOptions, Policy, Result, SequenceNumber, Session,
-    SessionOptions, Slice, Snapshot, SnapshotOptions, State, Store, StoreOptions,
+    SessionOptions, SessionTypes, Slice, Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_tests::host::*;
 use foldlog_tests::model::{Change, Cleared, Model, Slices};
+use foldlog_tests::named_host;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::actions::{Action, History, How};
+use super::actions::{Action, History, Hosts, How};
 use super::ground::{Disk, Ground};
 
 /// Payloads over this go into objects, so that histories hold some of both kinds.
@@ -27,6 +28,9 @@ pub(super) struct World {
     ground: Ground,
     clock: Arc<FixedClock>,
     durability: Durability,
+    pub(super) hosts: Hosts,
+    /// How often the session was opened.
+    opened: usize,
     store: Store,
     session: Option<Session>,
     pub(super) model: Model,
@@ -38,18 +42,20 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(ground: Ground, durability: Durability) -> World {
+    pub(super) fn new(ground: Ground, durability: Durability, hosts: Hosts) -> World {
         let disk = Disk::new(ground);
         let clock = Arc::new(FixedClock::stepping(1_767_322_800_000_000, 250_001));
         let store = store(&disk, options(&disk, ground, &clock, durability));
         let model = Model::new(1, BTreeMap::new());
         let options = SessionOptions { seed: Some(1), ..SessionOptions::default() };
-        let session = Some(store.create_with(&types(), options).unwrap());
+        let session = Some(store.create_with(&types_of(hosts, 0), options).unwrap());
         let mut world = World {
             disk,
             ground,
             clock,
             durability,
+            hosts,
+            opened: 0,
             store,
             session,
             model,
@@ -64,7 +70,7 @@ impl World {
 
     /// Lives through a history, comparing with the model after each step.
     pub(super) fn through(history: &History) -> World {
-        let mut world = World::new(history.ground, history.durability);
+        let mut world = World::new(history.ground, history.durability, history.hosts);
         for action in &history.actions {
             world.live_on(action);
         }
@@ -83,11 +89,13 @@ impl World {
             (self.disk.copied(), Arc::new(FixedClock::stepping(1_800_000_000_000_000, 250_001)));
         let store = store(&disk, options(&disk, self.ground, &clock, self.durability));
         World {
-            session: Some(store.open_session(self.session().id(), &types()).unwrap()),
+            session: Some(store.open_session(self.session().id(), &self.types()).unwrap()),
             disk,
             ground: self.ground,
             clock,
             durability: self.durability,
+            hosts: self.hosts,
+            opened: self.opened,
             store,
             model: self.model.clone(),
             snapshots: self.snapshots.clone(),
@@ -112,6 +120,15 @@ impl World {
 
     pub(super) fn reader(&self) -> LogReader {
         LogReader::open_on(self.disk.storage(), self.dir()).unwrap()
+    }
+
+    fn is_named(&self) -> bool {
+        self.hosts.is_named(self.opened)
+    }
+
+    /// What the present host declares.
+    pub(super) fn types(&self) -> SessionTypes {
+        types_of(self.hosts, self.opened)
     }
 
     fn act(&mut self, action: &Action) {
@@ -150,6 +167,7 @@ impl World {
 
     fn change(&mut self, change: &Change) {
         let before = self.session().state().unwrap();
+        let dispatch = if self.is_named() { named_host::dispatch } else { dispatch };
         match (dispatch(self.session(), change), self.model.change(change)) {
             (Ok(sequence), Some(expected)) => assert_eq!(sequence, expected, "sequence numbers have no gaps"),
             (Err(error), None) => {
@@ -184,7 +202,8 @@ impl World {
                 self.store = store(&self.disk, self.options());
             }
         }
-        self.session = Some(self.store.open_session(id, &types()).unwrap());
+        self.opened += 1;
+        self.session = Some(self.store.open_session(id, &self.types()).unwrap());
     }
 
     fn identity(&mut self) -> (SessionOptions, BTreeMap<String, String>) {
@@ -197,7 +216,7 @@ impl World {
 
     fn fork(&mut self, at: u64, follow: bool) {
         let (options, tags) = self.identity();
-        let fork = self.store.fork(self.session().id(), at, &types(), options).unwrap();
+        let fork = self.store.fork(self.session().id(), at, &self.types(), options).unwrap();
         let mut model = self.model.fork(at, self.made, &tags);
         if follow {
             let parent = self.session.replace(fork).unwrap();
@@ -207,6 +226,7 @@ impl World {
         } else {
             // The parent goes on and may write into the very file that the fork shares.
             let aside = Change::Note("aside".to_owned());
+            let dispatch = if self.is_named() { named_host::dispatch } else { dispatch };
             assert_eq!(dispatch(&fork, &aside).unwrap(), model.change(&aside).unwrap());
             self.left.push((fork.id(), model));
         }
@@ -217,7 +237,7 @@ impl World {
         let text = self.session().export().unwrap().to_json().unwrap();
         let export = Export::from_json(&text).unwrap();
         let options = ImportOptions { session, keep_unknown: true };
-        let import = self.store.import(&export, &types(), options).unwrap();
+        let import = self.store.import(&export, &self.types(), options).unwrap();
         let model = self.model.import(self.made, &tags);
         let exported = self.session.replace(import).unwrap();
         self.left.push((exported.id(), std::mem::replace(&mut self.model, model)));
@@ -232,7 +252,10 @@ impl World {
         assert_eq!(session.position(), Some(self.model.position().into()));
         assert_eq!(values(&state), now.slices);
         assert_eq!(state.tags, now.tags);
-        check_typed(session, &now.slices);
+        match self.is_named() {
+            true => check_values(session, &now.slices),
+            false => check_typed(session, &now.slices),
+        }
         if self.model.position() > 0 {
             self.shown.insert(self.model.position(), state);
         }
@@ -240,16 +263,22 @@ impl World {
 
     /// Everything that is on the disk against the model: this session and all that were left behind.
     pub(super) fn check_whole(self) {
-        let World { disk, store, session, model, left, .. } = self;
+        let World { disk, store, session, model, left, hosts, opened, .. } = self;
         let session = session.unwrap();
         let (id, live) = (session.id(), session.state().unwrap());
         let writing = LogReader::open_on(disk.storage(), session.dir()).unwrap();
         assert_eq!(writing.state().unwrap(), live, "the untyped fold, while the writer is there");
         session.close().unwrap();
-        let again = store.open_session(id, &types()).unwrap();
-        assert_eq!(again.state().unwrap(), live, "a fresh fold");
-        check_typed(&again, &model.now().slices);
-        drop(again);
+        // Whoever wrote it, either kind of host reads it.
+        for named in [hosts.is_named(opened), !hosts.is_named(opened)] {
+            let types = if named { named_host::types() } else { types() };
+            let again = store.open_session(id, &types).unwrap();
+            assert_eq!(again.state().unwrap(), live, "a fresh fold");
+            check_values(&again, &model.now().slices);
+            if !named {
+                check_typed(&again, &model.now().slices);
+            }
+        }
         for (id, model) in left.iter().chain([&(id, model)]) {
             let reader = LogReader::open_on(disk.storage(), store.session_dir(*id)).unwrap();
             let state = reader.state().unwrap();
@@ -265,9 +294,13 @@ impl World {
             visited.unwrap();
             assert_eq!(kinds, model.kinds);
             reader.check_seals().unwrap();
-            assert_reduced_again(&reader, &types());
+            assert_reduced_again(&reader, &types_of(hosts, opened));
         }
     }
+}
+
+fn types_of(hosts: Hosts, opened: usize) -> SessionTypes {
+    if hosts.is_named(opened) { named_host::types() } else { types() }
 }
 
 fn store(disk: &Disk, options: StoreOptions) -> Store {
@@ -348,6 +381,18 @@ fn check_typed(session: &Session, slices: &Slices) {
     check_log::<Notes>(session, slices);
     check_log::<NoteSizes>(session, slices);
     check_log::<GoodOnes>(session, slices);
+}
+
+/// The slices as values, by their names.
+fn check_values(session: &Session, slices: &Slices) {
+    for (name, (policy, wanted)) in slices {
+        let items: Vec<serde_json::Value> = match *policy {
+            "log" => session.log_values(name).unwrap().iter().map(|item| json(&*item.unwrap())).collect(),
+            _ => session.view_values(name).unwrap().iter().map(json).collect(),
+        };
+        assert_eq!(&items, wanted, "{name}");
+        assert_eq!(session.latest_value(name).unwrap().as_deref().map(json).as_ref(), items.last());
+    }
 }
 
 fn expected<S: Slice>(slices: &Slices) -> Vec<serde_json::Value> {

@@ -1,5 +1,6 @@
 //! Stories of sessions, told through the public API: what a host does, and what it finds afterwards.
 
+mod by_name;
 mod declarations;
 mod forks;
 mod imaging;

@@ -6,6 +6,7 @@ mod checkpoints;
 mod child_rules;
 mod children;
 mod durable;
+mod dynamic;
 mod exports;
 mod folder;
 mod full_disk;
@@ -39,6 +40,7 @@ use foldlog::tools::CheckpointStore;
 use foldlog::tools::resources::{BudgetTracker, CaptureOptions, Snapshotable, Usage};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
+    UndoneCall,
 };
 use foldlog::{
     BackgroundSync, Cause, Error, ExecutionState, FixedClock, Idempotency, ResourceRegistry, Result, Session,
@@ -198,7 +200,7 @@ impl Tool for Writer {
         }
     }
 
-    fn undo(&self, _: Write, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+    fn undo(&self, _: Write, _: &UndoneCall, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
         let mut counts = self.counts.lock().unwrap();
         counts.undone += 1;
         assert!(context.is_resume());

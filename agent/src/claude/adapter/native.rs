@@ -56,7 +56,8 @@ macro_rules! reading_tools {
 
         /// Adds the tools of the program that only read to a registry that lacks them, but for those that ask a person.
         fn with_reading_tools(registry: ToolRegistry, options: &RunOptions) -> ToolRegistry {
-            let names = registry.names();
+            let given = registry.clone();
+            let names = given.names();
             let is_left_out = |name: &str| names.contains(&name) || options.asks.contains_key(name);
             $(let registry = if is_left_out($name::NAME) { registry } else { registry.with($name) };)*
             registry

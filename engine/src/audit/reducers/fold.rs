@@ -35,7 +35,7 @@ pub(super) struct ProducedFold<'a> {
     /// Slices that differed at some record, to which a rollback may return.
     differed: BTreeMap<u32, ()>,
     /// Slices into which only today's reducers write, each with the first record.
-    undeclared: BTreeMap<&'static str, SequenceNumber>,
+    undeclared: BTreeMap<String, SequenceNumber>,
     stopped: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl<'a> ProducedFold<'a> {
             let effect = effect?;
             let Some(id) = names.slice_named(slice).map(|slice| slice.id) else {
                 if effect.is_some() {
-                    self.undeclared.entry(slice).or_insert(record.sequence);
+                    self.undeclared.entry(slice.to_owned()).or_insert(record.sequence);
                 }
                 continue;
             };
@@ -186,7 +186,7 @@ impl<'a> ProducedFold<'a> {
         let (recorded, produced) = (&self.recorded.projection, &self.produced.projection);
         let declared = self.differ.iter().map(|(slice, since)| differs(recorded, produced, *slice, *since));
         let undeclared = self.undeclared.iter().map(|(slice, since)| SliceDiffers {
-            slice: (*slice).to_owned(),
+            slice: slice.clone(),
             since: *since,
             is_new: true,
             recorded_items: 0,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::body::{Action, Added, Binding, BuiltIn, Dispatch, Effect, Lane, Opened, Payload};
 use foldlog_codec::{Kind, Record, SequenceNumber};
+use smol_str::SmolStr;
 
 use super::fold::ProducedFold;
 use super::{LogReader, ReducersReplayed, ReplayReducers};
@@ -132,7 +133,7 @@ impl<'a> Replay<'a> {
         let declared = names.event(event)?;
         let types = self.types.event(&declared.name)?;
         let as_declared = *self.as_declared.entry(event).or_insert_with(|| {
-            let same = |(binding, (slice, reduce)): (&Binding, &(&str, crate::types::Reduce))| {
+            let same = |(binding, (slice, reduce)): (&Binding, &(SmolStr, crate::types::Reduce))| {
                 binding.built_in == reduce.built_in
                     && binding.built_in != BuiltIn::Explicit
                     && names.slice(binding.slice).is_some_and(|declared| declared.name == *slice)
@@ -188,7 +189,7 @@ impl<'a> Replay<'a> {
                 continue;
             }
             if of_slice.is_none() && difference.note.is_none() {
-                difference.note = Self::new_to(names, (reducing.types.name, id)).map(str::to_owned);
+                difference.note = Self::new_to(names, (&reducing.types.name, id)).map(str::to_owned);
             }
             self.diverged(record, difference, names);
         }
@@ -217,7 +218,7 @@ impl<'a> Replay<'a> {
 /// Decodes the event as today's type.
 pub(super) fn decoded(reader: &LogReader, reducing: &Reducing<'_>) -> Result<AnyValue> {
     let bytes = reader.objects.resolve(reducing.data)?;
-    Ok((reducing.types.decode)(reducing.version, reducing.sequence, Recorded::Elsewhere(&bytes))?)
+    Ok(reducing.types.decoder.alone(reducing.version, reducing.sequence, Recorded::Elsewhere(&bytes))?)
 }
 
 /// Runs the reducers of an event. Returns, for each slice, what the event is to do to it, if anything.
@@ -226,7 +227,7 @@ pub(super) fn reduced<'r>(
     event: &'r AnyValue,
     types: &'r SessionTypes,
     before: &'r Projection,
-) -> impl Iterator<Item = (&'static str, Result<Option<SliceEffect>>)> + 'r {
+) -> impl Iterator<Item = (&'r str, Result<Option<SliceEffect>>)> + 'r {
     let Reducing { sequence, time_us, seed, types: event_types, .. } = *reducing;
     let context = ReducerContext { seed, sequence, time_us };
     event_types.reducers.iter().map(move |(slice, reduce)| {
@@ -240,8 +241,8 @@ pub(super) fn reduced<'r>(
             event,
             context: &context,
         };
-        let produced = reduce.call(event_types.name, slice, &call);
-        (*slice, produced.map(|effect| (!effect.is_nothing()).then_some(effect)))
+        let produced = reduce.call(&event_types.name, slice, &call);
+        (slice.as_str(), produced.map(|effect| (!effect.is_nothing()).then_some(effect)))
     })
 }
 
@@ -274,7 +275,7 @@ impl Edits<'_> {
                 Effect { added: Added::Items { items, version: *version }, ..recorded.clone() }
             }
         });
-        let of = (reducing.types.name, reducing.data, reducing.version);
+        let of = (reducing.types.name.as_str(), reducing.data, reducing.version);
         let effects = (readable.as_ref(), produced.as_ref());
         Ok(divergence::compare_effects(slice, effects, of, self.leave_out))
     }

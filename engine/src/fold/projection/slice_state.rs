@@ -105,11 +105,11 @@ pub(super) fn new_item(
         folding.objects.check(payload)?;
         return Ok(RowItem::Typed(unread::value()));
     }
-    let Some(decoder) = slice.decoder else { return Ok(RowItem::Bytes(folding.objects.shared(payload)?)) };
+    let Some(decoder) = &slice.decoder else { return Ok(RowItem::Bytes(folding.objects.shared(payload)?)) };
     let bytes = folding.objects.resolve(payload)?;
     let recorded = match &bytes {
         Cow::Borrowed(bytes) => Recorded::InBody(bytes),
         Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
     };
-    Ok(RowItem::Typed((decoder.alone)(version, sequence, recorded)?))
+    Ok(RowItem::Typed(decoder.alone(version, sequence, recorded)?))
 }

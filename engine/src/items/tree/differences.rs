@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use triomphe::Arc;
 
-use super::{Inner, Leaf, Node, Tree};
+use super::{Inner, Leaf, Node, Tree, Weigh};
 
 /// Names what a walk has before it.
 enum Ahead<'a, K, V, const LEAF: usize, const FAN: usize> {
@@ -20,7 +20,7 @@ enum Ahead<'a, K, V, const LEAF: usize, const FAN: usize> {
 /// Walks a tree: what is before it, the next on top.
 struct Walk<'a, K, V, const LEAF: usize, const FAN: usize>(Vec<Ahead<'a, K, V, LEAF, FAN>>);
 
-impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Walk<'a, K, V, LEAF, FAN> {
+impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Walk<'a, K, V, LEAF, FAN> {
     fn of(tree: &'a Tree<K, V, LEAF, FAN>) -> Self {
         let mut depth = 0;
         let mut node = tree.root.as_ref();
@@ -96,7 +96,7 @@ fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
     }
 }
 
-impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
+impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
     /// Hands every key at which the two trees may differ to `visit`, in order, with its values in this tree
     /// and in the other, until it breaks. Skips blocks that both share; values that both hold without sharing
     /// are for `visit` to compare. Takes time in proportion to what is not shared.

@@ -4,7 +4,7 @@ use std::iter::Zip;
 use std::ops::RangeInclusive;
 use std::slice;
 
-use super::{Leaf, Node, Tree};
+use super::{Leaf, Node, Tree, Weigh};
 
 /// Holds the entries that one end of an iterator has reached.
 struct Way<'a, K, V, const LEAF: usize, const FAN: usize> {
@@ -116,7 +116,7 @@ pub(crate) struct Range<'a, K, V, const LEAF: usize, const FAN: usize, const FOR
     until: K,
 }
 
-impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize, const FORTH: bool>
+impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize, const FORTH: bool>
     Range<'a, K, V, LEAF, FAN, FORTH>
 {
     pub(super) fn new(tree: &'a Tree<K, V, LEAF, FAN>, range: RangeInclusive<K>) -> Self {

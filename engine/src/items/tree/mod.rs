@@ -23,16 +23,19 @@
 //! 3. A block holds at least [`least`] slots, unless it is the root, the tail, or the last of its level: those
 //!    on the right edge are begun with a single slot and filled by what comes behind.
 //! 4. An inner block's key is not above any key of its slot's entries, and above all entries of the slot before.
-//! 5. `len` is the number of entries.
+//! 5. `len` is the number of entries, and an inner block's weight that of all values below it, which finds the value that holds the
+//!    item at some place.
 //! 6. A shared block is never written: all writing goes through [`Arc::make_mut`].
 //! 7. Keys are compared before anything is changed, so that an `Ord` of the host's that panics leaves a tree that
 //!    holds the rest of these.
 
 use std::borrow::Borrow;
-use std::ops::RangeInclusive;
+use std::ops::{Deref, DerefMut, RangeInclusive};
 
 use block::{Block, least};
+use foldlog_codec::SequenceNumber;
 use iter::{Iter, Range};
+use smol_str::SmolStr;
 use triomphe::Arc;
 
 mod block;
@@ -42,7 +45,48 @@ mod iter;
 mod tests;
 
 type Leaf<K, V, const LEAF: usize> = Block<K, V, LEAF>;
-type Inner<K, V, const LEAF: usize, const FAN: usize> = Block<K, Node<K, V, LEAF, FAN>, FAN>;
+
+/// Says how many items a value of the tree stands for. A value never changes that while it is in a tree.
+pub(crate) trait Weigh {
+    /// Returns the number of items.
+    fn weight(&self) -> usize {
+        1
+    }
+}
+
+impl<T: ?Sized> Weigh for std::sync::Arc<T> {}
+impl Weigh for () {}
+impl Weigh for u32 {}
+impl Weigh for u64 {}
+impl Weigh for u128 {}
+impl Weigh for SmolStr {}
+impl Weigh for SequenceNumber {}
+
+/// Holds an inner block, and the weight of all that is below it.
+struct Inner<K, V, const LEAF: usize, const FAN: usize> {
+    block: Block<K, Node<K, V, LEAF, FAN>, FAN>,
+    weight: usize,
+}
+
+impl<K: Clone, V, const LEAF: usize, const FAN: usize> Clone for Inner<K, V, LEAF, FAN> {
+    fn clone(&self) -> Self {
+        Inner { block: self.block.clone(), weight: self.weight }
+    }
+}
+
+impl<K, V, const LEAF: usize, const FAN: usize> Deref for Inner<K, V, LEAF, FAN> {
+    type Target = Block<K, Node<K, V, LEAF, FAN>, FAN>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.block
+    }
+}
+
+impl<K, V, const LEAF: usize, const FAN: usize> DerefMut for Inner<K, V, LEAF, FAN> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.block
+    }
+}
 
 enum Node<K, V, const LEAF: usize, const FAN: usize> {
     Leaf(Arc<Leaf<K, V, LEAF>>),
@@ -85,11 +129,37 @@ impl<K, V, const LEAF: usize, const FAN: usize> Clone for Node<K, V, LEAF, FAN> 
     }
 }
 
-impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
+impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
     fn len(&self) -> usize {
         match self {
             Node::Leaf(leaf) => leaf.len(),
             Node::Inner(inner) => inner.len(),
+        }
+    }
+
+    /// Returns the weight of all values in the node.
+    fn weight(&self) -> usize {
+        match self {
+            Node::Leaf(leaf) => leaf.slots.iter().map(Weigh::weight).sum(),
+            Node::Inner(inner) => inner.weight,
+        }
+    }
+
+    /// Returns the value that holds the item at `place`, and the item's place in it.
+    fn nth(&self, mut place: usize) -> Option<(&V, usize)> {
+        let mut node = self;
+        loop {
+            match node {
+                Node::Leaf(leaf) => return nth_in(&leaf.slots, place),
+                Node::Inner(inner) => {
+                    node = inner.slots.iter().find(|slot| {
+                        let weight = slot.weight();
+                        let is_in = place < weight;
+                        place -= if is_in { 0 } else { weight };
+                        is_in
+                    })?;
+                }
+            }
         }
     }
 
@@ -186,11 +256,14 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
                 if let Some(low) = inner.keys.first_mut().filter(|low| key < **low) {
                     *low = key.clone();
                 }
+                let weight = value.weight();
                 let Some(slot) = inner.slots.get_mut(at) else {
                     return Inserted { before: None, neighbour: None };
                 };
                 let Inserted { before, neighbour } = slot.insert(key, value);
-                let upper = neighbour.and_then(|(low, node)| inner.insert(at + 1, low, node));
+                inner.weight = inner.weight + weight - before.as_ref().map_or(0, Weigh::weight);
+                let upper = neighbour.and_then(|(low, node)| inner.insert(at + 1, low, node)).map(Inner::of);
+                inner.weight -= upper.as_ref().map_or(0, |upper| upper.weight);
                 let neighbour = upper.map(|upper| Node::Inner(Arc::new(upper))).and_then(Node::with_low);
                 Inserted { before, neighbour }
             }
@@ -204,13 +277,18 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
     /// Appends a leaf. Returns what must be added beside this node: the leaf, or a node that holds it.
     fn append(&mut self, leaf: Node<K, V, LEAF, FAN>) -> Option<Self> {
         let Node::Inner(inner) = self else { return Some(leaf) };
+        let weight = leaf.weight();
         let inner = Arc::make_mut(inner);
-        let neighbour = inner.slots.last_mut()?.append(leaf)?;
+        let Some(neighbour) = inner.slots.last_mut()?.append(leaf) else {
+            inner.weight += weight;
+            return None;
+        };
         let (low, neighbour) = neighbour.with_low()?;
         if inner.is_full() {
-            return Some(Node::Inner(Arc::new(Block::of([(low, neighbour)]))));
+            return Some(Node::Inner(Arc::new(Inner { block: Block::of([(low, neighbour)]), weight })));
         }
         inner.push(low, neighbour);
+        inner.weight += weight;
         inner.mend_last_but_one();
         None
     }
@@ -226,6 +304,8 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
                 let at = inner.range_of(key);
                 let slot = inner.slots.get_mut(at)?;
                 let value = slot.remove(key)?;
+                inner.weight -= value.weight();
+                let slot = inner.slots.get(at)?;
                 if slot.is_scarce() {
                     inner.mend(at);
                 }
@@ -242,7 +322,9 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
                 rest.map(|rest| Node::Leaf(Arc::new(rest)))
             }
             (Node::Inner(left), Node::Inner(right)) => {
-                let rest = Arc::make_mut(left).join(Arc::unwrap_or_clone(right));
+                let (left, right) = (Arc::make_mut(left), Arc::unwrap_or_clone(right));
+                let rest = left.join(right.block).map(Inner::of);
+                left.weight = left.weight + right.weight - rest.as_ref().map_or(0, |rest| rest.weight);
                 rest.map(|rest| Node::Inner(Arc::new(rest)))
             }
             // Neighbours are equally deep.
@@ -251,7 +333,13 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
     }
 }
 
-impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Inner<K, V, LEAF, FAN> {
+impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Inner<K, V, LEAF, FAN> {
+    /// Makes an inner block of slots.
+    fn of(block: Block<K, Node<K, V, LEAF, FAN>, FAN>) -> Self {
+        let weight = block.slots.iter().map(Node::weight).sum();
+        Inner { block, weight }
+    }
+
     /// Repairs a slot that holds too little: removes it, or joins it with a neighbour.
     fn mend(&mut self, at: usize) {
         if self.slots.get(at).is_some_and(|slot| slot.len() == 0) {
@@ -276,6 +364,17 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Inner<K, V, 
     }
 }
 
+/// Returns the value among these that holds the item at `place`, and the item's place in it.
+fn nth_in<V: Weigh>(values: &[V], mut place: usize) -> Option<(&V, usize)> {
+    for value in values {
+        match place.checked_sub(value.weight()) {
+            None => return Some((value, place)),
+            Some(rest) => place = rest,
+        }
+    }
+    None
+}
+
 impl<K, V, const LEAF: usize, const FAN: usize> Clone for Tree<K, V, LEAF, FAN> {
     fn clone(&self) -> Self {
         Tree { root: self.root.clone(), tail: self.tail.clone(), len: self.len }
@@ -288,7 +387,7 @@ impl<K, V, const LEAF: usize, const FAN: usize> Default for Tree<K, V, LEAF, FAN
     }
 }
 
-impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
+impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -332,6 +431,15 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         match &self.tail {
             Some(tail) => tail.keys.last().zip(tail.slots.last()),
             None => self.root.as_ref()?.last(),
+        }
+    }
+
+    /// Returns the value that holds the item at `place`, and the item's place in it. Takes time in proportion to the tree's depth.
+    pub(crate) fn nth(&self, place: usize) -> Option<(&V, usize)> {
+        let in_root = self.root.as_ref().map_or(0, Node::weight);
+        match place.checked_sub(in_root) {
+            None => self.root.as_ref()?.nth(place),
+            Some(rest) => nth_in(&self.tail.as_ref()?.slots, rest),
         }
     }
 
@@ -440,7 +548,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
     /// Adds a root above the present one and its right neighbour.
     fn grow(&mut self, neighbour: Node<K, V, LEAF, FAN>) {
         let both = [self.root.take(), Some(neighbour)];
-        let mut inner = Block::of(both.into_iter().flatten().filter_map(Node::with_low));
+        let mut inner = Inner::of(Block::of(both.into_iter().flatten().filter_map(Node::with_low)));
         inner.mend_last_but_one();
         self.root = Some(Node::Inner(Arc::new(inner)));
         self.shrink();

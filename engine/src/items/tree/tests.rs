@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::generator::Generator;
 
+impl Weigh for Arc<()> {}
+
 /// Describes a node: how deep it is, and its first and last key.
 struct Checked<K> {
     depth: usize,
@@ -12,7 +14,7 @@ struct Checked<K> {
     last: K,
 }
 
-impl<K: Ord + Clone + Debug, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
+impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
     /// Checks invariants 1 to 4 below one node.
     fn checked(&self, is_root: bool, on_right_edge: bool) -> Checked<K> {
         let spared = is_root || on_right_edge;
@@ -27,6 +29,7 @@ impl<K: Ord + Clone + Debug, V: Clone, const LEAF: usize, const FAN: usize> Node
             }
             Node::Inner(inner) => {
                 assert_eq!(inner.keys.len(), inner.slots.len());
+                assert_eq!(inner.weight, inner.slots.iter().map(Node::weight).sum::<usize>());
                 let end = inner.len() - 1;
                 let below: Vec<Checked<K>> =
                     (0..=end).map(|at| inner.slots[at].checked(false, on_right_edge && at == end)).collect();
@@ -49,7 +52,7 @@ impl<K: Ord + Clone + Debug, V: Clone, const LEAF: usize, const FAN: usize> Node
     }
 }
 
-impl<K: Ord + Clone + Debug, V: Clone + PartialEq + Debug, const LEAF: usize, const FAN: usize>
+impl<K: Ord + Clone + Debug, V: Clone + Weigh + PartialEq + Debug, const LEAF: usize, const FAN: usize>
     Tree<K, V, LEAF, FAN>
 {
     /// Checks all invariants, and that the tree holds these entries.

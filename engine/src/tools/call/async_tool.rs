@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
 use super::tool::{AnyTool, parameters, schema_of};
+use super::undone::UndoneCall;
 use crate::offload::{Boxed, wait_for};
 use crate::session::schedule::inside_call;
 
@@ -100,9 +101,10 @@ pub trait AsyncTool: Send + Sync + 'static {
     fn undo(
         &self,
         parameters: Self::Parameters,
+        undone: &UndoneCall,
         context: &ToolContext,
     ) -> impl Future<Output = Result<ToolResult<Self::Output>, ToolError>> + Send {
-        let _ = (parameters, context);
+        let _ = (parameters, undone, context);
         async { Err(ToolError::failed(format!("`{}` has no way to undo what it did", Self::NAME))) }
     }
 }
@@ -115,14 +117,14 @@ impl<T: AsyncTool> Awaited<T> {
         Awaited(Arc::new(tool))
     }
 
-    fn answering(&self, arguments: &str, context: &ToolContext, undoes: bool) -> Answering {
+    fn answering(&self, arguments: &str, undone: Option<UndoneCall>, context: &ToolContext) -> Answering {
         let (tool, within) = (Arc::clone(&self.0), context.clone());
         let parameters = parameters::<T::Parameters>(arguments);
         let answer = async move {
             let parameters = parameters?;
-            let answer = match undoes {
-                false => tool.call(parameters, &within).await?,
-                true => tool.undo(parameters, &within).await?,
+            let answer = match &undone {
+                None => tool.call(parameters, &within).await?,
+                Some(undone) => tool.undo(parameters, undone, &within).await?,
             };
             Answered::of(T::NAME, answer)
         };
@@ -131,7 +133,7 @@ impl<T: AsyncTool> Awaited<T> {
 }
 
 impl<T: AsyncTool> AnyTool for Awaited<T> {
-    fn description(&self) -> &'static str {
+    fn description(&self) -> &str {
         T::DESCRIPTION
     }
 
@@ -148,15 +150,15 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(arguments, context, false))
+        answered(self.answering(arguments, None, context))
     }
 
-    fn undo(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(arguments, context, true))
+    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+        answered(self.answering(&undone.arguments, Some(undone.clone()), context))
     }
 
     fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
-        Some(self.answering(arguments, context, false))
+        Some(self.answering(arguments, None, context))
     }
 }
 

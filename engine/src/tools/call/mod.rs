@@ -14,9 +14,11 @@
 //! | `running` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
-//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context` |
+//! | `undone` | [`UndoneCall`]: what a tool is told of the call that it undoes | |
+//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `undone` |
+//! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
 //! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
-//! | `operation` | [`Operation`]: one call from its begin to its end | all but `tool`, `async_tool` |
+//! | `operation` | [`Operation`]: one call from its begin to its end | all but the tools |
 //!
 //! # Invariants
 //!
@@ -32,6 +34,7 @@ mod async_tool;
 mod cgroup;
 mod command;
 mod context;
+mod dynamic_tool;
 mod ending;
 mod info;
 mod operation;
@@ -39,16 +42,19 @@ mod programs;
 mod report;
 mod running;
 mod tool;
+mod undone;
 
 pub use answer::{Question, ToolError, ToolResult};
 #[cfg(feature = "async")]
 pub use async_tool::AsyncTool;
 pub use command::{ProgramOutput, ProgramStream, ToolCommand};
 pub use context::ToolContext;
+pub use dynamic_tool::DynTool;
 pub use info::{Approval, ExecuteOptions, ToolCall};
 pub use operation::Operation;
 pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};
+pub use undone::UndoneCall;
 
 pub(super) use answer::Answered;
 #[cfg(feature = "async")]

@@ -11,11 +11,14 @@ use foldlog_codec::body::Idempotency;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use smol_str::SmolStr;
 
 use super::answer::{Answered, ToolError, ToolResult};
 #[cfg(feature = "async")]
 use super::async_tool::{Answering, AsyncTool, Awaited};
 use super::context::ToolContext;
+use super::dynamic_tool::DynTool;
+use super::undone::UndoneCall;
 use crate::error::{Error, Result};
 
 /// Defines a tool that an agent can call: its name and schema for the model, and the code that runs.
@@ -52,7 +55,8 @@ pub trait Tool: Send + Sync + 'static {
     /// What the tool does, in words for the model.
     const DESCRIPTION: &'static str = "";
     /// Parameters of the tool, read from the JSON of a call. A call with a parameter that this type does not
-    /// name fails with [`Cause::InvalidArguments`](crate::Cause::InvalidArguments).
+    /// name fails with [`Cause::InvalidArguments`](crate::Cause::InvalidArguments); a call with no arguments at all, not even
+    /// `{}`, counts as one with `{}`.
     type Parameters: DeserializeOwned + JsonSchema;
     /// Value of the tool's answer.
     type Output: Serialize;
@@ -85,7 +89,9 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Undoes the effects that an interrupted call had outside of STATE and resources. Only a recovery calls
     /// it, and only for a tool that declares [`Idempotency::Compensate`]: possibly more than once for one
-    /// call, and possibly for a call that had no effects. `parameters` are those of the interrupted call.
+    /// call, and possibly for a call that had no effects. `parameters` are those of the interrupted call, and `undone` says which
+    /// call that was; what the call did under its operation id is found by
+    /// [`UndoneCall::operation`](super::UndoneCall::operation).
     ///
     /// # Errors
     ///
@@ -94,9 +100,10 @@ pub trait Tool: Send + Sync + 'static {
     fn undo(
         &self,
         parameters: Self::Parameters,
+        undone: &UndoneCall,
         context: &ToolContext,
     ) -> Result<ToolResult<Self::Output>, ToolError> {
-        let _ = (parameters, context);
+        let _ = (parameters, undone, context);
         Err(ToolError::failed(format!("`{}` has no way to undo what it did", Self::NAME)))
     }
 }
@@ -104,12 +111,12 @@ pub trait Tool: Send + Sync + 'static {
 /// Erases the types of a [`Tool`], so that a registry can hold any: arguments are JSON text, and answers are
 /// encoded.
 pub(in crate::tools) trait AnyTool: Send + Sync {
-    fn description(&self) -> &'static str;
+    fn description(&self) -> &str;
     fn schema(&self) -> serde_json::Value;
     fn idempotency(&self) -> Idempotency;
     fn reads_only(&self) -> bool;
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
-    fn undo(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
+    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError>;
 
     /// Starts a tool that is a future; `None` if it is none.
     #[cfg(feature = "async")]
@@ -120,7 +127,7 @@ pub(in crate::tools) trait AnyTool: Send + Sync {
 }
 
 impl<T: Tool> AnyTool for T {
-    fn description(&self) -> &'static str {
+    fn description(&self) -> &str {
         T::DESCRIPTION
     }
 
@@ -140,8 +147,8 @@ impl<T: Tool> AnyTool for T {
         Answered::of(T::NAME, Tool::call(self, parameters(arguments)?, context)?)
     }
 
-    fn undo(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
-        Answered::of(T::NAME, Tool::undo(self, parameters(arguments)?, context)?)
+    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+        Answered::of(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
     }
 }
 
@@ -155,6 +162,11 @@ pub(super) fn schema_of<P: JsonSchema>() -> serde_json::Value {
     schema.to_value()
 }
 
+/// Returns the JSON of a call's arguments. A provider may send nothing at all for a call without arguments.
+pub(super) fn arguments_text(arguments: &str) -> &str {
+    if arguments.trim().is_empty() { "{}" } else { arguments }
+}
+
 /// Reads the parameters of a call from its JSON.
 ///
 /// # Errors
@@ -163,7 +175,7 @@ pub(super) fn schema_of<P: JsonSchema>() -> serde_json::Value {
 /// type does not have.
 pub(super) fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
     let mut unknown = Vec::new();
-    let mut json = serde_json::Deserializer::from_str(arguments);
+    let mut json = serde_json::Deserializer::from_str(arguments_text(arguments));
     let parameters = serde_ignored::deserialize(&mut json, |path| unknown.push(path.to_string()))
         .and_then(|parameters| json.end().map(|()| parameters))
         .map_err(|error| ToolError::InvalidArguments(error.to_string()))?;
@@ -176,7 +188,7 @@ pub(super) fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, Tool
 /// Holds tools by their names. Clones share the tools and cost little.
 #[derive(Clone, Default)]
 pub struct ToolRegistry {
-    tools: Arc<BTreeMap<&'static str, Arc<dyn AnyTool>>>,
+    tools: Arc<BTreeMap<SmolStr, Arc<dyn AnyTool>>>,
 }
 
 impl fmt::Debug for ToolRegistry {
@@ -194,7 +206,14 @@ impl ToolRegistry {
     /// Adds a tool to the registry, in place of an earlier one of the same name.
     #[must_use]
     pub fn with<T: Tool>(mut self, tool: T) -> ToolRegistry {
-        Arc::make_mut(&mut self.tools).insert(T::NAME, Arc::new(tool));
+        Arc::make_mut(&mut self.tools).insert(SmolStr::new_static(T::NAME), Arc::new(tool));
+        self
+    }
+
+    /// Adds a tool that is made at run time to the registry, in place of an earlier one of the same name.
+    #[must_use]
+    pub fn with_dynamic(mut self, tool: DynTool) -> ToolRegistry {
+        Arc::make_mut(&mut self.tools).insert(tool.name().into(), Arc::new(tool));
         self
     }
 
@@ -202,22 +221,22 @@ impl ToolRegistry {
     #[cfg(feature = "async")]
     #[must_use]
     pub fn with_async<T: AsyncTool>(mut self, tool: T) -> ToolRegistry {
-        Arc::make_mut(&mut self.tools).insert(T::NAME, Arc::new(Awaited::new(tool)));
+        Arc::make_mut(&mut self.tools).insert(T::NAME.into(), Arc::new(Awaited::new(tool)));
         self
     }
 
     /// Returns the names of the tools, in ascending order.
-    pub fn names(&self) -> Vec<&'static str> {
-        self.tools.keys().copied().collect()
+    pub fn names(&self) -> Vec<&str> {
+        self.tools.keys().map(SmolStr::as_str).collect()
     }
 
-    /// Returns a tool's description and the JSON schema of its parameters, as a model needs them. The schema
-    /// refuses additional properties, unless the type of the parameters says otherwise.
+    /// Returns a tool's description and the JSON schema of its parameters, as a model needs them. The schema of a tool with a
+    /// Rust type refuses additional properties, unless the type of the parameters says otherwise.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchTool`] if the registry has no tool of that name.
-    pub fn describe(&self, name: &str) -> Result<(&'static str, serde_json::Value)> {
+    pub fn describe(&self, name: &str) -> Result<(&str, serde_json::Value)> {
         let tool = self.get(name)?;
         Ok((tool.description(), tool.schema()))
     }

@@ -7,7 +7,7 @@ use foldlog::storage::{MemoryStorage, Storage};
 use foldlog::tools::resources::{CaptureOptions, Snapshotable};
 use foldlog::tools::{
     ExecuteOptions, Operation, Question, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult,
-    ToolRunner,
+    ToolRunner, UndoneCall,
 };
 use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
 use foldlog_tests::crash::{Call, Errand, Moment};
@@ -124,7 +124,12 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
         }
     }
 
-    fn undo(&self, errand: Errand, _: &ToolContext) -> std::result::Result<ToolResult<u8>, ToolError> {
+    fn undo(
+        &self,
+        errand: Errand,
+        _: &UndoneCall,
+        _: &ToolContext,
+    ) -> std::result::Result<ToolResult<u8>, ToolError> {
         Ok(ToolResult::ok("undone", errand.steps))
     }
 }

@@ -1,0 +1,265 @@
+//! Events and slices by their names, as values of any shape: for hosts that know no types when they are compiled.
+
+use std::any::TypeId;
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::{Action, Policy};
+use foldlog_codec::msgpack::Value;
+
+use super::dispatching::{ChangedSlice, DispatchedEvent};
+use super::event_plan::EncodeBuffer;
+use super::log_view::{LogView, Viewed};
+use super::{Inner, Session, WriterState};
+use crate::error::{Error, Result};
+use crate::items::row::{Row, RowItem};
+use crate::items::rows::Rows;
+use crate::items::{AnyValue, Items};
+use crate::types::{
+    Clear, Decoder, Item, ItemCoding, NewItem, Recorded, SliceEffect, SliceOp, SliceTypes, ValueDecoder,
+    View, encode_value, read_value, resolve_op,
+};
+
+impl Session {
+    /// Records an event by its name, and lets its reducers change their slices. Returns the sequence number of the record.
+    ///
+    /// | the event is declared | what is recorded |
+    /// |---|---|
+    /// | [at run time](crate::SessionTypesBuilder::dynamic_event) | the value, its maps in the order of their pairs |
+    /// | with a Rust type | what [`dispatch`](Session::dispatch) records of the event that the value is decoded to |
+    /// | not at all | the value, at the version at which the log knows the event, else 1; it is appended to an implicit STATE slice of the event's name |
+    ///
+    /// In all else this is as [`dispatch`](Session::dispatch).
+    ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said { text: String }
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// session.dispatch_value("chat.said", serde_json::json!({"text": "hello"}))?;
+    /// assert_eq!(session.view::<Chat>()?.latest(), Some(&Said { text: "hello".to_owned() }));
+    /// assert!(session.dispatch_value("chat.said", serde_json::json!({"words": "hello"})).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust type cannot be read from the value,
+    /// or has no field of a name in it, so that something would be lost.
+    pub fn dispatch_value(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
+        let declared = self.inner.types()?.event(event);
+        let (dispatched, bytes) = match declared {
+            Some(types) => {
+                let (value, bytes) = types.known(value.into())?;
+                (DispatchedEvent { value, is_held: !types.reducers.is_empty() }, bytes)
+            }
+            None => {
+                let value = value.into();
+                let bytes = encode_value(event, &value)?;
+                (DispatchedEvent { value: Arc::new(value), is_held: false }, bytes)
+            }
+        };
+        let mut buffer = EncodeBuffer::take();
+        buffer.hold(&bytes);
+        self.dispatch_named(event, dispatched, buffer)
+    }
+
+    /// Returns the present items of a STATE or CACHE slice as values. The view does not change while the session continues.
+    ///
+    /// A slice that is declared at run time is held as values, and the view costs what a [typed one](Session::view) does. The
+    /// items of any other slice are converted to what would be recorded of them now, in time proportional to their number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if it is LOG; [`Error::Decode`] if a recorded
+    /// item cannot be read; [`Error::Io`] or [`Error::Object`] if the items of an undeclared slice cannot be read from the log.
+    pub fn view_values(&self, slice: &str) -> Result<View<Value>> {
+        match self.read_named(slice)? {
+            (Policy::Log, _) => Err(Error::NoSuchSlice {
+                slice: slice.to_owned(),
+                reason: "it is a LOG slice: read it with `Session::log_values`",
+            }),
+            (_, Some(items)) => Ok(View::new(self.value_rows(slice, items.held())?)),
+            (_, None) => Ok(View::new(SliceTypes::no_rows(self.dynamic_slice(slice)))),
+        }
+    }
+
+    /// Returns the present items of a LOG slice as values, which the view reads from the log.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if it is not LOG.
+    pub fn log_values(&self, slice: &str) -> Result<LogView<Value>> {
+        let viewed = match self.read_named(slice)? {
+            (Policy::Log, Some(Items::InLog(items))) => {
+                let state = self.inner.state.lock();
+                let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
+                let types = self.inner.types.as_ref().and_then(|types| types.slice(slice));
+                let decoder = types.map_or_else(|| untyped(slice), SliceTypes::value_decoder);
+                Some(Viewed { id, items, source: self.inner.log_source(&state), decoder })
+            }
+            (Policy::Log, _) => None,
+            _ => {
+                return Err(Error::NoSuchSlice {
+                    slice: slice.to_owned(),
+                    reason: "it is no LOG slice: read it with `Session::view_values`",
+                });
+            }
+        };
+        Ok(LogView::new(viewed))
+    }
+
+    /// Returns the last item of a slice of any policy as a value.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`view_values`](Session::view_values), but for LOG slices.
+    pub fn latest_value(&self, slice: &str) -> Result<Option<Item<Value>>> {
+        let (_, Some(items)) = self.read_named(slice)? else { return Ok(None) };
+        let last = View::new(self.value_rows(slice, &items.held().tail(1))?);
+        Ok(last.items().next_back())
+    }
+
+    /// Replaces all items of a slice by these values. A LOG slice must be empty. May [wait](Session#who-waits).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`seed`](Session::seed); [`Error::Decode`] if the slice has a Rust type that cannot be read from a value.
+    pub fn seed_values(&self, slice: &str, items: Vec<Value>) -> Result<SequenceNumber> {
+        let types = self.inner.types()?.slice(slice);
+        let items: Result<Vec<NewItem>> =
+            items.into_iter().map(|item| new_item(slice, types, item)).collect();
+        let items = items?;
+        let changed = changed(slice);
+        self.change_named(&changed, Action::Seed, "seed", |rows, version| {
+            Ok(SliceEffect::seed(rows, items, version))
+        })
+    }
+
+    /// Removes all items of a slice, named at run time. May [wait](Session#who-waits).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`clear`](Session::clear).
+    pub fn clear_values(&self, slice: &str) -> Result<SequenceNumber> {
+        let coding = ItemCoding { name: slice, encode: encode_value };
+        self.change_named(&changed(slice), Action::Clear, "clear", |rows, version| {
+            resolve_op(rows, SliceOp::Clear(Clear::All), version, &coding)
+        })
+    }
+
+    /// Removes the items of a slice for whose values the predicate returns `true`. May [wait](Session#who-waits).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`clear`](Session::clear); [`Error::NoSuchSlice`] also if the host does not declare the slice.
+    pub fn clear_values_where(
+        &self,
+        slice: &str,
+        predicate: impl Fn(&Value) -> bool + 'static,
+    ) -> Result<SequenceNumber> {
+        let types = self.inner.types()?.slice(slice);
+        let types = types.ok_or_else(|| Error::NoSuchSlice {
+            slice: slice.to_owned(),
+            reason: "the host does not declare it, so its items are not known as values",
+        })?;
+        self.change_named(&changed(slice), Action::Clear, "clear", |rows, version| {
+            let values = values_of(types, rows)?;
+            let coding = ItemCoding { name: slice, encode: encode_value };
+            resolve_op(&values, SliceOp::Clear(Clear::Where(Box::new(predicate))), version, &coding)
+        })
+    }
+
+    /// Returns the policy and the items of a slice. The items are `None` if the log has not declared it yet.
+    fn read_named(&self, slice: &str) -> Result<(Policy, Option<Items>)> {
+        let state = self.inner.state.lock();
+        if let Some((policy, items)) = state.live.projection.items_named(slice) {
+            return Ok((policy, Some(items.clone())));
+        }
+        let types = self.inner.types.as_ref();
+        match types.and_then(|types| types.slice(slice)) {
+            Some(types) => Ok((types.policy, None)),
+            // The implicit slice of an event that is declared without any comes into being with the first such event.
+            None if types
+                .and_then(|types| types.event(slice))
+                .is_some_and(|event| event.reducers.is_empty()) =>
+            {
+                Ok((Policy::State, None))
+            }
+            None => Err(Error::NoSuchSlice { slice: slice.to_owned(), reason: "it was never declared" }),
+        }
+    }
+
+    fn dynamic_slice(&self, slice: &str) -> Option<&SliceTypes> {
+        let types = self.inner.types.as_ref()?.slice(slice)?;
+        Some(types).filter(|types| types.item_type.id == TypeId::of::<Value>())
+    }
+
+    /// Returns items of a slice as values.
+    fn value_rows(&self, slice: &str, rows: &Rows) -> Result<Rows> {
+        if let Some(types) = self.inner.types.as_ref().and_then(|types| types.slice(slice)) {
+            return values_of(types, rows);
+        }
+        // Some may be held as a type that was only known where their events were dispatched.
+        let (source, id) = {
+            let state = self.inner.state.lock();
+            let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
+            (self.inner.log_source(&state), id)
+        };
+        let recorded = source.recorded_of(id, &rows.iter().collect::<Vec<_>>())?;
+        let decoder = untyped(slice);
+        rows.remade(|row| {
+            let bytes = Recorded::Elsewhere(recorded.bytes(id, row)?);
+            let value = decoder.alone(row.version, row.id.sequence, bytes)?;
+            Ok(Row { item: RowItem::Typed(value), ..row.to_row() })
+        })
+    }
+}
+
+/// Names a slice that is changed by its name.
+fn changed(name: &str) -> ChangedSlice<'_> {
+    ChangedSlice { name, version: 1, ready: |_: &Inner, _: &mut WriterState| Ok(()) }
+}
+
+/// Returns what decodes the items of a slice that the host does not declare.
+fn untyped(slice: &str) -> Decoder {
+    let (name, version) = (slice.into(), u32::MAX);
+    let upcast = |_, value| Ok(value);
+    Decoder::Values(Arc::new(ValueDecoder { name, version, upcast: Some(Arc::new(upcast)), by_way_of: None }))
+}
+
+/// Makes a new item of a slice from a value.
+fn new_item(slice: &str, types: Option<&SliceTypes>, value: Value) -> Result<NewItem> {
+    let bytes = encode_value(slice, &value)?;
+    let Some(types) = types else { return Ok(NewItem { bytes, typed: None }) };
+    if types.item_type.is_dynamic() {
+        return Ok(NewItem { bytes, typed: Some(Arc::new(value)) });
+    }
+    let recorded = Recorded::Elsewhere(&bytes);
+    let typed: AnyValue = types.decoder.alone(types.item_version, SequenceNumber::MIN, recorded)?;
+    Ok(NewItem { bytes: types.encode(typed.as_ref())?, typed: Some(typed) })
+}
+
+/// Returns the items of a declared slice as values, with the same names.
+fn values_of(types: &SliceTypes, rows: &Rows) -> Result<Rows> {
+    if types.item_type.id == TypeId::of::<Value>() {
+        return Ok(rows.clone());
+    }
+    rows.remade(|row| {
+        let bytes = row.typed().map(|typed| types.encode(typed)).transpose()?;
+        let value = bytes.map(|bytes| read_value(&types.name, &bytes)).transpose()?;
+        Ok(Row { item: RowItem::Typed(Arc::new(value.unwrap_or_default())), ..row.to_row() })
+    })
+}

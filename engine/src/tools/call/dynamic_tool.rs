@@ -1,0 +1,212 @@
+//! Tools that are made at run time, of a schema and closures.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foldlog_codec::body::Idempotency;
+use serde::Serialize;
+use smol_str::SmolStr;
+
+use super::answer::{Answered, ToolError, ToolResult};
+use super::context::ToolContext;
+use super::tool::{AnyTool, arguments_text};
+use super::undone::UndoneCall;
+
+/// Makes a tool at run time, such as one that another process describes: a name, a JSON schema of its arguments, and a closure
+/// that gets them as JSON. A [`ToolRegistry`](crate::tools::ToolRegistry) holds it beside tools of Rust types, and it runs as
+/// they do.
+///
+/// The arguments are checked as far as a tool with a Rust type without nested fields has them checked: they are JSON, an object if
+/// the schema says `"type": "object"`, with all names that its `required` lists, and with none that `"additionalProperties":
+/// false` excludes. The rest of the schema is for the model; the closure checks what it relies on.
+///
+/// ```
+/// use foldlog::tools::{DynTool, ToolRegistry, ToolResult};
+/// use foldlog::Idempotency;
+/// use serde_json::json;
+///
+/// let schema = json!({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]});
+/// let shout = DynTool::new("shout", schema, |arguments, _| {
+///     let text = arguments["text"].as_str().unwrap_or_default().to_uppercase();
+///     Ok(ToolResult::ok(text.clone(), json!({ "text": text })))
+/// });
+/// let shout = shout.description("Says it louder.").idempotency(Idempotency::Natural).reads_only(true);
+/// assert_eq!(ToolRegistry::new().with_dynamic(shout).names(), ["shout"]);
+/// ```
+#[derive(Clone)]
+pub struct DynTool {
+    name: SmolStr,
+    description: String,
+    schema: serde_json::Value,
+    idempotency: Idempotency,
+    reads_only: bool,
+    call: Arc<CallFn>,
+    undo: Option<Arc<UndoFn>>,
+}
+
+type CallFn = dyn Fn(serde_json::Value, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
+type UndoFn =
+    dyn Fn(serde_json::Value, &UndoneCall, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
+
+impl fmt::Debug for DynTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DynTool { name, idempotency, reads_only, .. } = self;
+        let mut shown = f.debug_struct("DynTool");
+        shown.field("name", name).field("idempotency", idempotency).field("reads_only", reads_only).finish()
+    }
+}
+
+impl DynTool {
+    /// Makes a tool of a name, the JSON schema of its arguments, and what it does. It has no description, is
+    /// [`Manual`](Idempotency::Manual), and may change something.
+    pub fn new<T: Serialize>(
+        name: impl Into<SmolStr>,
+        schema: serde_json::Value,
+        call: impl Fn(serde_json::Value, &ToolContext) -> Result<ToolResult<T>, ToolError> + Send + Sync + 'static,
+    ) -> DynTool {
+        let name = name.into();
+        let of = name.clone();
+        DynTool {
+            name,
+            description: String::new(),
+            schema,
+            idempotency: Idempotency::Manual,
+            reads_only: false,
+            call: Arc::new(move |arguments, context| Answered::of(&of, call(arguments, context)?)),
+            undo: None,
+        }
+    }
+
+    /// Sets what the tool does, in words for the model.
+    #[must_use]
+    pub fn description(self, description: impl Into<String>) -> DynTool {
+        DynTool { description: description.into(), ..self }
+    }
+
+    /// Sets whether a recovery may run an interrupted call again; see [`Tool::idempotency`](super::Tool::idempotency).
+    #[must_use]
+    pub fn idempotency(self, idempotency: Idempotency) -> DynTool {
+        DynTool { idempotency, ..self }
+    }
+
+    /// Sets whether the tool changes neither STATE nor resources; see [`Tool::reads_only`](super::Tool::reads_only).
+    #[must_use]
+    pub fn reads_only(self, reads_only: bool) -> DynTool {
+        DynTool { reads_only, ..self }
+    }
+
+    /// Sets what undoes the effects of an interrupted call, and makes the tool [`Compensate`](Idempotency::Compensate); see
+    /// [`Tool::undo`](super::Tool::undo).
+    #[must_use]
+    pub fn undo<T: Serialize>(
+        self,
+        undo: impl Fn(serde_json::Value, &UndoneCall, &ToolContext) -> Result<ToolResult<T>, ToolError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> DynTool {
+        let of = self.name.clone();
+        let undo: Arc<UndoFn> =
+            Arc::new(move |arguments, undone, context| Answered::of(&of, undo(arguments, undone, context)?));
+        DynTool { idempotency: Idempotency::Compensate, undo: Some(undo), ..self }
+    }
+
+    /// Returns the name by which the model calls the tool.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn arguments(&self, arguments: &str) -> Result<serde_json::Value, ToolError> {
+        let arguments = serde_json::from_str(arguments_text(arguments))
+            .map_err(|error| ToolError::InvalidArguments(error.to_string()))?;
+        match misfit(&self.schema, &arguments) {
+            None => Ok(arguments),
+            Some(misfit) => Err(ToolError::InvalidArguments(misfit)),
+        }
+    }
+}
+
+/// Returns what of the arguments the outermost level of their schema refuses.
+fn misfit(schema: &serde_json::Value, arguments: &serde_json::Value) -> Option<String> {
+    let wants_object = schema.get("type").is_some_and(|kind| kind == "object");
+    let Some(given) = arguments.as_object() else {
+        return wants_object.then(|| "the arguments are not a JSON object".to_owned());
+    };
+    let required = schema.get("required").and_then(serde_json::Value::as_array).into_iter().flatten();
+    let missing: Vec<&str> =
+        required.filter_map(serde_json::Value::as_str).filter(|name| !given.contains_key(*name)).collect();
+    if !missing.is_empty() {
+        return Some(format!("missing parameters: {}", missing.join(", ")));
+    }
+    let closed = schema.get("additionalProperties").is_some_and(|more| *more == false);
+    if !closed || schema.get("patternProperties").is_some() {
+        return None;
+    }
+    let known = schema.get("properties").and_then(serde_json::Value::as_object);
+    let unknown: Vec<&str> = given
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !known.is_some_and(|known| known.contains_key(*name)))
+        .collect();
+    (!unknown.is_empty()).then(|| format!("unknown parameters: {}", unknown.join(", ")))
+}
+
+impl AnyTool for DynTool {
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn schema(&self) -> serde_json::Value {
+        self.schema.clone()
+    }
+
+    fn idempotency(&self) -> Idempotency {
+        self.idempotency
+    }
+
+    fn reads_only(&self) -> bool {
+        self.reads_only
+    }
+
+    fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
+        (self.call)(self.arguments(arguments)?, context)
+    }
+
+    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+        match &self.undo {
+            Some(undo) => undo(self.arguments(&undone.arguments)?, undone, context),
+            None => Err(ToolError::failed(format!("`{}` has no way to undo what it did", self.name))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn arguments_are_checked_at_the_outermost_level_of_their_schema() {
+        let object = |more: serde_json::Value| {
+            let mut schema = json!({"type": "object", "properties": {"a": {}}});
+            let more = more.as_object().cloned().unwrap_or_default();
+            schema.as_object_mut().unwrap().extend(more);
+            schema
+        };
+        let closed = object(json!({"additionalProperties": false, "required": ["a"]}));
+        let refused = |schema: &serde_json::Value, arguments| misfit(schema, &arguments);
+        assert_eq!(refused(&closed, json!({"a": 1})), None);
+        assert_eq!(refused(&closed, json!({"b": 1, "a": 1})), Some("unknown parameters: b".to_owned()));
+        assert_eq!(refused(&closed, json!({})), Some("missing parameters: a".to_owned()));
+        assert_eq!(refused(&closed, json!([1])), Some("the arguments are not a JSON object".to_owned()));
+        // What the schema may allow after all is left to the tool.
+        assert_eq!(refused(&object(json!({})), json!({"b": 1})), None);
+        assert_eq!(
+            refused(&object(json!({"additionalProperties": {"type": "string"}})), json!({"b": 1})),
+            None
+        );
+        let patterns = object(json!({"additionalProperties": false, "patternProperties": {"^b": {}}}));
+        assert_eq!(refused(&patterns, json!({"b": 1})), None);
+        assert_eq!(refused(&json!(true), json!([1])), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! What a tool is told of the interrupted call whose effects it undoes.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{CallOrigin, ToolBegin};
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use smol_str::SmolStr;
+
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// Describes an interrupted call to the tool that undoes what it did outside of STATE and resources.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UndoneCall {
+    /// Operation id, which the interrupted call had as its [`ToolContext::operation`](super::ToolContext::operation): the key of
+    /// what it did. The operation of the undoing itself is another one.
+    pub operation: OperationId,
+    /// Sequence number of the begin of the interrupted run.
+    pub begin: SequenceNumber,
+    /// Which run of the operation was interrupted, counted from 1. Earlier ones were interrupted too.
+    pub run: u32,
+    /// Time at which that run began, in microseconds since 1970-01-01 UTC.
+    pub began_us: i64,
+    /// Id that the model's provider gave to the call.
+    pub call_id: Option<SmolStr>,
+    /// Model answer that asked for the call; `None` if the host asked.
+    pub origin: Option<CallOrigin>,
+    /// Operation within which the call ran; `None` if it was not nested.
+    pub parent: Option<OperationId>,
+    /// Arguments of the call as they arrived: JSON text.
+    pub arguments: String,
+    /// Captures of the resources before the run, as the resources recorded them, by the resources' names; `None` for one that did
+    /// not outlive its process. Empty for a call that only reads.
+    pub captures: BTreeMap<String, Option<Vec<u8>>>,
+}
+
+impl UndoneCall {
+    /// Reads what the log says of the run of `operation` that began with the record `begin`.
+    pub(in crate::tools) fn read(
+        session: &Session,
+        operation: OperationId,
+        begin: SequenceNumber,
+    ) -> Result<UndoneCall> {
+        let (source, mut run) = (session.log_source(), 0);
+        let mut undone = None;
+        source.places.read(&source.storage, operation.into(), begin, &mut |record| {
+            if record.kind != Kind::TOOL_BEGIN {
+                return Ok(());
+            }
+            let bad = Error::unread(record.sequence);
+            let body = ToolBegin::decode(record.body).map_err(&bad)?;
+            run += u32::from(
+                record.sequence == SequenceNumber::from(operation) || body.again == Some(operation),
+            );
+            if record.sequence != begin {
+                return Ok(());
+            }
+            let arguments = Value::decode(&source.objects.resolve(body.arguments)?).map_err(&bad)?;
+            let captures = body.resources.into_iter().map(|resource| {
+                let capture = resource.snapshot.map(|capture| source.objects.resolve(capture));
+                let capture = capture.transpose()?.map(std::borrow::Cow::into_owned);
+                Ok((resource.resource.into_owned(), capture))
+            });
+            undone = Some(UndoneCall {
+                operation,
+                begin,
+                run,
+                began_us: record.time_us,
+                call_id: body.call_id.as_deref().map(SmolStr::new),
+                origin: body.origin,
+                parent: body.parent,
+                arguments: arguments.as_str().unwrap_or_default().to_owned(),
+                captures: captures.collect::<Result<_>>()?,
+            });
+            Ok(())
+        })?;
+        undone.ok_or(Error::NoSuchOperation { operation, reason: "the log does not hold its begin" })
+    }
+}

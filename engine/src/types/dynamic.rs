@@ -1,0 +1,587 @@
+//! Declarations that a host makes at run time: slices and events by name, their items and values of any shape.
+//!
+//! What is recorded is what a Rust type of the same name, version and reducers records, so a log does not know by which kind of
+//! host it was written, and either kind opens it.
+//!
+//! # Invariants
+//!
+//! 1. A slice and an event are held in memory in one form each: as their Rust type if the host declares one, else as [`Value`].
+//! 2. Two declarations of one name say the same, or [`build`](SessionTypesBuilder::build) fails with what both say.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use foldlog_codec::body::{BuiltIn, Policy};
+use foldlog_codec::escape;
+use foldlog_codec::msgpack::Value;
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::event::Decoder;
+use super::reducer::{Reduce, ReduceCall, ReduceError, Reducer, removed, typed};
+use super::registry::{EventTypes, ItemType, Registered, SliceTypes, TAIL_ITEMS};
+use super::values::{
+    UpcastValue, ValueDecoder, ValuePath, encode_any_value, encode_value, read_value, recode_value,
+};
+use super::{
+    Clear, ItemCoding, ReducerContext, SessionTypesBuilder, SliceEffect, SliceOp, UpcastError, View,
+};
+use crate::error::{Error, Result};
+use crate::items::index::Keys;
+use crate::items::row::RowRef;
+
+/// Declares a slice at run time. A name alone will do, wherever one of these is asked for.
+#[derive(Clone)]
+pub struct DynamicSlice {
+    name: SmolStr,
+    item: Option<(SmolStr, u32)>,
+    key: Option<SmolStr>,
+    tail_items: usize,
+    upcast: Option<UpcastValue>,
+}
+
+impl fmt::Debug for DynamicSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DynamicSlice { name, item, key, .. } = self;
+        f.debug_struct("DynamicSlice").field("name", name).field("item", item).field("key", key).finish()
+    }
+}
+
+impl<N: Into<SmolStr>> From<N> for DynamicSlice {
+    fn from(name: N) -> DynamicSlice {
+        DynamicSlice::new(name)
+    }
+}
+
+impl DynamicSlice {
+    /// Declares a slice of this name.
+    pub fn new(name: impl Into<SmolStr>) -> DynamicSlice {
+        DynamicSlice { name: name.into(), item: None, key: None, tail_items: TAIL_ITEMS, upcast: None }
+    }
+
+    /// Sets the name of the items' type in exports, and the version that items are recorded at, for items that are no events. By
+    /// default the slice's name and 1.
+    #[must_use]
+    pub fn items(mut self, name: impl Into<SmolStr>, version: u32) -> DynamicSlice {
+        self.item = Some((name.into(), version));
+        self
+    }
+
+    /// Converts items that were recorded at an earlier version to the present form. Not called for items that are events.
+    #[must_use]
+    pub fn upcast(
+        mut self,
+        upcast: impl Fn(u32, Value) -> Result<Value, UpcastError> + Send + Sync + 'static,
+    ) -> DynamicSlice {
+        self.upcast = Some(Arc::new(upcast));
+        self
+    }
+
+    /// Indexes the items by what they have at a path, such as `card.id`, for reducers of the host. They find an item with
+    /// [`View::find_value`], and change it with [`SliceOp::Upsert`]. Items that have nothing there count as having one key.
+    #[must_use]
+    pub fn keyed_by(mut self, path: impl Into<SmolStr>) -> DynamicSlice {
+        self.key = Some(path.into());
+        self
+    }
+
+    /// Sets how many of a LOG slice's last items its reducers see. The default is 1.
+    #[must_use]
+    pub fn tail_items(mut self, count: usize) -> DynamicSlice {
+        self.tail_items = count;
+        self
+    }
+}
+
+/// Names what an event does to a slice, as data: `"append"`, `"replace"`, `{"upsert": "card.id"}`, `{"remove": "card.id"}` or
+/// `"clear"`.
+///
+/// A path names fields and indices, such as `card.id` or `ids[0]`; `$` is the value itself. Two values at a path are equal if
+/// they are encoded equally.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum BuiltInReducer {
+    /// Appends the event, as [`append_all`](SessionTypesBuilder::append_all) does.
+    Append,
+    /// Replaces all items by the event, as [`replace_latest`](SessionTypesBuilder::replace_latest) does.
+    Replace,
+    /// Replaces the items that have the same at the path as the event, which comes last, as
+    /// [`upsert_by`](SessionTypesBuilder::upsert_by) does. An event that has nothing there is refused.
+    Upsert(String),
+    /// Removes the items that have the same at the path as the event. An event that has nothing there is refused.
+    Remove(String),
+    /// Removes all items.
+    Clear,
+}
+
+impl BuiltInReducer {
+    fn form(&self) -> &'static str {
+        match self {
+            BuiltInReducer::Append => "append",
+            BuiltInReducer::Replace => "replace",
+            BuiltInReducer::Upsert(_) => "upsert",
+            BuiltInReducer::Remove(_) => "remove",
+            BuiltInReducer::Clear => "clear",
+        }
+    }
+
+    fn path(&self, slice: &str) -> Result<Option<ValuePath>> {
+        match self {
+            BuiltInReducer::Upsert(path) | BuiltInReducer::Remove(path) => read_path(slice, path).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn read_path(slice: &str, path: &str) -> Result<ValuePath> {
+    ValuePath::read(path).ok_or_else(|| Error::NotAPath { slice: slice.to_owned(), path: path.to_owned() })
+}
+
+/// A reducer of the host.
+type ValueReducer =
+    dyn Fn(&View<Value>, &Value, &ReducerContext) -> Result<SliceOp<Value>, String> + Send + Sync;
+
+/// Names what an event does to one slice.
+#[derive(Clone)]
+enum Binding {
+    BuiltIn(BuiltInReducer),
+    Reducer(Arc<ValueReducer>),
+}
+
+impl Binding {
+    fn form(&self) -> &'static str {
+        match self {
+            Binding::BuiltIn(built_in) => built_in.form(),
+            Binding::Reducer(_) => "reducer",
+        }
+    }
+}
+
+/// Declares an event at run time: its name and version, and what it does to which slices. A name alone will do, wherever one of
+/// these is asked for; an event that changes no slice that is declared is appended to an implicit STATE slice of its name, as
+/// one that was not declared is.
+#[derive(Clone)]
+pub struct DynamicEvent {
+    name: SmolStr,
+    version: u32,
+    upcast: Option<UpcastValue>,
+    not_compared: Vec<SmolStr>,
+    bindings: Vec<(SmolStr, Binding)>,
+}
+
+impl fmt::Debug for DynamicEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DynamicEvent").field(&self.name).field(&self.facts()).finish()
+    }
+}
+
+impl<N: Into<SmolStr>> From<N> for DynamicEvent {
+    fn from(name: N) -> DynamicEvent {
+        DynamicEvent::new(name)
+    }
+}
+
+impl DynamicEvent {
+    /// Declares an event of this name, at version 1.
+    pub fn new(name: impl Into<SmolStr>) -> DynamicEvent {
+        let (not_compared, bindings) = (Vec::new(), Vec::new());
+        DynamicEvent { name: name.into(), version: 1, upcast: None, not_compared, bindings }
+    }
+
+    /// Sets the version that the event is recorded at; 1 or more.
+    #[must_use]
+    pub fn version(mut self, version: u32) -> DynamicEvent {
+        self.version = version;
+        self
+    }
+
+    /// Converts a value that was recorded at an earlier version to the present form. It never changes the stored bytes.
+    #[must_use]
+    pub fn upcast(
+        mut self,
+        upcast: impl Fn(u32, Value) -> Result<Value, UpcastError> + Send + Sync + 'static,
+    ) -> DynamicEvent {
+        self.upcast = Some(Arc::new(upcast));
+        self
+    }
+
+    /// Adds a path of a value that a [replay](crate::replay) does not compare, such as `$.event.took_ms`. See
+    /// [`LeaveOut`](crate::LeaveOut).
+    #[must_use]
+    pub fn not_compared(mut self, path: impl Into<SmolStr>) -> DynamicEvent {
+        self.not_compared.push(path.into());
+        self
+    }
+
+    /// Binds the event to a slice by a built-in reducer.
+    #[must_use]
+    pub fn bind(mut self, slice: impl Into<SmolStr>, reducer: BuiltInReducer) -> DynamicEvent {
+        self.bindings.push((slice.into(), Binding::BuiltIn(reducer)));
+        self
+    }
+
+    /// Appends the event to a slice.
+    #[must_use]
+    pub fn append(self, slice: impl Into<SmolStr>) -> DynamicEvent {
+        self.bind(slice, BuiltInReducer::Append)
+    }
+
+    /// Replaces all items of a slice by the event.
+    #[must_use]
+    pub fn replace(self, slice: impl Into<SmolStr>) -> DynamicEvent {
+        self.bind(slice, BuiltInReducer::Replace)
+    }
+
+    /// Replaces the items of a slice that have the same at `path` as the event, which comes last. The items are indexed, so a
+    /// long slice costs little more than a short one.
+    #[must_use]
+    pub fn upsert(self, slice: impl Into<SmolStr>, path: impl Into<String>) -> DynamicEvent {
+        self.bind(slice, BuiltInReducer::Upsert(path.into()))
+    }
+
+    /// Removes the items of a slice that have the same at `path` as the event. Costs little in a slice that is upserted or keyed
+    /// by that path.
+    #[must_use]
+    pub fn remove(self, slice: impl Into<SmolStr>, path: impl Into<String>) -> DynamicEvent {
+        self.bind(slice, BuiltInReducer::Remove(path.into()))
+    }
+
+    /// Removes all items of a slice.
+    #[must_use]
+    pub fn clear(self, slice: impl Into<SmolStr>) -> DynamicEvent {
+        self.bind(slice, BuiltInReducer::Clear)
+    }
+
+    /// Binds the event to a slice by a reducer of the host, for which the same holds as for one of a
+    /// [Rust type](SessionTypesBuilder::reducer).
+    #[must_use]
+    pub fn reduce(
+        mut self,
+        slice: impl Into<SmolStr>,
+        reducer: impl Fn(&View<Value>, &Value, &ReducerContext) -> Result<SliceOp<Value>, String>
+        + Send
+        + Sync
+        + 'static,
+    ) -> DynamicEvent {
+        self.bindings.push((slice.into(), Binding::Reducer(Arc::new(reducer))));
+        self
+    }
+
+    fn facts(&self) -> String {
+        facts(self.version, self.bindings.iter().map(|(slice, binding)| (slice, binding.form())))
+    }
+}
+
+/// Writes what a declaration says of an event.
+fn facts<'a>(version: u32, bindings: impl Iterator<Item = (&'a SmolStr, &'static str)>) -> String {
+    let bindings: Vec<String> =
+        bindings.map(|(slice, form)| format!("{form} `{}`", escape::text(slice))).collect();
+    match bindings.is_empty() {
+        true => format!("version {version}"),
+        false => format!("version {version}: {}", bindings.join(", ")),
+    }
+}
+
+impl SessionTypesBuilder {
+    /// Declares a slice at run time, with a policy. Its items are [`Value`]s; read them with
+    /// [`Session::view_values`](crate::Session::view_values).
+    ///
+    /// ```
+    /// use foldlog::{DynamicEvent, Policy, SessionTypes, Store, Value};
+    /// use serde_json::json;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// let types = SessionTypes::builder()
+    ///     .dynamic_slice("plan", Policy::State)
+    ///     .dynamic_event(DynamicEvent::new("plan.added").append("plan"))
+    ///     .build()?;
+    /// let session = Store::open(folder.path())?.create(&types)?;
+    /// session.dispatch_value("plan.added", json!({"title": "read the issue"}))?;
+    /// let plan = session.view_values("plan")?;
+    /// assert_eq!(plan.latest().and_then(|step| step.get("title")), Some(&Value::from("read the issue")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If the host declares a slice of that name with a Rust type too, both have to say the same, and the items are held as
+    /// that type.
+    pub fn dynamic_slice(mut self, slice: impl Into<DynamicSlice>, policy: Policy) -> Self {
+        self.dynamic.slices.push((slice.into(), policy));
+        self
+    }
+
+    /// Declares an event at run time. Its value is a [`Value`]; dispatch it with
+    /// [`Session::dispatch_value`](crate::Session::dispatch_value).
+    ///
+    /// If the host declares an event of that name with a Rust type too, both have to say the same, and a value that is
+    /// dispatched has to be one of that type.
+    pub fn dynamic_event(mut self, event: impl Into<DynamicEvent>) -> Self {
+        self.dynamic.events.push(event.into());
+        self
+    }
+}
+
+/// Collects declarations that are made at run time.
+#[derive(Clone, Default)]
+pub(super) struct Dynamic {
+    slices: Vec<(DynamicSlice, Policy)>,
+    events: Vec<DynamicEvent>,
+}
+
+fn twice<T>(name: &str, reason: String) -> Result<T> {
+    Err(Error::DeclaredTwice { name: name.to_owned(), reason })
+}
+
+impl Dynamic {
+    /// Adds the declarations to those of Rust types, where these say the same or nothing.
+    pub(super) fn join_to(self, registered: &mut Registered) -> Result<()> {
+        for (slice, policy) in &self.slices {
+            join_slice(slice, *policy, registered)?;
+        }
+        let mut events = Vec::new();
+        for event in self.events {
+            if event.is_new(registered, &events)? {
+                events.push(event);
+            }
+        }
+        // All keys are known before the reducers that find items by them are made.
+        let mut items = BTreeMap::new();
+        for event in &events {
+            for (slice, binding) in &event.bindings {
+                event.bind_slice(slice, binding, registered, &mut items)?;
+            }
+        }
+        for event in events {
+            let types = event.into_types(registered)?;
+            registered.events.insert(types.name.clone(), types);
+        }
+        Ok(())
+    }
+}
+
+fn join_slice(slice: &DynamicSlice, policy: Policy, registered: &mut Registered) -> Result<()> {
+    let name = &slice.name;
+    let key = slice.key.as_ref().map(|path| read_path(name, path)).transpose()?;
+    let Some(before) = registered.slices.get_mut(name) else {
+        let (item_name, item_version) = slice.item.clone().unwrap_or_else(|| (name.clone(), 1));
+        let mut types = SliceTypes {
+            name: name.clone(),
+            policy,
+            item_type: ItemType::dynamic(),
+            tail_items: slice.tail_items,
+            decoder: values(name, item_version, slice.upcast.as_ref()),
+            item_name,
+            item_version,
+            make_index: None,
+            key_path: None,
+            recode: recode_value,
+            encode: encode_any_value,
+        };
+        key.map_or(Ok(()), |key| key_by(&mut types, key, "keyed_by"))?;
+        registered.slices.insert(name.clone(), types);
+        return Ok(());
+    };
+    if before.policy != policy {
+        return Err(Error::PolicyMismatch {
+            slice: name.to_string(),
+            declared: policy,
+            recorded: before.policy,
+        });
+    }
+    if let Some((item, version)) = &slice.item
+        && (*item != before.item_name || *version != before.item_version)
+    {
+        let (first, first_version) = (escape::text(&before.item_name), before.item_version);
+        let item = escape::text(item);
+        return twice(
+            name,
+            format!(
+                "by {} with items `{first}` of version {first_version}, and at run time with items `{item}` of version {version}",
+                before.item_type,
+            ),
+        );
+    }
+    match (key, &before.make_index) {
+        (Some(key), None) if !before.item_type.is_dynamic() => {
+            twice(name, format!("by {} without keys, and at run time with keys at `{key}`", before.item_type))
+        }
+        (Some(key), _) if before.item_type.is_dynamic() => key_by(before, key, "keyed_by"),
+        _ => Ok(()),
+    }
+}
+
+fn values(name: &SmolStr, version: u32, upcast: Option<&UpcastValue>) -> Decoder {
+    let upcast = upcast.cloned();
+    Decoder::Values(Arc::new(ValueDecoder { name: name.clone(), version, upcast, by_way_of: None }))
+}
+
+/// Indexes a slice by a path.
+fn key_by(slice: &mut SliceTypes, path: ValuePath, operation: &'static str) -> Result<()> {
+    if slice.policy == Policy::Log {
+        return Err(Error::LogOnlyGrows { slice: slice.name.to_string(), operation });
+    }
+    if let Some(before) = slice.key_path.as_ref().filter(|before| **before != path) {
+        return twice(&slice.name, format!("with keys at `{before}`, and with keys at `{path}`"));
+    }
+    let key = path.clone();
+    let key_of = Arc::new(move |value: &Value| key.key(value));
+    slice.make_index = Some(Arc::new(move || Box::new(Keys::new(Arc::clone(&key_of) as _))));
+    slice.key_path = Some(path);
+    Ok(())
+}
+
+impl DynamicEvent {
+    /// Returns whether no other declaration of the event has been made. Fails if one says something else.
+    fn is_new(&self, registered: &Registered, events: &[DynamicEvent]) -> Result<bool> {
+        let (by, said) = match registered.events.get(&self.name) {
+            Some(typed) => {
+                let forms = typed.reducers.iter().map(|(slice, reduce)| (slice, reduce.form));
+                (typed.event_type.to_string(), facts(typed.version, forms))
+            }
+            None => match events.iter().find(|before| before.name == self.name) {
+                Some(before) => (ItemType::dynamic().to_string(), before.facts()),
+                None => return Ok(true),
+            },
+        };
+        let says = self.facts();
+        let compares = self.bindings.iter().all(|(_, binding)| matches!(binding, Binding::BuiltIn(_)));
+        let version_alone = self.bindings.is_empty() && said.split(':').next() == Some(says.as_str());
+        match version_alone || compares && said == says {
+            true => Ok(false),
+            false => twice(&self.name, format!("by {by}, {said}; and at run time, {says}")),
+        }
+    }
+
+    /// Checks that the event may change a slice so, and has the slice hold such events if they become its items.
+    fn bind_slice(
+        &self,
+        name: &SmolStr,
+        binding: &Binding,
+        registered: &mut Registered,
+        items: &mut BTreeMap<SmolStr, SmolStr>,
+    ) -> Result<()> {
+        let Some(slice) = registered.slices.get_mut(name) else {
+            let reason = "it is bound to an event but was never declared";
+            return Err(Error::NoSuchSlice { slice: name.to_string(), reason });
+        };
+        if !slice.item_type.is_dynamic() {
+            let (event, by) = (escape::text(&self.name), slice.item_type);
+            return twice(name, format!("by {by}, and for the event `{event}`, which has none"));
+        }
+        let Binding::BuiltIn(built_in) = binding else { return Ok(()) };
+        if slice.policy == Policy::Log && *built_in != BuiltInReducer::Append {
+            return Err(Error::LogOnlyGrows { slice: name.to_string(), operation: built_in.form() });
+        }
+        if matches!(built_in, BuiltInReducer::Remove(_) | BuiltInReducer::Clear) {
+            return built_in.path(name).map(drop);
+        }
+        let other = items.insert(name.clone(), self.name.clone()).filter(|other| *other != self.name);
+        if let Some(other) = other {
+            let (other, event) = (escape::text(&other), escape::text(&self.name));
+            return twice(name, format!("with events `{other}` as its items, and with events `{event}`"));
+        }
+        (slice.item_name, slice.item_version) = (self.name.clone(), self.version);
+        slice.decoder = values(&self.name, self.version, self.upcast.as_ref());
+        match built_in.path(name)? {
+            Some(path) => key_by(slice, path, "upsert"),
+            None => Ok(()),
+        }
+    }
+
+    fn into_types(self, registered: &Registered) -> Result<EventTypes> {
+        let mut reducers: Vec<(SmolStr, Reduce)> = Vec::new();
+        for (slice, binding) in &self.bindings {
+            if reducers.iter().any(|(before, _)| before == slice) {
+                return twice(&self.name, format!("for one slice, `{}`", escape::text(slice)));
+            }
+            let key = registered.slices.get(slice).and_then(|types| types.key_path.as_ref());
+            reducers.push((slice.clone(), reduce(slice, binding, key)?));
+        }
+        Ok(EventTypes {
+            version: self.version,
+            event_type: ItemType::dynamic(),
+            decoder: values(&self.name, self.version, self.upcast.as_ref()),
+            name: self.name,
+            encode: encode_any_value,
+            known: |name, bytes| Ok(Arc::new(read_value(name, bytes)?)),
+            not_compared: self.not_compared,
+            reducers,
+        })
+    }
+}
+
+/// Makes the reducer of a binding to a slice whose items are indexed by what they have at `key`.
+fn reduce(slice: &SmolStr, binding: &Binding, key: Option<&ValuePath>) -> Result<Reduce> {
+    let (form, name) = (binding.form(), slice.clone());
+    let (built_in, run): (BuiltIn, Arc<Reducer>) = match binding {
+        Binding::BuiltIn(BuiltInReducer::Append) => {
+            (BuiltIn::Append, Arc::new(|_: &ReduceCall<'_>| Ok(SliceEffect::append())))
+        }
+        Binding::BuiltIn(BuiltInReducer::Replace) => {
+            (BuiltIn::Replace, Arc::new(|_: &ReduceCall<'_>| Ok(SliceEffect::replace())))
+        }
+        Binding::BuiltIn(BuiltInReducer::Clear) => {
+            let run = move |call: &ReduceCall<'_>| {
+                call.resolve(&values_in(&name), |_| Ok(SliceOp::Clear(Clear::All)))
+            };
+            (BuiltIn::Explicit, Arc::new(run))
+        }
+        Binding::BuiltIn(built_in @ (BuiltInReducer::Upsert(path) | BuiltInReducer::Remove(path))) => {
+            let path = read_path(slice, path)?;
+            let indexed = key == Some(&path);
+            let upserts = matches!(built_in, BuiltInReducer::Upsert(_));
+            let run = move |call: &ReduceCall<'_>| by_path(call, (&name, &path), indexed, upserts);
+            (BuiltIn::Explicit, Arc::new(run))
+        }
+        Binding::Reducer(reducer) => {
+            let reducer = Arc::clone(reducer);
+            let run = move |call: &ReduceCall<'_>| {
+                let event = event_of(call, &name)?;
+                call.resolve(&values_in(&name), |view| reducer(view, event, call.context))
+            };
+            (BuiltIn::Explicit, Arc::new(run))
+        }
+    };
+    Ok(Reduce { built_in, form, run })
+}
+
+fn values_in(slice: &str) -> ItemCoding<'_, Value> {
+    ItemCoding { name: slice, encode: encode_value }
+}
+
+fn event_of<'a>(call: &ReduceCall<'a>, slice: &str) -> Result<&'a Value, ReduceError> {
+    let reason = "the event has a Rust type, and the reducer takes values";
+    let other = || ReduceError::Engine(Error::NoSuchSlice { slice: slice.to_owned(), reason });
+    call.event.downcast_ref().ok_or_else(other)
+}
+
+/// Removes the items that have the same at `path` as the event, and appends the event if it `upserts`.
+fn by_path(
+    call: &ReduceCall<'_>,
+    (slice, path): (&str, &ValuePath),
+    indexed: bool,
+    upserts: bool,
+) -> Result<SliceEffect, ReduceError> {
+    let event = event_of(call, slice)?;
+    let Some(wanted) = path.find(event) else {
+        return Err(ReduceError::Refused(format!("the event has nothing at `{path}`")));
+    };
+    let rows = call.items.held();
+    let ids = match rows.alike(call.event).filter(|_| indexed) {
+        Some(ids) => ids,
+        None => {
+            let wanted = wanted.encode();
+            let at_path = |row: &RowRef<'_>| path.find(typed::<Value>(*row)?).map(Value::encode);
+            let alike = |row: &RowRef<'_>| at_path(row).is_some_and(|key| key == wanted);
+            rows.iter().filter(alike).map(|row| row.id).collect()
+        }
+    };
+    let removed = removed(ids);
+    Ok(match upserts {
+        true => SliceEffect { removed, ..SliceEffect::append() },
+        false => SliceEffect { removed, ..SliceEffect::items(Vec::new(), call.item_version) },
+    })
+}

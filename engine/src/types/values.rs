@@ -1,0 +1,240 @@
+//! Events and items whose types no Rust type describes: how they are encoded, decoded, compared by a key, and found by a path.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::escape;
+use foldlog_codec::msgpack::{self, Limits, Value};
+use smol_str::SmolStr;
+
+use super::event::{Decoded, Decoder, Recorded, check_payload};
+use super::{UpcastError, View};
+use crate::error::{Error, Result};
+use crate::items::runs;
+
+/// Converts a value that was recorded at an earlier version to the present form.
+pub(crate) type UpcastValue =
+    Arc<dyn Fn(u32, Value) -> std::result::Result<Value, UpcastError> + Send + Sync>;
+
+/// Decodes recorded bytes to values.
+#[derive(Clone)]
+pub(crate) struct ValueDecoder {
+    pub(crate) name: SmolStr,
+    pub(crate) version: u32,
+    pub(crate) upcast: Option<UpcastValue>,
+    /// Rust type by way of which the values are decoded, so that they are as the host of that type would record them now.
+    pub(crate) by_way_of: Option<(Decoder, EncodeAny)>,
+}
+
+/// Encodes a value of a type that only the host knows, under the name of its event or slice.
+pub(crate) type EncodeAny = fn(&str, &runs::Value) -> Result<Vec<u8>>;
+
+impl fmt::Debug for ValueDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ValueDecoder").field("name", &self.name).field("version", &self.version).finish()
+    }
+}
+
+impl ValueDecoder {
+    pub(crate) fn value(
+        &self,
+        version: u32,
+        sequence: SequenceNumber,
+        recorded: Recorded<'_>,
+    ) -> std::result::Result<Value, Box<Error>> {
+        let bad = |reason: String| Box::new(Error::Decode { name: self.name.to_string(), sequence, reason });
+        let read = |bytes: &[u8]| Value::decode(bytes).map_err(|error| bad(error.to_string()));
+        if let Some((decoder, encode)) = &self.by_way_of {
+            let value = decoder.alone(version, sequence, recorded)?;
+            return read(&encode(&self.name, value.as_ref())?);
+        }
+        if version > self.version {
+            let (name, stored, supported) = (self.name.to_string(), version, self.version);
+            return Err(Box::new(Error::NewerVersion { name, stored, supported }));
+        }
+        let value = read(recorded.bytes())?;
+        if version == self.version {
+            return Ok(value);
+        }
+        match &self.upcast {
+            Some(upcast) => upcast(version, value)
+                .map_err(|error| bad(format!("upcasting from version {version}: {error}"))),
+            None => Err(bad(format!("there is no way from version {version} to {}", self.version))),
+        }
+    }
+
+    pub(crate) fn decode(&self, version: u32, sequence: SequenceNumber, recorded: Recorded<'_>) -> Decoded {
+        Ok(Arc::new(self.value(version, sequence, recorded)?))
+    }
+}
+
+/// Encodes a value as a record holds it: the bytes of [`Value::encode`].
+pub(crate) fn encode_value(name: &str, value: &Value) -> Result<Vec<u8>> {
+    // Before the recursion that encodes it.
+    if !is_within(value, Limits::of_payload().depth_max) {
+        let reason = format!("it nests deeper than {} levels", Limits::of_payload().depth_max);
+        return Err(Error::Encode { name: name.to_owned(), reason });
+    }
+    let bytes = value.encode();
+    check_payload(name, &bytes)?;
+    Ok(bytes)
+}
+
+/// Returns whether a value nests no deeper than `levels`.
+fn is_within(value: &Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else { return !matches!(value, Value::Array(_) | Value::Map(_)) };
+    match value {
+        Value::Array(items) => items.iter().all(|item| is_within(item, below)),
+        Value::Map(pairs) => {
+            pairs.iter().all(|(key, value)| is_within(key, below) && is_within(value, below))
+        }
+        _ => true,
+    }
+}
+
+/// Encodes a value behind an erased pointer.
+pub(crate) fn encode_any_value(name: &str, value: &runs::Value) -> Result<Vec<u8>> {
+    match value.downcast_ref() {
+        Some(value) => encode_value(name, value),
+        None => Err(Error::NoSuchSlice { slice: name.to_owned(), reason: "its items are of another type" }),
+    }
+}
+
+/// Encodes an item of an export.
+pub(crate) fn recode_value(name: &str, item: &Value) -> Result<Vec<u8>> {
+    encode_value(name, item)
+}
+
+/// Holds a part of a value as a key: two parts are equal keys if they are encoded equally. `None` stands for a value that has no
+/// such part.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ValueKey(Option<Vec<u8>>);
+
+impl ValueKey {
+    pub(crate) fn of(part: Option<&Value>) -> ValueKey {
+        ValueKey(part.map(Value::encode))
+    }
+}
+
+/// Leads from a value to a part of it: names of fields and indices, such as `card.id` or `ids[0]`; `$` stands for the value
+/// itself, and may stand before any path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ValuePath {
+    text: SmolStr,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Field(SmolStr),
+    Index(usize),
+}
+
+impl fmt::Display for ValuePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        escape::shown(&self.text).fmt(f)
+    }
+}
+
+impl ValuePath {
+    /// Reads a path. Returns `None` if the text is none.
+    pub(crate) fn read(text: &str) -> Option<ValuePath> {
+        let path = match text.strip_prefix('$') {
+            Some("") => return Some(ValuePath { text: text.into(), steps: Vec::new() }),
+            Some(rest) if rest.starts_with('[') => rest,
+            Some(rest) => rest.strip_prefix('.')?,
+            None => text,
+        };
+        let mut steps = Vec::new();
+        for (place, part) in path.split('.').enumerate() {
+            let (name, indices) = part.split_at(part.find('[').unwrap_or(part.len()));
+            match name {
+                "" if place > 0 || indices.is_empty() => return None,
+                "" => {}
+                name if name.contains(']') => return None,
+                name => steps.push(Step::Field(name.into())),
+            }
+            for index in indices.split_terminator(']') {
+                steps.push(Step::Index(index.strip_prefix('[')?.parse().ok()?));
+            }
+            if !indices.is_empty() && !indices.ends_with(']') {
+                return None;
+            }
+        }
+        Some(ValuePath { text: text.into(), steps })
+    }
+
+    /// Returns the part of a value to which the path leads.
+    pub(crate) fn find<'a>(&self, value: &'a Value) -> Option<&'a Value> {
+        self.steps.iter().try_fold(value, |value, step| match step {
+            Step::Field(name) => value.get(name),
+            Step::Index(at) => value.as_array()?.get(*at),
+        })
+    }
+
+    pub(crate) fn key(&self, value: &Value) -> ValueKey {
+        ValueKey::of(self.find(value))
+    }
+}
+
+impl View<Value> {
+    /// Returns the item that has `key` at the path by which the slice is declared to be
+    /// [keyed](super::DynamicSlice::keyed_by) or [upserted](super::DynamicEvent::upsert); the last one if there are several,
+    /// `None` if there is none. Takes time in proportion to the logarithm of the slice's length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKeyed`] if the slice is declared without such a path, or with a Rust type.
+    pub fn find_value(&self, key: &Value) -> Result<Option<&Value>> {
+        self.find(&ValueKey::of(Some(key))).map_err(|_| Error::NotKeyed { key: "Value" })
+    }
+}
+
+/// Reads bytes that a record is to hold as a value.
+pub(crate) fn read_value(name: &str, bytes: &[u8]) -> Result<Value> {
+    Value::decode(bytes).map_err(|error| Error::Encode { name: name.to_owned(), reason: error.to_string() })
+}
+
+/// Reads a value as type `T`, which must know every field of it.
+pub(crate) fn known<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T> {
+    let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
+    msgpack::check(bytes).map_err(|error| bad(error.to_string()))?;
+    let mut unknown = Vec::new();
+    let mut reading = rmp_serde::Deserializer::from_read_ref(bytes);
+    let value = serde_ignored::deserialize(&mut reading, |path| unknown.push(path.to_string()))
+        .map_err(|error| bad(error.to_string()))?;
+    match unknown.is_empty() {
+        true => Ok(value),
+        false => Err(bad(format!("its type has no field {}", escape::text(&unknown.join(", "))))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_to_a_part_and_what_is_none_is_refused() {
+        let value = Value::from(serde_json::json!({"card": {"ids": [["a"], 7]}, "": 1}));
+        let find = |path: &str| ValuePath::read(path).unwrap().find(&value).cloned();
+        assert_eq!(find("card.ids[1]"), Some(Value::Unsigned(7)));
+        assert_eq!(find("$.card.ids[0][0]"), Some(Value::from("a")));
+        assert_eq!(find("$"), Some(value.clone()));
+        assert_eq!(find("card.ids[2]"), None);
+        assert_eq!(find("card.ids.x"), None);
+        let list = Value::from(serde_json::json!([1, {"a": 2}]));
+        assert_eq!(ValuePath::read("$[1].a").unwrap().find(&list), Some(&Value::Unsigned(2)));
+        for none in ["", ".", "a.", "a..b", "$a", "a[", "a[x]", "a[0]b", "a]", "a.[0]"] {
+            assert_eq!(ValuePath::read(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_nests_too_deeply_is_refused_before_it_is_encoded() {
+        let nested = |levels| (0..levels).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
+        assert!(encode_value("x", &nested(112)).is_ok());
+        let deep = nested(113);
+        assert!(matches!(encode_value("x", &deep), Err(Error::Encode { .. })));
+    }
+}

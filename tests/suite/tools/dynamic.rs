@@ -1,0 +1,171 @@
+//! Tools that are made at run time, and what a tool is told of the call that it undoes.
+
+use foldlog::tools::{DynTool, Recovery};
+use foldlog::{Cause, Outcome, Value};
+use serde_json::json;
+
+use super::*;
+
+/// What a model may send for a call without arguments.
+const NOTHING: [&str; 4] = ["", " \n", "{}", " { } "];
+
+fn schema() -> serde_json::Value {
+    json!({
+        "type": "object",
+        "properties": {"paper": {"type": "string"}},
+        "required": ["paper"],
+        "additionalProperties": false,
+    })
+}
+
+/// A run with tools of closures in place of its own.
+fn run_with(tools: ToolRegistry) -> Run {
+    let mut run = Run::new();
+    run.runner = ToolRunner::new(run.runner.state().clone(), tools);
+    run
+}
+
+#[test]
+fn a_tool_made_at_run_time_is_a_transaction_as_any_other() {
+    let write = DynTool::new("write", schema(), |arguments, context| {
+        let paper = arguments["paper"].as_str().ok_or(ToolError::InvalidArguments("no paper".to_owned()))?;
+        context.resources().get::<Desk>().unwrap().put(paper, "written");
+        context.session().dispatch_value("plan.step_added", json!({"title": paper, "part": 1}))?;
+        match paper {
+            "torn" => Err(ToolError::failed("it tore")),
+            "blown" => panic!("away"),
+            _ => Ok(ToolResult::ok("done", json!({"paper": paper, "lines": 1}))),
+        }
+    });
+    let run = run_with(ToolRegistry::new().with_dynamic(write.description("Writes a paper.")));
+    assert_eq!(run.runner.tools().names(), ["write"]);
+    assert_eq!(run.runner.tools().describe("write").unwrap(), ("Writes a paper.", schema()));
+    let call = |arguments: &str| {
+        run.runner.execute(&ToolCall::new("write", arguments), &ExecuteOptions::default()).unwrap()
+    };
+    let report = call(r#"{"paper": "letter"}"#);
+    let value = report.value.unwrap().to_json().unwrap();
+    assert_eq!((report.outcome, value), (Outcome::Committed, json!({"paper": "letter", "lines": 1})));
+    for (arguments, cause) in [
+        (r#"{"paper": "torn"}"#, Cause::Error),
+        (r#"{"paper": "blown"}"#, Cause::Panic),
+        (r#"{"paper": 7}"#, Cause::InvalidArguments),
+        (r#"{"paper": "x", "ink": "red"}"#, Cause::InvalidArguments),
+        (r#"{"pape"#, Cause::InvalidArguments),
+        ("[]", Cause::InvalidArguments),
+        ("", Cause::InvalidArguments),
+    ] {
+        let report = call(arguments);
+        assert_eq!((report.outcome, report.cause), (Outcome::Failed, Some(cause)), "{arguments}");
+    }
+    assert_eq!(
+        run.state(),
+        (vec!["letter".to_owned()], [("letter".to_owned(), "written".to_owned())].into())
+    );
+    assert_eq!(call("").message, "missing parameters: paper");
+}
+
+/// A provider sent `""` for a call of a tool that takes no parameters, and the call failed.
+#[test]
+fn no_arguments_at_all_are_an_empty_object_for_every_tool() {
+    struct Typed;
+    impl Tool for Typed {
+        const NAME: &'static str = "typed";
+        type Parameters = Nothing;
+        type Output = ();
+
+        fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+            Ok(ToolResult::ok("called", ()))
+        }
+    }
+    let dynamic = DynTool::new("dynamic", json!({"type": "object"}), |arguments, _| {
+        Ok(ToolResult::ok("called", arguments))
+    });
+    let run = run_with(ToolRegistry::new().with(Typed).with_dynamic(dynamic));
+    for (arguments, tool) in
+        NOTHING.into_iter().flat_map(|nothing| [(nothing, "typed"), (nothing, "dynamic")])
+    {
+        let report = run.runner.execute(&ToolCall::new(tool, arguments), &ExecuteOptions::default()).unwrap();
+        assert!(report.success, "{tool} {arguments:?}: {}", report.message);
+    }
+    let mut recorded = Vec::new();
+    let read = run.session().records(0, u64::MAX, |record| {
+        if record.kind == foldlog::Kind::TOOL_BEGIN {
+            recorded.push(
+                foldlog_codec::body::ToolBegin::decode(record.body).unwrap().arguments.bytes().to_vec(),
+            );
+        }
+        Ok(())
+    });
+    read.unwrap();
+    assert_eq!(Value::decode(&recorded[0]).unwrap(), Value::from(""), "what was sent is what is recorded");
+}
+
+/// Kills its process in its first run and within its first undoing. Keeps what it was told of the call that it undid.
+fn letter(disk: &MemoryStorage, lives: &Arc<Mutex<(u32, Vec<UndoneCall>)>>) -> DynTool {
+    let (disk, lives, disk_too, lives_too) = (disk.clone(), lives.clone(), disk.clone(), lives.clone());
+    let send = DynTool::new("send", schema(), move |_, context| {
+        context.resources().get::<Desk>().unwrap().put("letter", "sent");
+        let mut lives = lives.lock().unwrap();
+        lives.0 += 1;
+        if lives.0 <= 2 {
+            disk.crash(CrashKind::Process);
+        }
+        Ok(ToolResult::ok("sent", json!(null)))
+    });
+    send.undo(move |arguments, undone, context| {
+        assert_eq!(arguments["paper"], "letter");
+        assert_ne!(context.operation(), undone.operation, "the undoing is an operation of its own");
+        let mut lives = lives_too.lock().unwrap();
+        lives.1.push(undone.clone());
+        if lives.1.len() == 1 {
+            disk_too.crash(CrashKind::Process);
+        }
+        Ok(ToolResult::ok("called back", json!(null)))
+    })
+}
+
+/// A tool that undid what it had done knew only the arguments, and not under which operation it had done it.
+#[test]
+fn a_tool_is_told_which_call_it_undoes() {
+    let mut run = Run::new();
+    run.desk.put("letter", "as it was");
+    let lives = Arc::default();
+    let mut operations = Vec::new();
+    let process = |run: &mut Run| {
+        run.reopen(Idempotency::Manual);
+        let tools = ToolRegistry::new().with_dynamic(letter(&run.disk, &lives));
+        run.runner = ToolRunner::new(run.runner.state().clone(), tools);
+    };
+    process(&mut run);
+    let call =
+        ToolCall { call_id: Some("toolu_1".into()), ..ToolCall::new("send", r#"{"paper": "letter"}"#) };
+    assert!(run.runner.execute(&call, &ExecuteOptions::default()).is_err());
+    // Killed in the first run, within the first undoing, and in the second run.
+    for _ in 0..3 {
+        process(&mut run);
+        operations.push(run.session().recovery().interrupted[0].operation);
+        let recovered = run.runner.recover(&ExecuteOptions::default());
+        if let Ok(recovered) = recovered
+            && let [one] = recovered.as_slice()
+            && let Recovery::RanAgain(report) = &one.recovery
+        {
+            assert!(report.success);
+        }
+    }
+    process(&mut run);
+    assert!(!run.session().is_interrupted());
+    let told = std::mem::take(&mut lives.lock().unwrap().1);
+    let runs: Vec<u32> = told.iter().map(|undone| undone.run).collect();
+    assert_eq!(runs, [1, 1, 2], "the first undoing was interrupted itself");
+    for undone in &told {
+        assert_eq!(undone.operation, operations[0], "the key of what it did");
+        assert_eq!((undone.call_id.as_deref(), undone.origin, undone.parent), (Some("toolu_1"), None, None));
+        assert_eq!(undone.arguments, r#"{"paper": "letter"}"#);
+        let desk: BTreeMap<String, String> =
+            rmp_serde::from_slice(undone.captures["desk"].as_ref().unwrap()).unwrap();
+        assert_eq!(desk["letter"], "as it was", "what the begin captured");
+    }
+    assert_eq!(told[0].begin, operations[0].sequence());
+    assert!(told[2].begin > told[1].begin && told[2].began_us > told[1].began_us);
+}
