@@ -42,7 +42,7 @@ impl AsyncTool for Travel {
 }
 
 /// Lets one agent travel, and gives up a journey that takes too long.
-async fn agent(session: Session) -> Result<usize, AnyError> {
+async fn agent(session: Session) -> Result<u64, AnyError> {
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     let runner = ToolRunner::new(state, ToolRegistry::new().with_async(Travel));
     for (city, takes) in [("Oslo", 5), ("Rome", 5), ("the moon", 3_600_000)] {
