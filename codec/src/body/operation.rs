@@ -150,8 +150,8 @@ named_for_later! {
         Compensate = "compensate",
         /// A person or the host has to decide.
         Manual = "manual",
-        /// The tool has to ask the outside what came of the call. In this version nobody asks for it: a person or the host
-        /// has to decide, as for [`Manual`](Idempotency::Manual).
+        /// The tool can ask the outside what came of the call. Where it cannot say, a person or the host has to decide, as for
+        /// [`Manual`](Idempotency::Manual).
         Verify = "verify",
     }
 }

@@ -12,7 +12,8 @@
 //! An operation within which another one may have had effects outside is `Manual`, whatever its tool
 //! declares, unless it undoes them: running it again would run those again too.
 //!
-//! An interrupted `Verify` operation waits to be settled, as a `Manual` one does: this version asks no tool what came of it.
+//! An interrupted `Verify` operation waits to be settled, as a `Manual` one does: a recovery settles it with what its tool found
+//! out.
 //!
 //! No rollback changes any of this. Whether a suspended operation still counts, its session asks of the live path, since a
 //! later rollback may return to a branch that an earlier one has abandoned.

@@ -104,7 +104,9 @@ impl ToolRunner {
                 let patience = self.session.patience(options.deadline.map(clock::after), options.wait);
                 let _recovering = self.session.recovering(&patience)?;
                 return match self.run_again(unsettled, options).recovery {
-                    Recovery::RanAgain(report) | Recovery::NotUndone(report) => Ok(report),
+                    Recovery::RanAgain(report) | Recovery::Verified(report) | Recovery::NotUndone(report) => {
+                        Ok(report)
+                    }
                     Recovery::NeedsSettling(error) | Recovery::Failed(error) => Err(error),
                 };
             }

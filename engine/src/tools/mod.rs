@@ -108,7 +108,7 @@ mod suspended;
 pub use call::AsyncTool;
 pub use call::{
     Approval, DynTool, ExecuteOptions, Operation, ProgramOutput, ProgramStream, Question, Tool, ToolCall,
-    ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, UndoneCall,
+    ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, UndoneCall, Verified,
 };
 pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};

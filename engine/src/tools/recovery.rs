@@ -7,7 +7,9 @@
 //! | 3. restore the resources to what they were before the first open call | the next recovery restores them again |
 //! | 4. end the open calls of their child sessions as interrupted | the next recovery ends the others |
 //! | 5. end each open call as interrupted, nested calls first | the next recovery ends the others |
-//! | 6. run again what may be run again | the repetition is one more interrupted call |
+//! | 6. ask the tools that can find out what their calls had done outside, each in a call of its own | they are asked again |
+//! | 7. settle the operations that had done their work, with their results | their tools are asked again |
+//! | 8. run again what may be run again | the repetition is one more interrupted call |
 //!
 //! If a call's resources could not be restored in its own process, the call was left open too. That process
 //! or another recovers it the same way.
@@ -29,12 +31,12 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use std::panic::Location;
 use std::time::Duration;
 
-use foldlog_codec::body::{Cause, Idempotency, Outcome, Payload, ToolEnd};
+use foldlog_codec::body::{Cause, ExternalEffects, Idempotency, Outcome, Payload, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 
 use self::left_in_children::ChildrenLeft;
-use super::call::{CallInfo, ExecuteOptions, Group, ToolCall, ToolReport, UndoneCall};
+use super::call::{AnyTool, CallInfo, ExecuteOptions, Group, ToolCall, ToolReport, UndoneCall, Verdict};
 use super::captures::Captures;
 use super::children::ChildReport;
 use super::execution::Leases;
@@ -45,7 +47,7 @@ use crate::error::{Error, Result};
 use crate::operation::{NotUndone, OpenOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
-use crate::session::{Asker, Patience, Session};
+use crate::session::{Asker, Patience, Session, Settlement};
 
 /// Reports what a recovery did about one interrupted operation.
 #[derive(Clone, Debug)]
@@ -70,6 +72,9 @@ pub struct Recovered {
 pub enum Recovery {
     /// The tool ran again. The report says whether it succeeded.
     RanAgain(ToolReport),
+    /// The tool [found out](crate::tools::Tool::verify) that the interrupted call had done its work, and did not run again. The
+    /// report holds the result, with which the operation is settled.
+    Verified(ToolReport),
     /// The tool could not undo what the interrupted call may have done, and did not run again. The next
     /// recovery tries again. The report is that of the attempt to undo.
     NotUndone(ToolReport),
@@ -116,6 +121,14 @@ pub(super) fn end_one(
     session.end_interrupted(end).map(drop)
 }
 
+/// Who settles an operation that had done its work, as its tool found out.
+const VERIFIER: &str = "foldlog";
+
+/// Returns whether a tool may find out what came of a call, before anything else is done about it.
+fn can_verify(idempotency: Idempotency) -> bool {
+    matches!(idempotency, Idempotency::Verify | Idempotency::Keyed | Idempotency::Compensate)
+}
+
 impl ToolRunner {
     /// Ends the calls that an earlier process, or this one, left open, and runs again those that may be run
     /// again.
@@ -126,8 +139,8 @@ impl ToolRunner {
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
     /// somebody [settled](crate::Session::settle) that way. The operation of a
-    /// [`Manual`](Idempotency::Manual) or [`Verify`](Idempotency::Verify) tool, or of a tool that this runner
-    /// does not have, waits until somebody settles it. So does a call whose answer the host has rolled back to before.
+    /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits until somebody settles it. A tool
+    /// that [verifies](crate::tools::Tool::verifies) is asked first what its call had done. So does a call whose answer the host has rolled back to before.
     ///
     /// Returns a report for each operation that was unsettled, even if the recovery of another one failed. A
     /// host may call this at any time, and again after it failed. The ends are durable when this returns,
@@ -309,19 +322,34 @@ impl ToolRunner {
             unsettled;
         let (operation, begin, idempotency) = (*operation, *begin, *idempotency);
         let run_again = *run_again || sabotage::is(Breakage::ManualRunAgain);
-        let manual = idempotency.needs_settling() && !run_again;
         let handler = match self.tools.get(tool) {
-            Ok(handler) if !manual => handler,
-            Ok(_) => return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool))),
+            Ok(handler) => handler,
             Err(error) => return Ok(Recovery::NeedsSettling(error)),
         };
+        let asks = !run_again && !undone && can_verify(idempotency) && handler.verifies();
+        let manual = idempotency.needs_settling() && !run_again;
+        if manual && !asks {
+            return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
+        }
         let call = self.call_again((begin, tool, call_id.as_ref()))?;
         // Nobody asks for the call any more, and what it did outside is not known.
         if !run_again && call.origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
         let reads_only = handler.reads_only();
-        if idempotency == Idempotency::Compensate && !undone && !run_again {
+        let verdict = match asks {
+            true => self.verify(unsettled, &call, handler.as_ref(), options)?,
+            false => (Verdict::Unknown, None),
+        };
+        match verdict {
+            (Verdict::Done { .. }, Some(report)) => return Ok(Recovery::Verified(report)),
+            (Verdict::Unknown, _) if manual => {
+                return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
+            }
+            _ => {}
+        }
+        let had_effects = !matches!(verdict, (Verdict::NotDone, _));
+        if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
             let undone = UndoneCall::read(self.state.session(), operation, begin)?;
             match self
@@ -337,6 +365,44 @@ impl ToolRunner {
         let info = CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) };
         self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
             .map(Recovery::RanAgain)
+    }
+
+    /// Has a tool find out what an interrupted call had done, in a call of its own that only reads. Settles the operation if it
+    /// had done its work, and then returns its report too.
+    fn verify(
+        &self,
+        unsettled: &UnsettledOperation,
+        call: &ToolCall,
+        handler: &dyn AnyTool,
+        options: &ExecuteOptions,
+    ) -> Result<(Verdict, Option<ToolReport>)> {
+        let (session, UnsettledOperation { operation, begin, .. }) = (self.state.session(), unsettled);
+        let (idempotency, verifies) = (unsettled.idempotency, Some(*operation));
+        let info = CallInfo { verifies, idempotency, reads_only: true, ..CallInfo::new(call) };
+        let interrupted = UndoneCall::read(session, *operation, *begin)?;
+        let asked = self.run(info, &call.arguments, options, &|| Ok(()), |context| {
+            handler.verify(&interrupted, context)
+        })?;
+        let verdict = Verdict::of(&asked);
+        let Verdict::Done { success, value } = &verdict else { return Ok((verdict, None)) };
+        let settlement = match success {
+            true => Settlement::committed(value.clone()),
+            false => Settlement::failed(),
+        };
+        let settlement = settlement.showing(asked.message.clone());
+        session.settle(*operation, &settlement, VERIFIER, "its tool found out that it had done its work")?;
+        let report = ToolReport {
+            operation: *operation,
+            begin: *begin,
+            success: *success,
+            outcome: if *success { Outcome::Committed } else { Outcome::Failed },
+            cause: (!success).then_some(Cause::Unsuccessful),
+            value: value.clone(),
+            outside: ExternalEffects::Unknown,
+            recorded: true,
+            ..asked
+        };
+        Ok((verdict, Some(report)))
     }
 
     /// Returns the call that began with the record `begin`, as it was asked for.

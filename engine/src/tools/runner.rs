@@ -67,6 +67,8 @@ impl ToolRunner {
     /// opened no child session, which would be another one now.
     fn may_run_again(&self, info: &CallInfo) -> Result<bool> {
         let harmless = info.reads_only || info.idempotency == Idempotency::Natural;
+        // What asks the outside would ask it again.
+        let harmless = harmless && info.verifies.is_none();
         Ok(harmless
             && self.session.runs_tools_again()
             && self.state.has_all_as_it_was()

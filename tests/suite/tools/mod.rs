@@ -28,6 +28,7 @@ mod suspended;
 mod swapped;
 mod synced;
 mod threads;
+mod verifying;
 mod waiting;
 mod workspaces;
 

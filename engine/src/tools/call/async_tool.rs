@@ -19,6 +19,7 @@ use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
 use super::tool::{AnyTool, parameters, schema_of};
 use super::undone::UndoneCall;
+use super::verifying::Verified;
 use crate::offload::{Boxed, wait_for};
 use crate::session::schedule::inside_call;
 
@@ -107,6 +108,35 @@ pub trait AsyncTool: Send + Sync + 'static {
         let _ = (parameters, undone, context);
         async { Err(ToolError::failed(format!("`{}` has no way to undo what it did", Self::NAME))) }
     }
+
+    /// Returns whether the tool can find out what an interrupted call had done, as of a
+    /// [`Tool`](crate::tools::Tool::verifies).
+    fn verifies(&self) -> bool {
+        self.idempotency() == Idempotency::Verify
+    }
+
+    /// Finds out what an interrupted call had done outside of STATE and resources, as
+    /// [`Tool::verify`](crate::tools::Tool::verify) does.
+    ///
+    /// # Errors
+    ///
+    /// A [`ToolError`] if the outside cannot be asked. The default implementation answers that nobody can say.
+    fn verify(
+        &self,
+        parameters: Self::Parameters,
+        interrupted: &UndoneCall,
+        context: &ToolContext,
+    ) -> impl Future<Output = Result<Verified<Self::Output>, ToolError>> + Send {
+        let _ = (parameters, interrupted, context);
+        async { Ok(Verified::Unknown) }
+    }
+}
+
+/// Says what a tool is asked to do.
+enum Asked {
+    Call,
+    Undo(UndoneCall),
+    Verify(UndoneCall),
 }
 
 /// Holds a tool that is a future as one of any kind.
@@ -117,16 +147,18 @@ impl<T: AsyncTool> Awaited<T> {
         Awaited(Arc::new(tool))
     }
 
-    fn answering(&self, arguments: &str, undone: Option<UndoneCall>, context: &ToolContext) -> Answering {
+    fn answering(&self, arguments: &str, asked: Asked, context: &ToolContext) -> Answering {
         let (tool, within) = (Arc::clone(&self.0), context.clone());
         let parameters = parameters::<T::Parameters>(arguments);
         let answer = async move {
             let parameters = parameters?;
-            let answer = match &undone {
-                None => tool.call(parameters, &within).await?,
-                Some(undone) => tool.undo(parameters, undone, &within).await?,
-            };
-            Answered::of(T::NAME, answer)
+            match &asked {
+                Asked::Call => Answered::of(T::NAME, tool.call(parameters, &within).await?),
+                Asked::Undo(undone) => Answered::of(T::NAME, tool.undo(parameters, undone, &within).await?),
+                Asked::Verify(interrupted) => {
+                    Answered::of_verified(T::NAME, tool.verify(parameters, interrupted, &within).await?)
+                }
+            }
         };
         Box::pin(InsideCall { context: context.clone(), future: Some(Box::pin(answer)) })
     }
@@ -150,15 +182,23 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(arguments, None, context))
+        answered(self.answering(arguments, Asked::Call, context))
     }
 
     fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(&undone.arguments, Some(undone.clone()), context))
+        answered(self.answering(&undone.arguments, Asked::Undo(undone.clone()), context))
+    }
+
+    fn verifies(&self) -> bool {
+        self.0.verifies()
+    }
+
+    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+        answered(self.answering(&interrupted.arguments, Asked::Verify(interrupted.clone()), context))
     }
 
     fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
-        Some(self.answering(arguments, None, context))
+        Some(self.answering(arguments, Asked::Call, context))
     }
 }
 

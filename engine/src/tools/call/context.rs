@@ -131,7 +131,7 @@ impl ToolContext {
         self.running.info.call_id.as_deref()
     }
 
-    /// Returns whether the call follows an interrupted one: it runs that operation again, or undoes it.
+    /// Returns whether the call follows an interrupted one: it runs that operation again, undoes it, or asks what came of it.
     pub fn is_resume(&self) -> bool {
         self.running.info.is_resume()
     }

@@ -11,6 +11,7 @@ use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
 use super::tool::{AnyTool, arguments_text};
 use super::undone::UndoneCall;
+use super::verifying::Verified;
 
 /// Makes a tool at run time, such as one that another process describes: a name, a JSON schema of its arguments, and a closure
 /// that gets them as JSON. A [`ToolRegistry`](crate::tools::ToolRegistry) holds it beside tools of Rust types, and it runs as
@@ -42,6 +43,7 @@ pub struct DynTool {
     reads_only: bool,
     call: Arc<CallFn>,
     undo: Option<Arc<UndoFn>>,
+    verify: Option<Arc<UndoFn>>,
 }
 
 type CallFn = dyn Fn(serde_json::Value, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
@@ -74,6 +76,7 @@ impl DynTool {
             reads_only: false,
             call: Arc::new(move |arguments, context| Answered::of(&of, call(arguments, context)?)),
             undo: None,
+            verify: None,
         }
     }
 
@@ -109,6 +112,27 @@ impl DynTool {
         let undo: Arc<UndoFn> =
             Arc::new(move |arguments, undone, context| Answered::of(&of, undo(arguments, undone, context)?));
         DynTool { idempotency: Idempotency::Compensate, undo: Some(undo), ..self }
+    }
+
+    /// Sets what finds out what an interrupted call had done; see [`Tool::verify`](super::Tool::verify). A tool that is
+    /// [`Manual`](Idempotency::Manual) so far becomes [`Verify`](Idempotency::Verify).
+    #[must_use]
+    pub fn verify<T: Serialize>(
+        self,
+        verify: impl Fn(serde_json::Value, &UndoneCall, &ToolContext) -> Result<Verified<T>, ToolError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> DynTool {
+        let of = self.name.clone();
+        let verify: Arc<UndoFn> = Arc::new(move |arguments, interrupted, context| {
+            Answered::of_verified(&of, verify(arguments, interrupted, context)?)
+        });
+        let idempotency = match self.idempotency {
+            Idempotency::Manual => Idempotency::Verify,
+            own => own,
+        };
+        DynTool { idempotency, verify: Some(verify), ..self }
     }
 
     /// Returns the name by which the model calls the tool.
@@ -176,6 +200,17 @@ impl AnyTool for DynTool {
         match &self.undo {
             Some(undo) => undo(self.arguments(&undone.arguments)?, undone, context),
             None => Err(ToolError::failed(format!("`{}` has no way to undo what it did", self.name))),
+        }
+    }
+
+    fn verifies(&self) -> bool {
+        self.verify.is_some()
+    }
+
+    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+        match &self.verify {
+            Some(verify) => verify(self.arguments(&interrupted.arguments)?, interrupted, context),
+            None => Answered::of_verified::<()>(&self.name, Verified::Unknown),
         }
     }
 }

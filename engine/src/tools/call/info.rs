@@ -109,7 +109,7 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) approval: Option<Approval>,
     /// Interrupted operation whose effects outside this call undoes.
     pub(in crate::tools) undoes: Option<OperationId>,
-    /// Interrupted operation about which this call asks the outside: only a log of a later version has one.
+    /// Interrupted operation about which this call asks the outside what came of it.
     pub(in crate::tools) verifies: Option<OperationId>,
     /// Resources that the call brings back, if it is a restore; `None` for a tool's call.
     pub(in crate::tools) restores: Option<RestoreScope>,
@@ -171,9 +171,9 @@ impl CallInfo {
         if self.is_held { asker.held_here() } else { asker }
     }
 
-    /// Returns whether the call follows an interrupted one: it runs that operation again, or undoes it.
+    /// Returns whether the call follows an interrupted one: it runs that operation again, undoes it, or asks what came of it.
     pub(in crate::tools) fn is_resume(&self) -> bool {
-        self.again.is_some() || self.undoes.is_some()
+        self.again.is_some() || self.undoes.is_some() || self.verifies.is_some()
     }
 
     /// Returns the effects outside of a call whose tool says nothing about them: none for a tool that only

@@ -15,7 +15,8 @@
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
 //! | `undone` | [`UndoneCall`]: what a tool is told of the call that it undoes | |
-//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `undone` |
+//! | `verifying` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
+//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `undone`, `verifying` |
 //! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
 //! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
 //! | `operation` | [`Operation`]: one call from its begin to its end | all but the tools |
@@ -43,6 +44,7 @@ mod report;
 mod running;
 mod tool;
 mod undone;
+mod verifying;
 
 pub use answer::{Question, ToolError, ToolResult};
 #[cfg(feature = "async")]
@@ -55,6 +57,7 @@ pub use operation::Operation;
 pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};
 pub use undone::UndoneCall;
+pub use verifying::Verified;
 
 pub(super) use answer::Answered;
 #[cfg(feature = "async")]
@@ -63,3 +66,4 @@ pub(super) use ending::Ending;
 pub(super) use info::{CallInfo, RestoreScope};
 pub(super) use programs::Group;
 pub(super) use tool::AnyTool;
+pub(super) use verifying::Verdict;

@@ -19,6 +19,7 @@ use super::async_tool::{Answering, AsyncTool, Awaited};
 use super::context::ToolContext;
 use super::dynamic_tool::DynTool;
 use super::undone::UndoneCall;
+use super::verifying::Verified;
 use crate::error::{Error, Result};
 
 /// Defines a tool that an agent can call: its name and schema for the model, and the code that runs.
@@ -63,7 +64,7 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Says whether a recovery may run an interrupted call of the tool again; the begin of each call records
     /// it. By default [`Idempotency::Manual`]: a person or the host decides. An interrupted call that only
-    /// reads counts as [`Idempotency::Natural`]. [`Idempotency::Verify`] counts as `Manual` in this version.
+    /// reads counts as [`Idempotency::Natural`].
     fn idempotency(&self) -> Idempotency {
         Idempotency::Manual
     }
@@ -106,6 +107,36 @@ pub trait Tool: Send + Sync + 'static {
         let _ = (parameters, undone, context);
         Err(ToolError::failed(format!("`{}` has no way to undo what it did", Self::NAME)))
     }
+
+    /// Returns whether the tool can [find out](Tool::verify) what an interrupted call had done. By default that is so for
+    /// [`Idempotency::Verify`]; a [`Keyed`](Idempotency::Keyed) or [`Compensate`](Idempotency::Compensate) tool may say so too.
+    fn verifies(&self) -> bool {
+        Tool::idempotency(self) == Idempotency::Verify
+    }
+
+    /// Finds out what an interrupted call had done outside of STATE and resources, by asking there. Only a recovery calls it, for a
+    /// tool that [verifies](Tool::verifies), before it does anything else about the call; possibly more than once for one call. Its
+    /// handle refuses changes of STATE. `parameters` are those of the interrupted call, and `interrupted` says which call that
+    /// was.
+    ///
+    /// | answer | what follows |
+    /// |---|---|
+    /// | done | that result becomes the operation's, and the tool does not run again |
+    /// | not done | the tool runs again, as the same operation |
+    /// | unknown, or an error | what the [idempotency](Tool::idempotency) says: a [`Keyed`](Idempotency::Keyed) tool runs again, a [`Compensate`](Idempotency::Compensate) tool undoes first, and with [`Verify`](Idempotency::Verify) somebody has to settle |
+    ///
+    /// # Errors
+    ///
+    /// A [`ToolError`] if the outside cannot be asked. The default implementation answers that nobody can say.
+    fn verify(
+        &self,
+        parameters: Self::Parameters,
+        interrupted: &UndoneCall,
+        context: &ToolContext,
+    ) -> Result<Verified<Self::Output>, ToolError> {
+        let _ = (parameters, interrupted, context);
+        Ok(Verified::Unknown)
+    }
 }
 
 /// Erases the types of a [`Tool`], so that a registry can hold any: arguments are JSON text, and answers are
@@ -117,6 +148,8 @@ pub(in crate::tools) trait AnyTool: Send + Sync {
     fn reads_only(&self) -> bool;
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
     fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError>;
+    fn verifies(&self) -> bool;
+    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError>;
 
     /// Starts a tool that is a future; `None` if it is none.
     #[cfg(feature = "async")]
@@ -149,6 +182,15 @@ impl<T: Tool> AnyTool for T {
 
     fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
         Answered::of(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
+    }
+
+    fn verifies(&self) -> bool {
+        Tool::verifies(self)
+    }
+
+    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+        let verified = Tool::verify(self, parameters(&interrupted.arguments)?, interrupted, context)?;
+        Answered::of_verified(T::NAME, verified)
     }
 }
 

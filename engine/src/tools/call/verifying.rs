@@ -1,0 +1,79 @@
+//! What a tool found out about an interrupted call, and the form in which the end of the call that asked records it.
+//!
+//! The end's value is a map: `verdict` is `done`, `not_done` or `unknown`; with `done`, `success` says whether the work
+//! succeeded, and `value` is its result if it has one. The text that the end shows is that of the result.
+
+use foldlog_codec::body::ExternalEffects;
+use foldlog_codec::msgpack::Value;
+use serde::Serialize;
+
+use super::answer::{Answered, ToolError, ToolResult};
+use super::report::ToolReport;
+use crate::types::encode;
+
+/// Says what a tool found out about an interrupted call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verified<T> {
+    /// The call had done its work, with this result, which becomes the operation's.
+    Done(ToolResult<T>),
+    /// The call had done nothing outside of STATE and resources: it runs again.
+    NotDone,
+    /// The tool cannot say.
+    Unknown,
+}
+
+/// Names what a tool found out, as the end of the call that asked records it.
+pub(in crate::tools) enum Verdict {
+    Done { success: bool, value: Option<Value> },
+    NotDone,
+    Unknown,
+}
+
+impl Answered {
+    /// Encodes what the tool named `tool` found out.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Failed`] if the result is left to somebody, [`ToolError::Engine`] if it cannot be encoded.
+    pub(super) fn of_verified<T: Serialize>(
+        tool: &str,
+        verified: Verified<T>,
+    ) -> Result<Answered, ToolError> {
+        let (verdict, message, result) = match verified {
+            Verified::Done(ToolResult { awaits: Some(_), .. }) => {
+                return Err(ToolError::failed("what verifies a call cannot leave the result to somebody"));
+            }
+            Verified::Done(ToolResult { success, message, value, .. }) => {
+                let value = value.map(|value| encode(tool, &value)).transpose()?;
+                let value = value.as_deref().map(Value::decode).transpose();
+                let value = value.map_err(|error| ToolError::failed(error.to_string()))?;
+                ("done", message, Some((success, value)))
+            }
+            Verified::NotDone => ("not_done", "it had not done its work".to_owned(), None),
+            Verified::Unknown => ("unknown", "nobody can say whether it had done its work".to_owned(), None),
+        };
+        let mut recorded = Value::Map(Vec::new());
+        recorded.set("verdict", Value::Str(verdict.to_owned()));
+        if let Some((success, value)) = result {
+            recorded.set("success", Value::Bool(success));
+            value.into_iter().for_each(|value| recorded.set("value", value));
+        }
+        let (value, outside) = (Some(recorded.encode()), Some(ExternalEffects::None));
+        Ok(Answered { success: true, message, value, outside, awaits: None })
+    }
+}
+
+impl Verdict {
+    /// Returns what a tool found out, as the report of the call that asked says it. A call that failed found out nothing.
+    pub(in crate::tools) fn of(report: &ToolReport) -> Verdict {
+        let Some(value) = report.value.as_ref().filter(|_| report.success) else { return Verdict::Unknown };
+        match value.get("verdict").and_then(Value::as_str) {
+            Some("done") => {
+                let success = value.get("success") == Some(&Value::Bool(true));
+                Verdict::Done { success, value: value.get("value").cloned() }
+            }
+            Some("not_done") => Verdict::NotDone,
+            _ => Verdict::Unknown,
+        }
+    }
+}
