@@ -563,6 +563,7 @@ mod tests {
                 call_id: Some("call-1"),
                 idempotency: Idempotency::Keyed,
                 reads_only: false,
+                outside_only: false,
                 undoes: Some(7.into()),
                 verifies: Some(8.into()),
                 origin: Some(CallOrigin { answer: 4.into(), ordinal: 1 }),

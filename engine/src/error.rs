@@ -445,8 +445,8 @@ pub enum Error {
         /// What ended the handle.
         reason: &'static str,
     },
-    /// A tool that was declared to read only tried to change something.
-    #[error("operation {operation} was declared to read only, and tried to {tried}")]
+    /// A tool that was declared to read only, or to act outside only, tried to change something here.
+    #[error("operation {operation} was declared to change neither STATE nor resources, and tried to {tried}")]
     ReadsOnly {
         /// Operation of the tool.
         operation: OperationId,

@@ -60,8 +60,8 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Returns what to do next. Calls from number `max` on do not run. `known` says of a tool that can run whether it only
-    /// reads.
+    /// Returns what to do next. Calls from number `max` on do not run. `known` says of a tool that can run whether its calls
+    /// may run together with those of other such tools.
     pub(super) fn next(
         &mut self,
         skip: Option<Skip>,
@@ -90,12 +90,12 @@ impl Calls {
                 None if ordinal >= max => Some((Cause::Skipped, too_many(max))),
                 None => self.closing(ordinal, call, &known),
             };
-            let reads_only = known(&call.name).unwrap_or_default();
+            let together = known(&call.name).unwrap_or_default();
             match closing {
                 Some((cause, shown)) if group.is_empty() => {
                     return NextCalls::Close { call: next, cause, shown };
                 }
-                None if reads_only && group.len() < TOGETHER_MAX => group.push(next),
+                None if together && group.len() < TOGETHER_MAX => group.push(next),
                 None if group.is_empty() => return NextCalls::Run(vec![next]),
                 _ => break,
             }

@@ -393,10 +393,10 @@ pub(crate) fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, 
     prompt.parse_output(&last.text)
 }
 
-/// Returns the tools that a runner can run, and whether they only read.
+/// Returns the tools that a runner can run, and whether their calls may run together.
 pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
     let names = runner.tools().names();
-    names.into_iter().map(|name| (name.to_owned(), runner.reads_only(name))).collect()
+    names.into_iter().map(|name| (name.to_owned(), runner.runs_together(name))).collect()
 }
 
 /// Returns the error of a call that failed and left changes behind; `None` if it left none.

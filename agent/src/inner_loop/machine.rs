@@ -50,7 +50,7 @@ impl Default for LoopLimits {
 #[derive(Debug)]
 pub struct InnerLoop {
     limits: LoopLimits,
-    /// Tools that this process can run, and whether they only read.
+    /// Tools that this process can run, and whether their calls may run together.
     runnable: BTreeMap<String, bool>,
     /// Tools that the last rendering shows.
     shown: BTreeSet<String>,
@@ -124,7 +124,7 @@ enum State {
 
 impl InnerLoop {
     /// Makes the state machine of an evaluation that stands where `start` says. `runnable` names the tools that the
-    /// driver can run, and says of each whether it only reads.
+    /// driver can run, and says of each whether its calls may run together.
     pub fn new(limits: LoopLimits, runnable: BTreeMap<String, bool>, start: LoopStart) -> InnerLoop {
         InnerLoop {
             limits,

@@ -18,8 +18,8 @@
 //! 1. The prompt is rendered, and the system message recorded; a conversation that goes on skips this.
 //! 2. Deadline, budget and cancellation are checked, and a [shortener](crate::shortening) is asked at its threshold. The
 //!    request is prepared and recorded, and then sent. If it is too long, a shortener is asked once more.
-//! 3. The answer is recorded, and then its calls run or are closed, in the order of their ordinals. Calls that only read and
-//!    stand side by side run together. Deadline, budget and cancellation are checked before each group.
+//! 3. The answer is recorded, and then its calls run or are closed, in the order of their ordinals. Calls that only read or act
+//!    outside only and stand side by side run together. Deadline, budget and cancellation are checked before each group.
 //! 4. An answer without calls is checked as the output. If it is refused, as one is that reached its greatest length and was
 //!    to be structured, the model is told why.
 //! 5. A tool that asks for more of the prompt ends the turn: its siblings that have not run are skipped, and the prompt

@@ -28,6 +28,9 @@ pub struct ToolBegin<'a> {
     pub idempotency: Idempotency,
     /// Whether the tool changes nothing, so that other such tools may run at the same time.
     pub reads_only: bool,
+    /// Whether the tool acts outside only: it changes neither STATE nor resources, and unlike one that only reads, it may not be run
+    /// again unless its idempotency says so. `reads_only` is set then too.
+    pub outside_only: bool,
     /// Operation that runs again with this record; `None` if this record begins a new operation.
     pub again: Option<OperationId>,
     /// Operation whose effects this one undoes.
@@ -78,6 +81,7 @@ impl<'a> ToolBegin<'a> {
             parent: None,
             idempotency: Idempotency::Manual,
             reads_only: false,
+            outside_only: false,
             again: None,
             undoes: None,
             verifies: None,
@@ -108,6 +112,7 @@ impl<'a> ToolBegin<'a> {
             + usize::from(self.origin.is_some())
             + usize::from(self.parent.is_some())
             + usize::from(self.reads_only)
+            + usize::from(self.outside_only)
             + usize::from(self.again.is_some())
             + usize::from(self.undoes.is_some())
             + usize::from(self.verifies.is_some())
@@ -142,6 +147,9 @@ impl<'a> ToolBegin<'a> {
         if self.reads_only {
             writer.str("ro").bool(true);
         }
+        if self.outside_only {
+            writer.str("oo").bool(true);
+        }
         write_resources(&mut writer, &self.resources);
         if let Some(closed) = &self.closed {
             closed.write(writer.str("shut"));
@@ -158,7 +166,8 @@ impl<'a> ToolBegin<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
         let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
         let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);
-        let (mut verifies, mut reads_only, mut resources, mut closed) = (None, false, Vec::new(), None);
+        let (mut verifies, mut reads_only, mut outside_only) = (None, false, false);
+        let (mut resources, mut closed) = (Vec::new(), None);
         walk(BEGIN, bytes, |name, value| {
             match name {
                 "t" => tool = Some(Cow::Borrowed(value.str()?)),
@@ -171,6 +180,7 @@ impl<'a> ToolBegin<'a> {
                 "verify" => verifies = Some(value.unsigned()?.into()),
                 "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_recorded)?,
                 "ro" => reads_only = value.bool()?,
+                "oo" => outside_only = value.bool()?,
                 "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
                 "shut" => closed = Some(ClosedCall::read(name, value)?),
                 _ => Lane::check(name, value)?,
@@ -184,7 +194,8 @@ impl<'a> ToolBegin<'a> {
             origin,
             parent,
             idempotency,
-            reads_only,
+            reads_only: reads_only || outside_only,
+            outside_only,
             again,
             undoes,
             verifies,

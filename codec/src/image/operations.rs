@@ -18,7 +18,7 @@ use crate::{Error, OperationId, SequenceNumber};
 /// | `op` | operation id |
 /// | `begin` | sequence number of the operation's latest `tool_begin` |
 /// | `in` | id of the operation within which it runs |
-/// | `t`, `call`, `idem`, `ro`, `undo`, `verify`, `by` | the fields of these names in its `tool_begin` |
+/// | `t`, `call`, `idem`, `ro`, `oo`, `undo`, `verify`, `by` | the fields of these names in its `tool_begin` |
 /// | `fx` | whether a nested operation may have had effects outside |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenOperation<T> {
@@ -36,6 +36,8 @@ pub struct OpenOperation<T> {
     pub idempotency: Idempotency,
     /// Whether the tool changes nothing.
     pub reads_only: bool,
+    /// Whether the tool acts outside only. `reads_only` is set then too.
+    pub outside_only: bool,
     /// Id of the operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
     /// Id of the operation about which this one asks the outside what came of it.
@@ -154,6 +156,7 @@ impl<T> OpenOperation<T> {
             call_id: self.call_id.as_ref().map(text),
             idempotency: self.idempotency,
             reads_only: self.reads_only,
+            outside_only: self.outside_only,
             undoes: self.undoes,
             verifies: self.verifies,
             origin: self.origin,
@@ -203,7 +206,7 @@ pub struct BegunSlice<'a> {
 impl<'a> OpenOperation<&'a str> {
     pub(super) fn write(&self, writer: &mut Writer) {
         let numbers = [("in", self.parent), ("undo", self.undoes), ("verify", self.verifies)];
-        let flags = [("ro", self.reads_only), ("fx", self.had_effects_within)];
+        let flags = [("ro", self.reads_only), ("oo", self.outside_only), ("fx", self.had_effects_within)];
         let stated = self.idempotency != Idempotency::Manual;
         let optional = numbers.iter().filter(|(_, number)| number.is_some()).count()
             + flags.iter().filter(|(_, flag)| *flag).count()
@@ -249,7 +252,8 @@ impl<'a> OpenOperation<&'a str> {
             tool: required(KIND, "open.t", read.tool)?,
             call_id: read.call_id,
             idempotency: read.idempotency()?,
-            reads_only: read.reads_only,
+            reads_only: read.reads_only || read.outside_only,
+            outside_only: read.outside_only,
             undoes: read.undoes,
             verifies: read.verifies,
             origin,
@@ -373,6 +377,7 @@ struct Fields<'a> {
     call_id: Option<&'a str>,
     idempotency: Option<&'a str>,
     reads_only: bool,
+    outside_only: bool,
     had_effects_within: bool,
     undone: bool,
     run_again: bool,
@@ -390,6 +395,7 @@ impl<'a> Fields<'a> {
             "call" => self.call_id = Some(value.str()?),
             "idem" => self.idempotency = Some(value.str()?),
             "ro" => self.reads_only = value.bool()?,
+            "oo" => self.outside_only = value.bool()?,
             "fx" => self.had_effects_within = value.bool()?,
             "undone" => self.undone = value.bool()?,
             "again" => self.run_again = value.bool()?,

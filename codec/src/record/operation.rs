@@ -31,6 +31,9 @@ pub(super) fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> R
     object.set("arguments", payload(begin.arguments)?);
     object.set("idempotency", Value::from(begin.idempotency.name()));
     object.set("reads_only", Value::from(begin.reads_only));
+    if begin.outside_only {
+        object.set("outside_only", Value::from(true));
+    }
     object.set("runs_again", begin.again.map_or(Value::Nil, Value::from));
     object.set("resources", resources(begin.resources)?);
     if let Some(closed) = begin.closed {

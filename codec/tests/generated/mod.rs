@@ -276,13 +276,13 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
     let closed =
         prop::option::of((cause(), payload()).prop_map(|(cause, shown)| ClosedCall { cause, shown }));
     let named = (text(), prop::option::of(text()), payload());
-    (named, origin, others, idempotency, any::<bool>(), resources(), closed).prop_map(
+    (named, origin, others, idempotency, any::<(bool, bool)>(), resources(), closed).prop_map(
         |(
             (tool, call_id, arguments),
             origin,
             [parent, again, undoes, verifies],
             idempotency,
-            reads_only,
+            (reads_only, outside_only),
             resources,
             closed,
         )| {
@@ -293,7 +293,8 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
                 origin: origin.map(CallOrigin::from),
                 parent: parent.map(Into::into),
                 idempotency,
-                reads_only,
+                reads_only: reads_only || outside_only,
+                outside_only,
                 again: again.map(Into::into),
                 undoes: undoes.map(Into::into),
                 verifies: verifies.map(Into::into),

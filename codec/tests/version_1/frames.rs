@@ -246,6 +246,11 @@ fn calls() -> Vec<Golden> {
             }),
         ),
         golden(
+            "tool-begin-outside",
+            Kind::TOOL_BEGIN,
+            Body::ToolBegin(ToolBegin { reads_only: true, outside_only: true, ..begin() }),
+        ),
+        golden(
             "tool-begin-verifying",
             Kind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin {
@@ -497,6 +502,7 @@ fn begin() -> ToolBegin<'static> {
         parent: None,
         idempotency: Idempotency::Manual,
         reads_only: false,
+        outside_only: false,
         again: None,
         undoes: None,
         verifies: None,

@@ -65,6 +65,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 4] {
         call_id: Some("call_7"),
         idempotency: Idempotency::Keyed,
         reads_only: false,
+        outside_only: false,
         undoes: None,
         verifies: None,
         origin: Some(CallOrigin { answer: 17.into(), ordinal: 1 }),

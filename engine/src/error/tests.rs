@@ -36,6 +36,7 @@ fn all() -> Vec<Error> {
         call_id: Some(HOSTILE.into()),
         idempotency: foldlog_codec::body::Idempotency::Manual,
         reads_only: false,
+        outside_only: false,
         undoes: None,
         verifies: None,
         origin: None,

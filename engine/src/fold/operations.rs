@@ -184,6 +184,7 @@ impl Operations {
                 own => own,
             },
             reads_only: begin.reads_only,
+            outside_only: begin.outside_only,
             undoes: begin.undoes,
             verifies: begin.verifies,
             origin: begin.origin,
@@ -208,7 +209,7 @@ impl Operations {
     pub(super) fn end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>) {
         let Some(open) = self.open.remove(&end.begin) else { return };
         let committed = end.outcome == Outcome::Committed;
-        let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
+        let harmless = (open.reads_only && !open.outside_only) || open.idempotency == Idempotency::Natural;
         let effects = open.had_effects_within || (!harmless && end.outside == ExternalEffects::Unknown);
         if let Some(parent) = open.parent.filter(|_| effects).and_then(|parent| self.open_one(parent)) {
             let parent = OpenOperation { had_effects_within: true, ..parent.clone() };
@@ -233,7 +234,7 @@ impl Operations {
                 // The tool's own undoing must also undo what ran within it.
                 Idempotency::Compensate => Idempotency::Compensate,
                 _ if open.had_effects_within => Idempotency::Manual,
-                _ if open.reads_only => Idempotency::Natural,
+                _ if open.reads_only && !open.outside_only => Idempotency::Natural,
                 own => own,
             };
             let (undone, run_again) = (false, false);

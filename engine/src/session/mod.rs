@@ -130,7 +130,7 @@ pub(crate) trait SyncCaptures: Send + Sync {
 /// |---|---|
 /// | an event, seed, clear or reset of STATE or CACHE; a snapshot; a rollback | an operation of this process runs that may change STATE |
 /// | the same through an operation's own handle | such an operation runs within that one |
-/// | the begin of an operation | another one runs that is not around it, unless both only read |
+/// | the begin of an operation | another one runs that is not around it, unless each only reads or acts outside only |
 /// | a recovery | another thread recovers the session |
 /// | what changes LOG alone; tags; conversations, observations, adapter states; reading | never |
 ///

@@ -307,7 +307,7 @@ impl Admission<'_> {
         let references = inner.references(&state, begin.payloads_mut())?;
         let mut begin = begin;
         inner.refer(begin.payloads_mut(), &references);
-        let (reads_only, again) = (begin.reads_only, begin.again);
+        let (again, only_reads) = (begin.again, begin.reads_only && !begin.outside_only);
         let mut body = begin.encode_into(std::mem::take(&mut state.body));
         // The begin names the operation around it in a field of its own.
         Lane { within: None, ..self.session.record_lane() }.add_to(&mut body, 0);
@@ -330,7 +330,7 @@ impl Admission<'_> {
             PendingRecord::new(Kind::TOOL_BEGIN, &body, RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin)));
         // The begin of a call that only reads is synced only if every record is.
         let promised = promises_sync(inner.durability, Kind::TOOL_BEGIN)
-            && (!reads_only || inner.durability == Durability::Every);
+            && (!only_reads || inner.durability == Durability::Every);
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;

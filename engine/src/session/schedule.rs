@@ -1,11 +1,12 @@
 //! The schedule of calls: who may write while operations run, and what an operation's handle knows.
 //!
 //! Operations form a tree. An operation that is begun within another runs beside its ancestors and does not
-//! wait for them. All others run one after the other, except that those that only read run together.
+//! wait for them. All others run one after the other, except that those that change nothing here run together: those that only
+//! read, and those that act outside only.
 //!
 //! | who | waits while |
 //! |---|---|
-//! | an operation that is to begin | one runs that is none of its ancestors, unless both only read |
+//! | an operation that is to begin | one runs that is none of its ancestors, unless both change nothing here |
 //! | a write of STATE through an operation's own handle | an operation runs within it that may change STATE |
 //! | a write of STATE from outside | an operation runs that may change STATE |
 //! | a write of LOG alone | never |

@@ -208,6 +208,5 @@ impl ToolRunner {
 /// Describes a call of `tool`, with the idempotency that the tool declares and whether it only reads.
 #[track_caller]
 pub(super) fn info_of(call: &ToolCall, tool: &dyn AnyTool) -> CallInfo {
-    let (idempotency, reads_only) = (tool.idempotency(), tool.reads_only());
-    CallInfo { idempotency, reads_only, ..CallInfo::new(call) }
+    CallInfo { idempotency: tool.idempotency(), ..CallInfo::new(call) }.of_tool(tool)
 }

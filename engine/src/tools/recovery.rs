@@ -336,7 +336,6 @@ impl ToolRunner {
         if !run_again && call.origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
-        let reads_only = handler.reads_only();
         let verdict = match asks {
             true => self.verify(unsettled, &call, handler.as_ref(), options)?,
             false => (Verdict::Unknown, None),
@@ -362,7 +361,8 @@ impl ToolRunner {
         }
         let approval = self.approval_of(operation, begin)?;
         let again = Some(operation);
-        let info = CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) };
+        let info =
+            CallInfo { again, approval, idempotency, ..CallInfo::new(&call) }.of_tool(handler.as_ref());
         self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
             .map(Recovery::RanAgain)
     }

@@ -66,7 +66,7 @@ impl ToolRunner {
     /// Returns whether a replay runs the tool of a call again: it may run twice, copies stand for all that it works on, and it
     /// opened no child session, which would be another one now.
     fn may_run_again(&self, info: &CallInfo) -> Result<bool> {
-        let harmless = info.reads_only || info.idempotency == Idempotency::Natural;
+        let harmless = info.only_reads() || info.idempotency == Idempotency::Natural;
         // What asks the outside would ask it again.
         let harmless = harmless && info.verifies.is_none();
         Ok(harmless

@@ -1,11 +1,14 @@
 //! What a model's answer with several calls needs: running calls that only read together, and closing calls
 //! that do not run.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
+use foldlog_codec::{OperationId, SequenceNumber};
+
+use parking_lot::Mutex;
 
 use super::call::{AnyTool, CallInfo, Ending, ExecuteOptions, Operation, ToolCall, ToolReport};
 use super::execute::{HAS_RESULT, info_of};
@@ -27,6 +30,28 @@ enum Together<'a> {
     Over(Result<ToolReport>),
 }
 
+/// Holds a call of several whose tool has returned.
+enum Ran {
+    /// It has ended.
+    Ended(Result<ToolReport>),
+    /// It ends behind the calls before it, so that equal runs write equal records: it did nothing outside that could be lost.
+    Returned(Operation, Box<Ending>),
+}
+
+/// Runs the tool of a call, and ends the call if the tool acts outside.
+fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, arguments: &str) -> Ran {
+    let Some(operation) = operation.lock().take() else { return Ran::Ended(Err(over())) };
+    let ending = run_handler(operation.context(), |context| tool.call(arguments, context));
+    match tool.outside_only() {
+        true => Ran::Ended(operation.finish(ending)),
+        false => Ran::Returned(operation, Box::new(ending)),
+    }
+}
+
+fn over() -> Error {
+    Error::NoSuchOperation { operation: OperationId::default(), reason: "its thread is gone" }
+}
+
 /// Holds a call that is replayed together with others.
 enum TogetherReplayed {
     Begun(CallInfo, SequenceNumber),
@@ -37,10 +62,11 @@ impl ToolRunner {
     /// Runs several calls, and returns their reports in the order of the calls, each as
     /// [`execute`](ToolRunner::execute) would return it.
     ///
-    /// If all the tools [only read](crate::tools::Tool::reads_only), up to [`TOGETHER_MAX`] calls run at the
-    /// same time, each in a thread, and further ones once these have ended. They begin in their order, and
-    /// their ends are recorded in that order too, once the calls before have ended. Otherwise the calls run
-    /// one after the other. A deadline counts from the beginning of the first call.
+    /// If all the tools [only read](crate::tools::Tool::reads_only) or [act outside only](crate::tools::Tool::outside_only), up to
+    /// [`TOGETHER_MAX`] calls run at the same time, each in a thread, and further ones once these have ended. They begin in their
+    /// order. The end of one that acts outside is recorded as soon as its tool has returned, so that what it did is never kept
+    /// unrecorded while a slower one runs; the ends of those that only read are recorded in their order, once all have returned.
+    /// Otherwise the calls run one after the other. A deadline counts from the beginning of the first call.
     #[track_caller]
     pub fn execute_together(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
         if calls.len() > TOGETHER_MAX {
@@ -49,38 +75,42 @@ impl ToolRunner {
             let few = |calls| self.execute_together(calls, &ExecuteOptions { deadline: left(), ..*options });
             return calls.chunks(TOGETHER_MAX).flat_map(few).collect();
         }
-        if calls.len() < 2 || !calls.iter().all(|call| self.reads_only(&call.tool)) {
+        if calls.len() < 2 || !calls.iter().all(|call| self.runs_together(&call.tool)) {
             return calls.iter().map(|call| self.execute(call, options)).collect();
         }
         if self.session.replays() {
             return self.run_together_replayed(calls, options);
         }
         let begun: Vec<Together<'_>> = calls.iter().map(|call| self.begin_together(call, options)).collect();
-        let endings = thread::scope(|scope| {
+        let ran: Vec<Ran> = thread::scope(|scope| {
             let mut running = Vec::with_capacity(calls.len());
-            for (together, call) in begun.iter().zip(calls) {
-                let Together::Running(operation, tool) = together else {
-                    running.push(None);
-                    continue;
+            for (together, call) in begun.into_iter().zip(calls) {
+                let (operation, tool) = match together {
+                    Together::Running(operation, tool) => (operation, tool),
+                    Together::Over(report) => {
+                        running.push(Err(Ran::Ended(report)));
+                        continue;
+                    }
                 };
-                let run = || run_handler(operation.context(), |context| tool.call(&call.arguments, context));
-                running.push(Some(thread::Builder::new().spawn_scoped(scope, run).map_err(|_| run())));
+                // Taken by the thread, or by this one if there is no thread for it.
+                let operation = Arc::new(Mutex::new(Some(operation)));
+                let run = move || run_together(&operation, tool, &call.arguments);
+                running.push(thread::Builder::new().spawn_scoped(scope, run.clone()).map_err(|_| run()));
             }
-            let died = |_| Ending::failed(Cause::Panic, "its thread died");
-            let ending = |thread: Option<Result<thread::ScopedJoinHandle<'_, Ending>, Ending>>| {
-                thread.map(|thread| thread.map_or_else(|ending| ending, |it| it.join().unwrap_or_else(died)))
+            let died = |_| Ran::Ended(Err(over()));
+            let ran = |thread: Result<thread::ScopedJoinHandle<'_, Ran>, Ran>| {
+                thread.map_or_else(|ran| ran, |thread| thread.join().unwrap_or_else(died))
             };
-            running.into_iter().map(ending).collect::<Vec<_>>()
+            running.into_iter().map(ran).collect()
         });
-        let end = |(together, ending): (Together<'_>, Option<Ending>)| match (together, ending) {
-            (Together::Over(report), _) => report,
-            (Together::Running(operation, _), Some(ending)) => operation.finish(ending),
-            (Together::Running(operation, _), None) => operation.abort("it did not run"),
+        let end = |ran| match ran {
+            Ran::Ended(report) => report,
+            Ran::Returned(operation, ending) => operation.finish(*ending),
         };
-        begun.into_iter().zip(endings).map(end).collect()
+        ran.into_iter().map(end).collect()
     }
 
-    /// Returns what the recorded runs of calls that only read and that ran together returned.
+    /// Returns what the recorded runs of calls that ran together returned.
     fn run_together_replayed(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
         let begin = |call: &ToolCall| match self.known(call) {
             Ok(None) => {
@@ -102,9 +132,15 @@ impl ToolRunner {
         begun.into_iter().map(end).collect()
     }
 
+    /// Returns whether the runner has a tool of that name whose calls may run beside those of other such tools: it only reads, or
+    /// acts outside only.
+    pub fn runs_together(&self, tool: &str) -> bool {
+        self.tools.get(tool).is_ok_and(|tool| tool.reads_only() || tool.outside_only())
+    }
+
     /// Returns whether the runner has a tool of that name, and the tool only reads.
     pub fn reads_only(&self, tool: &str) -> bool {
-        self.tools.get(tool).is_ok_and(|tool| tool.reads_only())
+        self.tools.get(tool).is_ok_and(|tool| tool.reads_only() && !tool.outside_only())
     }
 
     fn begin_together(&self, call: &ToolCall, options: &ExecuteOptions) -> Together<'_> {

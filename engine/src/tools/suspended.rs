@@ -92,9 +92,13 @@ impl ToolRunner {
             None => self.approval_of(suspended.operation, suspended.begin)?,
         };
         let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
-        let reads_only = self.reads_only(&call.tool);
         let (again, idempotency) = (Some(suspended.operation), suspended.idempotency);
-        Ok((CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) }, call))
+        let info = CallInfo { again, approval, idempotency, ..CallInfo::new(&call) };
+        let info = match self.tools.get(&call.tool) {
+            Ok(tool) => info.of_tool(tool.as_ref()),
+            Err(_) => info,
+        };
+        Ok((info, call))
     }
 
     /// Returns the approval with which an operation runs again that ran last from the record `begin` on. An approval holds

@@ -40,6 +40,66 @@ struct Gate {
     ran: AtomicUsize,
 }
 
+/// Who works in a session at a time: at most one that changes something, or any number of those that do not.
+#[derive(Default)]
+struct Room(Mutex<(usize, usize)>);
+
+/// Keeps somebody in a room.
+struct InRoom(Arc<Room>, bool);
+
+impl Room {
+    fn enter(context: &ToolContext, changes: bool) -> InRoom {
+        let room = context.resources().get::<Room>().unwrap();
+        {
+            let (changing, others) = &mut *room.0.lock().unwrap();
+            assert!(
+                *changing == 0 && (!changes || *others == 0),
+                "{changing} that change and {others} others"
+            );
+            *(if changes { changing } else { others }) += 1;
+        }
+        InRoom(room, changes)
+    }
+}
+
+impl Drop for InRoom {
+    fn drop(&mut self) {
+        let (changing, others) = &mut *self.0.0.lock().unwrap();
+        *(if self.1 { changing } else { others }) -= 1;
+    }
+}
+
+/// A tool that runs beside others: it only reads, or acts outside only.
+struct Beside<const OUTSIDE: bool>;
+
+impl<const OUTSIDE: bool> AsyncTool for Beside<OUTSIDE> {
+    const NAME: &'static str = if OUTSIDE { "requests" } else { "reads" };
+    type Parameters = Asked;
+    type Output = usize;
+
+    fn reads_only(&self) -> bool {
+        !OUTSIDE
+    }
+
+    fn outside_only(&self) -> bool {
+        OUTSIDE
+    }
+
+    async fn call(&self, asked: Asked, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+        let _in = Room::enter(context, false);
+        let changed =
+            context.session().dispatch_async(StepAdded { title: asked.text.clone(), part: 1 }).await;
+        assert!(changed.is_err(), "{changed:?}");
+        tokio::task::yield_now().await;
+        match asked.does {
+            Does::Hangs => pending().await,
+            Does::Panics => panic!("the line is dead"),
+            Does::Fails => Err(ToolError::failed("no")),
+            _ => Ok(ToolResult::ok("done", 0)),
+        }
+    }
+}
+
 /// Writes as [`Writer`] does, once its gate opens, in the place where its runtime is.
 struct Patient {
     gate: Arc<Gate>,
@@ -88,6 +148,7 @@ impl AsyncTool for Patient {
     async fn call(&self, asked: Asked, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
         let gate = &self.gate;
         let ran = gate.ran.fetch_add(1, Ordering::SeqCst);
+        let _in = Room::enter(context, true);
         // What a client of the host's runtime does: it fails anywhere else.
         Handle::try_current().map_err(|_| ToolError::failed("there is no runtime here"))?;
         tokio::task::yield_now().await;
@@ -162,12 +223,16 @@ impl Host {
             .resource(Arc::new(session.clone()))
             .resource(Arc::new(disk.clone()))
             .resource(Arc::<BudgetTracker>::default())
+            .resource(Arc::<Room>::default())
             .build()
             .unwrap();
         let counts = Arc::default();
         let writer = Writer { disk: disk.clone(), idempotency, counts };
-        let tools =
-            ToolRegistry::new().with_async(Patient { gate: Arc::clone(gate), idempotency }).with(writer);
+        let tools = ToolRegistry::new()
+            .with_async(Patient { gate: Arc::clone(gate), idempotency })
+            .with_async(Beside::<true>)
+            .with_async(Beside::<false>)
+            .with(writer);
         ToolRunner::new(ExecutionState::new(session, resources), tools)
     }
 
@@ -490,17 +555,34 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
         for number in 0..calls {
             let of = number % sessions;
             let (runner, told, running) = (hosts[of].0.clone(), Arc::clone(&told[of]), Arc::clone(&running));
-            let (kind, fate) = (random.next_u32() % 8, random.next_u32() % 8);
+            let (kind, fate) = (random.next_u32() % 10, random.next_u32() % 8);
             let text = format!("call {number}");
             let does = [Does::Succeeds, Does::Succeeds, Does::Fails, Does::Panics, Does::SaysNo, Does::Hangs];
             let does = does.get(kind as usize).copied();
             let call = match does {
                 Some(does) => asks(&text, does),
+                // Tools that run beside others.
+                None if kind > 7 => {
+                    let does = [Does::Succeeds, Does::Fails, Does::Panics, Does::Hangs][fate as usize % 4];
+                    let tool = if kind == 8 { "reads" } else { "requests" };
+                    ToolCall { tool: tool.into(), ..asks(&text, does) }
+                }
                 // A tool of a thread.
                 None => super::call(&text, &text, if kind == 6 { Then::Succeed } else { Then::Fail }),
             };
+            // Now and then somebody cancels what runs there.
+            if fate == 1 {
+                let session = runner.state().session().clone();
+                tasks.push(tokio::spawn(async move {
+                    for open in session.open_operations() {
+                        session.cancel(open.operation);
+                    }
+                }));
+            }
             // What hangs has to end by its deadline, or be dropped.
-            let deadline = (does == Some(Does::Hangs)).then(|| Duration::from_millis(u64::from(fate)));
+            let changes = kind < 8;
+            let hangs = does == Some(Does::Hangs) || !changes;
+            let deadline = hangs.then(|| Duration::from_millis(u64::from(fate)));
             let options = ExecuteOptions { deadline, ..ExecuteOptions::default() };
             tasks.push(tokio::spawn(async move {
                 running.add_permits(1);
@@ -508,14 +590,16 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
                 if fate == 0 {
                     let gave_up = tokio::time::timeout(Duration::from_micros(100), call).await;
                     match gave_up {
-                        Ok(Ok(report)) if report.success => told.lock().unwrap().committed.push(text),
+                        Ok(Ok(report)) if report.success && changes => {
+                            told.lock().unwrap().committed.push(text)
+                        }
                         Ok(_) => {}
                         Err(_) => told.lock().unwrap().unknown.push(text),
                     }
                     return;
                 }
                 match call.await {
-                    Ok(report) if report.success => told.lock().unwrap().committed.push(text),
+                    Ok(report) if report.success && changes => told.lock().unwrap().committed.push(text),
                     Ok(_) | Err(Error::DeadlineExceeded { .. }) => {}
                     Err(error) => panic!("{text}: {error}"),
                 }

@@ -18,6 +18,7 @@ mod limits;
 mod nesting;
 mod origins;
 mod outcomes;
+mod outside;
 mod programs;
 mod recovered;
 mod reduced_again;

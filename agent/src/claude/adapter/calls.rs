@@ -130,7 +130,8 @@ pub(super) struct Calls<'a> {
 /// Holds a call of one of the program's own tools that is open.
 pub(super) struct OpenCall {
     pub(super) operation: Operation,
-    pub(super) reads_only: bool,
+    /// Whether it may run together with others.
+    pub(super) together: bool,
     /// When it began; `None` if nothing that it starts has to be ended.
     pub(super) since: Option<StartMoment>,
 }
@@ -224,10 +225,8 @@ impl<'a> Calls<'a> {
     /// Takes a call of a tool, a question whether it may run, or what the program tells of one of its own. Returns what the
     /// run does then.
     pub(super) fn take(&mut self, asking: Asking, heard: &mut Recorders<'_>) -> Result<Then> {
-        if let Some(reads_only) = self.begins(&asking)
-            && (self.is_over
-                || !self.waiting.is_empty()
-                || self.conflicts(&asking.arrival, reads_only, heard))
+        if let Some(together) = self.begins(&asking)
+            && (self.is_over || !self.waiting.is_empty() || self.conflicts(&asking.arrival, together, heard))
         {
             self.waiting.push_back(asking);
             return Ok(Then::GoOn);
@@ -238,7 +237,7 @@ impl<'a> Calls<'a> {
     /// Takes the next call that waited and need not wait any more; `None` if there is none.
     pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<Then>> {
         let Some(first) = self.waiting.front().filter(|_| !self.is_over) else { return Ok(None) };
-        if self.begins(first).is_some_and(|reads_only| self.conflicts(&first.arrival, reads_only, heard)) {
+        if self.begins(first).is_some_and(|together| self.conflicts(&first.arrival, together, heard)) {
             return Ok(None);
         }
         match self.waiting.pop_front() {
@@ -247,18 +246,18 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Returns whether the call that an arrival begins only reads; `None` if it begins none. One that is denied is closed
+    /// Returns whether the call that an arrival begins may run together with others; `None` if it begins none. One that is denied is closed
     /// at once, and changes nothing.
     fn begins(&self, Asking { arrival, input, .. }: &Asking) -> Option<bool> {
         match arrival {
             Arrival::Call { name, .. } => match self.refusal(&bridged(name), &Value::Null) {
                 None if self.is_respond(name) => None,
-                refusal => Some(refusal.is_some() || self.runner.reads_only(name)),
+                refusal => Some(refusal.is_some() || self.runner.runs_together(name)),
             },
             Arrival::Hook { event, tool, .. } if event == PRE_TOOL_USE => {
                 match self.refusal(tool, arguments_in(input)) {
                     None if is_no_call_of_its_own(tool) => None,
-                    refusal => Some(refusal.is_some() || self.runner.reads_only(tool)),
+                    refusal => Some(refusal.is_some() || self.runner.runs_together(tool)),
                 }
             }
             Arrival::Permission { tool, .. } => self.refusal(tool, input).map(|_| true),
@@ -266,9 +265,9 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Returns whether a call has to wait for one that is open: unless both only read, and also where that one is of the answer
+    /// Returns whether a call has to wait for one that is open: unless both may run together, and also where that one is of the answer
     /// before, whose turn is recorded first.
-    fn conflicts(&self, arrival: &Arrival, reads_only: bool, heard: &Recorders<'_>) -> bool {
+    fn conflicts(&self, arrival: &Arrival, together: bool, heard: &Recorders<'_>) -> bool {
         let (Arrival::Call { tool_use_id, .. }
         | Arrival::Hook { tool_use_id, .. }
         | Arrival::Permission { tool_use_id, .. }) = arrival
@@ -276,7 +275,7 @@ impl<'a> Calls<'a> {
             return false;
         };
         let runs = |call_id: &str| self.open.contains_key(call_id);
-        self.open.values().any(|other| !(reads_only && other.reads_only))
+        self.open.values().any(|other| !(together && other.together))
             || tool_use_id.as_deref().is_some_and(|call_id| heard.is_behind(call_id, runs))
     }
 

@@ -132,10 +132,10 @@ impl Calls<'_> {
             };
         }
         self.begun.insert(call_id.clone());
-        let reads_only = self.runner.reads_only(tool);
+        let together = self.runner.runs_together(tool);
         // In a replay it starts nothing.
-        let since = if reads_only || heard.session().replays() { None } else { StartMoment::now() };
-        self.open.insert(call_id, OpenCall { operation, reads_only, since });
+        let since = if together || heard.session().replays() { None } else { StartMoment::now() };
+        self.open.insert(call_id, OpenCall { operation, together, since });
         reply_to.hook(HookReply::proceed());
         Ok(Then::GoOn)
     }

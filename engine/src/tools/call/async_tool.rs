@@ -78,6 +78,11 @@ pub trait AsyncTool: Send + Sync + 'static {
         false
     }
 
+    /// Returns whether the tool acts outside only, as of a [`Tool`](crate::tools::Tool::outside_only).
+    fn outside_only(&self) -> bool {
+        false
+    }
+
     /// Runs the tool with the parameters of one call. A future that blocks its thread, such as by a
     /// [`dispatch`](crate::Session::dispatch) that waits for the disk, blocks the host's executor:
     /// [`dispatch_async`](crate::Session::dispatch_async) does not.
@@ -179,6 +184,10 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
 
     fn reads_only(&self) -> bool {
         self.0.reads_only()
+    }
+
+    fn outside_only(&self) -> bool {
+        self.0.outside_only()
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {

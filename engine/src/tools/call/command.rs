@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::answer::ToolError;
 use super::running::RunningCall;
 use crate::clock;
+use crate::error::Error;
 
 /// Time for which the output of a program is read after the program has ended. What the program started may
 /// hold its output open.
@@ -233,12 +234,23 @@ impl ToolCommand {
     /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline has passed.
     /// [`ToolError::Engine`] if the log cannot record the programs of the call.
     pub fn start(mut self) -> Result<(), ToolError> {
+        self.check()?;
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.call.programs.start_beside(&self.call.begun, &mut self.command)
     }
 
+    /// Fails for a tool that acts outside only: nobody could tell what a program changes.
+    fn check(&self) -> Result<(), ToolError> {
+        if !self.call.info.outside_only {
+            return Ok(());
+        }
+        let operation = self.call.begun.within.operation();
+        Err(ToolError::Engine(Error::ReadsOnly { operation, tried: "start a program" }))
+    }
+
     /// Starts the program, and a thread that writes its input.
     fn spawn(&mut self) -> Result<Child, ToolError> {
+        self.check()?;
         let input = std::mem::take(&mut self.stdin);
         self.command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;

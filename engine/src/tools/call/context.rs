@@ -45,9 +45,13 @@ impl ToolContext {
         &self.session
     }
 
-    /// Returns the resources of the run. If the call fails, they are restored as they were before it.
+    /// Returns the resources of the run. If the call fails, they are restored as they were before it. A tool that
+    /// [acts outside only](crate::tools::Tool::outside_only) gets those alone that are not captured.
     pub fn resources(&self) -> &ResourceRegistry {
-        self.running.resources()
+        match self.running.info.outside_only {
+            true => self.running.uncaptured(),
+            false => self.running.resources(),
+        }
     }
 
     /// Returns the operation id, which stays the same when an interrupted call is run again. Together with

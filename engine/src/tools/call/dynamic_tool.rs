@@ -41,6 +41,7 @@ pub struct DynTool {
     schema: serde_json::Value,
     idempotency: Idempotency,
     reads_only: bool,
+    outside_only: bool,
     call: Arc<CallFn>,
     undo: Option<Arc<UndoFn>>,
     verify: Option<Arc<UndoFn>>,
@@ -74,6 +75,7 @@ impl DynTool {
             schema,
             idempotency: Idempotency::Manual,
             reads_only: false,
+            outside_only: false,
             call: Arc::new(move |arguments, context| Answered::of(&of, call(arguments, context)?)),
             undo: None,
             verify: None,
@@ -96,6 +98,12 @@ impl DynTool {
     #[must_use]
     pub fn reads_only(self, reads_only: bool) -> DynTool {
         DynTool { reads_only, ..self }
+    }
+
+    /// Sets whether the tool acts outside only; see [`Tool::outside_only`](super::Tool::outside_only).
+    #[must_use]
+    pub fn outside_only(self, outside_only: bool) -> DynTool {
+        DynTool { outside_only, ..self }
     }
 
     /// Sets what undoes the effects of an interrupted call, and makes the tool [`Compensate`](Idempotency::Compensate); see
@@ -190,6 +198,10 @@ impl AnyTool for DynTool {
 
     fn reads_only(&self) -> bool {
         self.reads_only
+    }
+
+    fn outside_only(&self) -> bool {
+        self.outside_only
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {

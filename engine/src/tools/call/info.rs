@@ -14,6 +14,7 @@ use foldlog_codec::body::{
 use foldlog_codec::{OperationId, SequenceNumber};
 use smol_str::SmolStr;
 
+use super::tool::AnyTool;
 use crate::operation::OpenOperation;
 use crate::session::Asker;
 use crate::session::settling::RecordedSettlement;
@@ -102,7 +103,10 @@ pub(in crate::tools) struct CallInfo {
     /// Operation within which the call runs. `None` before the begin, and for a call within no other.
     pub(in crate::tools) parent: Option<OperationId>,
     pub(in crate::tools) idempotency: Idempotency,
+    /// Whether the call changes neither STATE nor resources.
     pub(in crate::tools) reads_only: bool,
+    /// Whether such a call acts outside, and so is not one that may run again.
+    pub(in crate::tools) outside_only: bool,
     /// Operation that this call runs again.
     pub(in crate::tools) again: Option<OperationId>,
     /// Approval with which this call runs that asked for one.
@@ -133,6 +137,7 @@ impl CallInfo {
             parent: None,
             idempotency: Idempotency::Manual,
             reads_only: false,
+            outside_only: false,
             again: None,
             approval: None,
             undoes: None,
@@ -154,6 +159,7 @@ impl CallInfo {
             parent: open.parent,
             idempotency: open.idempotency,
             reads_only: open.reads_only,
+            outside_only: open.outside_only,
             again: (open.operation.sequence() != open.begin).then_some(open.operation),
             approval: None,
             undoes: open.undoes,
@@ -176,10 +182,21 @@ impl CallInfo {
         self.again.is_some() || self.undoes.is_some() || self.verifies.is_some()
     }
 
+    /// Returns whether the call changes nothing at all.
+    pub(in crate::tools) fn only_reads(&self) -> bool {
+        self.reads_only && !self.outside_only
+    }
+
+    /// Returns the same description, of a call of `tool`.
+    pub(in crate::tools) fn of_tool(self, tool: &dyn AnyTool) -> CallInfo {
+        let outside_only = tool.outside_only();
+        CallInfo { reads_only: tool.reads_only() || outside_only, outside_only, ..self }
+    }
+
     /// Returns the effects outside of a call whose tool says nothing about them: none for a tool that only
     /// reads or is [`Natural`](Idempotency::Natural), otherwise unknown ones.
     pub(in crate::tools) fn outside(&self) -> ExternalEffects {
-        let none = self.reads_only || self.idempotency == Idempotency::Natural;
+        let none = self.only_reads() || self.idempotency == Idempotency::Natural;
         if none { ExternalEffects::None } else { ExternalEffects::Unknown }
     }
 
@@ -192,6 +209,7 @@ impl CallInfo {
             parent: self.parent,
             idempotency: self.idempotency,
             reads_only: self.reads_only,
+            outside_only: self.outside_only,
             again: self.again,
             undoes: self.undoes,
             verifies: self.verifies,

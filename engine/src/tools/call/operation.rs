@@ -326,6 +326,7 @@ impl Operation {
             held: Mutex::new(Some(held)),
             from_log,
             children: OnceLock::new(),
+            uncaptured: OnceLock::new(),
         });
         Operation {
             context: ToolContext { session, running },

@@ -27,6 +27,8 @@ pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) from_log: bool,
     /// Child sessions that the call has opened; empty until it opens one.
     pub(in crate::tools) children: OnceLock<Arc<Mutex<Children>>>,
+    /// Resources that are not captured; empty until a call that acts outside only asks for them.
+    pub(in crate::tools) uncaptured: OnceLock<ResourceRegistry>,
 }
 
 /// Holds what a call needs for its end: the captures to restore and the leases to release.
@@ -52,6 +54,10 @@ impl fmt::Debug for RunningCall {
 impl RunningCall {
     pub(in crate::tools) fn resources(&self) -> &ResourceRegistry {
         self.state.resources()
+    }
+
+    pub(in crate::tools) fn uncaptured(&self) -> &ResourceRegistry {
+        self.uncaptured.get_or_init(|| self.resources().without_captured())
     }
 
     pub(in crate::tools) fn children(&self) -> &Arc<Mutex<Children>> {

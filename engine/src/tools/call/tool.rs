@@ -76,6 +76,15 @@ pub trait Tool: Send + Sync + 'static {
         false
     }
 
+    /// Returns whether the tool acts outside only, as by a request to a server: it changes neither STATE nor resources. Its calls
+    /// run beside each other and beside those of tools that [only read](Tool::reads_only), and nothing is captured for them;
+    /// unlike those, an interrupted one runs again only as the tool's [idempotency](Tool::idempotency) says. Its handle refuses
+    /// changes of STATE, calls of tools that change something, and programs, with [`Error::ReadsOnly`], and it gets no resource
+    /// that is captured. By default `false`.
+    fn outside_only(&self) -> bool {
+        false
+    }
+
     /// Runs the tool with the parameters of one call. The engine holds none of its locks meanwhile.
     ///
     /// # Errors
@@ -146,6 +155,7 @@ pub(in crate::tools) trait AnyTool: Send + Sync {
     fn schema(&self) -> serde_json::Value;
     fn idempotency(&self) -> Idempotency;
     fn reads_only(&self) -> bool;
+    fn outside_only(&self) -> bool;
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
     fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError>;
     fn verifies(&self) -> bool;
@@ -174,6 +184,10 @@ impl<T: Tool> AnyTool for T {
 
     fn reads_only(&self) -> bool {
         Tool::reads_only(self)
+    }
+
+    fn outside_only(&self) -> bool {
+        Tool::outside_only(self)
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {

@@ -126,6 +126,14 @@ impl ResourceRegistry {
         Ok(ScratchRegistry { resources: ResourceRegistry { inner: Arc::new(scratch) }, is_whole })
     }
 
+    /// Returns a registry of the resources that are not captured.
+    pub(crate) fn without_captured(&self) -> ResourceRegistry {
+        let captured: BTreeSet<usize> = self.inner.captured.values().map(address).collect();
+        let of_types = self.inner.by_type.iter().filter(|(_, typed)| !captured.contains(&typed.address));
+        let by_type = of_types.map(|(of, typed)| (*of, typed.clone())).collect();
+        ResourceRegistry { inner: Arc::new(Registered { by_type, ..Registered::default() }) }
+    }
+
     /// Takes the lease of each resource that others may work on, in ascending order of the names, and adds it
     /// to `leases`. If one lease cannot be taken, `leases` keeps those that were taken before.
     pub(crate) fn lease(
