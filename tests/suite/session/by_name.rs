@@ -66,7 +66,7 @@ fn a_host_that_knows_no_types_declares_them_by_name_and_finds_them_again() {
     let error = session.dispatch_value("card.moved", json!({"to": "nowhere"})).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "reducer of slice `cards` refused event `card.moved`: the event has nothing at `card.id`"
+        "the reducer of `cards` refused `card.moved`: the event has nothing at `card.id`"
     );
     assert_eq!(session.position(), before, "nothing is recorded");
 }
