@@ -106,7 +106,7 @@ pub(crate) struct SliceTypes {
     pub(crate) decoder: Decoder,
     /// Makes the key index of `upsert_by` and `keyed_by`.
     pub(crate) make_index: Option<Arc<MakeIndex>>,
-    /// Encodes an item of an export that has the present version as the host itself would.
+    /// Encodes an item of another program's export that has the present version as the host itself would.
     pub(crate) recode: fn(&Value) -> Result<Vec<u8>>,
     /// Encodes a decoded item at the present version.
     pub(crate) encode: fn(&AnyValue) -> Result<Vec<u8>>,
@@ -537,8 +537,8 @@ impl SessionTypesBuilder {
     }
 }
 
-/// Goes by way of JSON text, since that is what an export holds: serde's JSON knows that a map's integer keys
-/// were text there.
+/// Goes by way of JSON text, since that is what another program's export holds: serde's JSON knows that a map's
+/// integer keys were text there.
 fn recode<S: Slice>(item: &Value) -> Result<Vec<u8>> {
     let bad = |error: serde_json::Error| Error::Export(format!("an item of `{}`: {error}", S::NAME));
     let text = serde_json::to_string(item).map_err(bad)?;

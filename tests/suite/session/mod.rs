@@ -1,6 +1,7 @@
 //! Stories of sessions, told through the public API: what a host does, and what it finds afterwards.
 
 mod declarations;
+mod exports;
 mod forks;
 mod imaging;
 mod in_time;
