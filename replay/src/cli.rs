@@ -144,6 +144,13 @@ With --partial one object:
   impossible, position, tasks, completed_tasks, messages, files, lost_updates
   lost              what is lost with each file that is not what the manifest says";
 
+/// Describes the fields of `import snapshot-json --json`.
+const SNAPSHOT_JSON: &str = "\
+With --json one object:
+  session, dir     the new session
+  exported_at_us   when the export was taken, in microseconds since 1970
+  slices, items, conversations   how many there are";
+
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
 With --json one object:
@@ -602,6 +609,18 @@ enum ImportVerb {
         #[arg(long, value_name = "WHY", requires = "by")]
         reason: Option<String>,
     },
+    /// Import the slices of a session, which `foldlog export --format snapshot-json` or another program wrote.
+    ///
+    /// The new session has another id. Its slices need no types: each keeps its policy and the very values of the session that
+    /// was exported. Conversations become records again, and calls stay with the log that they were exported from.
+    #[command(after_help = SNAPSHOT_JSON)]
+    SnapshotJson {
+        /// The file.
+        file: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
     /// Import trajectories of SWE-agent: one run a file, with `history`.
     SweAgent {
         /// The files.
@@ -692,6 +711,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             let partial =
                 partial.then(|| verbs::import::Partial { by: by.as_deref().zip(reason.as_deref()) });
             verbs::import::aca(&dir, &store, partial.as_ref(), output)
+        }
+        Verb::Import(ImportVerb::SnapshotJson { file, store }) => {
+            verbs::import::snapshot_json(&file, &store, output)
         }
         Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
         Verb::Run(asked) => verbs::run::run(&asked, output),

@@ -7,6 +7,7 @@ mod conversation;
 mod copies;
 mod damaged;
 mod escaped;
+mod imports;
 mod irregular;
 mod operations;
 mod pending;
