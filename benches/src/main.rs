@@ -1,7 +1,7 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|
-//! workspace|claude|persistence]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
+//! workspace|claude|persistence|backup]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
 //! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
 //! subject waited for a processor over a tenth of its time. `README.md` beside the sources says what was learnt.
@@ -11,9 +11,10 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups` | the benches |
 
 mod appending;
+mod backups;
 mod claude;
 mod conversations;
 mod importing;
@@ -65,6 +66,7 @@ enum Bench {
     Workspace,
     Claude,
     Persistence,
+    Backup,
 }
 
 impl Bench {
@@ -83,6 +85,7 @@ impl Bench {
             Bench::Workspace => workspaces::workspace(dir),
             Bench::Claude => claude::claude(dir),
             Bench::Persistence => persistence::persistence(dir),
+            Bench::Backup => backups::backup(dir),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::body::{
     Observed, Opened, Parent, Payload, PromptAccepted, Removed, Request, Resumed, Rollback, Seal, Settle,
     Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
-use crate::msgpack::{Hex, Limits, Streamed, Value};
+use crate::msgpack::{Hex, Limits, MSGPACK, OBJECT, Streamed, Value, tagged};
 use crate::{Error, Kind, SequenceNumber};
 
 /// Holds one record, or one envelope frame, without its framing.
@@ -165,11 +165,12 @@ impl<'a> Record<'a> {
         objects
     }
 
-    /// Returns the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes` and the fields of its body under
-    /// their full names.
+    /// Returns the fields of the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes` and the fields of
+    /// its body under their full names. Payloads are as they were recorded, so that two records can be compared value
+    /// by value; [`to_json`](Record::to_json) writes them in their JSON form.
     ///
     /// The body of a kind that this version does not know becomes the field `body`: its value, or hexadecimal digits if
-    /// it is not a value within [`Limits::of_payload`]. A payload over these limits becomes hexadecimal digits too, so
+    /// it is not a value within [`Limits::of_payload`]. A payload over these limits becomes `{"$msgpack": "hex"}`, so
     /// that the JSON never nests deeper than readers of JSON accept. The function takes at most 64 times the memory of
     /// the body and a mebibyte, however long the names are.
     ///
@@ -181,8 +182,9 @@ impl<'a> Record<'a> {
         self.to_json(names).map(|json| Part::Map(json.pairs).into_value())
     }
 
-    /// Returns the record's JSON form for serialization: the same fields as [`to_value`](Record::to_value), but
-    /// payloads stay MessagePack in the body until they are serialized, token by token. It takes at most 48 MiB beside
+    /// Returns the record's JSON form for serialization: the same fields as [`to_value`](Record::to_value), each payload
+    /// in its [JSON form](crate::msgpack). Payloads stay MessagePack in the body until they are serialized, token by
+    /// token. It takes at most 48 MiB beside
     /// the decoded body.
     ///
     /// # Errors
@@ -277,7 +279,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Holds the JSON form of a record, which serializes to the same JSON as the [value](Record::to_value).
+/// Holds the JSON form of a record, in which payloads are still MessagePack.
 #[derive(Debug, Default)]
 pub struct RecordJson<'a> {
     pairs: Vec<(&'static str, Part<'a>)>,
@@ -307,6 +309,8 @@ enum Part<'a> {
     Payload(Streamed<'a>),
     /// Bytes that become hexadecimal digits.
     Hex(&'a [u8]),
+    /// A payload over the limits of JSON, which becomes the hexadecimal digits of its MessagePack.
+    MessagePack(&'a [u8]),
     /// Ids of items, which become pairs of sequence number and ordinal.
     Ids(Vec<ItemId>),
     /// Names with their texts, which become the fields of an object.
@@ -327,6 +331,9 @@ impl Part<'_> {
             Part::Value(value) => value,
             Part::Payload(payload) => payload.to_value(),
             Part::Hex(bytes) => Value::from(Hex(bytes).to_string()),
+            Part::MessagePack(bytes) => {
+                Value::Map(vec![(Value::from(MSGPACK), Value::from(Hex(bytes).to_string()))])
+            }
             Part::Ids(ids) => Value::Array(ids.into_iter().map(id_value).collect()),
             Part::Texts(texts) => {
                 let mut values = Vec::with_capacity(texts.len());
@@ -355,6 +362,7 @@ impl Serialize for Part<'_> {
             Part::Value(value) => value.serialize(serializer),
             Part::Payload(payload) => payload.serialize(serializer),
             Part::Hex(bytes) => Hex(bytes).serialize(serializer),
+            Part::MessagePack(bytes) => tagged(serializer, MSGPACK, &Hex(bytes)),
             Part::Ids(ids) => serializer.collect_seq(ids.iter().map(|id| (id.sequence, id.ordinal))),
             Part::Texts(texts) => serializer.collect_map(texts.iter().map(|(name, text)| (name, text))),
             Part::Array(parts) => serializer.collect_seq(parts),
@@ -406,7 +414,8 @@ fn tags(tags: BTreeMap<String, String>) -> Value {
 
 fn opened(object: &mut Object<'_>, opened: Opened) {
     object.set("session", Value::from(opened.session.to_string()));
-    object.set("seed", Value::from(opened.seed));
+    // Any number of 64 bits: readers that hold each number as a double would take most for another one.
+    object.set("seed", Value::from(opened.seed.to_string()));
     object.set("tags", tags(opened.tags));
     let parent = opened.parent.map_or(Part::Value(Value::Nil), |parent| {
         let mut object = Object::default();
@@ -503,12 +512,12 @@ fn payload(payload: Payload<'_>) -> Result<Part<'_>, Error> {
     match payload.object() {
         // No host can have handed in a value over these limits, and many readers of JSON accept 128 levels in all.
         None => match Streamed::new(payload.bytes(), Limits::of_payload()) {
-            Err(Error::Limit { .. }) => Ok(Part::Hex(payload.bytes())),
+            Err(Error::Limit { .. }) => Ok(Part::MessagePack(payload.bytes())),
             streamed => streamed.map(Part::Payload),
         },
         Some(object) => {
             let mut value = Object::default();
-            value.set("$object", Value::from(object.file_name()));
+            value.set(OBJECT, Value::from(object.file_name()));
             value.set("bytes", Value::from(object.len));
             Ok(value.into_part())
         }

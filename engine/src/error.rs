@@ -208,6 +208,16 @@ pub enum Error {
         /// Folder of the store.
         path: PathBuf,
     },
+    /// What a store holds of a session is no older copy of it, so a backup does not go on there. Nothing was changed.
+    #[error("{} is no older copy of session {session}: {}", escape::path(path), escape::text(reason))]
+    NotACopy {
+        /// Session that was to be copied.
+        session: Uuid,
+        /// Folder that should hold the older copy.
+        path: PathBuf,
+        /// What differs.
+        reason: String,
+    },
     /// A store whose folder lies within a session's folder was to import or salvage that session, which would change
     /// the folder that it reads.
     #[error(

@@ -64,7 +64,10 @@ pub use session::{
 pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
-pub use store::{ImportOptions, MissingObject, SalvageReport, SessionSummary, SkippedBytes, Store};
+pub use store::{
+    BackupOptions, BackupReport, ImportOptions, MissingObject, SalvageReport, SessionSummary, SkippedBytes,
+    Store,
+};
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;
 pub use types::{

@@ -4,6 +4,7 @@
 //! {
 //!   "version": "1",
 //!   "created_at": "2026-01-02T03:04:05.000006+00:00",
+//!   "values": "exact",
 //!   "parent_id": null,
 //!   "children_ids": [],
 //!   "tags": {"task_id": "7"},
@@ -11,6 +12,10 @@
 //!   "slices": [{"slice_type": "plan", "item_type": "plan.step_added", "items": [{"title": "read"}]}]
 //! }
 //! ```
+//!
+//! With `"values": "exact"`, which every export has, each item is in its [JSON form](foldlog_codec::msgpack#json-forms):
+//! an import takes in the very value that was recorded. Items of a document without that field, which another program
+//! wrote, are JSON as it stands, and are read as serde reads JSON: a `Uuid` is text, and so is a map's integer key.
 //!
 //! Slices are sorted by name and empty ones are left out. Times are ISO 8601 with offset. A slice whose items
 //! were not all recorded at version 1 also has `item_versions`, one for each item. An export that was taken
@@ -24,7 +29,7 @@ use foldlog_codec::OperationId;
 use foldlog_codec::body::Policy;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
-use serde::ser::SerializeMap;
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -33,11 +38,17 @@ use crate::error::{Error, Result};
 /// Version of the JSON form.
 const VERSION: &str = "1";
 
+/// Content of the field `values` where each item is in its JSON form.
+const EXACT: &str = "exact";
+
 /// Holds the slices of a session, as snapshot JSON has them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Export {
     version: String,
     created_at: String,
+    /// [`EXACT`]; `None` if the items are JSON of another program, which has no values that JSON lacks.
+    #[serde(default)]
+    values: Option<String>,
     /// Session that the exported one was forked from or created for.
     pub parent_id: Option<Uuid>,
     /// Sessions that were forked from the exported one or created for it.
@@ -76,6 +87,7 @@ impl ExportHead {
         let export = Export {
             version: VERSION.to_owned(),
             created_at: iso_8601(created_at_us)?,
+            values: Some(EXACT.to_owned()),
             parent_id,
             children_ids,
             tags,
@@ -101,21 +113,7 @@ impl ExportHead {
 
     /// Writes the fields that precede the slices, in the order of [`Export`]'s fields.
     pub(crate) fn serialize_into<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        let Export { version, created_at, parent_id, children_ids, tags, policies, open_operations, .. } =
-            &self.export;
-        map.serialize_entry("version", version)?;
-        map.serialize_entry("created_at", created_at)?;
-        map.serialize_entry("parent_id", parent_id)?;
-        map.serialize_entry("children_ids", children_ids)?;
-        map.serialize_entry("tags", tags)?;
-        map.serialize_entry("policies", policies)?;
-        if !open_operations.is_empty() {
-            map.serialize_entry("open_operations", open_operations)?;
-        }
-        if !self.export.suspended_operations.is_empty() {
-            map.serialize_entry("suspended_operations", &self.export.suspended_operations)?;
-        }
-        Ok(())
+        self.export.serialize_head(map)
     }
 }
 
@@ -124,21 +122,97 @@ pub(crate) fn item_versions<I: Iterator<Item = u32>>(versions: impl Fn() -> I) -
     if versions().all(|version| version == 1) { Vec::new() } else { versions().collect() }
 }
 
+/// Serializes a slice of an export.
+struct WrittenSlice<'a> {
+    slice: &'a ExportedSlice,
+    /// Whether each item is written in its JSON form.
+    exact: bool,
+}
+
+impl Serialize for WrittenSlice<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ExportedSlice { slice_type, item_type, items, item_versions } = self.slice;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("slice_type", slice_type)?;
+        map.serialize_entry("item_type", item_type)?;
+        match self.exact {
+            true => map.serialize_entry("items", &items.iter().map(Value::json_form).collect::<Vec<_>>())?,
+            false => map.serialize_entry("items", items)?,
+        }
+        if !item_versions.is_empty() {
+            map.serialize_entry("item_versions", item_versions)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Export {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.serialize_head(&mut map)?;
+        let exact = self.is_exact();
+        let slices = self.slices.iter().map(|slice| WrittenSlice { slice, exact });
+        map.serialize_entry("slices", &slices.collect::<Vec<_>>())?;
+        map.end()
+    }
+}
+
 /// Holds one slice of an export.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ExportedSlice {
     /// Name of the slice.
     pub slice_type: String,
     /// Name of the type of its items.
     pub item_type: String,
-    /// Items in the slice's order.
+    /// Items in the slice's order, as they were recorded, or as JSON of another program has them.
     pub items: Vec<Value>,
     /// Version that each item was recorded at. Empty if all are 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub item_versions: Vec<u32>,
 }
 
+impl ExportedSlice {
+    /// Returns the slice for serialization, each item in its JSON form.
+    pub(crate) fn exact(&self) -> impl Serialize + '_ {
+        WrittenSlice { slice: self, exact: true }
+    }
+
+    /// Replaces the JSON form of each item by the value of which it is the form.
+    fn read_exact(&mut self) -> Result<()> {
+        for (place, item) in self.items.iter_mut().enumerate() {
+            *item = std::mem::take(item).into_exact().map_err(|error| {
+                Error::Export(format!("item {place} of slice `{}`: {error}", self.slice_type))
+            })?;
+        }
+        Ok(())
+    }
+}
+
 impl Export {
+    /// Returns whether the items are the values that were recorded, rather than JSON of another program.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.values.is_some()
+    }
+
+    fn serialize_head<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        map.serialize_entry("version", &self.version)?;
+        map.serialize_entry("created_at", &self.created_at)?;
+        if let Some(values) = &self.values {
+            map.serialize_entry("values", values)?;
+        }
+        map.serialize_entry("parent_id", &self.parent_id)?;
+        map.serialize_entry("children_ids", &self.children_ids)?;
+        map.serialize_entry("tags", &self.tags)?;
+        map.serialize_entry("policies", &self.policies)?;
+        if !self.open_operations.is_empty() {
+            map.serialize_entry("open_operations", &self.open_operations)?;
+        }
+        if !self.suspended_operations.is_empty() {
+            map.serialize_entry("suspended_operations", &self.suspended_operations)?;
+        }
+        Ok(())
+    }
+
     /// Returns when the export was taken, in microseconds since 1970-01-01 UTC.
     ///
     /// # Errors
@@ -166,11 +240,12 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if the text is not JSON of this form, its version is not 1, `created_at` is no time,
-    /// a slice occurs twice, the numbers of a slice's items and versions differ, or a policy is unknown.
+    /// [`Error::Export`] if the text is not JSON of this form, its version is not 1, `created_at` is no time, an
+    /// item is no JSON form of a value although the document has `"values": "exact"`, a slice occurs twice, the numbers of a slice's items and versions differ, or a policy is unknown.
     pub fn from_json(text: &str) -> Result<Export> {
         let bad = |reason: String| Err(Error::Export(reason));
-        let export: Export = serde_json::from_str(text).map_err(|error| Error::Export(error.to_string()))?;
+        let mut export: Export =
+            serde_json::from_str(text).map_err(|error| Error::Export(error.to_string()))?;
         if export.version != VERSION {
             return bad(format!("version {:?} is not {VERSION:?}", export.version));
         }
@@ -193,6 +268,11 @@ impl Export {
             if Policy::from_name(policy).is_none() {
                 return bad(format!("slice `{slice}` has policy {policy:?}"));
             }
+        }
+        match export.values.as_deref() {
+            None => {}
+            Some(EXACT) => export.slices.iter_mut().try_for_each(ExportedSlice::read_exact)?,
+            Some(other) => return bad(format!("values {other:?} are not {EXACT:?}")),
         }
         Ok(export)
     }

@@ -144,6 +144,23 @@ With --partial one object:
   impossible, position, tasks, completed_tasks, messages, files, lost_updates
   lost              what is lost with each file that is not what the manifest says";
 
+/// Describes the fields of `import snapshot-json --json`.
+const SNAPSHOT_JSON: &str = "\
+With --json one object:
+  session, dir     the new session
+  exported_at_us   when the export was taken, in microseconds since 1970
+  slices, items, conversations   how many there are";
+
+/// Describes the fields of `backup --json`.
+const BACKUP_JSON: &str = "\
+With --json one object:
+  copied       one for each session: session, dir, records, records_before, segments, objects, files, bytes, verified;
+               dir: the copy; records_before: those of the older copy; segments, objects, files, bytes: what was copied now;
+               files: what else is in the session's folder, such as captures of workspaces;
+               verified: records that were read again from the copy and checked
+  failed       sessions of a store that could not be copied: session, reason
+  passed_over  number of folders of a store that hold no records";
+
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
 With --json one object:
@@ -232,6 +249,24 @@ enum Verb {
         /// Keep the store in this folder, which must be new or empty. Without it the store is temporary.
         #[arg(long)]
         dir: Option<PathBuf>,
+    },
+    /// Copy a session, or all sessions of a store, into another store, or what is new of them.
+    ///
+    /// The sessions may be written meanwhile. An older copy in DIR is gone on with, if it is the beginning of the session; else
+    /// it is left as it is, and what differs is said. What was copied is checked before it counts. A kill at any moment leaves the
+    /// older copy. DIR is a store: to restore is to open it. Captures of workspaces are copied where they are kept in the session's
+    /// folder, as `foldlog run` keeps them; workspaces are not.
+    #[command(after_help = BACKUP_JSON)]
+    Backup {
+        /// The session's folder, or the store's.
+        #[arg(value_name = "SESSION|STORE")]
+        from: PathBuf,
+        /// Folder of the store of the copies; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+        /// Copy the newest image too, so that the copy opens as fast as the session.
+        #[arg(long)]
+        images: bool,
     },
     /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
@@ -602,6 +637,18 @@ enum ImportVerb {
         #[arg(long, value_name = "WHY", requires = "by")]
         reason: Option<String>,
     },
+    /// Import the slices of a session, which `foldlog export --format snapshot-json` or another program wrote.
+    ///
+    /// The new session has another id. Its slices need no types: each keeps its policy and the very values of the session that
+    /// was exported. Conversations become records again, and calls stay with the log that they were exported from.
+    #[command(after_help = SNAPSHOT_JSON)]
+    SnapshotJson {
+        /// The file.
+        file: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
     /// Import trajectories of SWE-agent: one run a file, with `history`.
     SweAgent {
         /// The files.
@@ -681,6 +728,7 @@ fn not_parsed(error: &clap::Error, is_run_as_json: bool, output: &mut Output<'_>
 fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
     match verb {
         Verb::Demo { dir } => verbs::demo::run(dir.as_deref(), output),
+        Verb::Backup { from, to, images } => verbs::backup::run(&from, &to, images, output),
         Verb::Import(ImportVerb::TauBench { file, store }) => verbs::import::tau_bench(&file, &store, output),
         Verb::Import(ImportVerb::SweAgent { files, store }) => {
             verbs::import::swe_agent(&files, &store, output)
@@ -692,6 +740,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             let partial =
                 partial.then(|| verbs::import::Partial { by: by.as_deref().zip(reason.as_deref()) });
             verbs::import::aca(&dir, &store, partial.as_ref(), output)
+        }
+        Verb::Import(ImportVerb::SnapshotJson { file, store }) => {
+            verbs::import::snapshot_json(&file, &store, output)
         }
         Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
         Verb::Run(asked) => verbs::run::run(&asked, output),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldlog::audit::StateReader;
 use foldlog::{Policy, SequenceNumber, State, StoredItem, Value};
 use foldlog_codec::escape;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::failure::Result;
 
@@ -31,9 +31,15 @@ pub struct Difference {
     /// What happened to the value.
     pub change: Change,
     /// The value in the earlier state; nil if it was added.
+    #[serde(serialize_with = "json_form")]
     pub before: Value,
     /// The value in the later state; nil if it was removed.
+    #[serde(serialize_with = "json_form")]
     pub after: Value,
+}
+
+fn json_form<S: Serializer>(value: &Value, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    value.json_form().serialize(serializer)
 }
 
 /// Names what happened to a value between two states.

@@ -224,6 +224,9 @@ fn next_after(error: &Error) -> Option<String> {
             "nothing was changed; `foldlog verify SESSION` lists all damage; take the session from a copy, or copy its \
              sound part: `foldlog salvage SESSION --to STORE`"
         }
+        Error::NotACopy { .. } => {
+            "nothing was changed; `foldlog show` prints the records of both; keep what is there, and copy into another folder"
+        }
         Error::OlderThanSuccessor { .. } => {
             "if this is a copy, copy the session again: its segments from the newest to the oldest, then its objects; if \
              it is not, copy its sound part: `foldlog salvage SESSION --to STORE`"

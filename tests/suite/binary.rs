@@ -1,5 +1,6 @@
 //! The binary: what its verbs print, what they exit with, and that they write nothing into what they read.
 
+mod backups;
 mod budget;
 mod checkpoints;
 mod claude_code;
@@ -7,6 +8,7 @@ mod conversation;
 mod copies;
 mod damaged;
 mod escaped;
+mod imports;
 mod irregular;
 mod operations;
 mod pending;

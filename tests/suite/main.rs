@@ -1,5 +1,6 @@
 //! The tests that cross crates, in one runner. `README.md` beside this folder says which behaviour each of them shows.
 
+mod backups;
 mod bad_input;
 mod binary;
 mod claude;

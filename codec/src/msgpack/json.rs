@@ -1,8 +1,12 @@
-//! Serializes values as JSON, and parses JSON into values.
+//! Serializes values as JSON, and parses JSON into values. JSON that a host or a provider wrote comes back as it was; for
+//! what JSON lacks, see [`JsonForm`](super::JsonForm).
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::Value;
+
+/// Name of a newtype that `rmp-serde` writes as an extension.
+const EXTENSION: &str = rmp_serde::MSGPACK_EXT_STRUCT_NAME;
 
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -15,6 +19,9 @@ impl Serialize for Value {
             Value::F64(value) => serializer.serialize_f64(*value),
             Value::Str(text) => serializer.serialize_str(text),
             Value::Bin(bytes) => serializer.serialize_bytes(bytes),
+            Value::Ext(kind, bytes) if !serializer.is_human_readable() => {
+                serializer.serialize_newtype_struct(EXTENSION, &(kind, Value::Bin(bytes.clone())))
+            }
             Value::Ext(kind, bytes) => {
                 let mut map = serializer.serialize_map(Some(1))?;
                 let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

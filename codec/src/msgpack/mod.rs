@@ -8,16 +8,31 @@
 //!
 //! # JSON forms
 //!
-//! | MessagePack | JSON |
+//! A record, a state and an export are JSON documents in which each value of a host stands in its *JSON form*
+//! ([`Value::json_form`]; [`Streamed`] writes it without decoding the value). The form is exact:
+//! [`Value::into_exact`] returns the value that was written, to the bit.
+//!
+//! | MessagePack | JSON form |
 //! |---|---|
-//! | nil, bool, integers, text, arrays | themselves |
-//! | floating-point numbers of 32 and 64 bits | the shortest decimal that parses back to the number; `null` for infinities and NaN |
-//! | maps | objects, keys in their order; a text key as it is, an integer key as its digits, any other key as its JSON text, in which a map is an array of pairs |
-//! | bytes | an array of integers, as serde writes a `Vec<u8>` |
+//! | nil, bool, text, arrays | themselves |
+//! | integers | themselves, all their digits; readers that hold each number as a double misread those beyond 2^53 |
+//! | floating-point numbers of 64 bits | the shortest decimal that parses back to the number |
+//! | infinities and NaN of 64 bits | `{"$f64": "Infinity"}`, `"-Infinity"`, `"NaN"`; a NaN of other bits `"0x7ff8000000000001"` |
+//! | floating-point numbers of 32 bits | `{"$f32": "1.5"}`, with the texts of `$f64` for those that are not finite |
+//! | bytes, such as those of a `Uuid` or a `u128` beyond 64 bits | `{"$bytes": "hex"}` |
 //! | extensions | `{"$ext": [type, "hex"]}` |
+//! | maps | objects, keys in their order; a key that is no text as `$key:` and its JSON form, such as `$key:7` |
+//! | maps within keys | `{"$msgpack": "hex"}`, their MessagePack |
+//! | text keys that are `$bytes`, `$f32`, `$f64`, `$ext`, `$msgpack` or `$object`, or begin with `$key:` | as `$key:"$bytes"` |
+//!
+//! `{"$object": "name", "bytes": 7}` in a record's JSON is a reference to an object, and `{"$msgpack": "hex"}` a payload
+//! over [`Limits::of_payload`]. JSON that a host or a provider wrote is no JSON form: [`from_json`] takes it as it is,
+//! and [`Value`] serializes to the same JSON again. Of values that JSON lacks, `Value`'s own JSON is an approximation
+//! for whoever shows it: bytes are an array of integers, infinities and NaN `null`, keys their JSON text.
 
 mod convert;
 mod json;
+mod json_form;
 mod read;
 mod streamed;
 mod value;
@@ -25,8 +40,9 @@ mod write;
 
 pub use convert::NotJson;
 pub use json::from_json;
+pub use json_form::JsonForm;
+pub(crate) use json_form::{Hex, MSGPACK, OBJECT, tagged};
 pub use read::{Limits, Reader, Token, scan};
-pub(crate) use streamed::Hex;
 pub use streamed::Streamed;
 pub use value::Value;
 pub use write::Writer;

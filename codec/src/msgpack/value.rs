@@ -258,6 +258,22 @@ impl<'de> Visitor<'de> for AnyValue {
         Value::deserialize(deserializer)
     }
 
+    /// Takes an extension, as `rmp-serde` hands it over.
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let parts = Value::deserialize(deserializer)?;
+        let kind = |kind: &Value| match kind {
+            Value::Unsigned(kind) => i8::try_from(*kind).ok(),
+            Value::Signed(kind) => i8::try_from(*kind).ok(),
+            _ => None,
+        };
+        Ok(match parts.as_array() {
+            Some([first, Value::Bin(bytes)]) => {
+                kind(first).map_or_else(|| parts.clone(), |kind| Value::Ext(kind, bytes.clone()))
+            }
+            _ => parts,
+        })
+    }
+
     fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
         Ok(Value::Bool(value))
     }

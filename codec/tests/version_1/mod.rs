@@ -157,7 +157,7 @@ pub(crate) fn frame_of(golden: &Golden) -> Vec<u8> {
 
 pub(crate) fn json_of(golden: &Golden, body: &[u8]) -> String {
     let record = Record { sequence: SEQUENCE, kind: golden.kind, time_us: TIME_US, body };
-    let value = record.to_value(&names()).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    let value = record.to_json(&names()).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
     serde_json::to_string_pretty(&value).unwrap() + "\n"
 }
 

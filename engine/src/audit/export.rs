@@ -172,12 +172,12 @@ impl Serialize for ExportedSlices<'_> {
         let mut seq = serializer.serialize_seq(None)?;
         for slice in self.slices {
             while let Some(before) = conversations.next_if(|one| one.slice_type.as_str() <= slice.name()) {
-                seq.serialize_element(before)?;
+                seq.serialize_element(&before.exact())?;
             }
             seq.serialize_element(&ExportedSlice { slice, failure: self.failure })?;
         }
         for behind in conversations {
-            seq.serialize_element(behind)?;
+            seq.serialize_element(&behind.exact())?;
         }
         seq.end()
     }

@@ -7,6 +7,7 @@
 //! | `scan` | walking a log, telling damage from a torn tail, finding the sound part of a damaged log |
 //! | `reader` | reading records by position |
 //! | `follow` | reading records as another process writes them |
+//! | `copying` | copying a log that is being written, for a backup |
 //! | `writer` | appending, rollover, sealing, recovery |
 //! | `publish` | one sync for every thread that waits |
 //! | `objects` | large payloads |
@@ -18,6 +19,7 @@
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod chain;
+pub(crate) mod copying;
 pub(crate) mod exposed;
 pub(crate) mod follow;
 pub(crate) mod images;

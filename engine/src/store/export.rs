@@ -248,7 +248,7 @@ impl Store {
                 }
                 None => (stated.unwrap_or_else(|| default_policy(&name)), slice.item_type.clone()),
             };
-            recorded.push((id, import_items(types, slice)?));
+            recorded.push((id, import_items(types, slice, export.is_exact())?));
             declare.slices.push(SliceDeclaration { id, name, policy, item });
         }
         Names::default().check_len(&declare)?;
@@ -332,7 +332,7 @@ const FOREIGN_CALLS: &str = "tool_invoked.imported";
 /// Renames the export's slice `tool_invoked`, if its items are not the engine's own.
 fn with_foreign_calls_renamed(export: &Export, types: &SessionTypes) -> Result<Option<Export>> {
     let is_foreign = |slice: &&ExportedSlice| {
-        slice.slice_type == ToolInvocations::NAME && import_items(types, slice).is_err()
+        slice.slice_type == ToolInvocations::NAME && import_items(types, slice, export.is_exact()).is_err()
     };
     if !export.slices.iter().any(|slice| is_foreign(&slice)) {
         return Ok(None);
@@ -354,9 +354,20 @@ fn with_foreign_calls_renamed(export: &Export, types: &SessionTypes) -> Result<O
     Ok(Some(renamed))
 }
 
+/// Returns the error of an item that does not fit the host's type.
+fn unfit(slice: &ExportedSlice, place: usize, error: Error) -> Error {
+    match error {
+        Error::Decode { reason, .. } => {
+            Error::Export(format!("item {place} of slice `{}`: {reason}", slice.slice_type))
+        }
+        error => error,
+    }
+}
+
 /// Encodes the items of a slice. Items of a declared slice go through the host's type, so that the bytes are
-/// those that the host itself would have written.
-fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedItems> {
+/// those that the host itself would have written. `exact` says whether the items are as they were recorded, and
+/// not the JSON of another program.
+fn import_items(types: &SessionTypes, slice: &ExportedSlice, exact: bool) -> Result<RecordedItems> {
     let known = types.slice(&slice.slice_type);
     let version_at = |place: usize| slice.item_versions.get(place).copied().unwrap_or(1);
     slice
@@ -374,6 +385,11 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedI
                 check_payload(&slice.slice_type, &bytes)?;
                 known.decoder.alone(version, SequenceNumber::MIN, Recorded::Elsewhere(&bytes))?;
                 return Ok((bytes, version));
+            }
+            if exact {
+                check_payload(&slice.slice_type, &bytes)?;
+                let taken = known.up_to_date((version, SequenceNumber::MIN), &bytes);
+                return Ok((taken.map_err(|error| unfit(slice, place, error))?, version));
             }
             Ok((known.recode(item)?, version))
         })

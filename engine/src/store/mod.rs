@@ -1,9 +1,10 @@
 //! A store: a folder of sessions.
 //!
-//! A store creates, opens, lists, forks, deletes, exports, imports and salvages sessions. A session folder is
+//! A store creates, opens, lists, forks, deletes, exports, imports, copies and salvages sessions. A session folder is
 //! named by the session's id; a folder in the making, or about to be deleted, has another name and is no
 //! session. At most one process writes a session, which it locks; reading takes no lock.
 
+mod backup;
 mod conversations;
 mod export;
 mod fork;
@@ -33,6 +34,7 @@ use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_re
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
+pub use backup::{BackupOptions, BackupReport};
 pub use export::ImportOptions;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 

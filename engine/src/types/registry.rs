@@ -96,6 +96,7 @@ pub(crate) struct SliceTypes {
     pub(crate) make_index: Option<Arc<MakeIndex>>,
     /// Path to the key, of a slice that is declared at run time.
     pub(super) key_path: Option<ValuePath>,
+    /// Encodes an item of another program's export that has the present version as the host itself would.
     pub(super) recode: fn(&str, &Value) -> Result<Vec<u8>>,
     pub(super) encode: EncodeAny,
 }
@@ -546,8 +547,8 @@ impl SessionTypesBuilder {
     }
 }
 
-/// Goes by way of JSON text, since that is what an export holds: serde's JSON knows that a map's integer keys
-/// were text there.
+/// Goes by way of JSON text, since that is what another program's export holds: serde's JSON knows that a map's
+/// integer keys were text there.
 fn recode<T: Serialize + DeserializeOwned>(name: &str, item: &Value) -> Result<Vec<u8>> {
     let bad = |error: serde_json::Error| Error::Export(format!("an item of `{name}`: {error}"));
     let text = serde_json::to_string(item).map_err(bad)?;

@@ -85,7 +85,9 @@ fn heading(difference: &Difference) -> String {
 }
 
 fn text(difference: &Difference) -> String {
-    let json = |value| shortened(&escape::json_beginning(value, VALUE_CHARS_MAX), VALUE_CHARS_MAX);
+    let json = |value: &Value| {
+        shortened(&escape::json_beginning(&value.json_form(), VALUE_CHARS_MAX), VALUE_CHARS_MAX)
+    };
     let path = escape::text(&difference.path);
     let (before, after) = (json(&difference.before), json(&difference.after));
     match difference.change {

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use foldlog::{SessionOptions, SessionTypes, Store};
+use foldlog::{Export, ImportOptions, SessionOptions, SessionTypes, Store};
 use foldlog_agent::persistence::{
     CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
     StateComponent, TreeLimits, declare, import_session, import_tree, unfinished_imports,
 };
+use foldlog_codec::record::time_text;
 use serde::Serialize;
 
 use super::strategies::print_outlook;
@@ -238,6 +239,55 @@ pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut
     output.note(
         "note: its ledger, the captures of its workspaces and its checkpoints stay with the log that it was exported from",
     );
+    Ok(HOLDS)
+}
+
+#[derive(Debug, Serialize)]
+struct SnapshotDocument {
+    session: String,
+    #[serde(serialize_with = "foldlog::escape::serialize_path")]
+    dir: PathBuf,
+    /// When the export was taken, in microseconds since 1970-01-01 UTC.
+    exported_at_us: i64,
+    slices: u64,
+    items: u64,
+    conversations: u64,
+}
+
+/// Imports the slices that `foldlog export --format snapshot-json` wrote, or another program, as a session of the store at
+/// `store`. Slices need no types: each keeps its policy and its values.
+///
+/// # Errors
+///
+/// - [`Failure::File`](crate::Failure::File) if the file cannot be read, and [`Failure::Engine`](crate::Failure::Engine) if it
+///   holds something else, or was exported while calls were open. Nothing is imported then.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
+pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let text = openai::read(file)?;
+    // Read first, so that no store is made for a file that is none.
+    let export = Export::from_json(&text)?;
+    drop(text);
+    let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
+    let types = SessionTypes::builder().build()?;
+    let session = Store::open(store)?.import(&export, &types, options)?;
+    let state = session.state()?;
+    let document = SnapshotDocument {
+        session: session.id().to_string(),
+        dir: session.dir().to_owned(),
+        exported_at_us: export.created_at_us()?,
+        slices: state.slices.len() as u64,
+        items: state.slices.values().map(|slice| slice.items.len() as u64).sum(),
+        conversations: session.evaluations().len() as u64,
+    };
+    session.close()?;
+    if output.json() {
+        output.value(&document)?;
+        return Ok(HOLDS);
+    }
+    let SnapshotDocument { session, exported_at_us, slices, items, conversations, .. } = document;
+    output.line(format_args!("session {session}, exported at {}", time_text(exported_at_us)))?;
+    let (slices, items) = (counted(slices, "slice"), counted(items, "item"));
+    output.line(format_args!("{slices}, {items}, {}", counted(conversations, "conversation")))?;
     Ok(HOLDS)
 }
 

@@ -1,5 +1,6 @@
 //! The verbs, one file each. Every `run` prints its result and returns the exit code, or fails with why it ended early.
 
+pub mod backup;
 pub mod checkpoints;
 pub mod demo;
 pub mod diff;

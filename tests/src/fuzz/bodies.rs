@@ -150,7 +150,7 @@ pub fn record(bytes: &[u8]) {
         }
     }
     for names in [Names::default(), names()] {
-        if let Ok(shown) = record.to_value(&names) {
+        if let Ok(shown) = record.to_json(&names) {
             let text = serde_json::to_string(&shown).expect("a record has a JSON form");
             msgpack::from_json(&text).expect("that is JSON");
         }

@@ -25,7 +25,8 @@ pub fn snapshot_json(bytes: &[u8]) {
     let Ok(export) = Export::from_json(text) else { return };
     let again = export.to_json().expect("what was read can be written");
     let twice = Export::from_json(&again).expect("what was written can be read");
-    assert_eq!(twice, export);
+    // A number that is none is not equal to itself, its JSON is.
+    assert_eq!(twice.to_json().expect("what was read can be written"), again);
 
     for keep_unknown in [false, true] {
         let machine = Machine::default();
@@ -63,7 +64,8 @@ pub fn snapshot_json(bytes: &[u8]) {
         // It is exported as it came in, and that comes in again.
         let exported = opened.export().expect("it can be exported");
         let text = exported.to_json().expect("what was read can be written");
-        assert_eq!(Export::from_json(&text).expect("what was written can be read").slices, exported.slices);
+        let read = Export::from_json(&text).expect("what was written can be read");
+        assert_eq!(read.to_json().expect("what was read can be written"), text);
     }
 }
 

@@ -79,7 +79,7 @@ impl Ground {
             assert_eq!(record.sequence, next);
             next += 1;
             // What it is may be more than a JSON form may take, or a time outside of every calendar.
-            if let Ok(shown) = record.to_value(&names) {
+            if let Ok(shown) = record.to_json(&names) {
                 serde_json::to_string(&shown).expect("a record has a JSON form");
             }
             Ok(())

@@ -2,6 +2,7 @@
 
 mod by_name;
 mod declarations;
+mod exports;
 mod forks;
 mod imaging;
 mod in_time;

@@ -64,6 +64,7 @@ fn the_json_of_a_snapshot_has_the_fields_that_other_tools_expect() {
     let expected = json!({
         "version": "1",
         "created_at": "2026-01-02T03:00:01.000005+00:00",
+        "values": "exact",
         "parent_id": root.id().to_string(),
         "children_ids": [child.id().to_string()],
         "tags": {"task": "7"},

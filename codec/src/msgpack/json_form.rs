@@ -1,0 +1,297 @@
+//! The JSON form of values, exact in both directions.
+//!
+//! JSON has fewer kinds of values than MessagePack. What it lacks is written as an object of one field whose name is
+//! [reserved](RESERVED), and a key that is not text as a text that begins with [`KEY`]. A host's own key that is such a
+//! text is written in the form of a key as well, so that no value of a host can be taken for another one.
+
+use std::fmt;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::{Limits, Value, from_json};
+use crate::Error;
+
+/// Field of a byte string: its hexadecimal digits.
+pub(super) const BYTES: &str = "$bytes";
+/// Field of a floating-point number of 32 bits.
+pub(super) const F32: &str = "$f32";
+/// Field of a floating-point number of 64 bits that is not finite.
+pub(super) const F64: &str = "$f64";
+/// Field of an extension: its type, and its hexadecimal digits.
+pub(super) const EXT: &str = "$ext";
+/// Field of a value that stands as its MessagePack, in hexadecimal digits.
+pub(crate) const MSGPACK: &str = "$msgpack";
+/// First field of a reference to an object of a record.
+pub(crate) const OBJECT: &str = "$object";
+
+/// Names of fields that stand for what JSON lacks.
+const RESERVED: [&str; 6] = [BYTES, F32, F64, EXT, MSGPACK, OBJECT];
+
+/// What a key in another form than its own text begins with; the key's JSON form follows.
+const KEY: &str = "$key:";
+
+/// Returns whether a text key would be taken for a form, and has to be written as one itself.
+pub(super) fn is_reserved(key: &str) -> bool {
+    // Nearly no key of a host begins so.
+    key.starts_with('$') && (RESERVED.contains(&key) || key.starts_with(KEY))
+}
+
+/// Returns the text of a key whose JSON form is not its text.
+pub(super) fn key_text(key: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string(key).map(|json| format!("{KEY}{json}"))
+}
+
+/// Displays and serializes bytes as hexadecimal digits.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for Hex<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Serializes an object of one field, which stands for what JSON lacks.
+pub(crate) fn tagged<S: Serializer>(
+    serializer: S,
+    name: &'static str,
+    value: &(impl Serialize + ?Sized),
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(1))?;
+    map.serialize_entry(name, value)?;
+    map.end()
+}
+
+pub(super) fn f32<S: Serializer>(serializer: S, value: f32) -> Result<S::Ok, S::Error> {
+    let text = match value {
+        // `Debug` writes the shortest decimal that parses back, with an exponent where that is shorter.
+        finite if finite.is_finite() => format!("{finite:?}"),
+        other if other.is_nan() && other.to_bits() != f32::NAN.to_bits() => {
+            format!("0x{:08x}", other.to_bits())
+        }
+        other => not_finite(other.is_nan(), other < 0.0).to_owned(),
+    };
+    tagged(serializer, F32, &text)
+}
+
+pub(super) fn f64<S: Serializer>(serializer: S, value: f64) -> Result<S::Ok, S::Error> {
+    match value {
+        finite if finite.is_finite() => serializer.serialize_f64(finite),
+        other if other.is_nan() && other.to_bits() != f64::NAN.to_bits() => {
+            tagged(serializer, F64, &format!("0x{:016x}", other.to_bits()))
+        }
+        other => tagged(serializer, F64, not_finite(other.is_nan(), other < 0.0)),
+    }
+}
+
+fn not_finite(is_nan: bool, is_negative: bool) -> &'static str {
+    match (is_nan, is_negative) {
+        (true, _) => "NaN",
+        (false, true) => "-Infinity",
+        (false, false) => "Infinity",
+    }
+}
+
+/// Serializes a value in its JSON form.
+///
+/// ```
+/// use foldlog_codec::msgpack::{Value, from_json};
+///
+/// let value = Value::Map(vec![
+///     (Value::from("id"), Value::Bin(vec![0, 255])),
+///     (Value::Unsigned(7), Value::F64(f64::INFINITY)),
+///     (Value::from("$bytes"), Value::Nil),
+/// ]);
+/// let json = serde_json::to_string(&value.json_form()).unwrap();
+/// assert_eq!(json, r#"{"id":{"$bytes":"00ff"},"$key:7":{"$f64":"Infinity"},"$key:\"$bytes\"":null}"#);
+/// assert_eq!(from_json(&json).unwrap().into_exact()?, value);
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct JsonForm<'a> {
+    value: &'a Value,
+    /// Whether the value is within a key, where a map is its MessagePack, so that no key's JSON text is quoted within
+    /// another's: each level would double the quotes of those below, and a few bytes of nested keys would exhaust the
+    /// memory.
+    in_key: bool,
+}
+
+impl JsonForm<'_> {
+    fn key(key: &Value) -> JsonForm<'_> {
+        JsonForm { value: key, in_key: true }
+    }
+
+    fn within<'a>(&self, value: &'a Value) -> JsonForm<'a> {
+        JsonForm { value, in_key: self.in_key }
+    }
+}
+
+impl Serialize for JsonForm<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::Error as _;
+        match self.value {
+            Value::F32(value) => f32(serializer, *value),
+            Value::F64(value) => f64(serializer, *value),
+            Value::Bin(bytes) => tagged(serializer, BYTES, &Hex(bytes)),
+            Value::Ext(kind, bytes) => tagged(serializer, EXT, &(kind, Hex(bytes))),
+            Value::Array(items) => serializer.collect_seq(items.iter().map(|item| self.within(item))),
+            map @ Value::Map(_) if self.in_key => tagged(serializer, MSGPACK, &Hex(&map.encode())),
+            Value::Map(pairs) => {
+                let mut map = serializer.serialize_map(Some(pairs.len()))?;
+                for (key, value) in pairs {
+                    match key.as_str().filter(|key| !is_reserved(key)) {
+                        Some(text) => map.serialize_key(text)?,
+                        None => {
+                            map.serialize_key(&key_text(&JsonForm::key(key)).map_err(S::Error::custom)?)?;
+                        }
+                    }
+                    map.serialize_value(&self.within(value))?;
+                }
+                map.end()
+            }
+            plain => plain.serialize(serializer),
+        }
+    }
+}
+
+/// Describes a place in a JSON document that is no JSON form of a value.
+struct Unlike {
+    /// Steps from the place up to the document's root.
+    steps: Vec<String>,
+    reason: String,
+}
+
+impl Unlike {
+    fn new(reason: impl Into<String>) -> Unlike {
+        Unlike { steps: Vec::new(), reason: reason.into() }
+    }
+
+    fn at(mut self, step: impl FnOnce() -> String) -> Unlike {
+        self.steps.push(step());
+        self
+    }
+}
+
+impl Value {
+    /// Returns the value's JSON form for serialization. What it writes comes back with
+    /// [`into_exact`](Value::into_exact).
+    pub fn json_form(&self) -> JsonForm<'_> {
+        JsonForm { value: self, in_key: false }
+    }
+
+    /// Returns the value of which this one, read from a JSON text, is the [JSON form](Value::json_form).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Value`] with the path of an object that has a reserved field, or of a key that begins as the form of a
+    /// key does, and that is no form.
+    pub fn into_exact(self) -> Result<Value, Error> {
+        exact(self).map_err(|Unlike { mut steps, reason }| {
+            steps.push("$".to_owned());
+            steps.reverse();
+            Error::Value(format!("at {}: {reason}", steps.concat()))
+        })
+    }
+}
+
+/// Reads the JSON form of a value. Whoever parsed the JSON has bounded its depth.
+fn exact(json: Value) -> Result<Value, Unlike> {
+    match json {
+        Value::Array(items) => {
+            let items = items.into_iter().enumerate();
+            let items = items.map(|(place, item)| exact(item).map_err(|at| at.at(|| format!("[{place}]"))));
+            items.collect::<Result<Vec<Value>, Unlike>>().map(Value::Array)
+        }
+        Value::Map(pairs) => {
+            let reserved =
+                pairs.iter().find_map(|(key, _)| key.as_str().filter(|key| RESERVED.contains(key)));
+            match (reserved, pairs.as_slice()) {
+                (Some(_), [(key, value)]) => untagged(key.as_str().unwrap_or_default(), value),
+                (Some(name), _) => Err(Unlike::new(format!("`{name}` stands beside other fields"))),
+                (None, _) => {
+                    let pairs = pairs.into_iter().map(|(key, value)| {
+                        let value = exact(value).map_err(|at| at.at(|| step(&key)))?;
+                        Ok((exact_key(key)?, value))
+                    });
+                    pairs.collect::<Result<Vec<(Value, Value)>, Unlike>>().map(Value::Map)
+                }
+            }
+        }
+        plain => Ok(plain),
+    }
+}
+
+fn step(key: &Value) -> String {
+    format!("[{:?}]", key.as_str().unwrap_or_default())
+}
+
+fn exact_key(key: Value) -> Result<Value, Unlike> {
+    match key.as_str().and_then(|text| text.strip_prefix(KEY)) {
+        None => Ok(key),
+        Some(form) => from_json(form)
+            .map_err(|error| Unlike::new(format!("key {:?}: {error}", key.as_str().unwrap_or_default())))
+            .and_then(exact),
+    }
+}
+
+fn untagged(name: &str, value: &Value) -> Result<Value, Unlike> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let read = match (name, value) {
+        (BYTES, digits) => text(digits).and_then(|digits| from_hex(&digits)).map(Value::Bin),
+        (F32, number) => text(number).and_then(|text| {
+            float(&text, |bits| u32::try_from(bits).ok().map(f32::from_bits), f32::INFINITY).map(Value::F32)
+        }),
+        (F64, number) => text(number)
+            .and_then(|text| float(&text, |bits| Some(f64::from_bits(bits)), f64::INFINITY).map(Value::F64)),
+        (EXT, Value::Array(parts)) => match parts.as_slice() {
+            [kind, Value::Str(digits)] => {
+                kind_of(kind).zip(from_hex(digits)).map(|(kind, it)| Value::Ext(kind, it))
+            }
+            _ => None,
+        },
+        (MSGPACK, Value::Str(digits)) => {
+            from_hex(digits).and_then(|bytes| Value::decode_within(&bytes, Limits::of_payload()).ok())
+        }
+        (OBJECT, _) => return Err(Unlike::new("it refers to an object, whose bytes are elsewhere")),
+        _ => None,
+    };
+    read.ok_or_else(|| Unlike::new(format!("`{name}` holds something else than it stands for")))
+}
+
+fn kind_of(kind: &Value) -> Option<i8> {
+    match kind {
+        Value::Unsigned(kind) => i8::try_from(*kind).ok(),
+        Value::Signed(kind) => i8::try_from(*kind).ok(),
+        _ => None,
+    }
+}
+
+fn float<F: std::str::FromStr + std::ops::Neg<Output = F>>(
+    text: &str,
+    of_bits: impl Fn(u64) -> Option<F>,
+    infinity: F,
+) -> Option<F> {
+    match text {
+        "Infinity" => Some(infinity),
+        "-Infinity" => Some(-infinity),
+        // Also `NaN`, whose bits are those of the constant.
+        text => match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok().and_then(of_bits),
+            None => text.parse().ok(),
+        },
+    }
+}
+
+fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = digits.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    });
+    pairs.collect()
+}

@@ -1,0 +1,251 @@
+//! Copying a log while its writer goes on: where it ends for now, whether an older copy is its beginning, and whether
+//! what was copied is sound.
+//!
+//! A log's files only grow: no byte of a frame changes once it is written, and a recovery, which may cut off what no
+//! frame attests, says so in the header of its own segment. So the bytes of a chain up to a sound frame, taken file by
+//! file, are the log as it was when that frame was written. Should they not be, since somebody changed the files, the
+//! copy does not check, and is not used.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::frame::Frame;
+use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+
+use super::chain::{self, Segment};
+use super::follow::Cursor;
+use super::scan;
+use super::window::Window;
+use crate::error::{Corruption, Error, Result};
+use crate::storage::{Access, Storage};
+
+/// Number of bytes that are copied at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Number of segments that the walk to a log's end may enter of those that were not there when it began: behind a fast
+/// writer, the end is where the walk was when it came to the last of them.
+const ENTERED_MAX: usize = 3;
+
+/// Number of times that a log is walked anew if a recovery cut it meanwhile.
+const TRIES: usize = 4;
+
+/// Holds a log as it was at one moment: its segments, each with its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) next_sequence: SequenceNumber,
+}
+
+/// Returns the log in `dir` up to its last sound frame. Walks only what no segment's header attests.
+///
+/// # Errors
+///
+/// Those of [`Cursor::open`] and of [`Cursor::step`].
+pub(crate) fn extent(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Extent> {
+    let mut extent = try_extent(storage, dir)?;
+    for _ in 1..TRIES {
+        if extent.is_some() {
+            break;
+        }
+        extent = try_extent(storage, dir)?;
+    }
+    extent.ok_or_else(|| Error::NotASession {
+        path: dir.to_owned(),
+        reason: "its segments changed again and again while they were read".to_owned(),
+    })
+}
+
+/// Returns `None` if a recovery cut the log while it was walked.
+fn try_extent(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Extent>> {
+    let mut cursor = Cursor::open(storage, dir, SequenceNumber::MAX)?;
+    let there = chain::discover(storage.as_ref(), dir)?.ordinal_max;
+    let mut end: Option<(SegmentHeader, u64)> = None;
+    let (mut entered, mut enough) = (0, false);
+    let walked = cursor.step(&mut |at| {
+        if end.is_none_or(|(header, _)| header != at.segment.header) {
+            entered += usize::from(at.segment.header.ordinal > there);
+            enough = entered > ENTERED_MAX;
+        }
+        if enough {
+            // Ends the walk; nobody sees the error.
+            return Err(Error::Export(String::new()));
+        }
+        end = Some((at.segment.header, at.offset + at.frame.len() as u64));
+        Ok(())
+    });
+    match walked {
+        Err(_) if enough => {}
+        walked => drop(walked?),
+    }
+    let next_sequence = cursor.next_sequence();
+    let mut segments = chain::discover(storage.as_ref(), dir)?.segments;
+    match end {
+        Some((header, end)) => {
+            let at = segments.iter().position(|segment| segment.header == header);
+            let Some(last) = at.and_then(|at| segments.get_mut(at)) else { return Ok(None) };
+            if last.end.is_some_and(|cut| cut < end) {
+                return Ok(None);
+            }
+            last.end = Some(end);
+            segments.truncate(at.map_or(0, |at| at + 1));
+        }
+        // The walk began in a segment that holds no frame yet: the one before is the last.
+        None => {
+            let before = |segment: &Segment| segment.header.first_sequence <= next_sequence;
+            while segments.last().is_some_and(|segment| segment.end.is_none() || !before(segment)) {
+                segments.pop();
+            }
+        }
+    }
+    Ok((!segments.is_empty()).then_some(Extent { segments, next_sequence }))
+}
+
+/// Walks segments that follow each other, and hands each frame to `visit`. Checks each frame, that each follows the one
+/// before, that each segment ends where its successor says, and the seal of each, which stands behind the same segment in
+/// `sealed`.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`] for the first place that does not check, [`Error::Io`], the errors of `visit`.
+pub(crate) fn check(
+    storage: &dyn Storage,
+    (segments, sealed): (&[Segment], &[Segment]),
+    visit: &mut dyn FnMut(&Segment, &Frame<'_>) -> Result<()>,
+) -> Result<()> {
+    let Some(first) = segments.first() else { return Ok(()) };
+    let (mut last_crc, mut next) = (first.first_predecessor_crc(), first.header.first_sequence);
+    for (segment, sealed) in segments.iter().zip(sealed) {
+        let io = |error| Error::io("read", &segment.path, error);
+        let bad = |offset, next, reason: &str| unsound(segment, offset, next, reason);
+        if (segment.first_predecessor_crc(), segment.header.first_sequence) != (last_crc, next) {
+            return Err(bad(0, next, "the segment does not follow the one before it"));
+        }
+        let mut window = Window::new(segment.open(storage)?, segment.end).map_err(io)?;
+        let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
+        let end = segment.end.unwrap_or_else(|| window.end());
+        let mut digest = SegmentDigest::new();
+        while offset < end {
+            let frame = match window.frame(context, offset).map_err(io)? {
+                Ok(frame) => frame,
+                Err(error) => return Err(bad(offset, next, &scan::describe(&error).2)),
+            };
+            let header = frame.header;
+            if let Some((_, _, reason)) = scan::out_of_chain(&header, last_crc, next) {
+                return Err(bad(offset, next, &reason));
+            }
+            visit(segment, &frame)?;
+            (offset, last_crc) = (offset + frame.len() as u64, header.crc);
+            if !header.kind.is_envelope() {
+                digest.update(header.sequence, header.kind, header.time_us, frame.body);
+                next += 1;
+            }
+        }
+        if offset > end {
+            return Err(bad(end, next, "a frame crosses the end of the segment"));
+        }
+        if let Some((seal, _)) = sealed.seal(storage)?
+            // A recovery or a fork may have cut the segment short of what was sealed.
+            && digest.records() == seal.records
+            && digest.finish() != seal.hash
+        {
+            return Err(bad(end, next, "the records of the segment are not those that its seal names"));
+        }
+    }
+    Ok(())
+}
+
+fn unsound(segment: &Segment, offset: u64, sequence: SequenceNumber, reason: &str) -> Error {
+    Error::Corrupt(Box::new(Corruption {
+        session: Some(segment.header.session),
+        segment: segment.path.clone(),
+        offset,
+        sequence,
+        expected_crc: None,
+        found_crc: None,
+        reason: reason.to_owned(),
+    }))
+}
+
+/// Returns the record that a frame holds; `None` for an envelope frame.
+pub(crate) fn record_of<'a>(frame: &Frame<'a>) -> Option<Record<'a>> {
+    let header = frame.header;
+    let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
+    (!kind.is_envelope()).then_some(Record { sequence, kind, time_us, body: frame.body })
+}
+
+/// Returns the first record below `below` that two logs do not share, among those from the first of `left` on. The
+/// segments of both begin at the same record.
+pub(crate) fn first_difference(
+    storage: &dyn Storage,
+    left: &[Segment],
+    right: &[Segment],
+    below: SequenceNumber,
+) -> Result<Option<SequenceNumber>> {
+    let digest_of = |segments: &[Segment]| -> Result<[u8; 32]> {
+        let mut digest = SegmentDigest::new();
+        each_below(storage, segments, below, &mut |sequence, kind, time_us, body| {
+            digest.update(sequence, kind, time_us, body);
+        })?;
+        Ok(digest.finish())
+    };
+    if digest_of(left)? == digest_of(right)? {
+        return Ok(None);
+    }
+    let each_of = |segments: &[Segment]| -> Result<Vec<(SequenceNumber, [u8; 32])>> {
+        let mut digests = Vec::new();
+        each_below(storage, segments, below, &mut |sequence, kind, time_us, body| {
+            let mut digest = SegmentDigest::new();
+            digest.update(sequence, kind, time_us, body);
+            digests.push((sequence, digest.finish()));
+        })?;
+        Ok(digests)
+    };
+    let (left, right) = (each_of(left)?, each_of(right)?);
+    let unlike =
+        left.iter().zip(&right).find(|(left, right)| left != right).map(|((sequence, _), _)| *sequence);
+    Ok(unlike.or_else(|| left.iter().chain(&right).map(|(sequence, _)| *sequence).max()))
+}
+
+fn each_below(
+    storage: &dyn Storage,
+    segments: &[Segment],
+    below: SequenceNumber,
+    visit: &mut dyn FnMut(SequenceNumber, Kind, i64, &[u8]),
+) -> Result<()> {
+    check(storage, (segments, segments), &mut |_, frame| {
+        if let Some(record) = record_of(frame).filter(|record| record.sequence < below) {
+            visit(record.sequence, record.kind, record.time_us, record.body);
+        }
+        Ok(())
+    })
+}
+
+/// Copies the first `len` bytes of a file into a new one, and makes them durable. Hands each piece to `visit`. Returns how
+/// many bytes there were.
+pub(crate) fn copy_bytes(
+    storage: &dyn Storage,
+    (from, to): (&Path, &Path),
+    len: u64,
+    visit: &mut dyn FnMut(&[u8]),
+) -> Result<u64> {
+    let source = storage.open(from, Access::Read).map_err(|error| Error::unopened(storage, from, error))?;
+    let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
+    let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len).unwrap_or(PIECE_BYTES))];
+    let mut offset = 0;
+    while offset < len {
+        let wanted = piece.len().min(usize::try_from(len - offset).unwrap_or(usize::MAX));
+        let room = piece.get_mut(..wanted).unwrap_or_default();
+        let read = source.read_at(room, offset).map_err(|error| Error::io("read", from, error))?;
+        let bytes = room.get(..read).unwrap_or_default();
+        if bytes.is_empty() {
+            break;
+        }
+        visit(bytes);
+        copy.write_at(bytes, offset).map_err(|error| Error::unmade("write", to, len, error))?;
+        offset += read as u64;
+    }
+    copy.sync_data().map_err(|error| Error::io("sync", to, error))?;
+    Ok(offset)
+}

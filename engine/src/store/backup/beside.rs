@@ -1,0 +1,134 @@
+//! What stands in a session's folder beside its log: the captures of workspaces, where a host keeps them there, and files
+//! of the host's own.
+//!
+//! A capture is named by a record once it is whole, and its files never change afterwards; so those that are copied behind
+//! the log's end was found hold each capture that the copied records name. Files that are being made, and links, pipes and
+//! the like, are left out.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::{Copied, Copying};
+use crate::error::{Error, Result};
+use crate::log::copying::copy_bytes;
+use crate::log::layout;
+use crate::storage::{Access, Entry, EntryKind, Storage};
+
+/// Number of bytes of two files that are compared at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+impl Copying<'_> {
+    /// Copies what stands beside the log into `dir`, as far as that lacks it.
+    pub(super) fn copy_beside(&self, dir: &Path, copied: &mut Copied) -> Result<()> {
+        let mut folders = vec![(self.from.to_owned(), dir.to_owned())];
+        while let Some((from, to)) = folders.pop() {
+            let is_session = from == self.from;
+            let Some(entries) = self.listed(&from)? else { continue };
+            let mut changed = false;
+            for entry in entries.iter().filter(|entry| !is_session || is_beside(entry)) {
+                let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+                match entry.kind {
+                    EntryKind::Folder => {
+                        let made = self.storage().create_dir_all(&to);
+                        made.map_err(|error| Error::unmade("create", &to, 0, error))?;
+                        changed = true;
+                        folders.push((from, to));
+                    }
+                    EntryKind::File if !is_unfinished(&entry.name) => {
+                        changed |= self.copy_file(entry, (&from, &to), copied)?;
+                    }
+                    _ => {}
+                }
+            }
+            if changed {
+                self.storage().sync_dir(&to).map_err(|error| Error::io("sync", &to, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the names in a folder; `None` if it is gone.
+    fn listed(&self, folder: &Path) -> Result<Option<Vec<Entry>>> {
+        match self.storage().list(folder) {
+            Ok(entries) => Ok(Some(entries)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("list", folder, error)),
+        }
+    }
+
+    /// Copies a file, unless the copy holds it, and returns whether it did.
+    fn copy_file(&self, entry: &Entry, (from, to): (&Path, &Path), copied: &mut Copied) -> Result<bool> {
+        let storage = self.storage().as_ref();
+        let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
+        let there = there.filter(|there| there.kind == EntryKind::File && there.len == entry.len);
+        if there.is_some() && (is_git_object(from) || is_same(storage, (from, to))?) {
+            return Ok(false);
+        }
+        let building = to.with_file_name(format!("{}.new", entry.name));
+        // A file with this temporary name was left by an attempt that never ended.
+        let _ = storage.remove_file(&building);
+        let copy = copy_bytes(storage, (from, &building), entry.len, &mut |_| {});
+        let named = copy.and_then(|bytes| {
+            let renamed = storage.rename(&building, to);
+            renamed.map(|()| bytes).map_err(|error| Error::io("rename", to, error))
+        });
+        match named {
+            Ok(bytes) => {
+                copied.files += 1;
+                copied.bytes += bytes;
+                Ok(true)
+            }
+            // It went while it was copied.
+            Err(Error::Io { source, path, .. }) if source.kind() == ErrorKind::NotFound && path == from => {
+                Ok(false)
+            }
+            Err(error) => {
+                let _ = storage.remove_file(&building);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Returns whether a name in a session's folder is no part of its log.
+fn is_beside(entry: &Entry) -> bool {
+    let path = Path::new(&entry.name);
+    let here = Path::new("");
+    ![layout::objects_dir(here), layout::snapshots_dir(here), layout::spare_file(here)]
+        .contains(&path.to_owned())
+        && layout::segment_ordinal(&entry.name).is_none()
+        && layout::building_ordinal(&entry.name).is_none()
+}
+
+/// Returns whether a file has a name that it does not keep once it is whole.
+fn is_unfinished(name: &str) -> bool {
+    name.starts_with("tmp_obj_") || name.ends_with(".new") || name.ends_with(".lock")
+}
+
+/// Returns whether a path is that of a git object, whose content its name stands for.
+fn is_git_object(path: &Path) -> bool {
+    let is_hex = |name: Option<&std::ffi::OsStr>, len: usize| {
+        let name = name.map(std::ffi::OsStr::as_encoded_bytes).unwrap_or_default();
+        name.len() == len && name.iter().all(u8::is_ascii_hexdigit)
+    };
+    is_hex(path.file_name(), 38) && is_hex(path.parent().and_then(Path::file_name), 2)
+}
+
+/// Returns whether two files of one length hold the same bytes.
+fn is_same(storage: &dyn Storage, (left, right): (&Path, &Path)) -> Result<bool> {
+    let open = |path: &Path| storage.open(path, Access::Read).map_err(|error| Error::io("open", path, error));
+    let files = (open(left)?, open(right)?);
+    let (mut one, mut other) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
+    let mut offset = 0;
+    loop {
+        let read = files.0.read_at(&mut one, offset).map_err(|error| Error::io("read", left, error))?;
+        let also = files.1.read_at(&mut other, offset).map_err(|error| Error::io("read", right, error))?;
+        if read != also || one.get(..read) != other.get(..also) {
+            return Ok(false);
+        }
+        if read == 0 {
+            return Ok(true);
+        }
+        offset += read as u64;
+    }
+}

@@ -1,0 +1,142 @@
+//! `foldlog backup`: copies a session, or all sessions of a store, into another store, or what is new of them.
+
+use std::path::{Path, PathBuf};
+
+use foldlog::{BackupOptions, BackupReport, Error, Store};
+use serde::Serialize;
+use uuid::Uuid;
+
+use foldlog_codec::escape;
+
+use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::output::Output;
+use crate::reading::{counted, holds_anything, is_store, lost_segments, open_store, pass_over};
+
+/// Holds what was copied. The fields are those of `backup --json`.
+#[derive(Debug, Default, Serialize)]
+struct Document {
+    copied: Vec<Copied>,
+    failed: Vec<Failed>,
+    passed_over: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Copied {
+    session: Uuid,
+    #[serde(serialize_with = "escape::serialize_path")]
+    dir: PathBuf,
+    records: u64,
+    records_before: u64,
+    segments: u64,
+    objects: u64,
+    files: u64,
+    bytes: u64,
+    verified: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Failed {
+    session: Uuid,
+    reason: String,
+}
+
+/// Copies the session or the store at `from` into the store at `to`, and prints what was copied. Returns 2 as the exit code if
+/// a session of a store cannot be copied and nothing is damaged.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if `to` is what is to be copied.
+/// - [`Failure::DoesNotHold`] if a session of a store is damaged, after the result is printed.
+/// - [`Failure::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
+///   other store cannot be made.
+pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Result<u8> {
+    let options = BackupOptions { images };
+    let store = if is_store(from) { from } else { from.parent().and_then(Path::parent).unwrap_or(from) };
+    if let (Ok(store), Ok(to)) = (store.canonicalize(), to.canonicalize())
+        && store == to
+    {
+        let what = format!("{} is the store that is to be copied", escape::path(&to));
+        return Err(Failure::usage(what, "give another folder: `--to DIR`"));
+    }
+    let mut document = Document::default();
+    let mut damaged = 0;
+    if is_store(from) {
+        let store = open_store(from)?;
+        let copies = Store::open(to)?;
+        let sessions = store.session_ids()?;
+        let mut progress = output.progress("copying sessions", sessions.len() as u64);
+        for (done, session) in (1..).zip(sessions) {
+            let dir = store.session_dir(session);
+            if !holds_anything(&dir) && lost_segments(&dir).is_none() {
+                document.passed_over += 1;
+                pass_over(&dir, output);
+                continue;
+            }
+            match copies.backup_from(&dir, options) {
+                Ok(report) => document.copied.push(Copied::of(report)),
+                Err(error) => {
+                    damaged += usize::from(error.is_damage());
+                    document.failed.push(Failed { session, reason: error.to_string() });
+                }
+            }
+            progress.at(done);
+        }
+    } else {
+        // Looked at first, so that no store is made for a folder that holds no session.
+        if !from.is_dir() {
+            let reason = "there is no such folder".to_owned();
+            return Err(Error::NotASession { path: from.to_owned(), reason }.into());
+        }
+        document.copied.push(Copied::of(Store::open(to)?.backup_from(from, options)?));
+    }
+    print(&document, output)?;
+    match (damaged, document.failed.is_empty()) {
+        (0, true) => Ok(HOLDS),
+        (0, false) => Ok(UNUSABLE),
+        (damaged, _) => {
+            let sessions = counted(damaged as u64, "session");
+            Err(Failure::DoesNotHold(format!("{sessions} could not be copied, since the log is damaged")))
+        }
+    }
+}
+
+impl Copied {
+    fn of(report: BackupReport) -> Copied {
+        let BackupReport {
+            session,
+            dir,
+            records,
+            records_before,
+            segments,
+            objects,
+            files,
+            bytes,
+            verified,
+            ..
+        } = report;
+        Copied { session, dir, records, records_before, segments, objects, files, bytes, verified }
+    }
+}
+
+fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
+    if output.json() {
+        output.value(document)?;
+        return Ok(());
+    }
+    for copied in &document.copied {
+        let (session, new) = (copied.session, copied.records - copied.records_before);
+        output.line(format_args!(
+            "session {session}: {}, of which {new} are new; {}, {}, {} and {} bytes copied; {} verified",
+            counted(copied.records, "record"),
+            counted(copied.segments, "segment"),
+            counted(copied.objects, "object"),
+            counted(copied.files, "other file"),
+            copied.bytes,
+            counted(copied.verified, "record"),
+        ))?;
+    }
+    for failed in &document.failed {
+        output.line(format_args!("session {}: not copied: {}", failed.session, failed.reason))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,471 @@
+//! Backups: copies that are taken while a session is written, that go on from an older copy, that a kill at any moment leaves
+//! as they were, and that are restored by opening them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use foldlog::audit::LogReader;
+use foldlog::log::SegmentSizes;
+use foldlog::storage::{CrashKind, Fault, Op};
+use foldlog::{
+    BackgroundSync, BackupOptions, BackupReport, Durability, Error, Result, SequenceNumber, Session,
+    SessionOptions, Store, StoreOptions,
+};
+use foldlog_tests::crash::{BOOT, Machine, large_note, step, write_steps};
+use foldlog_tests::host::{Plan, types};
+use uuid::Uuid;
+
+/// Folder of the store of the copies, on the same disk.
+const COPIES: &str = "/mnt/copies";
+
+fn copies(machine: &Machine) -> Store {
+    Store::open_with(COPIES, machine.options(Durability::Boundary)).unwrap()
+}
+
+fn back_up(machine: &Machine, id: Uuid) -> Result<BackupReport> {
+    copies(machine).backup_from(machine.dir(id), BackupOptions::default())
+}
+
+fn copy_of(machine: &Machine, id: Uuid) -> Result<LogReader> {
+    LogReader::open_on(Arc::new(machine.disk.clone()), copies(machine).session_dir(id))
+}
+
+/// Checks that what a reader holds is the first records of another, and returns how many there are.
+fn begins(copy: &LogReader, whole: &LogReader) -> u64 {
+    let last = copy.last_position();
+    assert!(copy.report().torn.is_none(), "{:?}", copy.report());
+    assert_eq!(copy.digest_through(last).unwrap(), whole.digest_through(last).unwrap());
+    assert_eq!(copy.state().unwrap().slices, whole.state_at(last).unwrap().slices);
+    copy.check_seals().unwrap();
+    copy.records_len()
+}
+
+/// Writes steps and large notes, over several segments.
+fn write_more(session: &Session, steps: u64) {
+    for n in 0..steps {
+        session.dispatch(step(n)).unwrap();
+        if n % 4 == 0 {
+            session.dispatch(large_note(session.position().unwrap().get())).unwrap();
+        }
+    }
+}
+
+fn files(machine: &Machine, below: impl AsRef<Path>) -> BTreeMap<PathBuf, Vec<u8>> {
+    machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(&below)).collect()
+}
+
+/// The segments of a copy, each with the number of its file, which is another one whenever it is written anew.
+fn numbers(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, u64> {
+    let dir = copies(machine).session_dir(id);
+    let paths = machine.disk.files().into_iter().filter(|path| {
+        path.parent() == Some(&dir) && path.extension().is_some_and(|extension| extension == "seg")
+    });
+    paths.map(|path| (path.clone(), machine.disk.file_number(&path).unwrap())).collect()
+}
+
+/// Number of steps that eight threads write together while one backup is taken.
+const STEPS: u64 = 800;
+
+#[test]
+fn what_eight_threads_write_meanwhile_is_restored_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let segments = SegmentSizes { first_bytes: 16 << 10, max_bytes: 64 << 10, ahead_bytes_min: 0 };
+    let options = || StoreOptions { segments, object_bytes_min: 600, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path().join("store"), options()).unwrap();
+    let session = store.create(&types()).unwrap();
+    let (id, to) = (session.id(), folder.path().join("copies"));
+    let (stop, written, quota) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let mut reports = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            let (session, stop, written, quota) = (session.clone(), &stop, &written, &quota);
+            scope.spawn(move || {
+                loop {
+                    let n = written.fetch_add(1, Ordering::Relaxed);
+                    while n >= quota.load(Ordering::Relaxed) {
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        std::thread::yield_now();
+                    }
+                    session.dispatch(step(n)).unwrap();
+                    if n.is_multiple_of(16) {
+                        session.dispatch(large_note(n)).unwrap();
+                    }
+                }
+            });
+        }
+        for n in 0..6_u64 {
+            // They have this much to write while the backup is taken, and have begun.
+            let begun = quota.fetch_add(STEPS, Ordering::Relaxed) + STEPS / 8;
+            while written.load(Ordering::Relaxed) < begun {
+                std::thread::yield_now();
+            }
+            let told = session.position().unwrap();
+            // Half of them as another process takes them, which knows nothing of the writer.
+            let report = match n % 2 {
+                0 => store.backup(id, &to, BackupOptions::default()).unwrap(),
+                _ => {
+                    let copies = Store::open_with(&to, options()).unwrap();
+                    copies.backup_from(store.session_dir(id), BackupOptions { images: true }).unwrap()
+                }
+            };
+            assert!(report.records > told.get(), "{report:?}: all that was acknowledged before is in it");
+            let copy = LogReader::open(&report.dir).unwrap();
+            assert_eq!(copy.records_len(), report.records);
+            begins(&copy, &store.read_log(id).unwrap());
+            reports.push(report);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(reports.windows(2).all(|two| two[1].records_before == two[0].records), "{reports:?}");
+    assert!(reports.iter().all(|report| report.segments > 0), "{reports:?}");
+
+    let last = store.backup(id, &to, BackupOptions::default()).unwrap();
+    assert_eq!(last.records, session.position().unwrap().get() + 1);
+    session.close().unwrap();
+    let restored = Store::open(&to).unwrap();
+    assert!(restored.sessions().unwrap().iter().all(|(_, summary)| summary.is_ok()));
+    let restored = restored.open_session(id, &types()).unwrap();
+    let written = store.open_read_only(id, &types()).unwrap();
+    assert_eq!(restored.state().unwrap().slices, written.state().unwrap().slices);
+    assert_eq!(restored.view::<Plan>().unwrap().len(), written.view::<Plan>().unwrap().len());
+    restored.dispatch(step(1)).unwrap();
+}
+
+#[test]
+fn a_later_backup_copies_what_is_new_and_no_finished_segment_again() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_more(&session, 40);
+    let first = back_up(&machine, id).unwrap();
+    assert_eq!((first.records_before, first.records), (0, session.position().unwrap().get() + 1));
+    assert!(first.segments > 4 && first.objects == 10 && first.verified == first.records, "{first:?}");
+    let before = numbers(&machine, id);
+
+    // Nothing new: nothing is written.
+    let idle = files(&machine, COPIES);
+    let again = back_up(&machine, id).unwrap();
+    assert_eq!((again.segments, again.objects, again.bytes, again.records), (0, 0, 0, first.records));
+    assert!(idle == files(&machine, COPIES));
+
+    write_more(&session, 12);
+    let second = back_up(&machine, id).unwrap();
+    assert_eq!(second.records_before, first.records);
+    assert!(
+        second.objects == 3 && second.bytes < first.bytes / 2 && second.verified < first.records,
+        "{second:?}"
+    );
+    let after = numbers(&machine, id);
+    let unfinished = before.keys().last().unwrap();
+    for (path, number) in &before {
+        assert!(path == unfinished || after[path] == *number, "{path:?}");
+    }
+    session.close().unwrap();
+    back_up(&machine, id).unwrap();
+    let whole = machine.audit(id).unwrap();
+    assert_eq!(begins(&copy_of(&machine, id).unwrap(), &whole), whole.records_len());
+    // The seals came with the segments, or after them.
+    let sealed = |reader: &LogReader| reader.check_seals().unwrap();
+    assert_eq!(sealed(&copy_of(&machine, id).unwrap()), sealed(&whole));
+}
+
+/// A recovery writes again what no frame had attested, in a segment of its own, and says that the one before ends earlier.
+#[test]
+fn a_copy_that_was_taken_before_a_recovery_is_gone_on_with() {
+    for kind in [CrashKind::Process, CrashKind::PowerLosingAll] {
+        let machine = Machine::default();
+        let session = machine.process(Durability::Process).create(&types()).unwrap();
+        let id = session.id();
+        write_more(&session, 9);
+        session.sync().unwrap();
+        session.dispatch(step(1)).unwrap();
+        session.dispatch(step(2)).unwrap();
+        // What a power cut is to take is not yet in the copy.
+        let copied = if kind == CrashKind::Process { back_up(&machine, id).unwrap().records } else { 0 };
+        machine.crash(kind);
+        drop(session);
+        let session = machine.open(id, Durability::Process).unwrap();
+        write_more(&session, 9);
+        session.close().unwrap();
+        let report = back_up(&machine, id).unwrap();
+        assert_eq!(report.records_before, copied, "{kind:?}");
+        let whole = machine.audit(id).unwrap();
+        assert_eq!(begins(&copy_of(&machine, id).unwrap(), &whole), whole.records_len(), "{kind:?}");
+    }
+}
+
+/// A session, an older copy of it, and what the session holds since.
+fn with_older_copy() -> (Machine, Uuid, u64) {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_more(&session, 10);
+    let older = back_up(&machine, id).unwrap().records;
+    write_more(&session, 24);
+    session.close().unwrap();
+    (machine.copied(BOOT), id, older)
+}
+
+/// A disk that refuses, or a process that dies, at any step, and the power that goes with it: the older copy is there, with
+/// some of what is new or without, and the next backup completes it.
+#[test]
+fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
+    let (whole, id, older) = with_older_copy();
+    let reader = whole.audit(id).unwrap();
+    let look = |machine: &Machine, killed: &str| {
+        let copy = copy_of(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
+        let records = begins(&copy, &reader);
+        assert!(records >= older, "{killed}: {records} of {older}");
+        let again = back_up(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
+        assert_eq!((again.records_before, again.records), (records, reader.records_len()), "{killed}");
+        assert_eq!(begins(&copy_of(machine, id).unwrap(), &reader), reader.records_len(), "{killed}");
+        let left = files(machine, COPIES);
+        assert!(left.keys().all(|path| path.extension().is_none_or(|it| it != "new")), "{killed}: {left:?}");
+        records
+    };
+    let mut steps = BTreeMap::new();
+    for at in 1.. {
+        let machine = whole.copied(BOOT);
+        machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
+        let done = back_up(&machine, id);
+        machine.disk.clear_faults();
+        if done.is_ok() {
+            break;
+        }
+        let seeds = (0..3).map(|seed| CrashKind::Power { seed: 7 * at + seed });
+        let kinds = seeds.chain([CrashKind::Process, CrashKind::PowerLosingAll]);
+        for kind in kinds {
+            let machine = whole.copied(BOOT);
+            machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
+            back_up(&machine, id).unwrap_err();
+            machine.disk.clear_faults();
+            machine.crash(kind);
+            *steps.entry(look(&machine, &format!("killed at {at}, {kind:?}"))).or_insert(0) += 1;
+        }
+    }
+    // Before the first segment got its name, between any two of them, and after the last.
+    assert!(steps.len() > 4, "{steps:?}");
+    for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir] {
+        let refused = (1..6).filter(|nth| {
+            let machine = whole.copied(BOOT);
+            machine.disk.inject(Fault::FailNth { op, nth: *nth, error: std::io::ErrorKind::Other });
+            let done = back_up(&machine, id);
+            machine.disk.clear_faults();
+            look(&machine, &format!("{op:?} {nth}"));
+            done.is_err()
+        });
+        assert!(refused.count() > 0, "{op:?}");
+    }
+}
+
+#[test]
+fn a_first_backup_that_is_killed_at_any_step_leaves_a_whole_copy_or_none() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_more(&session, 6);
+    session.close().unwrap();
+    let whole = machine.copied(BOOT);
+    let reader = whole.audit(id).unwrap();
+    let mut left = [0, 0];
+    for at in 1.. {
+        let machine = whole.copied(BOOT);
+        let store = copies(&machine);
+        machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
+        let done = store.backup_from(machine.dir(id), BackupOptions::default());
+        machine.disk.clear_faults();
+        if done.is_ok() {
+            break;
+        }
+        machine.crash(if at % 2 == 0 { CrashKind::PowerLosingAll } else { CrashKind::Process });
+        let sessions = copies(&machine).session_ids().unwrap();
+        for session in &sessions {
+            assert_eq!(begins(&copy_of(&machine, *session).unwrap(), &reader), reader.records_len());
+        }
+        left[sessions.len()] += 1;
+        assert_eq!(back_up(&machine, id).unwrap().records, reader.records_len(), "killed at {at}");
+    }
+    assert!(left[0] > 10, "{left:?}");
+}
+
+/// Checks that a backup is refused with these words, and that it changes nothing.
+fn is_refused(machine: &Machine, id: Uuid, words: &str) {
+    let before = files(machine, COPIES);
+    let error = back_up(machine, id).unwrap_err();
+    assert!(matches!(&error, Error::NotACopy { session, .. } if *session == id), "{error:?}");
+    assert!(error.to_string().contains(words), "{error}");
+    let after = files(machine, COPIES);
+    let sessions = |files: &BTreeMap<PathBuf, Vec<u8>>| {
+        let below = Path::new(COPIES).join("sessions");
+        files
+            .iter()
+            .filter(|(path, _)| path.starts_with(&below))
+            .map(|(p, b)| (p.clone(), b.clone()))
+            .collect::<Vec<_>>()
+    };
+    assert!(sessions(&before) == sessions(&after), "nothing of the copy is changed");
+}
+
+#[test]
+fn a_copy_that_is_not_the_beginning_of_the_session_is_refused_and_kept() {
+    // Somebody restored the copy where it stands, and went on with it.
+    let (machine, id, older) = with_older_copy();
+    let restored = copies(&machine).open_session(id, &types()).unwrap();
+    restored.dispatch(step(77)).unwrap();
+    match back_up(&machine, id) {
+        Err(Error::Locked { session, .. }) => assert_eq!(session, id),
+        other => panic!("it is open for writing: {other:?}"),
+    }
+    restored.close().unwrap();
+    is_refused(&machine, id, &format!("its record {older} is not the session's"));
+
+    // The session itself was put back to what it was earlier, and has lost what the copy holds.
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_more(&session, 10);
+    session.close().unwrap();
+    let earlier = machine.copied(BOOT);
+    let lost_from = earlier.audit(id).unwrap().records_len();
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    write_more(&session, 10);
+    session.close().unwrap();
+    let through = back_up(&machine, id).unwrap().records - 1;
+    for (path, bytes) in files(&machine, COPIES) {
+        earlier.disk.write_file(path, bytes).unwrap();
+    }
+    is_refused(
+        &earlier,
+        id,
+        &format!("it holds records {lost_from} through {through}, which the session does not"),
+    );
+
+    // Another session of the same id.
+    let (machine, id, _) = with_older_copy();
+    machine.process(Durability::Boundary).delete(id).unwrap();
+    let store = Store::open_with(
+        "/home/store",
+        StoreOptions { seed: Some(8), ..machine.options(Durability::Boundary) },
+    );
+    let other = store.unwrap().create_with(&types(), with_id(id)).unwrap();
+    write_steps(&other, 60);
+    other.close().unwrap();
+    is_refused(&machine, id, "its record 0 is not the session's");
+}
+
+fn with_id(id: Uuid) -> SessionOptions {
+    SessionOptions { id: Some(id), ..SessionOptions::default() }
+}
+
+#[test]
+fn a_damaged_session_is_not_copied_over_a_sound_one() {
+    let (whole, id, older) = with_older_copy();
+    let frames = whole.frames(id).unwrap();
+    let new = frames.iter().find(|frame| frame.sequence == older + 9 && !frame.kind.is_envelope()).unwrap();
+    let machine = whole.copied(BOOT);
+    machine.disk.mutate_file(&new.segment, |bytes| bytes[new.start + 30] ^= 1).unwrap();
+    let without_object = whole.copied(BOOT);
+    let mut removed = Vec::new();
+    for path in files(&whole, whole.dir(id).join("objects")).into_keys() {
+        let there = copies(&whole).session_dir(id).join("objects").join(path.file_name().unwrap());
+        if whole.disk.read_file(there).is_none() {
+            foldlog::storage::Storage::remove_file(&without_object.disk, &path).unwrap();
+            removed.push(path);
+        }
+    }
+    assert!(removed.len() > 2, "{removed:?}");
+    for machine in [machine, without_object] {
+        let error = back_up(&machine, id).unwrap_err();
+        assert!(error.is_damage(), "{error}");
+        assert_eq!(copy_of(&machine, id).unwrap().records_len(), older);
+    }
+}
+
+/// A fork shares its parent's segments, and a call's child session is a session of its own: the copy of a store has all of
+/// them, and the copy of a fork stands alone.
+#[test]
+fn forks_and_children_are_copied_with_what_they_share() {
+    let machine = Machine::default();
+    let store = machine.process(Durability::Boundary);
+    let parent = store.create(&types()).unwrap();
+    write_more(&parent, 20);
+    let position = parent.position().unwrap();
+    let fork = store.fork(parent.id(), position, &types(), SessionOptions::default()).unwrap();
+    write_more(&fork, 10);
+    write_more(&parent, 10);
+    let child = SessionOptions { parent: Some(parent.id()), ..SessionOptions::default() };
+    let child = store.create_with(&types(), child).unwrap();
+    write_more(&child, 3);
+    let ids = [parent.id(), fork.id(), child.id()];
+
+    let alone = store.backup(fork.id(), "/mnt/alone", BackupOptions::default()).unwrap();
+    let reader = LogReader::open_on(Arc::new(machine.disk.clone()), &alone.dir).unwrap();
+    assert_eq!(begins(&reader, &machine.audit(fork.id()).unwrap()), alone.records);
+
+    let reports = store.backup_all(COPIES, BackupOptions::default()).unwrap();
+    assert_eq!(reports.len(), ids.len());
+    for (session, report) in reports {
+        assert_eq!(report.unwrap().records, machine.audit(session).unwrap().records_len());
+    }
+    for session in [parent, fork, child] {
+        write_more(&session, 5);
+        session.close().unwrap();
+    }
+    assert!(
+        store.backup_all(COPIES, BackupOptions::default()).unwrap().iter().all(|(_, report)| report.is_ok())
+    );
+    let restored = copies(&machine);
+    for id in ids {
+        let whole = machine.audit(id).unwrap();
+        assert_eq!(begins(&copy_of(&machine, id).unwrap(), &whole), whole.records_len());
+    }
+    let (mut theirs, mut ours) = (restored.children(ids[0]).unwrap(), store.children(ids[0]).unwrap());
+    (theirs.sort(), ours.sort());
+    assert!(theirs == ours && ours.len() == 2);
+    let fork = restored.open_session(ids[1], &types()).unwrap();
+    assert!(fork.position() > Some(position));
+    fork.dispatch(step(1)).unwrap();
+}
+
+/// The newest image comes along where that is asked for, and the copy opens with it.
+#[test]
+fn images_come_along_where_they_are_asked_for() {
+    let machine = Machine::default().with_images();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_more(&session, 20);
+    session.close().unwrap();
+    let images = || {
+        let all = files(&machine, copies(&machine).session_dir(id).join("snapshots"));
+        all.into_keys().filter(|path| path.extension().is_some_and(|it| it == "image")).count()
+    };
+    back_up(&machine, id).unwrap();
+    assert_eq!(images(), 0);
+    copies(&machine).backup_from(machine.dir(id), BackupOptions { images: true }).unwrap();
+    assert_eq!(images(), 1);
+    let restored = copies(&machine).open_session(id, &types()).unwrap();
+    assert_eq!(restored.state().unwrap().slices, machine.audit(id).unwrap().state().unwrap().slices);
+}
+
+/// Where there is nothing to copy, nothing is made.
+#[test]
+fn what_is_no_session_is_not_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions { background: BackgroundSync::Inline, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path().join("store"), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let missing = store.backup(Uuid::nil(), folder.path().join("copies"), BackupOptions::default());
+    assert!(matches!(missing, Err(Error::NoSuchSession { .. })), "{missing:?}");
+    let within =
+        store.backup(session.id(), store.session_dir(session.id()).join("copies"), BackupOptions::default());
+    assert!(matches!(within, Err(Error::WithinSession { .. })), "{within:?}");
+    let empty = Store::open(folder.path().join("copies")).unwrap();
+    let found = empty.backup_from(folder.path().join("nothing"), BackupOptions::default());
+    assert!(matches!(found, Err(Error::NotASession { .. })), "{found:?}");
+    assert_eq!(empty.sessions().unwrap().len(), 0);
+    assert_eq!(session.position(), Some(SequenceNumber::MIN));
+}
