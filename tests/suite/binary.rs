@@ -7,6 +7,7 @@ mod conversation;
 mod copies;
 mod damaged;
 mod escaped;
+mod incidents;
 mod irregular;
 mod operations;
 mod pending;
