@@ -16,6 +16,7 @@ use crate::output::Output;
 use crate::reading::Position;
 use crate::verbs;
 use crate::verbs::export::{Compress, Format, Target};
+use crate::verbs::sessions::{Since, Sort, Status};
 use crate::verbs::settle::Settled;
 use crate::verbs::tail::Start;
 use crate::verbs::transcript;
@@ -57,6 +58,15 @@ fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "the number is too large".to_owned())
 }
 
+/// Describes the fields of `verify --json`.
+const VERIFY_JSON: &str = "\
+With --json one object:
+  sessions, passed_over, records, bytes, torn_bytes
+  corrupt      damaged places: session, segment, offset, sequence, reason;
+               follows: the sound frames up to the next place: segment, offset, records, sequences (first and last)
+  torn         session, segment, offset, sequence, bytes
+  unsupported  session, sequence, kind; exposed: session, path, mode; unreadable: path, reason";
+
 /// Describes the fields of `stats --json`; [`verbs::stats::Stats`] describes them one by one.
 const STATS_JSON: &str = "\
 `rollbacks` counts records of that kind. The end of a call that was rolled back is a `tool_end`.
@@ -92,6 +102,20 @@ If there is no answer, that object is:
   phase           which part of the run failed: request, response, tool, budget, deadline or prompt_render; else null
   exit_code";
 
+/// Describes the fields of `sessions --json`.
+const SESSIONS_JSON: &str = "\
+With --json one object a line:
+  session, status        the first that is true: damaged, unreadable, running, interrupted, unsettled, suspended, unclosed, closed
+  records, log_bytes     of a damaged session those before its damage
+  objects, object_bytes  in its folder
+  created_at, last_at    times of its own first record and of its last one; tags
+  parent                 session, how: fork, child; position or operation
+  running                pid, host, since, ended: the process that has it open, as far as that left a note
+  open                   calls that have begun and not ended: operation, tool, since
+  unsettled, suspended   calls that were interrupted, and that wait for an answer: operation, tool, since
+  damage                 where its sound part ends: segment, offset, sequence
+  error                  why it cannot be read, or not all of it";
+
 /// Describes the fields of `ledger --json`.
 const LEDGER_JSON: &str = "\
 With --json one object a line, for each operation:
@@ -106,7 +130,13 @@ With --json one object a line, for each operation:
   effects      on anything that a rollback does not reach: none, unknown
   not_undone   changes of its resources that its rollback did not undo: resource, path, reason
   begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
-  settled      decision, by, reason, sequence";
+  settled      decision, by, reason, sequence
+With OPERATION and --json one object: these fields, and
+  arguments    as they came; digest, question: of a call that asks
+  each_run     begin, begun_at, end, ended_at, outcome, cause, elapsed_us, rolled_back, effects, not_undone, message, result
+  undone_by    operations that undid it; calls: those within it: operation, tool, outcome, effects
+  before       what has to be done before somebody can decide, or null
+  decide       what can be decided: meaning, command";
 
 /// Says what a recovery does, and describes the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
@@ -277,13 +307,33 @@ enum Verb {
     /// workspace. A run that was cut short, in whatever way, is resumed by the same command with --resume.
     #[command(after_help = RUN_JSON)]
     Run(Box<verbs::run::Asked>),
-    /// List the sessions of a store.
+    /// List the sessions of a store: who runs where, who was cut short in which tool, who waits, who is damaged.
+    ///
+    /// A session that is damaged or cannot be read is a row too, whatever tags and times are asked for. Each session is read from
+    /// its newest image on: damage before that is found by `verify`.
+    #[command(after_help = SESSIONS_JSON)]
     Sessions {
         /// The store's folder.
         #[arg(value_name = "STORE")]
         dir: PathBuf,
+        /// Only sessions of which this is true; may be given several times.
+        #[arg(long, value_enum)]
+        status: Vec<Status>,
+        /// Only sessions with a record since this time, such as 2027-01-31T12:00:00Z, or since so long ago: 30m, 12h, 7d.
+        #[arg(long, value_name = "TIME")]
+        since: Option<Since>,
+        /// Only sessions with this tag, KEY or KEY=VALUE; may be given several times.
+        #[arg(long = "tag", value_name = "TAG")]
+        tags: Vec<String>,
+        /// The order.
+        #[arg(long, value_enum, default_value_t)]
+        sort: Sort,
     },
-    /// List the records, one a line, and whether each is live or abandoned by a rollback.
+    /// List the records, one a line, and whether each is live, abandoned by a rollback, or abandoned but for its item in a
+    /// LOG slice, which stays (`log-only`).
+    ///
+    /// Of a damaged session the records before its first damage are listed; the same holds of state, diff, stats, ledger, tail
+    /// and export. They say where the sound part ends, and exit with 1.
     Show {
         /// The session's folder.
         session: PathBuf,
@@ -296,6 +346,12 @@ enum Verb {
         /// Only records of this kind, such as `dispatch` or `rollback`.
         #[arg(long)]
         kind: Option<String>,
+        /// Show what hosts and tools put into the records: values of events, arguments and results of calls.
+        #[arg(long)]
+        payload: bool,
+        /// List the sound records behind damage too, as `unattached`: nobody knows what they followed.
+        #[arg(long)]
+        beyond_damage: bool,
     },
     /// List the last records, and with --follow further ones as another process writes them.
     Tail {
@@ -331,9 +387,10 @@ enum Verb {
         /// The position after.
         after: Position,
     },
-    /// Check every frame, body, seal and object of sessions or whole stores.
+    /// Check every frame, body, seal and object of sessions or whole stores, and list all damaged places.
     ///
-    /// Captures of workspaces are not checked: a restore checks them as it reads them.
+    /// Each place is listed once, with what of the log is sound behind it. Captures of workspaces are not checked: a restore checks them as it reads them.
+    #[command(after_help = VERIFY_JSON)]
     Verify {
         /// Folders of sessions or stores.
         #[arg(required = true, value_name = "PATH")]
@@ -353,11 +410,13 @@ enum Verb {
         /// The session's folder.
         session: PathBuf,
     },
-    /// Say what became of each tool call.
+    /// Say what became of each tool call, or all that is known of one, with the commands that decide about it.
     #[command(after_help = LEDGER_JSON)]
     Ledger {
         /// The session's folder.
         session: PathBuf,
+        /// The operation's id: what a person needs to decide about it, and what can be decided.
+        operation: Option<OperationId>,
     },
     /// Print a conversation: what a provider would be sent, or what was recorded.
     ///
@@ -746,9 +805,13 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         }
         Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
         Verb::Run(asked) => verbs::run::run(&asked, output),
-        Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
-        Verb::Show { session, from, to, kind } => {
-            verbs::show::run(&session, from, to, kind.as_deref(), output)
+        Verb::Sessions { dir, status, since, tags, sort } => {
+            let asked = verbs::sessions::Asked { status, since, tags, sort };
+            verbs::sessions::run(&dir, &asked, output)
+        }
+        Verb::Show { session, from, to, kind, payload, beyond_damage } => {
+            let asked = verbs::show::Asked { from, to, kind: kind.as_deref(), payload, beyond_damage };
+            verbs::show::run(&session, &asked, output)
         }
         Verb::Tail { session, lines, from, follow } => {
             verbs::tail::run(&session, from.map_or(Start::Last(lines), Start::From), follow, output)
@@ -758,7 +821,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Diff { session, before, after } => verbs::diff::run(&session, before, after, output),
         Verb::Verify { paths } => verbs::verify::run(&paths, output),
         Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
-        Verb::Ledger { session } => verbs::ledger::run(&session, output),
+        Verb::Ledger { session, operation } => verbs::ledger::run(&session, operation, output),
         Verb::Transcript { session, evaluation, at, as_recorded, format } => {
             let asked = transcript::Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };
             transcript::run(&session, asked, output)

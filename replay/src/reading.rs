@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use foldlog::audit::{self, LogReader, ReadOptions};
+use foldlog::audit::{self, LogReader, ReadOptions, SoundEnd};
 use foldlog::log::TornTail;
 use foldlog::storage::{Access, FileStorage, Storage};
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 
 /// Returns whether a folder is a store, that is, holds a folder `sessions`.
@@ -176,9 +176,52 @@ pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, true, output)
 }
 
+/// Opens what is sound of a session as [`open_session`] does: all of it, or what stands before its first damage.
+/// [`code_of`] says so at the end.
+///
+/// # Errors
+///
+/// [`Failure::Engine`] if the folder holds no session, nothing in it is sound, or it cannot be read.
+pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
+    let options = ReadOptions { outline: false, memory_bytes: output.memory_bytes };
+    noted(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
+}
+
+/// Opens what is sound of a session as [`open_outline`] does.
+///
+/// # Errors
+///
+/// Those of [`open_sound`].
+pub fn open_sound_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
+    let options = ReadOptions { outline: true, memory_bytes: output.memory_bytes };
+    noted(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
+}
+
+/// Returns the exit code of a verb that has printed what it read. If damage ended what was read, reports the damage and where
+/// the sound part ends.
+pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
+    let Some(end) = reader.sound_end() else { return HOLDS };
+    let SoundEnd { segment, offset, sequence, damage, .. } = end;
+    let failure = Failure::from(damage.clone());
+    output.note(format_args!("error: {failure}"));
+    output.note(format_args!(
+        "  what was read ends before record {sequence}, at byte {offset} of {}; `foldlog show SESSION --beyond-damage` lists \
+         the sound records behind it",
+        escape::path(segment)
+    ));
+    if let Some(next) = failure.next() {
+        output.note(format_args!("  next: {next}"));
+    }
+    DOES_NOT_HOLD
+}
+
 fn open_as(path: &Path, outline: bool, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline, memory_bytes: output.memory_bytes };
-    let reader = LogReader::open_with(Arc::new(FileStorage::new()), path, options)?;
+    noted(LogReader::open_with(Arc::new(FileStorage::new()), path, options)?, output)
+}
+
+/// Notes what a reader should know of a log.
+fn noted(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
     let report = reader.report();
     note_exposed(report.exposed.as_ref(), output);
     note_torn(report.torn.as_ref(), output);
@@ -260,7 +303,7 @@ impl FromStr for Position {
 pub fn position(reader: &LogReader, asked: Option<Position>) -> Result<SequenceNumber> {
     let tag = match asked {
         None => return Ok(reader.last_position()),
-        Some(Position::At(at)) => return position_of(reader.last_position(), Some(at)),
+        Some(Position::At(at)) => return position_at(reader, Some(at)),
         Some(Position::Tagged(tag)) => tag,
     };
     let snapshots = reader.snapshots()?;
@@ -277,6 +320,19 @@ pub fn position(reader: &LogReader, asked: Option<Position>) -> Result<SequenceN
         }
     };
     Err(Failure::usage(format!("no snapshot has the tag `{}`", escape::text(&tag)), next))
+}
+
+/// Returns the position that was asked for, or the last one if none was.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if the position is beyond the log's end, [`Failure::Engine`] with the damage if it is beyond the end of
+/// the sound part.
+pub fn position_at(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
+    match (reader.sound_end(), asked) {
+        (Some(end), Some(asked)) if asked >= end.sequence => Err(end.damage.clone().into()),
+        _ => position_of(reader.last_position(), asked),
+    }
 }
 
 /// Returns the position that was asked for, or `last` if none was.

@@ -9,6 +9,7 @@ mod copies;
 mod damaged;
 mod escaped;
 mod imports;
+mod incidents;
 mod irregular;
 mod operations;
 mod pending;

@@ -1,10 +1,10 @@
 //! Follows a log while it is written.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::Declare;
+use foldlog_codec::body::{Declare, EventDeclaration, SliceDeclaration};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::record::Names;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -76,6 +76,8 @@ struct Handed {
     /// Sequence number of the next record that was never handed over, or was and has been replaced.
     next: SequenceNumber,
     names: Names,
+    events: BTreeMap<u32, EventDeclaration>,
+    slices: BTreeMap<u32, SliceDeclaration>,
     /// Digests of the records before `next`.
     digests: VecDeque<[u8; 16]>,
 }
@@ -106,7 +108,14 @@ impl Follower {
     ) -> Result<Follower> {
         let from = from.into();
         let cursor = Cursor::open(&storage, dir.as_ref(), from)?;
-        let handed = Handed { from, next: from, names: Names::default(), digests: VecDeque::new() };
+        let handed = Handed {
+            from,
+            next: from,
+            names: Names::default(),
+            events: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            digests: VecDeque::new(),
+        };
         Ok(Follower { cursor, handed })
     }
 
@@ -129,6 +138,13 @@ impl Follower {
     /// Returns how many records the log had at the last poll, the skipped ones before the first included.
     pub fn records_len(&self) -> u64 {
         self.cursor.next_sequence().get()
+    }
+
+    /// Returns what the log had declared at the last poll: events with the slices that they are bound to, and slices with
+    /// their policies.
+    pub fn declared(&self) -> Declare {
+        let Handed { events, slices, .. } = &self.handed;
+        Declare { events: events.values().cloned().collect(), slices: slices.values().cloned().collect() }
     }
 
     /// Hands the records that were appended since the last poll to `visit`, in order. If `visit` fails, the
@@ -191,7 +207,11 @@ impl Handed {
             return Ok(());
         }
         match Declare::decode(record.body) {
-            Ok(declare) => self.names.learn(&declare),
+            Ok(declare) => {
+                self.names.learn(&declare);
+                self.events.extend(declare.events.into_iter().map(|event| (event.id, event)));
+                self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
+            }
             // What a segment's head repeats is no content, and no fold reads it.
             Err(_) if record.kind == Kind::DECLARED => {}
             Err(error) => return Err(Error::unread(record.sequence)(error)),

@@ -8,12 +8,15 @@
 mod along;
 mod contents;
 mod conversations;
+mod damage;
 mod export;
 mod feed;
 mod follow;
 mod ledger;
+mod overview;
 mod pending;
 mod reducers;
+mod seals;
 mod segments;
 mod shared;
 mod state;
@@ -25,13 +28,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::Record;
-use foldlog_codec::body::{Opened, Parent, Payload, Seal};
+use foldlog_codec::body::{Declare, Opened, Parent, Payload};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::record::Names;
 use uuid::Uuid;
 
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::log_source::LogSource;
 use crate::fold::memory::{MEMORY_BYTES_MIN, MEMORY_PER_BYTE, Watch};
@@ -39,7 +42,7 @@ use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
-use crate::log::scan;
+use crate::log::scan::{self, Scan};
 use crate::log::{self, Exposed, layout, partial_creation};
 use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of};
 use crate::storage::StoreAccess;
@@ -51,9 +54,11 @@ pub use contents::{
     Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     RecordedObservation,
 };
+pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_places, damaged_places_on};
 pub use feed::{EventFeed, Fed, FedEvent};
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
+pub use overview::{SessionOverview, StandingOperation, overview, running};
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
 pub use segments::SegmentInfo;
 pub use shared::Comparison;
@@ -133,6 +138,8 @@ pub struct LogReader {
     opened_sequence: SequenceNumber,
     log_bytes: u64,
     report: RecoveryReport,
+    /// Where damage ends what is read, if it does.
+    sound_end: Option<SoundEnd>,
 }
 
 /// Lends what a reader has read, for a replay of the host.
@@ -275,9 +282,28 @@ impl LogReader {
             Ok(outline) => (outline, None),
             Err(error) => (Projection::default(), Some(error)),
         };
+        let mut reader = LogReader::of_scan(storage, dir, objects, options, scan, outline);
+        if !options.outline {
+            reader.folded = Some(reader.fold_below(reader.places.next_sequence, &mut |_, _| Ok(()))?);
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(reader),
+        }
+    }
+
+    /// Makes a reader of what was scanned, without slices.
+    fn of_scan(
+        storage: Arc<dyn Storage>,
+        dir: PathBuf,
+        objects: Arc<Objects>,
+        options: ReadOptions,
+        scan: Scan,
+        outline: Projection,
+    ) -> LogReader {
         let exposed = exposed_on(storage.as_ref(), &dir);
         let report = RecoveryReport { exposed, ..RecoveryReport::of_folded(&scan, &outline) };
-        let mut reader = LogReader {
+        LogReader {
             objects,
             storage,
             dir,
@@ -292,13 +318,7 @@ impl LogReader {
             opened_sequence: scan.opened_sequence,
             log_bytes: scan.used_bytes,
             report,
-        };
-        if !options.outline {
-            reader.folded = Some(reader.fold_below(reader.places.next_sequence, &mut |_, _| Ok(()))?);
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(reader),
+            sound_end: None,
         }
     }
 
@@ -357,6 +377,11 @@ impl LogReader {
         let mut names = Names::default();
         names.learn(&self.outline.names.all());
         names
+    }
+
+    /// Returns all that the log declares: events with the slices that they are bound to, and slices with their policies.
+    pub fn declared(&self) -> Declare {
+        self.outline.names.all()
     }
 
     /// Returns the session's tags at the end of the log.
@@ -522,33 +547,6 @@ impl LogReader {
         self.objects.resolve(payload).map(Arc::from)
     }
 
-    /// Checks the seals of finished segments against their records, and returns how many were checked.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Corrupt`] for the first seal that does not match its records, [`Error::Io`] if a segment
-    /// cannot be read.
-    pub fn check_seals(&self) -> Result<u64> {
-        let mut checked = 0;
-        for (segment, next) in self.places.segments.iter().zip(self.places.segments.iter().skip(1)) {
-            let Some(end) = segment.end else { continue };
-            let Some((seal, _)) = segment.seal(self.storage.as_ref())? else { continue };
-            let mut digest = SegmentDigest::new();
-            if let Some(last) = next.header.first_sequence.checked_sub(1) {
-                self.records(segment.header.first_sequence, last, |record| {
-                    digest.update(record.sequence, record.kind, record.time_us, record.body);
-                    Ok(())
-                })?;
-            }
-            // A recovery or a fork may have cut the segment short of what was sealed.
-            if digest.records() == seal.records && digest.finish() != seal.hash {
-                return Err(seal_mismatch(&segment.path, end, next.header.first_sequence, &seal));
-            }
-            checked += 1;
-        }
-        Ok(checked)
-    }
-
     /// Checks that the records which a fork shares are those of its parent. It compares the checksum that the
     /// fork recorded; if a recovery has rewritten the parent's frames since, it compares the contents.
     ///
@@ -606,18 +604,6 @@ impl LogReader {
             rollbacks: &self.rollbacks,
         }
     }
-}
-
-fn seal_mismatch(segment: &Path, offset: u64, sequence: SequenceNumber, seal: &Seal) -> Error {
-    Error::Corrupt(Box::new(Corruption {
-        session: None,
-        segment: segment.to_owned(),
-        offset,
-        sequence,
-        expected_crc: None,
-        found_crc: None,
-        reason: format!("the {} records before it are not those that it seals", seal.records),
-    }))
 }
 
 #[cfg(test)]

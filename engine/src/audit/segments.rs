@@ -93,6 +93,9 @@ impl LogReader {
 
     /// Returns the offset in the last segment at which the log ends, in bytes.
     fn last_end(&self) -> Result<u64> {
+        if let Some(end) = &self.sound_end {
+            return Ok(end.offset);
+        }
         let segments = self.whole_segments();
         let torn = self.report.torn.as_ref();
         if let Some(torn) = torn.filter(|torn| segments.last().is_some_and(|s| s.path == torn.segment)) {

@@ -133,6 +133,15 @@ impl Projection {
         }
     }
 
+    /// Makes the outline of the records that an image covers.
+    pub(super) fn restored_outline(
+        names: Arc<Names>,
+        slices: Vec<SliceState>,
+        image: &Image<'_>,
+    ) -> Projection {
+        Projection { log_slices: LogSlices::Outline, ..Projection::restored(names, slices, image) }
+    }
+
     /// Returns the items of all slices, in the order of their ids.
     pub(super) fn slices(&self) -> impl Iterator<Item = &Items> {
         self.slices.iter().map(|slice| &slice.items)

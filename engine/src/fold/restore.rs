@@ -164,6 +164,25 @@ pub(crate) fn projection(
     Ok(Restored { projection, begun })
 }
 
+/// Makes the outline of a session from an image: names, tags and operations, without items.
+///
+/// # Errors
+///
+/// [`Error::Inconsistent`] if the declarations that the image holds contradict each other.
+pub(crate) fn outline(image: &Image<'_>) -> Result<Projection> {
+    let mut names = Names::default();
+    names.check(image.next_sequence, &image.declared)?;
+    names.learn(image.declared.clone());
+    let slices = names.slices().iter().map(|declared| SliceState {
+        policy: declared.policy,
+        items: Items::Held(SliceTypes::no_rows(None)),
+        decoder: None,
+        unread: false,
+    });
+    let slices = slices.collect();
+    Ok(Projection::restored_outline(Arc::new(names), slices, image))
+}
+
 /// Makes STATE at the begins of open operations.
 fn begun_states(
     image: &Image<'_>,

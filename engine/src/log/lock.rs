@@ -13,6 +13,7 @@
 //! releases the lock; but should the parent end first, the lock is held until the copy ends too, or runs another
 //! program.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -118,6 +119,22 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
         Err(error) if is_read_only(&error) => Ok(None),
         Err(error) => Err(Error::refused("lock", storage.as_ref(), &path, error)),
     }
+}
+
+/// Returns those of the `sessions` in `store` whose locks are held, each with what its holder's note says. Takes no lock.
+pub(crate) fn held(
+    storage: &Arc<dyn Storage>,
+    store: &Path,
+    sessions: &[Uuid],
+) -> Result<BTreeMap<Uuid, Holder>> {
+    let path = layout::lock_file(store);
+    let locked = storage.locked_bytes(&path).map_err(|error| Error::io("read the locks of", &path, error))?;
+    if locked.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let held = sessions.iter().filter(|session| locked.contains(&byte_of(**session)));
+    let holder = |session| read_holder(storage, &layout::holder_file(store, session)).unwrap_or_default();
+    Ok(held.map(|session| (*session, holder(*session))).collect())
 }
 
 /// Returns the byte that a session locks, a position of a file below 2^63. Hashing keeps apart ids that a host counts

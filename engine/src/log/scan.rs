@@ -54,7 +54,9 @@ use crate::storage::Storage;
 mod resume;
 pub(crate) mod salvage;
 mod search;
+pub(crate) mod sound;
 mod stale;
+pub(crate) mod survey;
 mod verdict;
 
 use search::search;
@@ -215,6 +217,9 @@ struct Walk<'a> {
     last_kind: Option<Kind>,
     last_seal: Option<(u32, Seal)>,
     used_bytes: u64,
+    /// Whether the session's own first record may be behind the end of the walk, as in a fork of which damage leaves what it
+    /// shares.
+    shared_alone: bool,
 }
 
 /// Describes what a recovery wrote at the head of its segment.
@@ -250,6 +255,7 @@ impl<'a> Walk<'a> {
             last_kind: None,
             last_seal: None,
             used_bytes: 0,
+            shared_alone: false,
         }
     }
 
@@ -461,7 +467,8 @@ impl<'a> Walk<'a> {
             let reason = "its first record was never written".to_owned();
             return Err(Error::NotASession { path: self.dir.to_owned(), reason });
         };
-        if let Some(expected) = layout::session_of(self.dir).filter(|expected| *expected != opened.session) {
+        let named = layout::session_of(self.dir).filter(|_| !self.shared_alone);
+        if let Some(expected) = named.filter(|expected| *expected != opened.session) {
             let path = self.dir.to_owned();
             return Err(Error::WrongSession { path, expected, found: opened.session });
         }

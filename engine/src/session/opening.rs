@@ -39,7 +39,7 @@ use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
 use crate::log::reader::Places;
-use crate::log::scan::{Scan, Scanner};
+use crate::log::scan::{FrameAt, Scan, Scanner};
 use crate::log::writer::Log;
 use crate::names::Names;
 use crate::operation::{OpenOperation, UnsettledOperation};
@@ -207,11 +207,28 @@ pub(crate) fn read_outline(
     objects: &Objects,
     budget: u64,
 ) -> Result<(Scan, Result<Projection>)> {
+    let none = Projection::new(LogSlices::Outline);
+    let sources = (storage, objects, budget);
+    read_outline_by(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
+}
+
+/// Takes each frame of a walk over a log.
+pub(crate) type VisitFrame<'a> = dyn FnMut(FrameAt<'_>) -> Result<()> + 'a;
+
+/// Reads what [`read_outline`] reads, by another walk over the log, which hands over the records behind those of the
+/// outline `begun`.
+pub(crate) fn read_outline_by(
+    (storage, objects, budget): (&Arc<dyn Storage>, &Objects, u64),
+    dir: &FilePath,
+    begun: &Projection,
+    walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<Scan>,
+) -> Result<(Scan, Result<Projection>)> {
     let watch = || Some(Watch::new(dir.to_owned(), budget));
-    let outline = || LiveState { watch: watch(), ..LiveState::new(LogSlices::Outline) };
+    let outline =
+        || LiveState { watch: watch(), projection: begun.clone(), ..LiveState::new(LogSlices::Outline) };
     let sources = Sources { objects, types: None };
     let (mut folded, mut failed) = (outline(), None);
-    let mut scan = Scanner::new(storage.as_ref(), dir)?.run(&mut |at| {
+    let mut scan = walk(&mut |at| {
         let record = at.record();
         if failed.is_none() && !record.kind.is_envelope() {
             match folded.apply_record(&record, sources) {
@@ -226,8 +243,9 @@ pub(crate) fn read_outline(
     if folded.projection.next_sequence() != scan.next_sequence {
         folded = outline();
         let last = scan.next_sequence.saturating_sub(1);
-        let read = places(&scan)
-            .read(storage, SequenceNumber::MIN, last, &mut |record| folded.apply_record(&record, sources));
+        let first = begun.next_sequence();
+        let read =
+            places(&scan).read(storage, first, last, &mut |record| folded.apply_record(&record, sources));
         if let Err(error) = read {
             return Ok((scan, Err(error)));
         }

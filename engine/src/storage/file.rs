@@ -1,5 +1,6 @@
 //! The real file system: plain positioned reads and writes, and mapped segments.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -250,6 +251,24 @@ impl Storage for FileStorage {
         }
     }
 
+    fn locked_bytes(&self, path: &Path) -> io::Result<BTreeSet<u64>> {
+        let file = match open(path, Access::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            opened => opened?.file,
+        };
+        let mut locked = BTreeSet::new();
+        // The system tells of one lock at a time, and not of the first.
+        let mut ranges = vec![(0, libc::off_t::MAX)];
+        while let Some((from, end)) = ranges.pop() {
+            let Some(start) = lock_within(&file, from, end)? else { continue };
+            if !locked.insert(start.unsigned_abs()) {
+                continue;
+            }
+            ranges.extend([(from, start), (start + 1, end)].into_iter().filter(|(from, end)| from < end));
+        }
+        Ok(locked)
+    }
+
     fn try_lock_folder(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
         let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
@@ -380,6 +399,20 @@ fn set_lock(file: &File, kind: libc::c_int, start: libc::off_t) -> nix::Result<(
         l_pid: 0,
     };
     retry_interrupted(|| fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(drop))
+}
+
+/// Returns the offset of a lock that some holder has on a byte in `from..end`.
+fn lock_within(file: &File, from: libc::off_t, end: libc::off_t) -> nix::Result<Option<libc::off_t>> {
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: from,
+        l_len: end - from,
+        l_pid: 0,
+    };
+    retry_interrupted(|| fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).map(drop))?;
+    let is_held = lock.l_type != libc::F_UNLCK as libc::c_short;
+    Ok(is_held.then_some(lock.l_start.max(from)))
 }
 
 /// Opens a file without following a link, and refuses what is not a regular file.

@@ -21,6 +21,7 @@
 //! 8. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
 //!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::io;
 use std::path::Path;
@@ -167,6 +168,13 @@ pub trait Storage: Send + Sync + Debug {
     /// missing. `None` where another holder, in this process or another, has the lock. The lock ends with its holder's
     /// process.
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>>;
+
+    /// Returns the offsets of the bytes of the file at `path` that some holder has locked, in this process or another.
+    /// Takes no lock. The default implementation, for backends that no other process uses, returns none.
+    fn locked_bytes(&self, path: &Path) -> io::Result<BTreeSet<u64>> {
+        let _ = path;
+        Ok(BTreeSet::new())
+    }
 
     /// Takes an exclusive lock on a folder, whichever paths lead to it. `None` where another holder, in this process or
     /// another, has the lock. The lock ends with its holder's process. The default implementation, for backends in

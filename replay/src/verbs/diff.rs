@@ -9,9 +9,9 @@ use foldlog_codec::msgpack::Reader;
 
 use crate::conversations::differences;
 use crate::diff::{Change, Difference, states, unlike};
-use crate::failure::{HOLDS, Result};
+use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::{Position, open_session, position, shortened};
+use crate::reading::{Position, code_of, open_sound, position, shortened};
 
 /// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
@@ -21,9 +21,10 @@ const VALUE_CHARS_MAX: usize = 100;
 /// # Errors
 ///
 /// - [`Failure::Usage`](crate::Failure::Usage) if the log has no such position.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt, cannot be read, or takes more memory than it may.
+/// - [`Failure::Engine`](crate::Failure::Engine) if one of them is not in its sound part, or the session cannot
+///   be read or takes more memory than it may.
 pub fn run(session: &Path, before: Position, after: Position, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
+    let reader = open_sound(session, output)?;
     let positions = (position(&reader, Some(before))?, position(&reader, Some(after))?);
     let (before, after) = (reader.state_reader_at(positions.0)?, reader.state_reader_at(positions.1)?);
     let (before, after) = unlike(&before, &after)?;
@@ -32,7 +33,7 @@ pub fn run(session: &Path, before: Position, after: Position, output: &mut Outpu
         let mut print = |difference: Difference| output.value(&difference);
         states(&before, &after, &mut print)?;
         differences(&reader, positions, &mut print)?;
-        return Ok(HOLDS);
+        return Ok(code_of(&reader, output));
     }
     // Heading of what was printed last.
     let mut last: Option<String> = None;
@@ -49,7 +50,7 @@ pub fn run(session: &Path, before: Position, after: Position, output: &mut Outpu
     if last.is_none() {
         output.line("no difference")?;
     }
-    Ok(HOLDS)
+    Ok(code_of(&reader, output))
 }
 
 /// Checks that a pair of changed items takes no more memory than the reader may when it is decoded: an item of many small

@@ -14,7 +14,8 @@ use super::show::Timeline;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{
-    Position, counted, each_record, open_outline, open_session, position, store_of, written,
+    Position, code_of, counted, each_record, open_session, open_sound, open_sound_outline, position,
+    store_of, written,
 };
 use crate::runs::claude_code;
 
@@ -69,6 +70,8 @@ struct TreeDocument {
 /// Prints the session as of position `at`, or of the last one. Snapshot JSON holds STATE and LOG slices; CACHE slices can be
 /// computed again, and are left out. Children are those in the store of the session.
 ///
+/// Of a damaged session its sound part is printed in these two formats, up to the last position before the damage.
+///
 /// The files of a transcript are written into the folder `out`, byte for byte. Without a folder the lines of a transcript
 /// without sub-agents are printed, escaped. A tree is written into the folder's `.aca`; it says what was written.
 ///
@@ -97,8 +100,8 @@ pub fn run(
         Format::SnapshotJson | Format::Jsonl => {}
     }
     let reader = match format {
-        Format::Jsonl => open_outline(session, output)?,
-        _ => open_session(session, output)?,
+        Format::Jsonl => open_sound_outline(session, output)?,
+        _ => open_sound(session, output)?,
     };
     let at = position(&reader, at)?;
     match format {
@@ -116,7 +119,7 @@ pub fn run(
             writeln!(output.stdout)?;
         }
     }
-    Ok(HOLDS)
+    Ok(code_of(&reader, output))
 }
 
 /// Writes the session's tree into the `.aca` of a folder.

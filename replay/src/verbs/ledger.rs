@@ -1,22 +1,25 @@
-//! `foldlog ledger`: what became of each tool call.
+//! `foldlog ledger`: what became of each tool call, and what a person needs to decide about one.
+
+mod operation;
 
 use std::path::Path;
 
+use foldlog::OperationId;
 use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry};
 use foldlog_codec::escape;
 
-use crate::failure::{HOLDS, Result};
+use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::{counted, open_outline};
+use crate::reading::{code_of, counted, open_sound_outline};
 
-/// Lists what became of each operation of a session, in the order in which the operations began. The operations of a child
+/// Tells all of one operation, or lists what became of each operation of a session, in the order in which the operations began. The operations of a child
 /// session whose parent rolled back its own operation are listed as abandoned.
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt or cannot be read.
-pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_outline(session, output)?;
+/// [`Failure::Engine`](crate::Failure::Engine) if nothing in the session is sound, or it cannot be read.
+pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'_>) -> Result<u8> {
+    let reader = open_sound_outline(session, output)?;
     let ledger = reader.ledger()?;
     let fate = reader.fate_in_parent();
     if let FateInParent::Unknown { parent, operation, reason } = &fate {
@@ -25,9 +28,12 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
              not known: {reason}"
         ));
     }
+    if let Some(operation) = operation {
+        return operation::run(&reader, &ledger, operation, output);
+    }
     if output.json() {
         ledger.iter().try_for_each(|entry| output.value(entry))?;
-        return Ok(HOLDS);
+        return Ok(code_of(&reader, output));
     }
     if !ledger.is_empty() {
         output.line(format_args!(
@@ -71,20 +77,26 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let total = counted(ledger.len() as u64, "operation");
     let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
     output.line(format_args!("{total}{fates}"))?;
-    Ok(HOLDS)
+    Ok(code_of(&reader, output))
+}
+
+/// Names what became of an operation, and why.
+fn outcome(entry: &LedgerEntry) -> String {
+    let outcome = entry.outcome.name();
+    match (entry.cause, &entry.settled) {
+        (None, None) if entry.waits_for.is_some() => {
+            let form = entry.waits_for.map(|form| form.name().to_owned()).unwrap_or_default();
+            format!("{outcome}: {}", escape::text(&form))
+        }
+        (Some(cause), _) => format!("{outcome}: {}", escape::text(cause.name())),
+        (None, Some(settled)) => format!("{outcome}: {}", settled.decision.name()),
+        (None, None) => outcome.to_owned(),
+    }
 }
 
 fn row(entry: &LedgerEntry) -> String {
     let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let outcome = match (entry.cause, &entry.settled) {
-        (None, None) if entry.waits_for.is_some() => {
-            let form = entry.waits_for.map(|form| form.name().to_owned()).unwrap_or_default();
-            format!("{}: {}", entry.outcome.name(), escape::text(&form))
-        }
-        (Some(cause), _) => format!("{}: {}", entry.outcome.name(), escape::text(cause.name())),
-        (None, Some(settled)) => format!("{}: {}", entry.outcome.name(), settled.decision.name()),
-        (None, None) => entry.outcome.name().to_owned(),
-    };
+    let outcome = outcome(entry);
     let mut row = format!(
         "{:>9}  {:<24}  {:<28}  {outcome:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
         entry.operation,

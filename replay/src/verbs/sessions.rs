@@ -1,28 +1,157 @@
-//! `foldlog sessions`: the sessions of a store.
+//! `foldlog sessions`: the sessions of a store, and how each of them stands.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use foldlog::{Error, OperationId, Parent, SequenceNumber, SessionSummary};
+use chrono::{DateTime, TimeDelta, Utc};
+use clap::ValueEnum;
+use foldlog::audit::{self, SessionOverview, StandingOperation};
+use foldlog::{Error, Holder, OperationId, Parent, SequenceNumber, Store};
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::pending::now;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading;
 
-/// Holds the row of a session.
+/// Says how a session stands. A session of which several are true is listed with the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Its log is damaged.
+    Damaged,
+    /// It cannot be read, and is not known to be damaged.
+    Unreadable,
+    /// A process has it open for writing.
+    Running,
+    /// A tool's call has begun and not ended, and no process has the session open.
+    Interrupted,
+    /// A call was interrupted, and has neither run again nor been settled.
+    Unsettled,
+    /// A call waits for somebody's answer.
+    Suspended,
+    /// Its last writer ended without closing it, between two calls.
+    Unclosed,
+    /// Its last writer closed it.
+    Closed,
+}
+
+impl Status {
+    /// Returns the name that listings and JSON use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Damaged => "damaged",
+            Status::Unreadable => "unreadable",
+            Status::Running => "running",
+            Status::Interrupted => "interrupted",
+            Status::Unsettled => "unsettled",
+            Status::Suspended => "suspended",
+            Status::Unclosed => "unclosed",
+            Status::Closed => "closed",
+        }
+    }
+}
+
+/// Names what sessions are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Their ids.
+    #[default]
+    Id,
+    /// Their status, the worst first.
+    Status,
+    /// Their last record's time, the latest first.
+    Activity,
+    /// The time of their creation, the latest first.
+    Created,
+    /// Their number of records, the greatest first.
+    Records,
+    /// The bytes of their logs and objects, the most first.
+    Bytes,
+}
+
+/// Names a time: itself, or how long ago it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since(i64);
+
+impl std::str::FromStr for Since {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Since, String> {
+        if let Ok(time) = text.parse::<DateTime<Utc>>() {
+            return Ok(Since(time.timestamp_micros()));
+        }
+        let ago = text.char_indices().next_back().and_then(|(at, unit)| {
+            let count: i64 = text.get(..at)?.parse().ok().filter(|count| *count >= 0)?;
+            match unit {
+                'm' => TimeDelta::try_minutes(count),
+                'h' => TimeDelta::try_hours(count),
+                'd' => TimeDelta::try_days(count),
+                _ => None,
+            }
+        });
+        let time = ago.and_then(|ago| now().checked_sub_signed(ago));
+        time.map(|time| Since(time.timestamp_micros())).ok_or_else(|| {
+            "give a time such as 2027-01-31T12:00:00Z, or how long ago: 30m, 12h, 7d".to_owned()
+        })
+    }
+}
+
+/// Says which sessions are listed, and in which order.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Sessions of which one of these is true; all if it is empty.
+    pub status: Vec<Status>,
+    /// Sessions with a record since then.
+    pub since: Option<Since>,
+    /// Sessions with all of these tags: a key, or a key and its value.
+    pub tags: Vec<String>,
+    /// Order.
+    pub sort: Sort,
+}
+
+/// Holds the row of a session. The fields are those of `sessions --json`.
 #[derive(Debug, Serialize)]
 struct Row {
     session: Uuid,
-    records: u64,
-    log_bytes: u64,
-    created_at: String,
+    status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    records: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_bytes: Option<u64>,
+    objects: u64,
+    object_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_at: Option<String>,
     tags: BTreeMap<String, String>,
     parent: Option<ParentRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    running: Option<Writer>,
+    open: Vec<Operation>,
+    unsettled: Vec<Operation>,
+    suspended: Vec<Operation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<DamageRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// All that is true of the session.
+    #[serde(skip)]
+    statuses: Vec<Status>,
+    #[serde(skip)]
+    times_us: Option<(i64, i64)>,
+    /// What is reported of the session on standard error, and the exit code that it asks for.
+    #[serde(skip)]
+    failure: Option<(String, u8)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -35,23 +164,249 @@ struct ParentRow {
     operation: Option<OperationId>,
 }
 
-impl Row {
-    fn of(summary: SessionSummary) -> Row {
-        Row {
-            session: summary.session,
-            records: summary.records,
-            log_bytes: summary.log_bytes,
-            created_at: time_text(summary.created_at_us),
-            tags: summary.tags,
-            parent: summary.parent.map(|parent| match parent {
-                Parent::Fork { session, position, .. } => {
-                    ParentRow { session, how: "fork", position: Some(position), operation: None }
-                }
-                Parent::Child { session, operation } => {
-                    ParentRow { session, how: "child", position: None, operation }
-                }
-            }),
+/// Names the process that has a session open, as far as it left a note.
+#[derive(Debug, Serialize)]
+struct Writer {
+    pid: Option<u32>,
+    host: Option<String>,
+    since: Option<String>,
+    ended: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Operation {
+    operation: OperationId,
+    tool: String,
+    since: String,
+}
+
+#[derive(Debug, Serialize)]
+struct DamageRow {
+    #[serde(serialize_with = "escape::serialize_path")]
+    segment: PathBuf,
+    offset: u64,
+    sequence: SequenceNumber,
+}
+
+/// Holds what was found of one session before it is made a row.
+struct Found {
+    overview: Result<SessionOverview, Error>,
+    objects: (u64, u64),
+}
+
+/// Most bytes of memory that a session may take if the command line says nothing.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Lists the sessions of the store at `dir` that are asked for. A session that is damaged or cannot be read is a row as well,
+/// and is reported on standard error; the exit code is then 1 if any listed session is damaged, else 2. Such a session is listed
+/// whatever tags and times are asked for. A folder in which a crash left a session without records is noted on standard error,
+/// and is no failure.
+///
+/// A session is read from its newest image on. Damage before that is found by `verify` alone.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if there is no store at `dir`, [`Failure::Engine`] if the store cannot be read.
+pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+    let store = reading::open_store(dir)?;
+    let ids = store.session_ids()?;
+    note_exposed(&store, &ids, output);
+    let mut running = audit::running(store.path(), &ids)?;
+    let found = look_at_all(&store, &ids, output);
+    let mut rows = Vec::new();
+    for (id, found) in ids.into_iter().zip(found) {
+        let dir = store.session_dir(id);
+        if matches!(found.overview, Err(Error::NotASession { .. }))
+            && reading::lost_segments(&dir).is_none()
+            && !reading::holds_anything(&dir)
+        {
+            reading::pass_over(&dir, output);
+            continue;
         }
+        rows.push(Row::of(id, &dir, found, running.remove(&id)));
+    }
+    rows.retain(|row| row.is_asked(asked));
+    sort(&mut rows, asked.sort);
+    if !output.json() {
+        output.line(HEADINGS)?;
+    }
+    let mut code = HOLDS;
+    for row in rows {
+        if let Some((error, its)) = &row.failure {
+            output.note(format_args!("error: {error}"));
+            // Damage outranks what cannot be read.
+            code = if code == DOES_NOT_HOLD { code } else { *its };
+        }
+        if output.json() {
+            output.value(&row)?;
+        } else {
+            output.line(row.text())?;
+        }
+    }
+    Ok(code)
+}
+
+/// Notes that others may read a session of the store, if they may. One note is enough: the same command keeps them out of all.
+fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = ids.first().map(|id| store.session_dir(*id)).and_then(|dir| Some(dir.parent()?.to_owned()));
+    let metadata = folder.and_then(|folder| folder.symlink_metadata().ok());
+    // Where nobody else may pass the folder of all sessions, none of them is exposed.
+    if metadata.is_some_and(|found| found.is_dir() && found.permissions().mode() & 0o011 == 0) {
+        return;
+    }
+    let exposed = ids.iter().find_map(|id| audit::exposed(&store.session_dir(*id)));
+    reading::note_exposed(exposed.as_ref(), output);
+}
+
+/// Looks at the sessions, several at a time.
+fn look_at_all(store: &Store, ids: &[Uuid], output: &Output<'_>) -> Vec<Found> {
+    let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
+    let now_us = now().timestamp_micros();
+    let mut progress = output.progress("reading sessions", ids.len() as u64);
+    let next = AtomicUsize::new(0);
+    let work = |mut done: Option<&mut dyn FnMut(u64)>| {
+        let mut found = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(id) = ids.get(at) else { return found };
+            let dir = store.session_dir(*id);
+            let overview = audit::overview(&dir, now_us, memory_bytes);
+            found.push((at, Found { overview, objects: objects(&dir) }));
+            if let Some(done) = done.as_mut() {
+                done(at as u64);
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(ids.len().div_ceil(64));
+    let mut all = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| work(None))).collect();
+        let mut all = work(Some(&mut |done| progress.at(done)));
+        for other in others {
+            match other.join() {
+                Ok(found) => all.extend(found),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, found)| found).collect()
+}
+
+/// Returns how many objects the folder of a session holds, and their bytes. Objects that cannot be looked at are left out.
+fn objects(dir: &Path) -> (u64, u64) {
+    let Ok(entries) = std::fs::read_dir(dir.join("objects")) else { return (0, 0) };
+    let lens = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let metadata = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let name = entry.file_name();
+        ObjectId::from_file_name(name.to_str()?, metadata.len()).map(|_| metadata.len())
+    });
+    lens.fold((0, 0), |(count, bytes), len| (count + 1, len.saturating_add(bytes)))
+}
+
+impl Row {
+    fn of(session: Uuid, dir: &Path, found: Found, holder: Option<Holder>) -> Row {
+        let Found { overview, objects: (objects, object_bytes) } = found;
+        let running = holder.map(|holder| {
+            let Holder { pid, host, since, ended } = holder;
+            Writer { pid, host, since, ended }
+        });
+        let row = Row {
+            session,
+            status: Status::Unreadable,
+            records: None,
+            log_bytes: None,
+            objects,
+            object_bytes,
+            created_at: None,
+            last_at: None,
+            tags: BTreeMap::new(),
+            parent: None,
+            running,
+            open: Vec::new(),
+            unsettled: Vec::new(),
+            suspended: Vec::new(),
+            damage: None,
+            error: None,
+            statuses: Vec::new(),
+            times_us: None,
+            failure: None,
+        };
+        match overview {
+            Ok(overview) => row.read(overview),
+            Err(error) => row.unread(dir, error),
+        }
+    }
+
+    /// Adds what was read of the session.
+    fn read(mut self, overview: SessionOverview) -> Row {
+        let SessionOverview { records, log_bytes, created_at_us, last_at_us, closed, .. } = overview;
+        (self.records, self.log_bytes) = (Some(records), Some(log_bytes));
+        (self.created_at, self.last_at) = (Some(time_text(created_at_us)), Some(time_text(last_at_us)));
+        self.times_us = Some((created_at_us, last_at_us));
+        self.tags = overview.tags;
+        self.parent = overview.parent.map(ParentRow::of);
+        self.open = overview.open.iter().map(Operation::of).collect();
+        self.unsettled = overview.unsettled.iter().map(Operation::of).collect();
+        self.suspended = overview.suspended.iter().map(Operation::of).collect();
+        if let Some(end) = overview.sound_end {
+            let failure = Failure::from(end.damage);
+            self.error = Some(failure.to_string());
+            self.failure = Some((failure.to_string(), failure.exit_code()));
+            self.damage =
+                Some(DamageRow { segment: end.segment, offset: end.offset, sequence: end.sequence });
+        }
+        let is_running = self.running.is_some();
+        let all = [
+            (Status::Damaged, self.damage.is_some()),
+            (Status::Running, is_running),
+            (Status::Interrupted, !is_running && !self.open.is_empty()),
+            (Status::Unsettled, !self.unsettled.is_empty()),
+            (Status::Suspended, !self.suspended.is_empty()),
+            (Status::Closed, closed && !is_running),
+        ];
+        self.statuses = all.into_iter().filter(|(_, is_true)| *is_true).map(|(status, _)| status).collect();
+        if self.statuses.is_empty() || (!closed && self.statuses.iter().all(|one| *one > Status::Interrupted))
+        {
+            self.statuses.push(Status::Unclosed);
+        }
+        self.statuses.sort_unstable();
+        self.status = self.statuses.first().copied().unwrap_or(Status::Unclosed);
+        self
+    }
+
+    /// Adds why the session cannot be read.
+    fn unread(mut self, dir: &Path, error: Error) -> Row {
+        let lost = reading::lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
+        let (text, code) = match lost {
+            Some(reason) => (format!("{}: {reason}", escape::path(dir)), DOES_NOT_HOLD),
+            None => {
+                let failure = Failure::from(error);
+                (failure.to_string(), failure.exit_code())
+            }
+        };
+        self.status = if code == DOES_NOT_HOLD { Status::Damaged } else { Status::Unreadable };
+        self.statuses = vec![self.status];
+        if self.running.is_some() {
+            self.statuses.push(Status::Running);
+        }
+        self.error = Some(text.clone());
+        self.failure = Some((text, code));
+        self
+    }
+
+    fn is_asked(&self, asked: &Asked) -> bool {
+        let has = |tag: &String| match tag.split_once('=') {
+            Some((key, value)) => self.tags.get(key).is_some_and(|found| found == value),
+            None => self.tags.contains_key(tag),
+        };
+        let is_status = asked.status.is_empty() || asked.status.iter().any(|one| self.statuses.contains(one));
+        let is_known = self.failure.is_none();
+        let is_since =
+            asked.since.is_none_or(|Since(since)| self.times_us.is_some_and(|(_, last)| last >= since));
+        is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
     }
 
     fn text(&self) -> String {
@@ -65,73 +420,96 @@ impl Row {
                 None => parent.session.to_string(),
             },
         );
-        let Row { session, records, log_bytes, created_at, .. } = self;
-        format!("{session}  {records:>8}  {log_bytes:>10}  {created_at:<32}  {tags:<24}  {parent}")
+        let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        let (records, log_bytes) = (number(self.records), number(self.log_bytes));
+        let Row { session, object_bytes, .. } = self;
+        let (status, last_at) = (self.status.name(), self.last_at.as_deref().unwrap_or("-"));
+        let row = format!(
+            "{session}  {status:<11}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
+             {parent:<36}  {}",
+            self.detail()
+        );
+        row.trim_end().to_owned()
     }
-}
 
-/// Most bytes of memory that a session may take if the command line says nothing.
-const MEMORY_BYTES: u64 = 64 << 20;
-
-/// Holds the row of a session that cannot be read.
-#[derive(Debug, Serialize)]
-struct UnreadRow {
-    session: Uuid,
-    error: String,
-}
-
-/// Lists a session that cannot be read as a row that says why, and reports the error.
-fn unread(session: Uuid, error: String, output: &mut Output<'_>) -> Result<()> {
-    output.note(format_args!("error: {error}"));
-    if output.json() {
-        return output.value(&UnreadRow { session, error });
-    }
-    output.line(format_args!("{session}  cannot be read: {error}"))
-}
-
-/// Lists the sessions of the store at `dir`. A session that cannot be read is listed with why, and reported on standard error;
-/// the exit code is then 1 if any session is damaged, else 2. A folder in which a crash left a session without records is
-/// noted on standard error, and is no failure.
-///
-/// # Errors
-///
-/// [`Failure::Usage`] if there is no store at `dir`, [`Failure::Engine`] if the store cannot be read.
-pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let store = reading::open_store(dir)?;
-    let ids = store.session_ids()?;
-    if !output.json() {
-        let columns = ["session", "records", "log_bytes", "created_at", "tags"];
-        let [session, records, bytes, created_at, tags] = columns;
-        output.line(format_args!(
-            "{session:<36}  {records:>8}  {bytes:>10}  {created_at:<32}  {tags:<24}  parent"
-        ))?;
-    }
-    let mut progress = output.progress("reading sessions", ids.len() as u64);
-    let mut code = HOLDS;
-    // One note is enough: the same command keeps others out of all sessions.
-    let exposed = ids.iter().find_map(|id| foldlog::audit::exposed(&store.session_dir(*id)));
-    reading::note_exposed(exposed.as_ref(), output);
-    for (done, id) in (1..).zip(ids) {
-        let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
-        match store.summary_within(id, memory_bytes) {
-            Ok(summary) if output.json() => output.value(&Row::of(summary))?,
-            Ok(summary) => output.line(Row::of(summary).text())?,
-            Err(Error::NotASession { path, .. }) if reading::lost_segments(&path).is_some() => {
-                let reason = reading::lost_segments(&path).unwrap_or_default();
-                unread(id, format!("{}: {reason}", escape::path(&path)), output)?;
-                code = DOES_NOT_HOLD;
+    /// Says what a person wants to know next of the session's status.
+    fn detail(&self) -> String {
+        match self.status {
+            Status::Damaged | Status::Unreadable => {
+                let error = self.error.as_deref().unwrap_or_default();
+                match &self.damage {
+                    Some(damage) => format!("from record {} on: {error}", damage.sequence),
+                    None => format!("cannot be read: {error}"),
+                }
             }
-            Err(Error::NotASession { .. }) if !reading::holds_anything(&store.session_dir(id)) => {
-                reading::pass_over(&store.session_dir(id), output);
+            Status::Running => {
+                let within =
+                    if self.open.is_empty() { String::new() } else { format!(", {}", named(&self.open)) };
+                let writer = self.running.as_ref();
+                writer.map_or_else(String::new, |writer| format!("{}{within}", writer.text()))
             }
-            Err(error) => {
-                unread(id, error.to_string(), output)?;
-                let failure = Failure::from(error);
-                // Damage outranks what cannot be read.
-                code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
+            Status::Interrupted => named(&self.open),
+            Status::Unsettled => named(&self.unsettled),
+            Status::Suspended => named(&self.suspended),
+            Status::Unclosed | Status::Closed => String::new(),
+        }
+    }
+}
+
+const HEADINGS: &str = "session                               status       last_activity                      records   log_bytes  object_bytes  tags                      parent                                what";
+
+/// Names operations to a person: the first, and how many there are more.
+fn named(operations: &[Operation]) -> String {
+    let Some(first) = operations.first() else { return String::new() };
+    let more = match operations.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!("`{}` (operation {}) since {}{more}", escape::text(&first.tool), first.operation, first.since)
+}
+
+impl Writer {
+    fn text(&self) -> String {
+        let Writer { pid: Some(pid), host, since, ended } = self else {
+            return "a process that left no note".to_owned();
+        };
+        let host = host.as_deref().map(|host| format!(" on {}", escape::text(host))).unwrap_or_default();
+        let since =
+            since.as_deref().map(|since| format!(" since {}", escape::text(since))).unwrap_or_default();
+        let ended = if *ended { ", which has ended: one that it forked holds the lock" } else { "" };
+        format!("pid {pid}{host}{since}{ended}")
+    }
+}
+
+impl Operation {
+    fn of(operation: &StandingOperation) -> Operation {
+        let StandingOperation { operation, tool, begun_at_us } = operation;
+        Operation { operation: *operation, tool: tool.to_string(), since: time_text(*begun_at_us) }
+    }
+}
+
+impl ParentRow {
+    fn of(parent: Parent) -> ParentRow {
+        match parent {
+            Parent::Fork { session, position, .. } => {
+                ParentRow { session, how: "fork", position: Some(position), operation: None }
+            }
+            Parent::Child { session, operation } => {
+                ParentRow { session, how: "child", position: None, operation }
             }
         }
-        progress.at(done);
     }
-    Ok(code)
+}
+
+/// Sorts rows. Those that are alike stay in the order of their ids.
+fn sort(rows: &mut [Row], sort: Sort) {
+    let bytes = |row: &Row| row.log_bytes.unwrap_or(0).saturating_add(row.object_bytes);
+    match sort {
+        Sort::Id => {}
+        Sort::Status => rows.sort_by_key(|row| row.status),
+        Sort::Activity => rows.sort_by_key(|row| Reverse(row.times_us.map(|(_, last)| last))),
+        Sort::Created => rows.sort_by_key(|row| Reverse(row.times_us.map(|(created, _)| created))),
+        Sort::Records => rows.sort_by_key(|row| Reverse(row.records)),
+        Sort::Bytes => rows.sort_by_key(|row| Reverse(bytes(row))),
+    }
 }

@@ -1,16 +1,22 @@
 //! `foldlog show`: the records of a session, one a line.
 
+mod payload;
+
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
-use foldlog::{Kind, Record, SequenceNumber, Value};
+use foldlog::audit::{FrameInfo, LogReader};
+use foldlog::{Kind, Policy, Record, SequenceNumber, Value};
+use foldlog_codec::body::{Action, Added, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ToolEnd};
 use foldlog_codec::escape;
 use foldlog_codec::record::{Names, RecordJson, time_text};
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::reading::{each_record, open_outline, position_of, record_name, shortened};
+use crate::reading::{
+    code_of, each_record, open_sound_outline, position_at, record_name, shortened, stopped,
+};
 
 /// Number of characters of a name that a person is shown, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;
@@ -18,37 +24,85 @@ const NAME_CHARS_MAX: usize = 36;
 /// Width of the column of kinds.
 const KIND_CHARS: usize = 10;
 
-/// Lists the records from `from` through `to`, of one kind or of all.
+/// Says which records are listed, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// First record.
+    pub from: SequenceNumber,
+    /// Last record; `None` stands for the last one of the log.
+    pub to: Option<SequenceNumber>,
+    /// Kind of the records; `None` stands for all kinds.
+    pub kind: Option<&'a str>,
+    /// Whether what hosts and tools put into the records is shown.
+    pub payload: bool,
+    /// Whether the sound records behind damage are listed too.
+    pub beyond_damage: bool,
+}
+
+/// Lists records: of a damaged session those before its first damage, and if that is asked for the sound ones behind it, as
+/// unattached.
 ///
 /// # Errors
 ///
 /// - [`Failure::Usage`] if there is no such kind or position.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
-pub fn run(
-    session: &Path,
-    from: SequenceNumber,
-    to: Option<SequenceNumber>,
-    kind: Option<&str>,
-    output: &mut Output<'_>,
-) -> Result<u8> {
-    let kind = kind.map(known_kind).transpose()?;
-    let reader = open_outline(session, output)?;
-    let to = to.unwrap_or_else(|| reader.last_position());
-    let from = position_of(reader.last_position(), Some(from))?;
+/// - [`Failure::Engine`] if no such record is sound, or the session cannot be read.
+pub fn run(session: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let kind = asked.kind.map(known_kind).transpose()?;
+    let reader = open_sound_outline(session, output)?;
+    let end = reader.sound_end().filter(|_| asked.beyond_damage).map(|end| end.sequence);
+    let is_beyond = end.is_some_and(|end| asked.from >= end);
+    let from = if is_beyond { asked.from } else { position_at(&reader, Some(asked.from))? };
+    let to = asked.to.unwrap_or_else(|| reader.last_position());
     let timeline = Timeline::of(&reader);
     if !output.json() {
         output.line(Timeline::HEADINGS)?;
     }
-    each_record(&reader, from..=to, |record| {
-        if kind.is_some_and(|kind| kind != record.kind) {
+    let is_wanted = |record: &Record<'_>| kind.is_none_or(|kind| kind == record.kind);
+    let mut print = |record: &Record<'_>, (path, at): (&str, Option<&FrameInfo<'_>>)| {
+        if !is_wanted(record) {
             return Ok(());
         }
-        if output.json() {
-            return output.value(&timeline.value(record));
+        if !output.json() {
+            output.line(line(record, &timeline.names, path))?;
+            let payloads = if asked.payload { payload::lines(&reader, record) } else { Vec::new() };
+            return payloads.iter().try_for_each(|payload| output.line(payload));
         }
-        output.line(timeline.text(record))
-    })?;
-    Ok(HOLDS)
+        let mut value = value(record, &timeline.names, path);
+        if asked.payload {
+            value.set("payload", payload::value(&reader, record));
+        }
+        if let Some(frame) = at {
+            value.set("segment", Value::from(escape::path(frame.segment)));
+            value.set("offset", Value::from(frame.offset));
+        }
+        output.value(&value)
+    };
+    if !is_beyond {
+        each_record(&reader, from..=to, |record| print(record, (timeline.path_of(record), None)))?;
+    }
+    if end.is_some() {
+        let within = from..=asked.to.unwrap_or(SequenceNumber::MAX);
+        each_beyond(&reader, |frame| match within.contains(&frame.record.sequence) {
+            true => print(&frame.record, (UNATTACHED, Some(frame))),
+            false => Ok(()),
+        })?;
+    }
+    Ok(code_of(&reader, output))
+}
+
+/// Hands the sound records behind damage to `visit`, until it fails.
+fn each_beyond(reader: &LogReader, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
+    let mut failure = None;
+    let read = reader.beyond_damage(|frame| {
+        visit(frame).map_err(|error| {
+            failure = Some(error);
+            stopped(reader.dir())
+        })
+    });
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(read?),
+    }
 }
 
 fn known_kind(name: &str) -> Result<Kind> {
@@ -60,11 +114,68 @@ fn known_kind(name: &str) -> Result<Kind> {
     Err(Failure::usage(format!("there is no kind of record called `{}`", escape::text(name)), next))
 }
 
-/// Lists the records of a log, each with its name and whether it is live.
+/// Tells the words for where records stand.
+#[derive(Debug)]
+pub(super) struct Standing {
+    /// Ranges of records that no rollback has abandoned.
+    pub(super) live: Vec<RangeInclusive<SequenceNumber>>,
+    /// LOG slices.
+    logs: BTreeSet<u32>,
+    /// Events that are added to a LOG slice where a record says nothing else.
+    logged: BTreeSet<u32>,
+}
+
+impl Standing {
+    pub(super) fn new(live: Vec<RangeInclusive<SequenceNumber>>, declared: &Declare) -> Standing {
+        let logs = declared.slices.iter().filter(|slice| slice.policy == Policy::Log);
+        let logs: BTreeSet<u32> = logs.map(|slice| slice.id).collect();
+        let is_logged = |event: &&EventDeclaration| {
+            let mut built_in = event.bindings.iter().filter(|binding| binding.built_in != BuiltIn::Explicit);
+            built_in.any(|binding| logs.contains(&binding.slice))
+        };
+        let logged = declared.events.iter().filter(is_logged).map(|event| event.id).collect();
+        Standing { live, logs, logged }
+    }
+
+    fn is_live(&self, sequence: SequenceNumber) -> bool {
+        self.live.iter().any(|range| range.contains(&sequence))
+    }
+
+    /// Returns the word for where a record stands.
+    pub(super) fn path_of(&self, record: &Record<'_>) -> &'static str {
+        match self.is_live(record.sequence) {
+            true => LIVE,
+            false if self.is_logged(record) => LOG_ONLY,
+            false => ABANDONED,
+        }
+    }
+
+    /// Returns whether a record has added an item to a LOG slice.
+    fn is_logged(&self, record: &Record<'_>) -> bool {
+        match record.kind {
+            Kind::DISPATCH => Dispatch::decode(record.body).is_ok_and(|dispatch| match dispatch.effects {
+                Some(effects) => effects.iter().any(|effect| {
+                    let adds = !matches!(&effect.added, Added::Items { items, .. } if items.is_empty());
+                    adds && self.logs.contains(&effect.slice)
+                }),
+                None => {
+                    matches!(dispatch.action, Action::Event { event, .. } if self.logged.contains(&event))
+                }
+            }),
+            Kind::IMPORT => Import::decode(record.body).is_ok_and(|import| {
+                import.slices.iter().any(|slice| !slice.items.is_empty() && self.logs.contains(&slice.slice))
+            }),
+            Kind::TOOL_END => ToolEnd::decode(record.body).is_ok_and(|end| self.logs.contains(&end.slice)),
+            _ => false,
+        }
+    }
+}
+
+/// Lists the records of a log, each with its name and the word for where it stands.
 #[derive(Debug)]
 pub struct Timeline {
     names: Names,
-    live: Vec<RangeInclusive<SequenceNumber>>,
+    standing: Standing,
 }
 
 impl Timeline {
@@ -73,29 +184,45 @@ impl Timeline {
 
     /// Reads from a log what its last record leaves live, and the names that it declares.
     pub fn of(reader: &LogReader) -> Timeline {
-        Timeline { names: reader.names(), live: reader.live_path().live_at(reader.last_position()) }
+        let live = reader.live_path().live_at(reader.last_position());
+        Timeline { names: reader.names(), standing: Standing::new(live, &reader.declared()) }
     }
 
     /// Returns whether the record of this sequence number is live, that is, not abandoned by a later rollback.
     pub fn is_live(&self, sequence: SequenceNumber) -> bool {
-        self.live.iter().any(|range| range.contains(&sequence))
+        self.standing.is_live(sequence)
+    }
+
+    fn path_of(&self, record: &Record<'_>) -> &'static str {
+        self.standing.path_of(record)
     }
 
     /// Writes a record as one line for a person.
     pub fn text(&self, record: &Record<'_>) -> String {
-        line(record, &self.names, self.is_live(record.sequence))
+        line(record, &self.names, self.path_of(record))
     }
 
-    /// Returns a record's JSON form, with its name and whether it is live.
+    /// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.
     pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
-        value(record, &self.names, self.is_live(record.sequence))
+        value(record, &self.names, self.path_of(record))
     }
 }
 
-/// Writes a record as one line for a person.
-pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
+/// Word for a record that no rollback has abandoned.
+pub(super) const LIVE: &str = "live";
+
+/// Word for a record that a rollback has abandoned, and whose item in a LOG slice stays.
+const LOG_ONLY: &str = "log-only";
+
+/// Word for a record that a rollback has abandoned.
+const ABANDONED: &str = "abandoned";
+
+/// Word for a sound record behind damage: nobody knows what it followed.
+const UNATTACHED: &str = "unattached";
+
+/// Writes a record as one line for a person. `path` is the word for where it stands.
+pub(super) fn line(record: &Record<'_>, names: &Names, path: &str) -> String {
     let (time, name) = (time_text(record.time_us), record_name(record, names));
-    let path = if live { "live" } else { "abandoned" };
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
     // A kind with a long name takes what is over from the name, so that the columns behind it stay in line.
     let chars = NAME_CHARS_MAX.saturating_sub(kind.len().saturating_sub(KIND_CHARS));
@@ -103,8 +230,8 @@ pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
     format!("{sequence:>8}  {time:<32}  {kind:<KIND_CHARS$}  {name:<chars$} {bytes:>7}  {path}")
 }
 
-/// Returns a record's JSON form, with its name and whether it is live.
-pub(super) fn value<'a>(record: &Record<'a>, names: &Names, live: bool) -> RecordJson<'a> {
+/// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.
+pub(super) fn value<'a>(record: &Record<'a>, names: &Names, path: &str) -> RecordJson<'a> {
     let mut value = record.to_json(names).unwrap_or_else(|error| {
         // A record without a JSON form of its own still has a sequence number, a time and a kind.
         let mut value = RecordJson::default();
@@ -116,6 +243,7 @@ pub(super) fn value<'a>(record: &Record<'a>, names: &Names, live: bool) -> Recor
         value
     });
     value.set("name", Value::from(record_name(record, names)));
-    value.set("live", Value::from(live));
+    value.set("live", Value::from(path == LIVE));
+    value.set("path", Value::from(path));
     value
 }

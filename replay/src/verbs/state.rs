@@ -9,21 +9,22 @@ use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Limits, Streamed};
 
 use crate::conversations::{Summary, summaries};
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::reading::{Position, counted, open_session, position, shortened, written};
+use crate::reading::{Position, code_of, counted, open_sound, position, shortened, written};
 
 /// Number of characters of an item that a person is shown.
 const ITEM_CHARS_MAX: usize = 160;
 
-/// Prints the slices at position `at`, or at the last one: the one named `slice`, or all.
+/// Prints the slices at position `at`, or at the last one: the one named `slice`, or all. The last one of a damaged session is
+/// that before its first damage.
 ///
 /// # Errors
 ///
 /// - [`Failure::Usage`] if there is no such position, or no such slice there.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+/// - [`Failure::Engine`] if nothing before `at` is sound, or the session cannot be read.
 pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
+    let reader = open_sound(session, output)?;
     let at = position(&reader, at)?;
     let state = reader.state_reader_at(at)?;
     if let Some(name) = slice {
@@ -35,14 +36,14 @@ pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &m
         let beside = Some(("conversations", &conversations)).filter(|_| !conversations.is_empty());
         written(state.write_json(slice, beside, &mut *output.stdout))?;
         writeln!(output.stdout)?;
-        return Ok(HOLDS);
+        return Ok(code_of(&reader, output));
     }
     output.line(format_args!("position {at} of {}", reader.last_position()))?;
     for found in state.slices().filter(|found| slice.is_none_or(|name| name == found.name())) {
         text(&found, output)?;
     }
     conversations.iter().try_for_each(|conversation| summary(conversation, output))?;
-    Ok(HOLDS)
+    Ok(code_of(&reader, output))
 }
 
 fn must_be_there(state: &StateReader, name: &str, at: SequenceNumber) -> Result<()> {

@@ -23,9 +23,9 @@ use foldlog_codec::segment::HEADER_LEN;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::reading::{counted, open_session};
+use crate::reading::{code_of, counted, open_sound};
 
 /// Reports what a session's log is made of.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -147,21 +147,21 @@ pub struct ImageStats {
     pub bytes: u64,
 }
 
-/// Prints what a session's log is made of.
+/// Prints what a session's log is made of: of a damaged one, what its sound part is made of.
 ///
 /// # Errors
 ///
 /// [`Failure::Engine`] if the session is corrupt or cannot be read, [`Failure::File`] if its folder of objects or images cannot
 /// be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
+    let reader = open_sound(session, output)?;
     let stats = stats(&reader)?;
     if output.json() {
         output.value(&stats)?;
     } else {
         print(&stats, output)?;
     }
-    Ok(HOLDS)
+    Ok(code_of(&reader, output))
 }
 
 /// Counts what a log is made of.

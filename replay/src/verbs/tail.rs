@@ -1,17 +1,18 @@
 //! `foldlog tail`: the last records of a session, and further ones as another process writes them.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
 use foldlog::audit::{Followed, Follower, Progress};
-use foldlog::{Error, Kind, LivePath, SequenceNumber};
+use foldlog::{Error, Kind, LivePath, Record, SequenceNumber};
 use foldlog_codec::body::{Rollback, ToolEnd};
 
-use super::show::{Timeline, line, value};
+use super::show::{LIVE, Standing, Timeline, line, value};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{note_torn, position_of, stopped};
+use crate::reading::{
+    code_of, each_record, note_torn, open_sound_outline, position_at, position_of, stopped,
+};
 
 /// Wait between two looks at the log after one that found records.
 const WAIT_MIN: Duration = Duration::from_millis(50);
@@ -33,31 +34,72 @@ pub enum Start {
 
 /// Lists the records from `start` on, in the form of `show`, and with `follow` further ones until the process is asked to
 /// end. A record is listed as live or abandoned as of the moment at which it is printed; a rollback that is printed later
-/// names the position that it rolls back to.
+/// names the position that it rolls back to. Of a damaged session the last records before the damage are listed, and nothing is
+/// waited for.
 ///
 /// # Errors
 ///
 /// - [`Failure::Usage`] if, without `follow`, the session has no record `start` yet.
 /// - [`Failure::Deleted`] if the session is deleted meanwhile.
-/// - [`Failure::Engine`] if the session cannot be read, or is corrupt from there on.
+/// - [`Failure::Engine`] if the session cannot be read, if nothing before its damage is sound, or if it turns out to be damaged
+///   meanwhile.
 pub fn run(session: &Path, start: Start, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     if follow {
         // The signals are handled before the first line, so that whoever has seen a line can ask this process to end.
         pause(Duration::ZERO, output)?;
     }
-    let mut follower = match start {
-        Start::Last(count) => Follower::open_last(session, count)?,
-        Start::From(from) => Follower::open(session, from)?,
+    let opened = match start {
+        Start::Last(count) => Follower::open_last(session, count),
+        Start::From(from) => Follower::open(session, from),
     };
-    print(&mut follower, start, follow, output).map_err(|failure| match failure {
+    let opened = opened.and_then(|follower| Ok((Known::of(&follower)?, follower)));
+    let (known, mut follower) = match opened {
+        // Nothing can be written behind damage, so there is nothing to follow.
+        Err(error) if error.is_damage() && session.exists() => return sound(session, start, output),
+        opened => opened.map_err(|error| ended(session, error.into()))?,
+    };
+    match print(&mut follower, &known, (start, follow), output) {
+        Err(Failure::Engine(error)) if error.is_damage() && session.exists() => {
+            // All records before the damage were printed. What the sound part is, a reader tells.
+            Ok(code_of(&open_sound_outline(session, output)?, output))
+        }
+        printed => printed.map_err(|failure| ended(session, failure)),
+    }
+}
+
+/// Lists the records of the sound part of a damaged session.
+fn sound(session: &Path, start: Start, output: &mut Output<'_>) -> Result<u8> {
+    let reader = open_sound_outline(session, output)?;
+    let last = reader.last_position();
+    let from = match start {
+        Start::Last(count) => (last + 1).saturating_sub(count),
+        Start::From(from) => position_at(&reader, Some(from))?,
+    };
+    let timeline = Timeline::of(&reader);
+    if !output.json() {
+        output.line(Timeline::HEADINGS)?;
+    }
+    each_record(&reader, from..=last, |record| match output.json() {
+        true => output.value(&timeline.value(record)),
+        false => output.line(timeline.text(record)),
+    })?;
+    Ok(code_of(&reader, output))
+}
+
+fn ended(session: &Path, failure: Failure) -> Failure {
+    match failure {
         // Whichever call failed, it failed because the session is gone.
         Failure::Engine(_) if !session.exists() => Failure::Deleted { path: session.to_owned() },
         failure => failure,
-    })
+    }
 }
 
-fn print(follower: &mut Follower, start: Start, follow: bool, output: &mut Output<'_>) -> Result<u8> {
-    let known = Known::of(follower)?;
+fn print(
+    follower: &mut Follower,
+    known: &Known,
+    (start, follow): (Start, bool),
+    output: &mut Output<'_>,
+) -> Result<u8> {
     if !follow {
         let Some(last) = known.next.checked_sub(1) else {
             return Err(Failure::usage(
@@ -74,7 +116,7 @@ fn print(follower: &mut Follower, start: Start, follow: bool, output: &mut Outpu
     }
     let mut wait = WAIT_MIN;
     loop {
-        let Some(progress) = poll(follower, &known, follow, output)? else { return Ok(HOLDS) };
+        let Some(progress) = poll(follower, known, follow, output)? else { return Ok(HOLDS) };
         output.stdout.flush()?;
         if !follow {
             note_torn(progress.torn.as_ref(), output);
@@ -91,15 +133,15 @@ fn pause(wait: Duration, output: &Output<'_>) -> Result<bool> {
     (output.pause)(wait).map_err(Failure::Wait)
 }
 
-/// Holds what is known of the log before the first record is printed: its length and its live path.
+/// Holds what is known of the log before the first record is printed: its length, and where its records stand.
 struct Known {
     next: SequenceNumber,
-    live: Vec<RangeInclusive<SequenceNumber>>,
+    standing: Standing,
 }
 
 impl Known {
     /// Reads ahead to the present end, so that records that a later rollback abandoned are printed as abandoned.
-    fn of(follower: &Follower) -> Result<Known> {
+    fn of(follower: &Follower) -> Result<Known, Error> {
         let mut path = LivePath::default();
         let mut ahead = follower.clone();
         ahead.poll(|met| {
@@ -118,11 +160,13 @@ impl Known {
             Ok(())
         })?;
         let next = SequenceNumber::new(ahead.records_len());
-        Ok(Known { next, live: next.checked_sub(1).map(|last| path.live_at(last)).unwrap_or_default() })
+        let live = next.checked_sub(1).map(|last| path.live_at(last)).unwrap_or_default();
+        Ok(Known { next, standing: Standing::new(live, &ahead.declared()) })
     }
 
-    fn is_live(&self, sequence: SequenceNumber) -> bool {
-        sequence >= self.next || self.live.iter().any(|range| range.contains(&sequence))
+    /// Returns the word for where a record stands. What is written from now on is live when it is printed.
+    fn path_of(&self, record: &Record<'_>) -> &'static str {
+        if record.sequence >= self.next { LIVE } else { self.standing.path_of(record) }
     }
 }
 
@@ -138,11 +182,11 @@ fn poll(
     let mut one = |met: Followed<'_>| -> Result<bool> {
         match met {
             Followed::Record { record, names } => {
-                let live = known.is_live(record.sequence);
+                let path = known.path_of(&record);
                 if output.json() {
-                    output.value(&value(&record, names, live))?;
+                    output.value(&value(&record, names, path))?;
                 } else {
-                    output.line(line(&record, names, live))?;
+                    output.line(line(&record, names, path))?;
                 }
             }
             Followed::Replaced { from, through } => {

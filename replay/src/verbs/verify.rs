@@ -1,16 +1,16 @@
 //! `foldlog verify`: checks every frame, body, seal and object of sessions or stores.
 
-use foldlog::SequenceNumber;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::{self, LogReader, ReadOptions};
+use foldlog::audit::{self, DamagedPlace, FrameInfo, LogReader, ReadOptions, SoundStretch};
 use foldlog::storage::FileStorage;
-use foldlog::{Corruption, Error, Record, RecoveryReport};
+use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
+use foldlog_codec::body::ObjectId;
+use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
-
-use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
@@ -59,6 +59,26 @@ pub struct Damage {
     pub sequence: Option<SequenceNumber>,
     /// What is wrong.
     pub reason: String,
+    /// Sound frames behind a damaged place in a segment, up to the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Follows>,
+    /// Whether what follows was looked for.
+    #[serde(skip)]
+    pub searched: bool,
+}
+
+/// Describes the sound frames behind a damaged place.
+#[derive(Clone, Debug, Serialize)]
+pub struct Follows {
+    /// File in which the first of them stands.
+    #[serde(serialize_with = "escape::serialize_path")]
+    pub segment: PathBuf,
+    /// Place of the first of them in that file, in bytes.
+    pub offset: u64,
+    /// Number of records among them.
+    pub records: u64,
+    /// First and last record, if they are known.
+    pub sequences: Option<(SequenceNumber, SequenceNumber)>,
 }
 
 /// Describes a torn tail.
@@ -190,34 +210,24 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
         }
         bytes += frame.bytes;
         if let Err(error) = foldlog_codec::body::check(frame.record.kind, frame.record.body) {
-            damage.push(Damage {
-                session: None,
-                segment: frame.segment.to_owned(),
-                offset: Some(frame.offset),
-                sequence: Some(frame.record.sequence),
-                reason: error.to_string(),
-            });
+            damage.push(Damage::at(frame, error.to_string()));
         }
         Ok(())
     });
     let mut id = walked.as_ref().ok().map(|walked| walked.session).or_else(|| named(dir));
     let report = match walked {
         Err(error) => {
-            damage.push(damage_of(dir, error)?);
+            let first = damage_of(dir, error)?;
+            damage = places(dir, first, damage)?;
             None
-        }
-        Ok(walked) if !damage.is_empty() => {
-            bytes = walked.log_bytes;
-            Some(walked.report)
         }
         Ok(walked) => {
             bytes = walked.log_bytes;
-            match folded(dir, memory_bytes) {
-                Ok(report) => Some(report),
-                Err(error) => {
-                    damage.push(damage_of(dir, error)?);
-                    Some(walked.report)
-                }
+            if damage.is_empty() {
+                Some(folded(dir, memory_bytes, &mut damage)?.unwrap_or(walked.report))
+            } else {
+                damage.extend(damaged_objects(dir, named_objects(dir)));
+                Some(walked.report)
             }
         }
     };
@@ -229,33 +239,170 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
     verified.records += report.as_ref().map_or(records, |report| report.records);
     verified.bytes += bytes;
     verified.corrupt.append(&mut damage);
-    let Some(report) = report else { return Ok(()) };
-    if let Some((sequence, kind)) = report.unsupported {
-        verified.unsupported.push(Unsupported {
-            session: id.unwrap_or_default(),
-            sequence,
-            kind: kind.to_string(),
-        });
-    }
-    if let Some(exposed) = report.exposed {
-        let (session, mode) = (id.unwrap_or_default(), format!("{:04o}", exposed.mode));
-        verified.exposed.push(Open { session, path: exposed.path, mode });
-    }
-    if let Some(torn) = report.torn {
-        let session = id.unwrap_or_default();
-        let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
-        verified.torn_bytes += bytes;
-        verified.torn.push(Torn { session, segment, offset, sequence, bytes });
+    if let Some(report) = report {
+        add_report(verified, id.unwrap_or_default(), report);
     }
     Ok(())
 }
 
-/// Folds the log, which reads every object that the log names, and checks its seals.
-fn folded(dir: &Path, memory_bytes: Option<u64>) -> Result<RecoveryReport, Error> {
+fn add_report(verified: &mut Verified, session: Uuid, report: RecoveryReport) {
+    if let Some((sequence, kind)) = report.unsupported {
+        verified.unsupported.push(Unsupported { session, sequence, kind: kind.to_string() });
+    }
+    if let Some(exposed) = report.exposed {
+        let mode = format!("{:04o}", exposed.mode);
+        verified.exposed.push(Open { session, path: exposed.path, mode });
+    }
+    if let Some(torn) = report.torn {
+        let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
+        verified.torn_bytes += bytes;
+        verified.torn.push(Torn { session, segment, offset, sequence, bytes });
+    }
+}
+
+/// Folds the log, which reads every object that the log names, and checks its seals. Returns `None` if it cannot be folded.
+/// Damage is added to `damage`.
+fn folded(
+    dir: &Path,
+    memory_bytes: Option<u64>,
+    damage: &mut Vec<Damage>,
+) -> Result<Option<RecoveryReport>, Error> {
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
-    let reader = LogReader::open_with(Arc::new(FileStorage::new()), dir, options)?;
-    reader.check_seals()?;
-    Ok(reader.report().clone())
+    match LogReader::open_with(Arc::new(FileStorage::new()), dir, options) {
+        Ok(reader) => {
+            for error in reader.damaged_seals()? {
+                damage.push(damage_of(dir, error)?);
+            }
+            Ok(Some(reader.report().clone()))
+        }
+        Err(error) => {
+            // The fold ends at the first object, and there may be more.
+            let is_object = matches!(error, Error::Object { .. });
+            let first = damage_of(dir, error)?;
+            let mut objects = damaged_objects(dir, named_objects(dir));
+            if !is_object || objects.is_empty() {
+                damage.push(first);
+            }
+            damage.append(&mut objects);
+            Ok(None)
+        }
+    }
+}
+
+/// Returns all damaged places of a log whose walk ended with `first`, and the objects that its sound records miss. `bodies` are
+/// the places that the walk found before.
+fn places(dir: &Path, first: Damage, bodies: Vec<Damage>) -> Result<Vec<Damage>, Error> {
+    let mut objects = BTreeMap::new();
+    let found = match audit::damaged_places(dir, &mut |frame| {
+        note_objects(frame, &mut objects);
+        Ok(())
+    }) {
+        Ok(found) => found,
+        // Nothing in the folder is a segment.
+        Err(Error::NotASession { .. } | Error::NotAFile { .. }) => {
+            return Ok(bodies.into_iter().chain([first]).collect());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut all: Vec<Damage> = found.into_iter().map(Damage::of).collect();
+    let is_first = |place: &&mut Damage| {
+        place.segment == first.segment && (first.offset.is_none() || place.offset == first.offset)
+    };
+    match all.iter_mut().find(is_first) {
+        // The walk says more of the place: which checksums, and what proves that it is damage.
+        Some(place) => {
+            let (follows, searched) = (place.follows.take(), true);
+            let (offset, sequence) = (first.offset.or(place.offset), first.sequence.or(place.sequence));
+            *place = Damage { follows, searched, offset, sequence, ..first };
+        }
+        None => all.insert(0, first),
+    }
+    all.extend(damaged_objects(dir, objects));
+    Ok(all)
+}
+
+/// Holds objects, each with the first record that names it: its segment, its place there, and its sequence number.
+type NamedObjects = BTreeMap<ObjectId, (PathBuf, u64, SequenceNumber)>;
+
+fn note_objects(frame: &FrameInfo<'_>, objects: &mut NamedObjects) {
+    if frame.record.kind.is_envelope() {
+        return;
+    }
+    for object in frame.record.objects() {
+        let place = || (frame.segment.to_owned(), frame.offset, frame.record.sequence);
+        objects.entry(object).or_insert_with(place);
+    }
+}
+
+fn named_objects(dir: &Path) -> NamedObjects {
+    let mut objects = NamedObjects::new();
+    // Damage behind a record does not hide it.
+    let _ = audit::walk(dir, &mut |frame| {
+        note_objects(frame, &mut objects);
+        Ok(())
+    });
+    objects
+}
+
+/// Returns a place for each object that is missing or damaged, in the order of the records that name them first.
+fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
+    let mut damaged = Vec::new();
+    for (object, (segment, offset, sequence)) in objects {
+        if let Err(error @ Error::Object { .. }) = audit::check_object(dir, &object) {
+            damaged.push(Damage {
+                session: None,
+                segment,
+                offset: Some(offset),
+                sequence: Some(sequence),
+                reason: error.to_string(),
+                follows: None,
+                searched: false,
+            });
+        }
+    }
+    damaged.sort_by_key(|damage| damage.sequence);
+    damaged
+}
+
+impl Damage {
+    fn at(frame: &FrameInfo<'_>, reason: String) -> Damage {
+        Damage {
+            session: None,
+            segment: frame.segment.to_owned(),
+            offset: Some(frame.offset),
+            sequence: Some(frame.record.sequence),
+            reason,
+            follows: None,
+            searched: false,
+        }
+    }
+
+    fn of(place: DamagedPlace) -> Damage {
+        let DamagedPlace { segment, offset, sequence, reason, follows, .. } = place;
+        let follows = follows.map(|follows| {
+            let SoundStretch { segment, offset, records, sequences, .. } = follows;
+            Follows { segment, offset, records, sequences }
+        });
+        Damage { session: None, segment, offset, sequence, reason, follows, searched: true }
+    }
+}
+
+impl Follows {
+    /// Says what follows, to a person who reads of damage in the file `segment`.
+    fn text(&self, segment: &Path) -> String {
+        let file = if self.segment == segment {
+            String::new()
+        } else {
+            format!(" of {}", escape::path(&self.segment))
+        };
+        let what = match (self.records, self.sequences) {
+            (0, _) => "sound frames without records follow".to_owned(),
+            (1, Some((first, _))) => format!("sound record {first} follows"),
+            (_, Some((first, last))) => format!("sound records {first} to {last} follow"),
+            (records, None) => format!("{} without their numbers follow", counted(records, "sound record")),
+        };
+        format!("{what} from byte {}{file}", self.offset)
+    }
 }
 
 fn named(dir: &Path) -> Option<Uuid> {
@@ -271,6 +418,8 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
         offset: place.map(|(offset, _)| offset),
         sequence: place.map(|(_, sequence)| sequence),
         reason: reason.clone(),
+        follows: None,
+        searched: false,
     };
     Ok(match error {
         Error::Corrupt(corruption) => {
@@ -348,6 +497,11 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
         let record = damage.sequence.map(|sequence| format!(", record {sequence}")).unwrap_or_default();
         output.line(format_args!("corrupt  {}{offset}{record}", escape::path(&damage.segment)))?;
         output.line(format_args!("         {}", damage.reason))?;
+        match &damage.follows {
+            Some(follows) => output.line(format_args!("         {}", follows.text(&damage.segment)))?,
+            None if damage.searched => output.line("         nothing sound follows")?,
+            None => {}
+        }
     }
     for unsupported in &verified.unsupported {
         let Unsupported { session, sequence, kind } = unsupported;

@@ -11,6 +11,7 @@ mod objects;
 mod salvage;
 mod seals;
 mod segments;
+mod survey;
 
 use std::path::Path;
 

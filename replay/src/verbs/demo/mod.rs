@@ -329,7 +329,7 @@ fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
         transcript::Asked { evaluation, at: None, as_recorded: false, format: transcript::Format::Text };
     transcript::run(session, asked, output)?;
     heading(output, "9. The ledger: what became of each tool call.")?;
-    ledger::run(session, output)?;
+    ledger::run(session, None, output)?;
     Ok(())
 }
 

@@ -95,7 +95,7 @@ fn unset(given: &str) -> Option<&str> {
 
 /// Quotes a word for a shell, if it needs that. A character that would not be printed as it is, and a byte that is not UTF-8, is
 /// written in the form `$'...'` of bash and zsh.
-pub(super) fn quoted(word: &OsStr) -> String {
+pub(crate) fn quoted(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./,:=+@%".contains(byte);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.as_bytes().iter().all(is_plain) => text.to_owned(),

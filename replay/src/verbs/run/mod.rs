@@ -39,6 +39,7 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
+pub(crate) use self::again::quoted;
 pub use self::asked::{Adapter, Asked};
 pub use self::failed::Failed;
 

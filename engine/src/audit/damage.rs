@@ -1,0 +1,277 @@
+//! Damaged logs: all that is damaged, the sound part before it, and the sound records behind it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::ObjectId;
+
+use super::{FrameInfo, LogReader, ReadOptions};
+use crate::error::{Error, Result};
+use crate::fold::memory::MEMORY_BYTES_MIN;
+use crate::fold::projection::{LogSlices, Projection};
+use crate::log::objects::Objects;
+use crate::log::reader::Places;
+use crate::log::scan::Scan;
+use crate::log::scan::sound::scan_sound;
+use crate::log::scan::survey::{self, Place, Stretch};
+use crate::session::{cut, read_outline_by};
+use crate::storage::{FileStorage, Storage};
+
+/// Describes a damaged place of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedPlace {
+    /// Path of the damaged or missing file.
+    pub segment: PathBuf,
+    /// Offset of the place in the file, in bytes. `None` if the file is missing.
+    pub offset: Option<u64>,
+    /// Record that is wrong or should stand there. `None` if that is not known.
+    pub sequence: Option<SequenceNumber>,
+    /// What is wrong.
+    pub reason: String,
+    /// Sound frames between this place and the next one. `None` if there are none.
+    pub follows: Option<SoundStretch>,
+}
+
+/// Describes sound frames behind a damaged place. Each names the one before it as its predecessor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SoundStretch {
+    /// Path of the file in which the first of them stands.
+    pub segment: PathBuf,
+    /// Offset of the first of them in that file, in bytes.
+    pub offset: u64,
+    /// Number of records. Other frames are the log's own notes.
+    pub records: u64,
+    /// First and last record. `None` if there is no record, or if the segment's header is lost and with it the number of
+    /// the segment's first record.
+    pub sequences: Option<(SequenceNumber, SequenceNumber)>,
+}
+
+/// Says where the sound part of a damaged log ends, and why.
+#[derive(Clone, Debug)]
+pub struct SoundEnd {
+    /// Path of the segment in which the sound part ends.
+    pub segment: PathBuf,
+    /// Offset in that segment at which the sound part ends, in bytes.
+    pub offset: u64,
+    /// Sequence number of the first record that is not part of it.
+    pub sequence: SequenceNumber,
+    /// Damage that ends it.
+    pub damage: Error,
+}
+
+impl From<Place> for DamagedPlace {
+    fn from(place: Place) -> DamagedPlace {
+        let Place { path, offset, sequence, reason, follows } = place;
+        let follows = follows.map(|Stretch { path, offset, records, sequences }| SoundStretch {
+            segment: path,
+            offset,
+            records,
+            sequences,
+        });
+        DamagedPlace { segment: path, offset, sequence, reason, follows }
+    }
+}
+
+/// Finds every damaged place in the segments of the log in `dir`, each once, in the order of the segments. Hands every
+/// sound frame to `visit`, those behind damaged places included.
+///
+/// A log that [`walk`](super::walk) walks without an error has no damaged frame, and need not be searched: what is torn at
+/// its end is none. The search takes time that grows with the bytes of the log. Objects, seals and the meaning of records
+/// are not looked at.
+///
+/// # Errors
+///
+/// [`Error::NotASession`] if `dir` holds no segments, [`Error::NotAFile`] if none of them is a regular file,
+/// [`Error::FutureFormat`] if a later version wrote them, [`Error::Io`] if a file cannot be read; the error of `visit`.
+pub fn damaged_places(
+    dir: &Path,
+    visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
+) -> Result<Vec<DamagedPlace>> {
+    damaged_places_on(&FileStorage::new(), dir, visit)
+}
+
+/// Finds every damaged place of the log in the folder `dir` of `storage`, as [`damaged_places`] does.
+///
+/// # Errors
+///
+/// Those of [`damaged_places`].
+pub fn damaged_places_on(
+    storage: &dyn Storage,
+    dir: &Path,
+    visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
+) -> Result<Vec<DamagedPlace>> {
+    let places = survey::survey(storage, dir, &mut |found| {
+        visit(&FrameInfo::of(found.path, found.offset, found.frame))
+    })?;
+    Ok(places.into_iter().map(DamagedPlace::from).collect())
+}
+
+/// Checks that an object of the session in the folder `dir` is there and is what its name says.
+///
+/// # Errors
+///
+/// [`Error::Object`] if it is missing or damaged, [`Error::Io`] if it cannot be read.
+pub fn check_object(dir: &Path, object: &ObjectId) -> Result<()> {
+    Objects::new(Arc::new(FileStorage::new()), dir).check_object(object)
+}
+
+impl LogReader {
+    /// Opens what is sound of the log in the folder `dir` of `storage`: all of it, or the records before the first damage.
+    /// [`sound_end`](LogReader::sound_end) tells the two apart. The records that are read, and everything that is folded
+    /// from them, are those of the log as it was before its first damaged record.
+    ///
+    /// ```
+    /// # use foldlog::{Event, SessionTypes, Store};
+    /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&SessionTypes::builder().build()?)?;
+    /// # session.dispatch(Said("hello".to_owned()))?;
+    /// # let dir = session.dir().to_owned();
+    /// # session.close()?;
+    /// use foldlog::audit::{LogReader, ReadOptions};
+    /// use foldlog::storage::FileStorage;
+    ///
+    /// let reader = LogReader::open_sound(std::sync::Arc::new(FileStorage::new()), &dir, ReadOptions::default())?;
+    /// if let Some(end) = reader.sound_end() {
+    ///     eprintln!("sound up to record {}: {}", end.sequence, end.damage);
+    /// }
+    /// assert!(reader.sound_end().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open_with`](LogReader::open_with); of those that describe damage, only if no record before it is sound, or
+    /// with [`Error::WrongSession`] if the folder bears another session's name.
+    pub fn open_sound(
+        storage: Arc<dyn Storage>,
+        dir: impl AsRef<Path>,
+        options: ReadOptions,
+    ) -> Result<LogReader> {
+        let dir = dir.as_ref();
+        let mut contradiction: Option<(SequenceNumber, Error)> = None;
+        loop {
+            let below = contradiction.as_ref().map(|(sequence, _)| *sequence);
+            let (mut reader, damage, failed) = LogReader::read_below(&storage, dir, options, below)?;
+            let Some(failed) = failed else {
+                let damage = contradiction.map(|(_, error)| error).or(damage);
+                reader.sound_end = damage.map(|damage| reader.ends_for(damage));
+                return Ok(reader);
+            };
+            // A record that cannot be folded ends the sound part too.
+            let (sequence, error) = failed;
+            if !error.is_damage() || sequence == 0 || below.is_some_and(|below| sequence >= below) {
+                return Err(error);
+            }
+            contradiction = Some((sequence, error));
+        }
+    }
+
+    /// Reads the sound part of a log, and of it the records below `below`. Returns beside it the damage that ends it, and
+    /// the first record that cannot be folded with the reason.
+    fn read_below(
+        storage: &Arc<dyn Storage>,
+        dir: &Path,
+        options: ReadOptions,
+        below: Option<SequenceNumber>,
+    ) -> Result<(LogReader, Option<Error>, Option<(SequenceNumber, Error)>)> {
+        let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
+        let budget = options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN);
+        let mut damage = None;
+        let none = Projection::new(LogSlices::Outline);
+        let read = read_outline_by((storage, &objects, budget), dir, &none, |visit| {
+            let (mut scan, found) = scan_sound(storage.as_ref(), dir, visit)?;
+            damage = found;
+            if let Some(below) = below {
+                cut_scan(storage, &mut scan, below)?;
+            }
+            Ok(scan)
+        })?;
+        let (scan, outline) = read;
+        let (outline, mut failed) = match outline {
+            Ok(outline) => (outline, None),
+            Err(error) => {
+                let sequence = match &error {
+                    Error::Inconsistent { sequence, .. } => *sequence,
+                    _ => SequenceNumber::MIN,
+                };
+                (Default::default(), Some((sequence, error)))
+            }
+        };
+        let mut reader =
+            LogReader::of_scan(Arc::clone(storage), dir.to_owned(), objects, options, scan, outline);
+        if !options.outline && failed.is_none() {
+            let mut next = SequenceNumber::MIN;
+            let folded = reader.fold_below(reader.places.next_sequence, &mut |record, _| {
+                next = record.sequence + 1;
+                Ok(())
+            });
+            match folded {
+                Ok(folded) => reader.folded = Some(folded),
+                Err(error) => failed = Some((next, error)),
+            }
+        }
+        Ok((reader, damage, failed))
+    }
+
+    fn ends_for(&self, damage: Error) -> SoundEnd {
+        let last = self.places.segments.last();
+        SoundEnd {
+            segment: last.map(|last| last.path.clone()).unwrap_or_default(),
+            offset: last.and_then(|last| last.end).unwrap_or(0),
+            sequence: self.places.next_sequence,
+            damage,
+        }
+    }
+
+    /// Returns where the sound part of the log ends. `None` if the log is sound, or the reader was not opened by
+    /// [`open_sound`](LogReader::open_sound).
+    pub fn sound_end(&self) -> Option<&SoundEnd> {
+        self.sound_end.as_ref()
+    }
+
+    /// Hands the sound records behind the sound part to `visit`, in the order of the segments. Each is sound in itself, and
+    /// nothing proves what it followed: it may stand on a live path or be abandoned, and the names in it may have been
+    /// declared by a record that is lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`damaged_places`].
+    pub fn beyond_damage(&self, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
+        let next = self.places.next_sequence;
+        survey::survey(self.storage.as_ref(), &self.dir, &mut |found| {
+            let info = FrameInfo::of(found.path, found.offset, found.frame);
+            let is_behind = info.record.sequence >= next && !info.record.kind.is_envelope();
+            if is_behind { visit(&info) } else { Ok(()) }
+        })
+        .map(drop)
+    }
+}
+
+/// Cuts a scan before the record `below`.
+fn cut_scan(storage: &Arc<dyn Storage>, scan: &mut Scan, below: SequenceNumber) -> Result<()> {
+    let places = Places {
+        segments: Arc::clone(&scan.segments),
+        index: scan.index.clone(),
+        next_sequence: scan.next_sequence,
+    };
+    let (places, located) = cut(storage, places, below.saturating_sub(1))?;
+    (scan.segments, scan.index, scan.next_sequence) = (places.segments, places.index, places.next_sequence);
+    scan.rollbacks.split_off(&below);
+    scan.openings.retain(|(sequence, _)| *sequence < below);
+    if let Some((sequence, opened)) = scan.openings.last() {
+        (scan.opened_sequence, scan.opened) = (*sequence, opened.clone());
+    }
+    (scan.end, scan.last_crc, scan.last_time_us) = (located.end, located.crc, located.time_us);
+    (scan.torn, scan.clean, scan.closed) = (None, false, false);
+    scan.watermark = scan.watermark.min(below);
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! How each session of a store stands, at the cost of the tails of their logs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Opened, Parent};
+use foldlog_codec::image::Image;
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use smol_str::SmolStr;
+use uuid::Uuid;
+
+use super::{LogReader, ReadOptions, SoundEnd};
+use crate::error::{Holder, Result};
+use crate::fold::path::Path as LivePath;
+use crate::fold::projection::{LogSlices, Projection};
+use crate::fold::restore;
+use crate::fold::suspended::Standings;
+use crate::log::objects::Objects;
+use crate::log::reader::Places;
+use crate::log::scan::{Scan, Scanner};
+use crate::log::{images, lock};
+use crate::session::{VisitFrame, read_outline_by};
+use crate::storage::{FileStorage, Storage};
+
+/// Says how a session stands, as its log tells.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SessionOverview {
+    /// Id of the session.
+    pub session: Uuid,
+    /// Number of records, those shared with a parent included; of a damaged log, of those before the damage.
+    pub records: u64,
+    /// Bytes that these records take.
+    pub log_bytes: u64,
+    /// Time of the session's own first record, in microseconds since 1970-01-01 UTC.
+    pub created_at_us: i64,
+    /// Time of the last record, in microseconds since 1970-01-01 UTC.
+    pub last_at_us: i64,
+    /// Tags of the session.
+    pub tags: BTreeMap<String, String>,
+    /// Session that this one was forked from or created for.
+    pub parent: Option<Parent>,
+    /// Whether the last writer closed the session.
+    pub closed: bool,
+    /// Operations that have begun and not ended: they run, or their process is gone.
+    pub open: Vec<StandingOperation>,
+    /// Operations that were interrupted and have neither run again nor been settled since.
+    pub unsettled: Vec<StandingOperation>,
+    /// Operations that wait for somebody to answer.
+    pub suspended: Vec<StandingOperation>,
+    /// Where the sound part of the log ends, if the log is damaged.
+    pub sound_end: Option<SoundEnd>,
+}
+
+/// Names an operation that is not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingOperation {
+    /// Operation id.
+    pub operation: OperationId,
+    /// Name of the tool.
+    pub tool: SmolStr,
+    /// Time at which its latest run began, in microseconds since 1970-01-01 UTC.
+    pub begun_at_us: i64,
+}
+
+/// Returns those of the `sessions` in the folder `store` that a process has open for writing, each with what that process
+/// left as a note. Takes no lock.
+///
+/// # Errors
+///
+/// [`Error::Io`](crate::Error::Io) if the locks cannot be read.
+pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>> {
+    let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
+    lock::held(&storage, store, sessions)
+}
+
+/// Returns how the session in the folder `dir` stands at the time `now_us`, in microseconds since 1970-01-01 UTC: from its
+/// newest image and the records behind it, or from all of its log if there is none. Bytes that an image covers are not read,
+/// so their damage is not noticed. Takes at most `memory_bytes` of memory beside the image.
+///
+/// # Errors
+///
+/// Those of [`LogReader::open_sound`], for an outline.
+pub fn overview(dir: &Path, now_us: i64, memory_bytes: u64) -> Result<SessionOverview> {
+    let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
+    let objects = Objects::new(Arc::clone(&storage), dir);
+    let sources = (&storage, &objects, memory_bytes);
+    let read = match read_behind_image(sources, dir) {
+        Some(read) => Ok(read),
+        None => {
+            let none = Projection::new(LogSlices::Outline);
+            read(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
+        }
+    };
+    match read {
+        Ok(read) => read.overview(&storage, now_us),
+        Err(error) if error.is_damage() => {
+            let options = ReadOptions { outline: true, memory_bytes: Some(memory_bytes) };
+            of_sound_part(&LogReader::open_sound(Arc::clone(&storage), dir, options)?, now_us)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Holds what was read of a session.
+struct Read {
+    scan: Scan,
+    outline: Projection,
+    /// Time of the session's own first record, if the record was among those read.
+    created_at_us: Option<i64>,
+}
+
+fn read(
+    sources: (&Arc<dyn Storage>, &Objects, u64),
+    dir: &Path,
+    begun: &Projection,
+    walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<Scan>,
+) -> Result<Read> {
+    let mut created_at_us = None;
+    let (scan, outline) = read_outline_by(sources, dir, begun, |visit| {
+        walk(&mut |at| {
+            let Record { kind, time_us, .. } = at.record();
+            if kind == Kind::OPENED {
+                created_at_us = Some(time_us);
+            }
+            visit(at)
+        })
+    })?;
+    Ok(Read { scan, outline: outline?, created_at_us })
+}
+
+/// Reads the records behind the newest image that the log confirms. `None` if there is none, or if anything contradicts it:
+/// then all records are read, which also tells what is wrong.
+fn read_behind_image(sources: (&Arc<dyn Storage>, &Objects, u64), dir: &Path) -> Option<Read> {
+    let storage = sources.0;
+    for (_, path) in images::list(storage.as_ref(), dir) {
+        let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
+        let Ok(image) = Image::decode(&bytes) else { continue };
+        let mut scanner = Scanner::new(storage.as_ref(), dir).ok()?;
+        let (Ok(Some(_)), Ok(begun)) = (scanner.go_on_from(&image), restore::outline(&image)) else {
+            continue;
+        };
+        return read(sources, dir, &begun, |visit| scanner.run(visit)).ok();
+    }
+    None
+}
+
+impl Read {
+    fn overview(self, storage: &Arc<dyn Storage>, now_us: i64) -> Result<SessionOverview> {
+        let Read { scan, outline, created_at_us } = self;
+        let places = Places { segments: scan.segments, index: scan.index, next_sequence: scan.next_sequence };
+        let path = LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
+        let standings = Standings {
+            operations: &outline.operations,
+            path: &path,
+            position: scan.next_sequence.saturating_sub(1),
+            opened: scan.opened_sequence,
+            now_us,
+        };
+        let time_of = |sequence: SequenceNumber| time_of(&places, storage, sequence);
+        let created_at_us = created_at_us.map_or_else(|| time_of(scan.opened_sequence), Ok)?;
+        let Opened { session, parent, .. } = scan.opened;
+        Ok(SessionOverview {
+            session,
+            records: scan.next_sequence.get(),
+            log_bytes: scan.used_bytes,
+            created_at_us,
+            last_at_us: scan.last_time_us,
+            tags: outline.tags.as_ref().clone(),
+            parent,
+            closed: scan.closed,
+            open: standing(
+                outline.operations.open().map(|one| (one.operation, &one.tool, one.begin)),
+                &time_of,
+            )?,
+            unsettled: standing(
+                outline.operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
+                &time_of,
+            )?,
+            suspended: standing(
+                standings.waiting().iter().map(|one| (one.operation, &one.tool, one.begin)),
+                &time_of,
+            )?,
+            sound_end: None,
+        })
+    }
+}
+
+/// Returns how a damaged session stood where its sound part ends.
+fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
+    let time_of = |sequence: SequenceNumber| time_of(&reader.places, &reader.storage, sequence);
+    let operations = &reader.outline.operations;
+    let waiting = reader.standings(now_us).waiting();
+    Ok(SessionOverview {
+        session: reader.opened.session,
+        records: reader.records_len(),
+        log_bytes: reader.log_bytes,
+        created_at_us: time_of(reader.opened_sequence)?,
+        last_at_us: time_of(reader.last_position())?,
+        tags: reader.tags().clone(),
+        parent: reader.opened.parent,
+        closed: false,
+        open: standing(operations.open().map(|one| (one.operation, &one.tool, one.begin)), &time_of)?,
+        unsettled: standing(
+            operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
+            &time_of,
+        )?,
+        suspended: standing(waiting.iter().map(|one| (one.operation, &one.tool, one.begin)), &time_of)?,
+        sound_end: reader.sound_end().cloned(),
+    })
+}
+
+fn standing<'a>(
+    operations: impl Iterator<Item = (OperationId, &'a SmolStr, SequenceNumber)>,
+    time_of: &dyn Fn(SequenceNumber) -> Result<i64>,
+) -> Result<Vec<StandingOperation>> {
+    let named = operations.map(|(operation, tool, begin)| {
+        Ok(StandingOperation { operation, tool: tool.clone(), begun_at_us: time_of(begin)? })
+    });
+    named.collect()
+}
+
+fn time_of(places: &Places, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<i64> {
+    let mut time_us = 0;
+    places.read(storage, sequence, sequence, &mut |record| {
+        time_us = record.time_us;
+        Ok(())
+    })?;
+    Ok(time_us)
+}

@@ -1,0 +1,134 @@
+//! Walking a damaged log up to its first damage.
+//!
+//! The walk is a scan's, and ends where a scan ends with an error. Nothing is put right: a salvage follows the chain
+//! further, across what can be computed again ([`super::salvage`]).
+
+use std::path::Path;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
+
+use super::{FrameAt, Scan, Scanner, Walk};
+use crate::error::{Error, Result};
+use crate::log::chain::{self, Chain};
+use crate::log::layout;
+use crate::storage::Storage;
+
+/// Walks the log in `dir` up to its first damage, and hands each sound frame to `visit` in order. Returns the damage beside
+/// what was found before it.
+///
+/// # Errors
+///
+/// The damage itself if no record before it is sound, or if the folder or a file belongs to another session; every error
+/// of a scan that is no damage; the errors of `visit`.
+pub(crate) fn scan_sound(
+    storage: &dyn Storage,
+    dir: &Path,
+    visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
+) -> Result<(Scan, Option<Error>)> {
+    let (scanner, mut damage) = match Scanner::new(storage, dir) {
+        Ok(scanner) => (scanner, None),
+        Err(error) if error.is_damage() => {
+            let files = chain::segment_files(storage, dir)?;
+            let segments = chain::follow_sound(&files)?;
+            let chain =
+                Chain { segments, beyond: Vec::new(), missing: None, ordinal_max: 0, half_built: Vec::new() };
+            let start = (0, SEGMENT_HEADER_LEN as u64);
+            (Scanner { walk: Walk::new(storage, dir, chain), start }, Some(error))
+        }
+        Err(error) => return Err(error),
+    };
+    if scanner.walk.chain.segments.is_empty() {
+        return match (scanner.run(visit), damage) {
+            (_, Some(damage)) => Err(damage),
+            (scanned, None) => scanned.map(|scan| (scan, None)),
+        };
+    }
+    let mut walk = scanner.walk;
+    let of_beyond = walk.chain.beyond.iter().filter_map(|file| file.header);
+    let mut headers = walk.chain.segments.iter().map(|segment| segment.header).chain(of_beyond);
+    // Where a segment bears the session's name, what stands before it in the chain is its own.
+    let is_own = layout::session_of(dir).is_some_and(|own| headers.any(|header| header.session == own));
+    let mut index = 0;
+    while index < walk.chain.segments.len() {
+        let before = Before::of(&walk);
+        match walk.segment(index, SEGMENT_HEADER_LEN as u64, visit) {
+            Ok(went) if went.is_break() => break,
+            Ok(_) => {}
+            Err(error) if error.is_damage() => {
+                walk.end_at(index, before, &error);
+                damage = Some(damage.unwrap_or(error));
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+        index += 1;
+    }
+    let Some(damage) = damage else {
+        return match walk.clone().finish() {
+            Err(error @ Error::WrongSession { .. }) => Err(error),
+            Err(error) if error.is_damage() => {
+                walk.shared_alone = is_own;
+                walk.finish_before(error)
+            }
+            finished => finished.map(|scan| (scan, None)),
+        };
+    };
+    walk.shared_alone = is_own;
+    walk.finish_before(damage)
+}
+
+/// Holds what a walk knew before it went into a segment.
+struct Before {
+    next_sequence: SequenceNumber,
+    last_crc: u32,
+    last_time_us: i64,
+    end: u64,
+    openings: usize,
+}
+
+impl Before {
+    fn of(walk: &Walk<'_>) -> Before {
+        let Walk { next_sequence, last_crc, last_time_us, end, .. } = *walk;
+        Before { next_sequence, last_crc, last_time_us, end, openings: walk.openings.len() }
+    }
+}
+
+impl Walk<'_> {
+    /// Ends the log where the walk over a segment met damage.
+    fn end_at(&mut self, index: usize, before: Before, damage: &Error) {
+        let Some(segment) = self.chain.segments.get(index).cloned() else { return };
+        let nothing_read = match damage {
+            // The segment turned out to belong to another session once it was read.
+            Error::WrongSession { .. } => true,
+            Error::Corrupt(corruption) => corruption.offset == 0 && corruption.segment == segment.path,
+            _ => false,
+        };
+        if nothing_read {
+            let Before { next_sequence, last_crc, last_time_us, end, openings } = before;
+            (self.next_sequence, self.last_crc) = (next_sequence, last_crc);
+            (self.last_time_us, self.end) = (last_time_us, end);
+            self.openings.truncate(openings);
+            self.chain.segments.truncate(index);
+        } else {
+            self.used_bytes += self.end;
+            self.chain.segments.truncate(index + 1);
+            if let Some(last) = self.chain.segments.last_mut() {
+                last.end = Some(self.end);
+            }
+        }
+        // The frame whose body does not decode may have been noted already.
+        self.rollbacks.split_off(&self.next_sequence);
+        self.index.cut_at(self.next_sequence);
+    }
+
+    /// Finishes a walk that damage ended.
+    fn finish_before(mut self, damage: Error) -> Result<(Scan, Option<Error>)> {
+        if self.openings.is_empty() {
+            return Err(damage);
+        }
+        self.chain.beyond.clear();
+        (self.torn, self.last_seal, self.last_kind) = (None, None, None);
+        Ok((self.finish()?, Some(damage)))
+    }
+}

@@ -1,0 +1,410 @@
+//! What a person needs to know of one operation to decide about it.
+
+use foldlog::audit::{self, LedgerEntry, LogReader};
+use foldlog::{
+    Error, Idempotency, Kind, OperationId, PendingQuestion, Record, SequenceNumber, SuspensionForm, Value,
+};
+use foldlog_codec::body::{ExternalEffects, Payload, ToolBegin, ToolEnd};
+use foldlog_codec::escape;
+use foldlog_codec::msgpack;
+use foldlog_codec::record::time_text;
+use serde::Serialize;
+
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::reading::{code_of, digest_text, shortened, store_of};
+use crate::verbs::pending::now;
+use crate::verbs::run::quoted;
+
+/// Number of characters of a text that a person is shown.
+const TEXT_CHARS_MAX: usize = 2000;
+
+/// Number of bytes of an object that are read for a text. Of a larger one only its length is told.
+const OBJECT_BYTES_MAX: u64 = 1 << 20;
+
+/// Number of digits of the digest that a command to be pasted names.
+const DIGITS: usize = 12;
+
+/// Tells all of one operation. The fields are those of `ledger SESSION OPERATION --json`.
+#[derive(Debug, Serialize)]
+struct Account<'a> {
+    #[serde(flatten)]
+    entry: &'a LedgerEntry,
+    arguments: Option<String>,
+    /// BLAKE3 of the arguments.
+    digest: Option<String>,
+    question: Option<String>,
+    each_run: Vec<Run>,
+    undone_by: Vec<Other>,
+    calls: Vec<Other>,
+    /// What has to be done before somebody can decide.
+    before: Option<String>,
+    decide: Vec<Choice>,
+}
+
+/// Describes one run of an operation.
+#[derive(Debug, Serialize)]
+struct Run {
+    begin: SequenceNumber,
+    begun_at: String,
+    end: Option<SequenceNumber>,
+    ended_at: Option<String>,
+    outcome: Option<String>,
+    cause: Option<String>,
+    elapsed_us: Option<u64>,
+    rolled_back: bool,
+    effects: Option<ExternalEffects>,
+    not_undone: Vec<Left>,
+    /// What the model was shown, or is to be shown.
+    message: Option<String>,
+    result: Option<String>,
+}
+
+/// Names what of a run was not undone.
+#[derive(Debug, Serialize)]
+struct Left {
+    resource: String,
+    path: String,
+    reason: String,
+}
+
+/// Names another operation.
+#[derive(Debug, Serialize)]
+struct Other {
+    operation: OperationId,
+    tool: String,
+    outcome: &'static str,
+    effects: Option<ExternalEffects>,
+}
+
+/// Holds something that somebody can decide, and the command that does.
+#[derive(Debug, Serialize)]
+struct Choice {
+    meaning: &'static str,
+    command: String,
+}
+
+/// Prints all that is known of an operation, and the commands that decide about it if it waits for somebody.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the ledger has no such operation.
+/// - [`Failure::Engine`] if the log cannot be read.
+pub(super) fn run(
+    reader: &LogReader,
+    ledger: &[LedgerEntry],
+    operation: OperationId,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    let Some(entry) = ledger.iter().find(|entry| entry.operation == operation) else {
+        let what = format!("there is no operation {operation}");
+        return Err(Failure::usage(what, "`foldlog ledger SESSION` lists the operations"));
+    };
+    let account = Account::of(reader, ledger, entry)?;
+    if output.json() {
+        output.value(&account)?;
+    } else {
+        account.print(output)?;
+    }
+    Ok(code_of(reader, output))
+}
+
+impl<'a> Account<'a> {
+    fn of(reader: &LogReader, ledger: &[LedgerEntry], entry: &'a LedgerEntry) -> Result<Account<'a>> {
+        let (arguments, each_run) = runs(reader, entry.operation)?;
+        let pending = reader.pending(now())?;
+        let question = pending.iter().find(|one| one.operation == entry.operation);
+        let others = |is_one: &dyn Fn(&LedgerEntry) -> bool| {
+            ledger.iter().filter(|other| is_one(other)).map(Other::of).collect::<Vec<_>>()
+        };
+        let digest = match question {
+            Some(question) => Some(digest_text(&question.digest)),
+            None => None,
+        };
+        let before = before(reader, entry);
+        let decide = if before.is_some() { Vec::new() } else { choices(reader, entry, question) };
+        Ok(Account {
+            entry,
+            arguments,
+            digest,
+            question: question.map(|question| question.question.clone()),
+            each_run,
+            undone_by: others(&|other| other.undoes == Some(entry.operation)),
+            calls: others(&|other| other.parent == Some(entry.operation)),
+            before,
+            decide,
+        })
+    }
+
+    fn print(&self, output: &mut Output<'_>) -> Result<()> {
+        let entry = self.entry;
+        let (operation, tool) = (entry.operation, escape::text(&entry.tool));
+        output.line(format_args!("operation {operation}: `{tool}`, {}", super::outcome(entry)))?;
+        let mut fact = |name: &str, text: &str| output.line(format_args!("  {name:<12} {text}"));
+        if let Some(call) = call(entry) {
+            fact("call", &call)?;
+        }
+        let others = [("within", entry.parent), ("undoes", entry.undoes), ("verifies", entry.verifies)];
+        for (what, other) in others {
+            if let Some(other) = other {
+                fact(what, &format!("operation {other}"))?;
+            }
+        }
+        fact(
+            "idempotency",
+            &format!("{}: {}", escape::text(entry.idempotency.name()), again(entry.idempotency)),
+        )?;
+        fact("arguments", &told(self.arguments.as_deref()))?;
+        if let Some(digest) = &self.digest {
+            fact("digest", digest)?;
+        }
+        if let Some(question) = &self.question {
+            fact("question", &told(Some(question)))?;
+        }
+        for (number, run) in (1..).zip(&self.each_run) {
+            for (what, text) in run.facts(number) {
+                fact(&what, &text)?;
+            }
+        }
+        for other in &self.undone_by {
+            fact("undone by", &other.text())?;
+        }
+        for other in &self.calls {
+            fact("called", &other.text())?;
+        }
+        for child in &entry.children {
+            let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
+            fact("child", &format!("session {number}: {session}: {fate}"))?;
+        }
+        if let Some(settled) = &entry.settled {
+            let (decision, sequence) = (settled.decision.name(), settled.sequence);
+            let (by, reason) = (escape::text(&settled.by), escape::text(&settled.reason));
+            fact("settled", &format!("{decision} by {by}, record {sequence}: {reason}"))?;
+        }
+        if let Some(before) = &self.before {
+            fact("before", before)?;
+        }
+        if !self.decide.is_empty() {
+            output.line("  decide")?;
+        }
+        for choice in &self.decide {
+            output.line(format_args!("    # {}", choice.meaning))?;
+            output.line(format_args!("    {}", choice.command))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the arguments of an operation and its runs.
+fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, Vec<Run>)> {
+    let (mut arguments, mut runs) = (None, Vec::new());
+    reader.records(operation.sequence(), reader.last_position(), |record| {
+        match record.kind {
+            Kind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
+                if begin.again.unwrap_or(record.sequence.into()) == operation {
+                    if arguments.is_none() {
+                        arguments = Some(text_of(reader, begin.arguments));
+                    }
+                    runs.push(Run::begun(record));
+                }
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(record.body).map_err(unread(record))?;
+                if let Some(run) = runs.iter_mut().find(|run| run.begin == end.begin) {
+                    run.end(record, &end, reader);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((arguments, runs))
+}
+
+fn unread(record: &Record<'_>) -> impl Fn(foldlog_codec::Error) -> Error {
+    let sequence = record.sequence;
+    move |error| Error::Inconsistent { sequence, reason: error.to_string() }
+}
+
+/// Returns the text that a payload holds, or its value as JSON; or why it cannot be told.
+fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
+    if let Some(object) = payload.object().filter(|object| object.len > OBJECT_BYTES_MAX) {
+        return format!("({} bytes in the object {})", object.len, object.file_name());
+    }
+    let bytes = match reader.payload(payload) {
+        Ok(bytes) => bytes,
+        Err(error) => return format!("({error})"),
+    };
+    match msgpack::from_slice::<Value>(&bytes) {
+        Ok(Value::Str(text)) => text,
+        Ok(value) => escape::to_json(&value).unwrap_or_else(|error| format!("({error})")),
+        Err(error) => format!("({error})"),
+    }
+}
+
+/// Makes a text fit for a line to a person.
+fn told(text: Option<&str>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| shortened(&escape::text(text), TEXT_CHARS_MAX))
+}
+
+impl Run {
+    fn begun(record: &Record<'_>) -> Run {
+        Run {
+            begin: record.sequence,
+            begun_at: time_text(record.time_us),
+            end: None,
+            ended_at: None,
+            outcome: None,
+            cause: None,
+            elapsed_us: None,
+            rolled_back: false,
+            effects: None,
+            not_undone: Vec::new(),
+            message: None,
+            result: None,
+        }
+    }
+
+    fn end(&mut self, record: &Record<'_>, end: &ToolEnd<'_>, reader: &LogReader) {
+        (self.end, self.ended_at) = (Some(record.sequence), Some(time_text(record.time_us)));
+        self.outcome = Some(end.outcome.name().to_owned());
+        self.cause = end.cause.map(|cause| cause.name().to_owned());
+        self.elapsed_us = Some(end.elapsed_us);
+        (self.rolled_back, self.effects) = (end.rolls_back, Some(end.outside));
+        let left = end.not_undone.iter().map(|left| Left {
+            resource: left.resource.to_string(),
+            path: left.path.to_string(),
+            reason: left.reason.to_string(),
+        });
+        self.not_undone = left.collect();
+        self.message = end.shown.map(|shown| text_of(reader, shown));
+        self.result = end.result.map(|result| text_of(reader, result));
+    }
+
+    /// Returns what is known of the run, each fact with its name.
+    fn facts(&self, number: u64) -> Vec<(String, String)> {
+        let began = format!("began {} (record {})", self.begun_at, self.begin);
+        let (Some(end), Some(ended_at), Some(outcome)) = (self.end, &self.ended_at, &self.outcome) else {
+            let text = format!("{began}, and has not ended; effects outside are unknown");
+            return vec![(format!("run {number}"), text)];
+        };
+        let cause =
+            self.cause.as_deref().map(|cause| format!(": {}", escape::text(cause))).unwrap_or_default();
+        let elapsed = self.elapsed_us.unwrap_or(0);
+        let ended = format!(
+            "{began}, ended {ended_at} (record {end}) after {elapsed} us: {}{cause}",
+            escape::text(outcome)
+        );
+        let effects = match self.effects {
+            Some(ExternalEffects::None) => "had no effects outside",
+            _ => "may have had effects outside",
+        };
+        let undone = match (self.rolled_back, self.not_undone.is_empty()) {
+            (true, true) => "its changes of STATE and resources were rolled back",
+            (true, false) => "its changes were rolled back, but for what follows",
+            (false, _) => "its changes of STATE and resources stayed with its end",
+        };
+        let mut facts =
+            vec![(format!("run {number}"), ended), (String::new(), format!("{effects}; {undone}"))];
+        for Left { resource, path, reason } in &self.not_undone {
+            let (resource, path) = (escape::text(resource), escape::text(path));
+            let text = format!("{resource} `{path}`: {}", escape::text(reason));
+            facts.push(("not undone".to_owned(), text));
+        }
+        let texts = [("message", &self.message), ("result", &self.result)];
+        let texts = texts.into_iter().filter(|(_, text)| text.is_some());
+        facts.extend(texts.map(|(what, text)| (what.to_owned(), told(text.as_deref()))));
+        facts
+    }
+}
+
+impl Other {
+    fn of(entry: &LedgerEntry) -> Other {
+        let (operation, tool) = (entry.operation, entry.tool.clone());
+        Other { operation, tool, outcome: entry.outcome.name(), effects: entry.effects }
+    }
+
+    fn text(&self) -> String {
+        let effects = match self.effects {
+            Some(effects) => format!(", effects outside: {}", effects.name()),
+            None => String::new(),
+        };
+        format!("operation {} (`{}`), {}{effects}", self.operation, escape::text(&self.tool), self.outcome)
+    }
+}
+
+fn call(entry: &LedgerEntry) -> Option<String> {
+    let id = entry.call_id.as_deref().map(|id| escape::text(id).into_owned());
+    let origin = entry.asked_by.map(|origin| format!("asked by {}, call {}", origin.answer, origin.ordinal));
+    let parts: Vec<String> = id.into_iter().chain(origin).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Says whether an interrupted operation may be run again.
+fn again(idempotency: Idempotency) -> &'static str {
+    match idempotency {
+        Idempotency::Natural => "running it twice does what running it once does",
+        Idempotency::Keyed => "it may run again under its operation id, by which it finds what it did",
+        Idempotency::Compensate => "it may run again once its effects are undone",
+        Idempotency::Verify => "its tool can ask the outside what came of it",
+        Idempotency::Manual => "only a person can tell whether it may run again",
+        Idempotency::Other(_) => "only a later version of foldlog knows whether it may run again",
+    }
+}
+
+/// Returns what has to be done before somebody can decide about an operation; `None` if nothing has to.
+fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
+    let dir = quoted(reader.dir().as_os_str());
+    if reader.report().interrupted.iter().any(|open| open.operation == entry.operation) {
+        let holder =
+            store_of(reader.dir()).and_then(|(store, id)| audit::running(&store, &[id]).ok()?.remove(&id));
+        return Some(match holder {
+            Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
+            None => {
+                format!("its process is gone: let its host recover the session, or `foldlog recover {dir}`")
+            }
+        });
+    }
+    let unsettled = |operation| reader.report().unsettled.iter().any(|one| one.operation == operation);
+    if let Some(parent) = entry.parent.filter(|parent| unsettled(*parent)) {
+        return Some(format!("it ran within operation {parent}: `foldlog ledger {dir} {parent}`"));
+    }
+    reader.sound_end().map(|_| {
+        format!("the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does")
+    })
+}
+
+/// Returns what can be decided about an operation.
+fn choices(reader: &LogReader, entry: &LedgerEntry, question: Option<&PendingQuestion>) -> Vec<Choice> {
+    let (dir, operation) = (quoted(reader.dir().as_os_str()), entry.operation);
+    let choice = |meaning, decision: &str| Choice {
+        meaning,
+        command: format!("foldlog settle {dir} {operation} {decision} --by \"$USER\" --reason WHY"),
+    };
+    let unsettled = reader.report().unsettled.iter().find(|one| one.operation == operation);
+    match (unsettled, question.map(|question| (question.form, question.digest))) {
+        (Some(unsettled), _) => {
+            let again =
+                choice("it may run again: its host does so when it recovers the session", "run-again");
+            let mut choices = vec![
+                choice("it did its work (--result JSON tells the model which)", "committed"),
+                choice("it did not do its work, and shall not run again", "failed"),
+            ];
+            choices.extend((!unsettled.run_again).then_some(again));
+            choices
+        }
+        (None, Some((SuspensionForm::Asks, digest))) => {
+            let digits: String = digest_text(&digest).chars().take(DIGITS).collect();
+            vec![
+                choice("it may run, with these arguments", &format!("approved --arguments {digits}")),
+                choice("it may not run", "failed"),
+            ]
+        }
+        (None, Some((SuspensionForm::Awaits, _))) => vec![
+            choice("this is the result for which it waits", "committed --result JSON"),
+            choice("the result will not come", "failed"),
+        ],
+        _ => Vec::new(),
+    }
+}
