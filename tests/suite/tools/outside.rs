@@ -96,7 +96,9 @@ fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
     let _subscription = session.subscribe(move |record| {
         // The slow one, which is the first, goes on only once the end of the other one is told.
         if record.kind() == foldlog::Kind::TOOL_END {
-            drop(opens.lock().unwrap().take().map(|opens| opens.send(())));
+            if let Some(opens) = opens.lock().unwrap().take() {
+                opens.send(()).unwrap();
+            }
         }
     });
     let reports = runner.execute_together(&[asks("slow"), asks("fast")], &ExecuteOptions::default());
