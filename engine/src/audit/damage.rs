@@ -160,7 +160,8 @@ impl LogReader {
         let mut contradiction: Option<(SequenceNumber, Error)> = None;
         loop {
             let below = contradiction.as_ref().map(|(sequence, _)| *sequence);
-            let (mut reader, damage, failed) = LogReader::read_below(&storage, dir, options, below)?;
+            let SoundPart { mut reader, damage, failed } =
+                LogReader::read_below(&storage, dir, options, below)?;
             let Some(failed) = failed else {
                 let damage = contradiction.map(|(_, error)| error).or(damage);
                 reader.sound_end = damage.map(|damage| reader.ends_for(damage));
@@ -175,14 +176,13 @@ impl LogReader {
         }
     }
 
-    /// Reads the sound part of a log, and of it the records below `below`. Returns beside it the damage that ends it, and
-    /// the first record that cannot be folded with the reason.
+    /// Reads the sound part of a log, and of it the records below `below`.
     fn read_below(
         storage: &Arc<dyn Storage>,
         dir: &Path,
         options: ReadOptions,
         below: Option<SequenceNumber>,
-    ) -> Result<(LogReader, Option<Error>, Option<(SequenceNumber, Error)>)> {
+    ) -> Result<SoundPart> {
         let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
         let budget = options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN);
         let mut damage = None;
@@ -219,7 +219,7 @@ impl LogReader {
                 Err(error) => failed = Some((next, error)),
             }
         }
-        Ok((reader, damage, failed))
+        Ok(SoundPart { reader, damage, failed })
     }
 
     fn ends_for(&self, damage: Error) -> SoundEnd {
@@ -254,6 +254,15 @@ impl LogReader {
         })
         .map(drop)
     }
+}
+
+/// Holds the sound part of a log as its frames tell.
+struct SoundPart {
+    reader: LogReader,
+    /// Damage that ends it.
+    damage: Option<Error>,
+    /// First record that cannot be folded, and why.
+    failed: Option<(SequenceNumber, Error)>,
 }
 
 /// Cuts a scan before the record `below`.

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
@@ -33,8 +34,10 @@ fn is_raw(character: char) -> bool {
 
 /// Text that holds every such character, and says which place it stands in.
 fn hostile(place: &str) -> String {
-    let all: String = ('\0'..=char::MAX).filter(|character| is_raw(*character)).collect();
-    format!("{place}{all}end")
+    // There are a million characters to be asked, and the text is made hundreds of times.
+    static ALL: LazyLock<String> =
+        LazyLock::new(|| ('\0'..=char::MAX).filter(|character| is_raw(*character)).collect());
+    format!("{place}{}end", *ALL)
 }
 
 fn payload(place: &str) -> Vec<u8> {
@@ -247,6 +250,10 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
         ),
         (&["show", "SESSION", "--from", "13", "--to", "23"], &conversation::PLACES),
         (&["show", "SESSION", "--kind", "HOSTILE"], &[]),
+        (
+            &["show", "SESSION", "--payload"],
+            &["event value", "arguments key", "result value", "observed value"],
+        ),
         (&["show", "STORE"], &[]),
         (&["tail", "SESSION", "-n", "99"], &["event", "snapshot", "reason", "open call"]),
         (&["state", "SESSION"], &["slice 0", "slice 1", "event key"]),
@@ -267,6 +274,10 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
         (&["diff", "SESSION", "12", "22"], &["evaluation", "answer text", "answered tool"]),
         (&["stats", "SESSION"], &["event", "slice 0", "slice 1"]),
         (&["ledger", "SESSION"], &["settled tool", "settled call", "by", "reason", "open tool"]),
+        (&["ledger", "SESSION", "6"], &["settled tool", "settled call", "by", "reason"]),
+        (&["ledger", "SESSION", "10"], &["waiting tool", "waiting call"]),
+        (&["sessions", "STORE", "--tag", "HOSTILE"], &[]),
+        (&["sessions", "STORE", "--since", "HOSTILE"], &[]),
         (&["verify", "STORE"], &[]),
         (&["verify", "NOTHING"], &[]),
         (&["replay", "SESSION", "--thorough"], &["slice 0"]),
@@ -323,13 +334,15 @@ fn nor_by_what_is_said_of_damage() {
     for world in [flipped, headless, missing, self::world(&contradicting)] {
         for verb in [
             "verify", "show", "state", "diff", "stats", "ledger", "replay", "tail", "salvage", "export",
-            "sessions",
+            "sessions", "beyond",
         ] {
-            let mut words = vec![verb, if verb == "sessions" { "STORE" } else { dir.to_str().unwrap() }];
+            let of = if verb == "sessions" { "STORE" } else { dir.to_str().unwrap() };
+            let mut words = vec![if verb == "beyond" { "show" } else { verb }, of];
             words.extend_from_slice(match verb {
                 "diff" => &["0", "1"],
                 "salvage" => &["--to", "SALVAGED"],
                 "export" => &["--format", "snapshot-json"],
+                "beyond" => &["--beyond-damage", "--payload"],
                 _ => &[],
             });
             check(&words, &world.run(&words));

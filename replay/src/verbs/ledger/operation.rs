@@ -117,10 +117,7 @@ impl<'a> Account<'a> {
         let others = |is_one: &dyn Fn(&LedgerEntry) -> bool| {
             ledger.iter().filter(|other| is_one(other)).map(Other::of).collect::<Vec<_>>()
         };
-        let digest = match question {
-            Some(question) => Some(digest_text(&question.digest)),
-            None => None,
-        };
+        let digest = question.map(|question| digest_text(&question.digest));
         let before = before(reader, entry);
         let decide = if before.is_some() { Vec::new() } else { choices(reader, entry, question) };
         Ok(Account {
