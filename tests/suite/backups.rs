@@ -424,7 +424,8 @@ fn forks_and_children_are_copied_with_what_they_share() {
         assert_eq!(begins(&copy_of(&machine, id).unwrap(), &whole), whole.records_len());
     }
     let (mut theirs, mut ours) = (restored.children(ids[0]).unwrap(), store.children(ids[0]).unwrap());
-    (theirs.sort(), ours.sort());
+    theirs.sort();
+    ours.sort();
     assert!(theirs == ours && ours.len() == 2);
     let fork = restored.open_session(ids[1], &types()).unwrap();
     assert!(fork.position() > Some(position));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, SequenceNumber};
 
 use super::chain::{self, Segment};
 use super::follow::Cursor;
@@ -23,6 +23,9 @@ use crate::storage::{Access, Storage};
 
 /// Number of bytes that are copied at a time.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// Number of bytes of two files that are compared at a time.
+const COMPARED_BYTES: usize = 128 << 10;
 
 /// Number of segments that the walk to a log's end may enter of those that were not there when it began: behind a fast
 /// writer, the end is where the walk was when it came to the last of them.
@@ -125,6 +128,7 @@ pub(crate) fn check(
         let mut window = Window::new(segment.open(storage)?, segment.end).map_err(io)?;
         let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
         let end = segment.end.unwrap_or_else(|| window.end());
+        let seal = sealed.seal(storage)?.map(|(seal, _)| seal);
         let mut digest = SegmentDigest::new();
         while offset < end {
             let frame = match window.frame(context, offset).map_err(io)? {
@@ -138,18 +142,17 @@ pub(crate) fn check(
             visit(segment, &frame)?;
             (offset, last_crc) = (offset + frame.len() as u64, header.crc);
             if !header.kind.is_envelope() {
-                digest.update(header.sequence, header.kind, header.time_us, frame.body);
+                if seal.is_some() {
+                    digest.update(header.sequence, header.kind, header.time_us, frame.body);
+                }
                 next += 1;
             }
         }
         if offset > end {
             return Err(bad(end, next, "a frame crosses the end of the segment"));
         }
-        if let Some((seal, _)) = sealed.seal(storage)?
-            // A recovery or a fork may have cut the segment short of what was sealed.
-            && digest.records() == seal.records
-            && digest.finish() != seal.hash
-        {
+        // A recovery or a fork may have cut the segment short of what was sealed.
+        if seal.is_some_and(|seal| digest.records() == seal.records && digest.finish() != seal.hash) {
             return Err(bad(end, next, "the records of the segment are not those that its seal names"));
         }
     }
@@ -185,8 +188,8 @@ pub(crate) fn first_difference(
 ) -> Result<Option<SequenceNumber>> {
     let digest_of = |segments: &[Segment]| -> Result<[u8; 32]> {
         let mut digest = SegmentDigest::new();
-        each_below(storage, segments, below, &mut |sequence, kind, time_us, body| {
-            digest.update(sequence, kind, time_us, body);
+        each_below(storage, segments, below, &mut |record| {
+            digest.update(record.sequence, record.kind, record.time_us, record.body);
         })?;
         Ok(digest.finish())
     };
@@ -195,10 +198,10 @@ pub(crate) fn first_difference(
     }
     let each_of = |segments: &[Segment]| -> Result<Vec<(SequenceNumber, [u8; 32])>> {
         let mut digests = Vec::new();
-        each_below(storage, segments, below, &mut |sequence, kind, time_us, body| {
+        each_below(storage, segments, below, &mut |record| {
             let mut digest = SegmentDigest::new();
-            digest.update(sequence, kind, time_us, body);
-            digests.push((sequence, digest.finish()));
+            digest.update(record.sequence, record.kind, record.time_us, record.body);
+            digests.push((record.sequence, digest.finish()));
         })?;
         Ok(digests)
     };
@@ -212,14 +215,35 @@ fn each_below(
     storage: &dyn Storage,
     segments: &[Segment],
     below: SequenceNumber,
-    visit: &mut dyn FnMut(SequenceNumber, Kind, i64, &[u8]),
+    visit: &mut dyn FnMut(&Record<'_>),
 ) -> Result<()> {
     check(storage, (segments, segments), &mut |_, frame| {
         if let Some(record) = record_of(frame).filter(|record| record.sequence < below) {
-            visit(record.sequence, record.kind, record.time_us, record.body);
+            visit(&record);
         }
         Ok(())
     })
+}
+
+/// Returns whether the first `len` bytes of two files are the same.
+pub(crate) fn same_bytes(storage: &dyn Storage, (left, right): (&Path, &Path), len: u64) -> Result<bool> {
+    let open =
+        |path: &Path| storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error));
+    let files = (open(left)?, open(right)?);
+    let (mut one, mut other) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+    let mut offset = 0;
+    while offset < len {
+        let wanted = COMPARED_BYTES.min(usize::try_from(len - offset).unwrap_or(COMPARED_BYTES));
+        let (one, other) =
+            (one.get_mut(..wanted).unwrap_or_default(), other.get_mut(..wanted).unwrap_or_default());
+        let read = files.0.read_at(one, offset).map_err(|error| Error::io("read", left, error))?;
+        let also = files.1.read_at(other, offset).map_err(|error| Error::io("read", right, error))?;
+        if read != wanted || also != wanted || one != other {
+            return Ok(false);
+        }
+        offset += wanted as u64;
+    }
+    Ok(true)
 }
 
 /// Copies the first `len` bytes of a file into a new one, and makes them durable. Hands each piece to `visit`. Returns how

@@ -276,7 +276,7 @@ fn animal() -> impl Strategy<Value = Animal> {
 /// Returns what a host finds in its slices, as bytes, since a number that is none is not equal to itself.
 fn found(session: &Session) -> Vec<Vec<u8>> {
     let bytes = |animal: &Animal| foldlog_codec::msgpack::to_vec(animal).unwrap();
-    let mut found: Vec<_> = session.view::<Kept>().unwrap().iter().map(|animal| bytes(animal)).collect();
+    let mut found: Vec<_> = session.view::<Kept>().unwrap().iter().map(bytes).collect();
     found.extend(session.log::<Seen>().unwrap().iter().map(|animal| bytes(&animal.unwrap())));
     found
 }

@@ -10,12 +10,9 @@ use std::path::Path;
 
 use super::{Copied, Copying};
 use crate::error::{Error, Result};
-use crate::log::copying::copy_bytes;
+use crate::log::copying::{copy_bytes, same_bytes};
 use crate::log::layout;
-use crate::storage::{Access, Entry, EntryKind, Storage};
-
-/// Number of bytes of two files that are compared at a time.
-const PIECE_BYTES: usize = 64 << 10;
+use crate::storage::{Entry, EntryKind};
 
 impl Copying<'_> {
     /// Copies what stands beside the log into `dir`, as far as that lacks it.
@@ -61,7 +58,7 @@ impl Copying<'_> {
         let storage = self.storage().as_ref();
         let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
         let there = there.filter(|there| there.kind == EntryKind::File && there.len == entry.len);
-        if there.is_some() && (is_git_object(from) || is_same(storage, (from, to))?) {
+        if there.is_some() && (is_git_object(from) || same_bytes(storage, (from, to), entry.len)?) {
             return Ok(false);
         }
         let building = to.with_file_name(format!("{}.new", entry.name));
@@ -112,23 +109,4 @@ fn is_git_object(path: &Path) -> bool {
         name.len() == len && name.iter().all(u8::is_ascii_hexdigit)
     };
     is_hex(path.file_name(), 38) && is_hex(path.parent().and_then(Path::file_name), 2)
-}
-
-/// Returns whether two files of one length hold the same bytes.
-fn is_same(storage: &dyn Storage, (left, right): (&Path, &Path)) -> Result<bool> {
-    let open = |path: &Path| storage.open(path, Access::Read).map_err(|error| Error::io("open", path, error));
-    let files = (open(left)?, open(right)?);
-    let (mut one, mut other) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
-    let mut offset = 0;
-    loop {
-        let read = files.0.read_at(&mut one, offset).map_err(|error| Error::io("read", left, error))?;
-        let also = files.1.read_at(&mut other, offset).map_err(|error| Error::io("read", right, error))?;
-        if read != also || one.get(..read) != other.get(..also) {
-            return Ok(false);
-        }
-        if read == 0 {
-            return Ok(true);
-        }
-        offset += read as u64;
-    }
 }
