@@ -107,8 +107,8 @@ mod suspended;
 #[cfg(feature = "async")]
 pub use call::AsyncTool;
 pub use call::{
-    Approval, DynTool, ExecuteOptions, Operation, ProgramOutput, ProgramStream, Question, Tool, ToolCall,
-    ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, UndoneCall, Verified,
+    Approval, DynTool, ExecuteOptions, InterruptedCall, Operation, ProgramOutput, ProgramStream, Question,
+    Tool, ToolCall, ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, Verified,
 };
 pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};

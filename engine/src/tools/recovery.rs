@@ -36,7 +36,7 @@ use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 
 use self::left_in_children::ChildrenLeft;
-use super::call::{AnyTool, CallInfo, ExecuteOptions, Group, ToolCall, ToolReport, UndoneCall, Verdict};
+use super::call::{AnyTool, CallInfo, ExecuteOptions, Group, InterruptedCall, ToolCall, ToolReport, Verdict};
 use super::captures::Captures;
 use super::children::ChildReport;
 use super::execution::Leases;
@@ -350,7 +350,7 @@ impl ToolRunner {
         let had_effects = !matches!(verdict, (Verdict::NotDone, _));
         if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
-            let undone = UndoneCall::read(self.state.session(), operation, begin)?;
+            let undone = InterruptedCall::read(self.state.session(), operation, begin)?;
             match self
                 .run(undo, &call.arguments, options, &|| Ok(()), |context| handler.undo(&undone, context))
             {
@@ -379,7 +379,7 @@ impl ToolRunner {
         let (session, UnsettledOperation { operation, begin, .. }) = (self.state.session(), unsettled);
         let (idempotency, verifies) = (unsettled.idempotency, Some(*operation));
         let info = CallInfo { verifies, idempotency, reads_only: true, ..CallInfo::new(call) };
-        let interrupted = UndoneCall::read(session, *operation, *begin)?;
+        let interrupted = InterruptedCall::read(session, *operation, *begin)?;
         let asked = self.run(info, &call.arguments, options, &|| Ok(()), |context| {
             handler.verify(&interrupted, context)
         })?;

@@ -102,7 +102,7 @@ fn no_arguments_at_all_are_an_empty_object_for_every_tool() {
 }
 
 /// Kills its process in its first run and within its first undoing. Keeps what it was told of the call that it undid.
-fn letter(disk: &MemoryStorage, lives: &Arc<Mutex<(u32, Vec<UndoneCall>)>>) -> DynTool {
+fn letter(disk: &MemoryStorage, lives: &Arc<Mutex<(u32, Vec<InterruptedCall>)>>) -> DynTool {
     let (disk, lives, disk_too, lives_too) = (disk.clone(), lives.clone(), disk.clone(), lives.clone());
     let send = DynTool::new("send", schema(), move |_, context| {
         context.resources().get::<Desk>().unwrap().put("letter", "sent");

@@ -182,7 +182,12 @@ impl AsyncTool for Patient {
         }
     }
 
-    async fn undo(&self, _: Asked, _: &UndoneCall, _: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+    async fn undo(
+        &self,
+        _: Asked,
+        _: &InterruptedCall,
+        _: &ToolContext,
+    ) -> Result<ToolResult<usize>, ToolError> {
         Handle::try_current().map_err(|_| ToolError::failed("there is no runtime here"))?;
         Ok(ToolResult::ok("undone", 0))
     }

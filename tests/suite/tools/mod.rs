@@ -41,8 +41,8 @@ use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::CheckpointStore;
 use foldlog::tools::resources::{BudgetTracker, CaptureOptions, Snapshotable, Usage};
 use foldlog::tools::{
-    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
-    UndoneCall,
+    ExecuteOptions, InterruptedCall, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport,
+    ToolResult, ToolRunner,
 };
 use foldlog::{
     BackgroundSync, Cause, Error, ExecutionState, FixedClock, Idempotency, ResourceRegistry, Result, Session,
@@ -202,7 +202,12 @@ impl Tool for Writer {
         }
     }
 
-    fn undo(&self, _: Write, _: &UndoneCall, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+    fn undo(
+        &self,
+        _: Write,
+        _: &InterruptedCall,
+        context: &ToolContext,
+    ) -> Result<ToolResult<usize>, ToolError> {
         let mut counts = self.counts.lock().unwrap();
         counts.undone += 1;
         assert!(context.is_resume());

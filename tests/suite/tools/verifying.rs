@@ -82,7 +82,12 @@ impl Tool for Pays {
         Ok(ToolResult::ok("paid", payment.amount))
     }
 
-    fn undo(&self, _: Payment, undone: &UndoneCall, _: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+    fn undo(
+        &self,
+        _: Payment,
+        undone: &InterruptedCall,
+        _: &ToolContext,
+    ) -> Result<ToolResult<u64>, ToolError> {
         self.bank.told.lock().unwrap().undone += 1;
         self.bank.payments.lock().unwrap().remove(&undone.operation.get());
         Ok(ToolResult::ok("paid back", 0))
@@ -95,7 +100,7 @@ impl Tool for Pays {
     fn verify(
         &self,
         payment: Payment,
-        interrupted: &UndoneCall,
+        interrupted: &InterruptedCall,
         context: &ToolContext,
     ) -> Result<Verified<u64>, ToolError> {
         assert!(context.is_resume() && context.operation() != interrupted.operation);

@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 
 use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
+use super::interrupted::InterruptedCall;
 use super::tool::{AnyTool, parameters, schema_of};
-use super::undone::UndoneCall;
 use super::verifying::Verified;
 use crate::offload::{Boxed, wait_for};
 use crate::session::schedule::inside_call;
@@ -107,7 +107,7 @@ pub trait AsyncTool: Send + Sync + 'static {
     fn undo(
         &self,
         parameters: Self::Parameters,
-        undone: &UndoneCall,
+        undone: &InterruptedCall,
         context: &ToolContext,
     ) -> impl Future<Output = Result<ToolResult<Self::Output>, ToolError>> + Send {
         let _ = (parameters, undone, context);
@@ -129,7 +129,7 @@ pub trait AsyncTool: Send + Sync + 'static {
     fn verify(
         &self,
         parameters: Self::Parameters,
-        interrupted: &UndoneCall,
+        interrupted: &InterruptedCall,
         context: &ToolContext,
     ) -> impl Future<Output = Result<Verified<Self::Output>, ToolError>> + Send {
         let _ = (parameters, interrupted, context);
@@ -140,8 +140,8 @@ pub trait AsyncTool: Send + Sync + 'static {
 /// Says what a tool is asked to do.
 enum Asked {
     Call,
-    Undo(UndoneCall),
-    Verify(UndoneCall),
+    Undo(InterruptedCall),
+    Verify(InterruptedCall),
 }
 
 /// Holds a tool that is a future as one of any kind.
@@ -194,7 +194,7 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
         answered(self.answering(arguments, Asked::Call, context))
     }
 
-    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
         answered(self.answering(&undone.arguments, Asked::Undo(undone.clone()), context))
     }
 
@@ -202,7 +202,7 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
         self.0.verifies()
     }
 
-    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
         answered(self.answering(&interrupted.arguments, Asked::Verify(interrupted.clone()), context))
     }
 

@@ -9,8 +9,8 @@ use smol_str::SmolStr;
 
 use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
+use super::interrupted::InterruptedCall;
 use super::tool::{AnyTool, arguments_text};
-use super::undone::UndoneCall;
 use super::verifying::Verified;
 
 /// Makes a tool at run time, such as one that another process describes: a name, a JSON schema of its arguments, and a closure
@@ -49,7 +49,7 @@ pub struct DynTool {
 
 type CallFn = dyn Fn(serde_json::Value, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
 type UndoFn =
-    dyn Fn(serde_json::Value, &UndoneCall, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
+    dyn Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
 
 impl fmt::Debug for DynTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,7 +111,7 @@ impl DynTool {
     #[must_use]
     pub fn undo<T: Serialize>(
         self,
-        undo: impl Fn(serde_json::Value, &UndoneCall, &ToolContext) -> Result<ToolResult<T>, ToolError>
+        undo: impl Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<ToolResult<T>, ToolError>
         + Send
         + Sync
         + 'static,
@@ -127,7 +127,7 @@ impl DynTool {
     #[must_use]
     pub fn verify<T: Serialize>(
         self,
-        verify: impl Fn(serde_json::Value, &UndoneCall, &ToolContext) -> Result<Verified<T>, ToolError>
+        verify: impl Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<Verified<T>, ToolError>
         + Send
         + Sync
         + 'static,
@@ -208,7 +208,7 @@ impl AnyTool for DynTool {
         (self.call)(self.arguments(arguments)?, context)
     }
 
-    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
         match &self.undo {
             Some(undo) => undo(self.arguments(&undone.arguments)?, undone, context),
             None => Err(ToolError::failed(format!("`{}` has no way to undo what it did", self.name))),
@@ -219,7 +219,7 @@ impl AnyTool for DynTool {
         self.verify.is_some()
     }
 
-    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
         match &self.verify {
             Some(verify) => verify(self.arguments(&interrupted.arguments)?, interrupted, context),
             None => Answered::of_verified::<()>(&self.name, Verified::Unknown),

@@ -14,9 +14,9 @@
 //! | `running` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
-//! | `undone` | [`UndoneCall`]: what a tool is told of the call that it undoes | |
+//! | `interrupted` | [`InterruptedCall`]: what a tool is told of the call that it undoes, or asks about | |
 //! | `verifying` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
-//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `undone`, `verifying` |
+//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interrupted`, `verifying` |
 //! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
 //! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
 //! | `operation` | [`Operation`]: one call from its begin to its end | all but the tools |
@@ -38,12 +38,12 @@ mod context;
 mod dynamic_tool;
 mod ending;
 mod info;
+mod interrupted;
 mod operation;
 mod programs;
 mod report;
 mod running;
 mod tool;
-mod undone;
 mod verifying;
 
 pub use answer::{Question, ToolError, ToolResult};
@@ -53,10 +53,10 @@ pub use command::{ProgramOutput, ProgramStream, ToolCommand};
 pub use context::ToolContext;
 pub use dynamic_tool::DynTool;
 pub use info::{Approval, ExecuteOptions, ToolCall};
+pub use interrupted::InterruptedCall;
 pub use operation::Operation;
 pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};
-pub use undone::UndoneCall;
 pub use verifying::Verified;
 
 pub(super) use answer::Answered;

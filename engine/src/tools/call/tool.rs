@@ -18,7 +18,7 @@ use super::answer::{Answered, ToolError, ToolResult};
 use super::async_tool::{Answering, AsyncTool, Awaited};
 use super::context::ToolContext;
 use super::dynamic_tool::DynTool;
-use super::undone::UndoneCall;
+use super::interrupted::InterruptedCall;
 use super::verifying::Verified;
 use crate::error::{Error, Result};
 
@@ -99,9 +99,9 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Undoes the effects that an interrupted call had outside of STATE and resources. Only a recovery calls
     /// it, and only for a tool that declares [`Idempotency::Compensate`]: possibly more than once for one
-    /// call, and possibly for a call that had no effects. `parameters` are those of the interrupted call, and `undone` says which
+    /// call, and possibly for a call that had no effects. `parameters` are those of the interrupted call, and `interrupted` says which
     /// call that was; what the call did under its operation id is found by
-    /// [`UndoneCall::operation`](super::UndoneCall::operation).
+    /// [`InterruptedCall::operation`](super::InterruptedCall::operation).
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ pub trait Tool: Send + Sync + 'static {
     fn undo(
         &self,
         parameters: Self::Parameters,
-        undone: &UndoneCall,
+        undone: &InterruptedCall,
         context: &ToolContext,
     ) -> Result<ToolResult<Self::Output>, ToolError> {
         let _ = (parameters, undone, context);
@@ -140,7 +140,7 @@ pub trait Tool: Send + Sync + 'static {
     fn verify(
         &self,
         parameters: Self::Parameters,
-        interrupted: &UndoneCall,
+        interrupted: &InterruptedCall,
         context: &ToolContext,
     ) -> Result<Verified<Self::Output>, ToolError> {
         let _ = (parameters, interrupted, context);
@@ -157,9 +157,9 @@ pub(in crate::tools) trait AnyTool: Send + Sync {
     fn reads_only(&self) -> bool;
     fn outside_only(&self) -> bool;
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
-    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError>;
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError>;
     fn verifies(&self) -> bool;
-    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError>;
+    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError>;
 
     /// Starts a tool that is a future; `None` if it is none.
     #[cfg(feature = "async")]
@@ -194,7 +194,7 @@ impl<T: Tool> AnyTool for T {
         Answered::of(T::NAME, Tool::call(self, parameters(arguments)?, context)?)
     }
 
-    fn undo(&self, undone: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
         Answered::of(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
     }
 
@@ -202,7 +202,7 @@ impl<T: Tool> AnyTool for T {
         Tool::verifies(self)
     }
 
-    fn verify(&self, interrupted: &UndoneCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
         let verified = Tool::verify(self, parameters(&interrupted.arguments)?, interrupted, context)?;
         Answered::of_verified(T::NAME, verified)
     }

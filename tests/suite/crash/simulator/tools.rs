@@ -6,8 +6,8 @@ use std::time::Duration;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog::tools::resources::{CaptureOptions, Snapshotable};
 use foldlog::tools::{
-    ExecuteOptions, Operation, Question, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult,
-    ToolRunner, UndoneCall,
+    ExecuteOptions, InterruptedCall, Operation, Question, Tool, ToolCall, ToolContext, ToolError,
+    ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
 use foldlog_tests::crash::{Call, Errand, Moment};
@@ -127,7 +127,7 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
     fn undo(
         &self,
         errand: Errand,
-        _: &UndoneCall,
+        _: &InterruptedCall,
         _: &ToolContext,
     ) -> std::result::Result<ToolResult<u8>, ToolError> {
         Ok(ToolResult::ok("undone", errand.steps))

@@ -1,4 +1,4 @@
-//! What a tool is told of the interrupted call whose effects it undoes.
+//! What a tool is told of the interrupted call whose effects it undoes, or about which it asks the outside.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use smol_str::SmolStr;
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// Describes an interrupted call to the tool that undoes what it did outside of STATE and resources.
+/// Describes an interrupted call to the tool that undoes, or finds out, what it did outside of STATE and resources.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct UndoneCall {
+pub struct InterruptedCall {
     /// Operation id, which the interrupted call had as its [`ToolContext::operation`](super::ToolContext::operation): the key of
     /// what it did. The operation of the undoing itself is another one.
     pub operation: OperationId,
@@ -36,13 +36,13 @@ pub struct UndoneCall {
     pub captures: BTreeMap<String, Option<Vec<u8>>>,
 }
 
-impl UndoneCall {
+impl InterruptedCall {
     /// Reads what the log says of the run of `operation` that began with the record `begin`.
     pub(in crate::tools) fn read(
         session: &Session,
         operation: OperationId,
         begin: SequenceNumber,
-    ) -> Result<UndoneCall> {
+    ) -> Result<InterruptedCall> {
         let (source, mut run) = (session.log_source(), 0);
         let mut undone = None;
         source.places.read(&source.storage, operation.into(), begin, &mut |record| {
@@ -63,7 +63,7 @@ impl UndoneCall {
                 let capture = capture.transpose()?.map(std::borrow::Cow::into_owned);
                 Ok((resource.resource.into_owned(), capture))
             });
-            undone = Some(UndoneCall {
+            undone = Some(InterruptedCall {
                 operation,
                 begin,
                 run,
