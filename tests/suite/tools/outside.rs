@@ -111,14 +111,21 @@ fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
 fn what_such_a_tool_may_not_do_is_refused() {
     let run = Run::new();
     run.desk.put("paper", "as it was");
-    let inner = run.runner.clone();
-    let runner = asking(run.runner.state(), Idempotency::Manual, move |name, context| {
+    let resources = ResourceRegistry::builder()
+        .snapshotable(Arc::new(run.desk.clone()))
+        .snapshotable(Arc::<BudgetTracker>::default())
+        .resource(Arc::new(Uuid::from_u128(7)))
+        .build()
+        .unwrap();
+    let state = ExecutionState::new(run.session().clone(), resources);
+    let inner = ToolRunner::new(state.clone(), run.runner.tools().clone());
+    let runner = asking(&state, Idempotency::Manual, move |name, context| {
         let refused =
             |told: Option<Error>| assert!(matches!(told, Some(Error::ReadsOnly { .. })), "{told:?}");
         refused(context.session().dispatch(StepAdded { title: "no".to_owned(), part: 0 }).err());
-        refused(
-            inner.within(context).execute(&call("p", "x", Then::Succeed), &ExecuteOptions::default()).err(),
-        );
+        let within =
+            inner.within(context).execute(&call("p", "x", Then::Succeed), &ExecuteOptions::default());
+        refused(within.err());
         let program = context.command("true").status();
         assert!(matches!(program, Err(ToolError::Engine(Error::ReadsOnly { .. }))), "{program:?}");
         // What is captured before other calls is not captured for these, so they do not get it.
@@ -128,14 +135,6 @@ fn what_such_a_tool_may_not_do_is_refused() {
         context.session().dispatch(Noted { text: "LOG is theirs too".to_owned() })?;
         done(name)
     });
-    let resources = ResourceRegistry::builder()
-        .snapshotable(Arc::new(run.desk.clone()))
-        .snapshotable(Arc::<BudgetTracker>::default())
-        .resource(Arc::new(Uuid::from_u128(7)))
-        .build()
-        .unwrap();
-    let state = ExecutionState::new(run.session().clone(), resources);
-    let runner = ToolRunner::new(state, runner.tools().clone());
     assert!(runner.execute(&asks("a"), &ExecuteOptions::default()).unwrap().success);
     assert_eq!((run.plan().len(), notes(run.session())), (0, 1));
 }
