@@ -92,6 +92,16 @@ impl Errand {
         self.waits.is_some_and(|waits| waits.moment == moment)
     }
 
+    /// What its tool finds out about it, should it be interrupted.
+    pub fn found(&self) -> Found {
+        match self.seed % 6 {
+            0 => Found::Done(true),
+            1 => Found::Done(false),
+            2 => Found::Nothing,
+            _ => Found::Unknown,
+        }
+    }
+
     /// What it asks, where it does.
     pub fn question(&self) -> String {
         format!("Is {} right?", self.seed)
@@ -104,7 +114,7 @@ pub struct OpenCall {
     /// The sequence number of its begin.
     pub begin: SequenceNumber,
     pub(super) operation: OperationId,
-    undoes: Option<OperationId>,
+    about: Option<About>,
     call: Call,
     /// What was when it began.
     then: Rc<Slices>,
@@ -150,6 +160,26 @@ pub enum End {
     Within(OperationId),
 }
 
+/// What a call does about an interrupted one, of which it is no run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// It undoes what the other did.
+    Undoes(OperationId),
+    /// It asks what the other did, and changes nothing.
+    Asks(OperationId),
+}
+
+/// What a tool finds out about its interrupted call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It had done its work, with this success.
+    Done(bool),
+    /// It had done nothing.
+    Nothing,
+    /// Nobody can say.
+    Unknown,
+}
+
 /// What one record says, as it is known before it is written.
 #[derive(Clone, Debug)]
 pub enum Act {
@@ -161,8 +191,8 @@ pub enum Act {
     Fork(Rc<Slices>),
     /// A step is added within a call, and paid for.
     Step(StepAdded),
-    /// A call begins, for the first time, again, or to undo what another did.
-    Begin(Call, Option<OperationId>, Option<OperationId>),
+    /// A call begins, for the first time, again, or about another one.
+    Begin(Call, Option<OperationId>, Option<About>),
     /// The innermost open call ends.
     End(End),
     /// An interrupted or waiting call is decided about.
@@ -272,7 +302,7 @@ impl After {
                 next.slices = Rc::new(self.slices.after(&super::Change::Step(step.clone())));
                 next.purse += 1;
             }
-            Act::Begin(call, again, undoes) => next.begin(call, (*again, *undoes), sequence),
+            Act::Begin(call, again, about) => next.begin(call, (*again, *about), sequence),
             Act::End(end) => next.end(*end, sequence, time_us),
             Act::Settle(operation, verdict) => next.settle(*operation, *verdict),
             Act::Then(_) => {}
@@ -283,7 +313,7 @@ impl After {
     fn begin(
         &mut self,
         call: &Call,
-        (again, undoes): (Option<OperationId>, Option<OperationId>),
+        (again, about): (Option<OperationId>, Option<About>),
         sequence: SequenceNumber,
     ) {
         let operation = again.unwrap_or(sequence.into());
@@ -296,7 +326,7 @@ impl After {
         self.open.push(OpenCall {
             begin: sequence,
             operation,
-            undoes,
+            about,
             call: call.clone(),
             then: Rc::clone(&self.slices),
             live: self.live.clone(),
@@ -306,18 +336,23 @@ impl After {
 
     fn end(&mut self, end: End, sequence: SequenceNumber, time_us: i64) {
         let open = self.open.pop().expect("only what is open ends");
-        if !matches!(end, End::Committed | End::Awaits) {
+        // What changes nothing rolls nothing back.
+        let asks = matches!(open.about, Some(About::Asks(_)));
+        if !asks && !matches!(end, End::Committed | End::Awaits) {
             self.slices = Rc::new(self.slices.without_call(&open.then));
             self.purse = open.purse;
             self.live = Live::behind(open.live.as_ref(), sequence);
         }
-        let call = Some(&open.call).filter(|_| open.undoes.is_none());
+        let call = Some(&open.call).filter(|_| open.about.is_none());
         let entry = Rc::make_mut(&mut self.ledger).get_mut(&open.operation).expect("it began");
         entry.ends(end, sequence, call);
-        if let Some(undone) = open.undoes {
-            if end == End::Committed {
+        match open.about {
+            Some(About::Undoes(undone)) if end == End::Committed => {
                 self.unsettled.get_mut(&undone).expect("it was interrupted").undone = true;
             }
+            _ => {}
+        }
+        if open.about.is_some() {
             return;
         }
         let parent = self.open.last().map(|outer| outer.operation);
@@ -364,9 +399,22 @@ impl After {
         let mut acts = Vec::new();
         for (operation, UnsettledCall { call, undone, run_again }) in &self.unsettled {
             match call.idempotency {
-                Idempotency::Manual | Idempotency::Verify if !run_again => continue,
+                Idempotency::Manual if !run_again => continue,
+                Idempotency::Verify if !run_again => {
+                    let Some(errand) = &call.errand else { continue };
+                    acts.push(Act::Begin(call.clone(), None, Some(About::Asks(*operation))));
+                    acts.push(Act::End(End::Committed));
+                    match errand.found() {
+                        Found::Done(success) => {
+                            acts.push(Act::Settle(*operation, Verdict::Closed(success)));
+                            continue;
+                        }
+                        Found::Nothing => {}
+                        Found::Unknown => continue,
+                    }
+                }
                 Idempotency::Compensate if !undone && !run_again => {
-                    acts.push(Act::Begin(call.clone(), None, Some(*operation)));
+                    acts.push(Act::Begin(call.clone(), None, Some(About::Undoes(*operation))));
                     acts.push(Act::End(End::Committed));
                 }
                 _ => {}

@@ -11,7 +11,8 @@ mod twin;
 mod waiting;
 
 pub use calls::{
-    Act, After, Call, DAY_US, End, Errand, MOMENT_US, Moment, Next, OpenCall, UnsettledCall, Waits,
+    About, Act, After, Call, DAY_US, End, Errand, Found, MOMENT_US, Moment, Next, OpenCall, UnsettledCall,
+    Waits,
 };
 pub use machine::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
 pub use memory::{Lost, Promise, Remembered, SessionMemory};

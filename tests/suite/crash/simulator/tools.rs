@@ -7,10 +7,10 @@ use foldlog::storage::{MemoryStorage, Storage};
 use foldlog::tools::resources::{CaptureOptions, Snapshotable};
 use foldlog::tools::{
     ExecuteOptions, InterruptedCall, Operation, Question, Tool, ToolCall, ToolContext, ToolError,
-    ToolRegistry, ToolResult, ToolRunner,
+    ToolRegistry, ToolResult, ToolRunner, Verified,
 };
 use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
-use foldlog_tests::crash::{Call, Errand, Moment};
+use foldlog_tests::crash::{Call, Errand, Found, Moment};
 
 /// Coins that a session's tools pay with. They outlive every process, as files do; a dead process changes nothing.
 #[derive(Clone)]
@@ -131,6 +131,20 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
         _: &ToolContext,
     ) -> std::result::Result<ToolResult<u8>, ToolError> {
         Ok(ToolResult::ok("undone", errand.steps))
+    }
+
+    fn verify(
+        &self,
+        errand: Errand,
+        _: &InterruptedCall,
+        _: &ToolContext,
+    ) -> std::result::Result<Verified<u8>, ToolError> {
+        Ok(match errand.found() {
+            Found::Done(true) => Verified::Done(ToolResult::ok("it was done", errand.steps)),
+            Found::Done(false) => Verified::Done(ToolResult::unsuccessful("it was done in vain")),
+            Found::Nothing => Verified::NotDone,
+            Found::Unknown => Verified::Unknown,
+        })
     }
 }
 
