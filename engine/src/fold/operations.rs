@@ -234,7 +234,11 @@ impl Operations {
                 // The tool's own undoing must also undo what ran within it.
                 Idempotency::Compensate => Idempotency::Compensate,
                 _ if open.had_effects_within => Idempotency::Manual,
-                _ if open.reads_only && !open.outside_only => Idempotency::Natural,
+                _ if open.reads_only
+                    && (!open.outside_only || sabotage::is(Breakage::OutsideCountsAsReading)) =>
+                {
+                    Idempotency::Natural
+                }
                 own => own,
             };
             let (undone, run_again) = (false, false);

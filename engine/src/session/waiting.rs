@@ -10,6 +10,8 @@ use smol_str::SmolStr;
 use super::Session;
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
+#[cfg(feature = "async")]
+use crate::sabotage::{self, Breakage};
 
 /// Says how long a call may wait for others to end, from the moment at which this was made.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +106,9 @@ impl ScheduleChanges {
     pub(super) fn notify_all(&self) {
         self.threads.notify_all();
         #[cfg(feature = "async")]
-        self.futures.notify(usize::MAX);
+        if !sabotage::is(Breakage::FuturesUnwoken) {
+            self.futures.notify(usize::MAX);
+        }
     }
 
     /// Waits on this thread for a change, until that moment at the latest.

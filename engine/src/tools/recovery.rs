@@ -384,6 +384,9 @@ impl ToolRunner {
             handler.verify(&interrupted, context)
         })?;
         let verdict = Verdict::of(&asked);
+        if sabotage::is(Breakage::VerifiedRunAgain) {
+            return Ok((Verdict::NotDone, None));
+        }
         let Verdict::Done { success, value } = &verdict else { return Ok((verdict, None)) };
         let settlement = match success {
             true => Settlement::committed(value.clone()),

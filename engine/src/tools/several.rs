@@ -17,6 +17,7 @@ use super::replayed;
 use super::runner::{ToolRunner, run_handler, unsettled_error};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// Longest text that a call is closed with, in bytes.
 const SHOWN_MAX: u64 = 16 << 10;
@@ -42,7 +43,7 @@ enum Ran {
 fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, arguments: &str) -> Ran {
     let Some(operation) = operation.lock().take() else { return Ran::Ended(Err(over())) };
     let ending = run_handler(operation.context(), |context| tool.call(arguments, context));
-    match tool.outside_only() {
+    match tool.outside_only() && !sabotage::is(Breakage::OutsideEndsInOrder) {
         true => Ran::Ended(operation.finish(ending)),
         false => Ran::Returned(operation, Box::new(ending)),
     }

@@ -24,7 +24,10 @@ fn two_workers() -> Runtime {
 }
 
 /// Longest time that a test waits for what should happen at once.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(10);
+
+/// Longest time that a test with very many calls waits for one of them.
+const LATE: Duration = Duration::from_secs(60);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("this should have happened at once")
@@ -611,11 +614,14 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
             }));
         }
         for task in tasks {
-            soon(task).await.unwrap();
+            tokio::time::timeout(LATE, task).await.unwrap().unwrap();
         }
         for (runner, _) in &hosts {
             let session = runner.state().session();
-            soon(session.snapshot_async(SnapshotOptions::default())).await.unwrap();
+            tokio::time::timeout(LATE, session.snapshot_async(SnapshotOptions::default()))
+                .await
+                .unwrap()
+                .unwrap();
             assert!(session.open_operations().is_empty() && !session.is_interrupted());
         }
     });

@@ -88,17 +88,18 @@ fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
     let opened = Mutex::new(opened);
     let runner = asking(run.runner.state(), Idempotency::Manual, move |name, _| {
         if name == "slow" {
-            opened.lock().unwrap().recv().unwrap();
+            let opened = opened.lock().unwrap().recv_timeout(std::time::Duration::from_secs(10));
+            opened.map_err(|_| ToolError::failed("nobody has ended"))?;
         }
         done(name)
     });
     let opens = Mutex::new(Some(opens));
     let _subscription = session.subscribe(move |record| {
         // The slow one, which is the first, goes on only once the end of the other one is told.
-        if record.kind() == foldlog::Kind::TOOL_END {
-            if let Some(opens) = opens.lock().unwrap().take() {
-                opens.send(()).unwrap();
-            }
+        if record.kind() == foldlog::Kind::TOOL_END
+            && let Some(opens) = opens.lock().unwrap().take()
+        {
+            opens.send(()).unwrap();
         }
     });
     let reports = runner.execute_together(&[asks("slow"), asks("fast")], &ExecuteOptions::default());

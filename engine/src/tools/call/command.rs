@@ -16,6 +16,7 @@ use super::answer::ToolError;
 use super::running::RunningCall;
 use crate::clock;
 use crate::error::Error;
+use crate::sabotage::{self, Breakage};
 
 /// Time for which the output of a program is read after the program has ended. What the program started may
 /// hold its output open.
@@ -107,7 +108,9 @@ impl ToolCommand {
     /// Describes `program` without arguments, as a program of `call`.
     pub(in crate::tools) fn new(program: &OsStr, call: Arc<RunningCall>) -> ToolCommand {
         let mut command = Command::new(program);
-        command.env_clear();
+        if !sabotage::is(Breakage::EnvironmentInherited) {
+            command.env_clear();
+        }
         let inherited = call.state.inherited().iter();
         command.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
         #[cfg(feature = "host-filesystem")]

@@ -96,7 +96,7 @@ impl Drop for Operation {
             guest.abandon(self.running().state.session());
         }
         #[cfg(feature = "async")]
-        if self.ends_soon {
+        if self.ends_soon && !sabotage::is(Breakage::DroppedLeftOpen) {
             self.running().begun.end_soon();
         }
     }
