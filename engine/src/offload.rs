@@ -6,12 +6,12 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use async_channel::Sender;
+use async_channel::{Receiver, Sender};
 use blocking::{Task, unblock};
 use event_listener::EventListener;
 use futures_core::Stream;
@@ -99,6 +99,21 @@ thread_local! {
     static CARRIER: RefCell<Option<Sender<Boxed<()>>>> = const { RefCell::new(None) };
 }
 
+/// Receives the futures that a job waits for, and drops those that nobody polls, so that the job hears of it.
+struct Asked(Pin<Box<Receiver<Boxed<()>>>>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.close();
+        while self.0.try_recv().is_ok() {}
+    }
+}
+
+/// Returns whether nobody polls the futures any more that this thread [waits for](wait_for).
+pub(crate) fn is_given_up() -> bool {
+    CARRIER.with_borrow(|carrier| carrier.as_ref().is_some_and(Sender::is_closed))
+}
+
 /// Has a thread of the pool do a job, and polls the futures that the job [waits for](wait_for). If the wait is given up, the
 /// job goes on, and such a future is dropped.
 pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
@@ -114,7 +129,7 @@ pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 
         let _left = Left(CARRIER.replace(Some(carrier)));
         job()
     });
-    let mut asked = pin!(asked);
+    let mut asked = Asked(Box::pin(asked));
     let mut carried: Option<Boxed<()>> = None;
     poll_fn(|context| {
         loop {
@@ -123,7 +138,7 @@ pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 
             {
                 carried = None;
             }
-            match carried.is_none().then(|| asked.as_mut().poll_next(context)) {
+            match carried.is_none().then(|| asked.0.as_mut().poll_next(context)) {
                 Some(Poll::Ready(Some(future))) => carried = Some(future),
                 _ => return Pin::new(&mut job).poll(context),
             }

@@ -25,7 +25,7 @@ use crate::verbs::transcript;
 ///
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
 /// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Only `run`,
-/// `recover` and `settle` write into a session.
+/// `recover`, `restore`, `settle` and `validate --repair` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
 /// or a run gave no answer.

@@ -333,7 +333,7 @@ impl Session {
         let tells = Tells(Arc::clone(&told));
         let listening = self.listen(move |_| tells.0.tell(|told| told.more = true));
         let feed = EventFeed::open_on(Arc::clone(self.storage()), self.dir(), from)?;
-        Ok(EventFeed { told: Some((told, listening)), ..feed })
+        Ok(EventFeed { told: listening.map(|listening| (told, listening)), ..feed })
     }
 }
 

@@ -93,13 +93,12 @@ pub fn overview(dir: &Path, now_us: i64, memory_bytes: u64) -> Result<SessionOve
             read(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
         }
     };
-    match read {
-        Ok(read) => read.overview(&storage, now_us),
+    match read.and_then(|read| read.overview(&storage, now_us)) {
         Err(error) if error.is_damage() => {
             let options = ReadOptions { outline: true, memory_bytes: Some(memory_bytes) };
             of_sound_part(&LogReader::open_sound(Arc::clone(&storage), dir, options)?, now_us)
         }
-        Err(error) => Err(error),
+        told => told,
     }
 }
 

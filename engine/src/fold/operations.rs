@@ -209,7 +209,8 @@ impl Operations {
     pub(super) fn end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>) {
         let Some(open) = self.open.remove(&end.begin) else { return };
         let committed = end.outcome == Outcome::Committed;
-        let harmless = (open.reads_only && !open.outside_only) || open.idempotency == Idempotency::Natural;
+        let natural = open.idempotency == Idempotency::Natural;
+        let harmless = !open.outside_only && (open.reads_only || natural);
         let effects = open.had_effects_within || (!harmless && end.outside == ExternalEffects::Unknown);
         if let Some(parent) = open.parent.filter(|_| effects).and_then(|parent| self.open_one(parent)) {
             let parent = OpenOperation { had_effects_within: true, ..parent.clone() };

@@ -5,11 +5,12 @@
 //! 1. Whoever waits for the schedule holds no thread, and hears of each change of it that comes after the schedule was asked.
 //! 2. What touches files or waits for the disk is done by a thread of a shared pool ([`offload`]), and goes on to its end when
 //!    the future that waits for it is dropped.
-//! 3. Which thread polls a future says nothing: a call is refused as one that waits for itself only while the tool of the
+//! 3. In a replay each call is made by a thread of the pool, in no order: tasks whose records may interleave need a
+//!    [lane](Session::lane) each.
+//! 4. Which thread polls a future says nothing: a call is refused as one that waits for itself only while the tool of the
 //!    operation that it waits for is being polled on that thread.
 
 use std::future::Future;
-use std::time::Instant;
 
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
@@ -26,8 +27,8 @@ use crate::offload::{offload, woken};
 use crate::types::Event;
 
 impl Session {
-    /// Records an event as [`dispatch`](Session::dispatch) does, for async hosts. While it waits for an operation to end, and
-    /// for the disk, it holds no thread of the executor.
+    /// Records an event as [`dispatch`](Session::dispatch) does, for async hosts. While it waits for an operation to end, and with
+    /// [`Durability::Every`](crate::Durability::Every) for the disk, it holds no thread of the executor.
     ///
     /// If the future is dropped while it waits for an operation, nothing is recorded; if it is dropped later, the event may be
     /// recorded.
@@ -163,11 +164,6 @@ impl Session {
         }
     }
 
-    /// Returns once the schedule has changed, and at that moment at the latest.
-    pub(crate) async fn until_changed(&self, until: Instant) {
-        woken([self.inner.schedule.listen()], Some(until)).await;
-    }
-
     fn turn_now(&self, access: Access, patience: &Patience) -> Result<Turn> {
         self.turn(&mut *self.inner.writable()?, access, patience)
     }
@@ -175,9 +171,15 @@ impl Session {
     /// Locks the writer's state if the schedule allows `access` now.
     fn try_turn(&self, access: Access, patience: &Patience) -> Result<Option<MutexGuard<'_, WriterState>>> {
         let mut state = self.inner.writable()?;
-        Ok(match self.turn(&mut state, access, patience)? {
-            Turn::Now => Some(state),
-            Turn::Behind(_) | Turn::Later(_) => None,
-        })
+        let turn = self.turn(&mut state, access, patience)?;
+        if matches!(turn, Turn::Now) {
+            return Ok(Some(state));
+        }
+        drop(state);
+        // Whoever is told to end it has to: nobody else is.
+        if let Turn::Behind(abandon) = turn {
+            drop(offload(move || abandon()));
+        }
+        Ok(None)
     }
 }

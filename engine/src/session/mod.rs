@@ -427,6 +427,7 @@ impl Inner {
         self.check_process()?;
         // What somebody let go of is rolled back, and not left for the next process to recover.
         operations::end_abandoned(self);
+        operations::await_abandoned(self);
         let (writing, stuck) = {
             let mut state = self.state.lock();
             let before = std::mem::replace(&mut state.closed, true);

@@ -64,6 +64,9 @@ impl Session {
             begun: None,
             is_guest: false,
             abandon: None,
+            is_being_ended: false,
+            #[cfg(feature = "async")]
+            ends_soon: false,
         });
         drop(state);
         Ok(Admission { session: self, ticket, until, guest_of: None, begun: false })
@@ -392,12 +395,22 @@ impl ActiveCall {
         inner.schedule.notify_all();
     }
 
-    /// Tells an operation that was abandoned to stop, and has a thread end it.
+    /// Tells an operation that was abandoned to stop, and has a thread end it, once nothing works within it any more.
     #[cfg(feature = "async")]
     pub(crate) fn end_soon(&self) {
         self.cancel();
+        let mut state = self.inner.state.lock();
+        let own = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket);
+        own.into_iter().for_each(|own| own.ends_soon = true);
+        drop(state);
         let inner = Arc::clone(&self.inner);
         drop(offload(move || end_abandoned(&inner)));
+    }
+
+    /// Returns whether another operation runs within this one.
+    #[cfg(feature = "async")]
+    pub(crate) fn has_inner(&self) -> bool {
+        self.inner.state.lock().running_calls.has_inner(self.within.ticket)
     }
 
     /// Records the end, and revokes the operation's handle. Fills in how long the operation took. `keep`
@@ -484,6 +497,18 @@ pub(super) fn end_abandoned(inner: &Inner) {
     }
 }
 
+/// Waits until nobody is ending an abandoned operation any more, but no longer than the grace.
+pub(super) fn await_abandoned(inner: &Inner) {
+    let mut state = inner.state.lock();
+    let mut until = None;
+    while state.running_calls.is_any_being_ended() {
+        let until = *until.get_or_insert_with(|| clock::after(inner.store.options.grace));
+        if inner.schedule.wait_until(&mut state, until).timed_out() {
+            return;
+        }
+    }
+}
+
 /// Removes an operation from the running calls, and releases the room that was kept for its end.
 fn leave(state: &mut WriterState, ticket: u64) {
     if state.running_calls.remove(ticket) {
@@ -503,14 +528,28 @@ impl Inner {
     }
 
     /// Removes an operation from the running calls.
-    fn leave(&self, ticket: u64) {
-        leave(&mut self.state.lock(), ticket);
+    fn leave(self: &Arc<Self>, ticket: u64) {
+        let mut state = self.state.lock();
+        leave(&mut state, ticket);
+        self.end_what_may(&state);
+        drop(state);
         self.schedule.notify_all();
+    }
+
+    /// Has a thread end what was abandoned and is to be ended, which it could not be while something worked within it.
+    fn end_what_may(self: &Arc<Self>, state: &WriterState) {
+        #[cfg(feature = "async")]
+        if state.running_calls.has_to_end() {
+            let inner = Arc::clone(self);
+            drop(offload(move || end_abandoned(&inner)));
+        }
+        #[cfg(not(feature = "async"))]
+        let _ = state;
     }
 
     /// Removes an operation from the running calls whose end is not in the log. Shows STATE as it was before
     /// the operation, as the next opening would.
-    fn leave_open(&self, ticket: u64) {
+    fn leave_open(self: &Arc<Self>, ticket: u64) {
         let mut state = self.state.lock();
         leave(&mut state, ticket);
         let left = state.left_open().next().map(|open| (open.begin, open.reads_only));
@@ -522,6 +561,7 @@ impl Inner {
                 projection.show_state_at(begin, &frozen);
             }
         }
+        self.end_what_may(&state);
         drop(state);
         self.schedule.notify_all();
     }
@@ -572,6 +612,7 @@ impl Inner {
         // Before anyone is notified who may write next.
         if let Some(ticket) = ticket {
             leave(&mut state, ticket);
+            self.end_what_may(&state);
             self.schedule.notify_all();
         }
         self.finish_write(state, sequence, promised)

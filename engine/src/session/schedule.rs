@@ -221,6 +221,11 @@ pub(super) struct Admitted {
     /// operation that it works for.
     pub(super) is_guest: bool,
     pub(super) abandon: Option<Abandon>,
+    /// Whether somebody is ending it who took what ends it.
+    pub(super) is_being_ended: bool,
+    /// Whether it is to be ended without anybody's waiting for it, once it is abandoned.
+    #[cfg(feature = "async")]
+    pub(super) ends_soon: bool,
 }
 
 impl Admitted {
@@ -344,7 +349,25 @@ impl RunningCalls {
         if let Some(begun) = &admitted.begun {
             begun.cancel();
         }
+        admitted.is_being_ended = true;
         admitted.abandon.take()
+    }
+
+    /// Returns whether somebody is ending an operation that was abandoned.
+    pub(super) fn is_any_being_ended(&self) -> bool {
+        self.admitted.iter().any(|one| one.is_being_ended)
+    }
+
+    /// Returns whether an operation was abandoned that is to be ended without anybody's waiting for it.
+    #[cfg(feature = "async")]
+    pub(super) fn has_to_end(&self) -> bool {
+        self.admitted.iter().any(|one| one.ends_soon && one.abandon.is_some())
+    }
+
+    /// Returns whether an operation runs within another one.
+    #[cfg(feature = "async")]
+    pub(super) fn has_inner(&self, ticket: u64) -> bool {
+        self.admitted.iter().any(|one| one.ticket != ticket && self.is_within(one.ticket, ticket))
     }
 
     /// Returns whether somebody of this process still works on an operation.

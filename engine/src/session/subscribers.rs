@@ -279,12 +279,20 @@ impl Session {
 
     /// Calls `subscriber` as [`subscribe`](Session::subscribe) does, until what this returns is dropped. Does not keep the
     /// session open.
+    ///
+    /// Returns `None` for a session that another process may write, since nobody is told of that.
     pub(crate) fn listen(
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,
-    ) -> Listening {
+    ) -> Option<Listening> {
+        if self.inner.types.is_none() || self.inner.read_only.is_some() {
+            return None;
+        }
         let subscription = self.subscribe(subscriber);
-        Listening { session: Arc::downgrade(&self.inner), subscription }
+        if self.inner.state.lock().closed {
+            self.inner.subscribers.end();
+        }
+        Some(Listening { session: Arc::downgrade(&self.inner), subscription })
     }
 
     /// Returns the panics of subscribers since the last call, at most the last 64.

@@ -156,7 +156,8 @@ impl Store {
     /// - Those of [`LogReader::open`](crate::audit::LogReader::open) if the session is damaged. [`salvage`](Store::salvage) takes what is sound.
     pub fn backup_from(&self, dir: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport> {
         let dir = dir.as_ref();
-        if self.inner.root.starts_with(dir) {
+        let (root, whole_dir) = (whole(&self.inner.root), whole(dir));
+        if root.starts_with(&whole_dir) {
             let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
             return Err(Error::WithinSession { path, session_dir });
         }
@@ -169,6 +170,10 @@ impl Store {
             return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
         };
         let to = self.session_dir(session);
+        if whole(&to) == whole_dir {
+            let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
+            return Err(Error::WithinSession { path, session_dir });
+        }
         let copying = Copying { store: self, from: dir, to: &to, session, source, options };
         match self.storage().entry(&to).map_err(|error| Error::io("look up", &to, error))? {
             None => copying.first(),
@@ -190,6 +195,12 @@ impl Store {
         }
         copies.backup_from(dir, options)
     }
+}
+
+/// Returns the absolute path of a folder, without links. One that is in no real file system keeps its path.
+fn whole(folder: &Path) -> PathBuf {
+    let whole = std::fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
+    whole.unwrap_or_else(|_| folder.to_owned())
 }
 
 /// Holds a backup in progress: from the folder `from` into the folder `to` of `store`.
@@ -368,6 +379,10 @@ impl Copying<'_> {
         let Some((_, finished)) = self.source.segments.split_last() else { return Ok(()) };
         let mut unsealed = Vec::new();
         for ours in finished.iter().rev() {
+            // A segment of another session may be the file of that one's copy, whose own backups seal it.
+            if ours.header.session != self.session {
+                break;
+            }
             // The seals of earlier segments were added before this one's.
             if copy_of(ours).seal(storage)?.is_some() {
                 break;

@@ -561,6 +561,12 @@ impl ExecutionState {
         &self.inner.inherited
     }
 
+    /// Returns whether the run is that of a child session.
+    #[cfg(feature = "async")]
+    pub(crate) fn is_childs(&self) -> bool {
+        self.parent().is_some()
+    }
+
     /// Returns whether no resource of the run is captured, so that its calls write nothing but records.
     #[cfg(feature = "async")]
     pub(crate) fn captures_nothing(&self) -> bool {

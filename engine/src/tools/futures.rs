@@ -13,14 +13,13 @@
 //!
 //! 1. A future that is dropped leaves no call open: a call that has begun is cancelled at once, and rolled back as soon as its
 //!    tool has returned. A tool that is a future is dropped before.
-//! 2. What a thread of the pool has begun goes on to its end.
+//! 2. What a thread of the pool has begun goes on to its end: also a call that goes on after an interruption or a question, of
+//!    which only a tool that is a future is dropped.
 
 use std::any::Any;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use foldlog_codec::body::Cause;
@@ -37,7 +36,7 @@ use super::recovery::Recovered;
 use super::runner::{ToolRunner, run_handler};
 use crate::clock;
 use crate::error::{Blocker, Error, Result, panic_message};
-use crate::offload::{Alarm, carried, offload};
+use crate::offload::{carried, offload, woken};
 use crate::options::Durability;
 use crate::session::Patience;
 
@@ -90,7 +89,8 @@ impl ToolRunner {
     /// call holds no thread. An [`AsyncTool`](crate::tools::AsyncTool) is polled with the future and holds none either; any
     /// other tool runs in a thread of a pool.
     ///
-    /// If the future is dropped, the call is cancelled and rolled back; if it has ended by then, its end stays.
+    /// If the future is dropped, the call is cancelled and rolled back; if it has ended by then, its end stays. One that goes on
+    /// after an interruption or a question is not cancelled, but for a tool that is a future.
     ///
     /// ```
     /// # use foldlog::tools::{AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -174,15 +174,18 @@ impl ToolRunner {
             }
             // What the log knows is refused, or goes on, as a call of a thread.
             let (runner, call, options) = (asked.runner.clone(), asked.call.clone(), asked.left());
-            let operation = carried(move || runner.begin(&call, &options)).await?;
-            operation.hand_over();
-            Ok(operation)
+            carried(move || {
+                let operation = runner.begin(&call, &options)?;
+                operation.hand_over();
+                Ok(operation.ending_soon())
+            })
+            .await
         }
     }
 
     /// Ends the calls that were left open, and runs again those that may be run again, as [`recover`](ToolRunner::recover)
     /// does, for async hosts. A thread of a pool works on it; tools that are futures are polled with this one. If the future is
-    /// dropped, the recovery goes on, and such a tool is dropped and its call rolled back.
+    /// dropped, such a tool is dropped and its call rolled back, and no further operation is run again.
     ///
     /// # Errors
     ///
@@ -236,12 +239,14 @@ impl Asked {
             };
             let begun = if touches_no_files(&self.runner.state) { attempt() } else { offload(attempt).await };
             let Err(Error::WaitedTooLong { blocker, .. }) = begun else { return begun };
-            if matches!(*blocker, Blocker::Operation { .. }) {
+            // A child session waits for its parent's schedule too, which its own knows nothing of.
+            if matches!(*blocker, Blocker::Operation { .. }) && !self.runner.state.is_childs() {
                 session.until_may_begin(info.reads_only, &patience).await?;
                 continue;
             }
             patience.check(|| *blocker)?;
-            session.until_changed(clock::after(pause).min(patience.over_at())).await;
+            // Not woken by the schedule: those that try in vain would wake each other.
+            woken([], Some(clock::after(pause).min(patience.over_at()))).await;
             pause = pause.saturating_mul(2).min(PAUSES.1);
         }
     }
@@ -276,7 +281,9 @@ async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) ->
         }
         Err(panic) => panicked(&*panic),
     };
-    if touches_no_files(&context.running.state) && !context.running.programs.were_started() {
+    // Neither a file nor a call within it has to be waited for.
+    let running = &context.running;
+    if touches_no_files(&running.state) && !running.programs.were_started() && !running.begun.has_inner() {
         operation.finish(ending)
     } else {
         offload(move || operation.finish(ending)).await
@@ -289,31 +296,15 @@ async fn drive(context: &ToolContext, answering: Answering) -> Ending {
     if within.is_late() {
         return Ending::failed(Cause::Deadline, "its time was over before it began").harmless();
     }
-    let mut answering = answering;
-    let mut stopped = context.stopped();
-    let mut late = within.until().map(Alarm::at);
-    poll_fn(|waker| {
-        if let Poll::Ready(answer) = answering.as_mut().poll(waker) {
-            return Poll::Ready(match answer {
-                Ok(answer) => Ending::of(answer, within),
-                Err(panic) => panicked(&*panic),
-            });
-        }
-        if late.as_mut().is_some_and(|late| late.is_over(waker)) {
-            return Poll::Ready(Ending::failed(Cause::Deadline, "its deadline passed"));
-        }
-        let heard = stopped.iter_mut().any(|one| Pin::new(one).poll(waker).is_ready());
-        if heard || within.was_cancelled() {
-            return Poll::Ready(Ending::failed(Cause::Cancelled, "it was cancelled"));
-        }
-        Poll::Pending
-    })
-    .await
+    match answering.await {
+        Ok(answer) => Ending::of(answer, within),
+        Err(panic) => panicked(&*panic),
+    }
 }
 
 impl Operation {
-    /// Ends the call with what the tool answered, as [`end`](Operation::end) does, for async hosts. If the future is dropped,
-    /// the call is ended all the same.
+    /// Ends the call with what the tool answered, as [`end`](Operation::end) does, for async hosts. If the future is dropped
+    /// after it was first polled, the call is ended all the same.
     ///
     /// # Errors
     ///
@@ -323,7 +314,7 @@ impl Operation {
     }
 
     /// Ends the call with the reason why the tool gave no answer, as [`fail`](Operation::fail) does, for async hosts. If the
-    /// future is dropped, the call is ended all the same.
+    /// future is dropped after it was first polled, the call is ended all the same.
     ///
     /// # Errors
     ///

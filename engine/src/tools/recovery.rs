@@ -121,6 +121,14 @@ pub(super) fn end_one(
     session.end_interrupted(end).map(drop)
 }
 
+/// Returns whether whoever asked for the recovery has given it up.
+fn is_given_up() -> bool {
+    #[cfg(feature = "async")]
+    return crate::offload::is_given_up();
+    #[cfg(not(feature = "async"))]
+    false
+}
+
 /// Who settles an operation that had done its work, as its tool found out.
 const VERIFIER: &str = "foldlog";
 
@@ -139,8 +147,9 @@ impl ToolRunner {
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
     /// somebody [settled](crate::Session::settle) that way. The operation of a
-    /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits until somebody settles it. A tool
-    /// that [verifies](crate::tools::Tool::verifies) is asked first what its call had done. So does a call whose answer the host has rolled back to before.
+    /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits until somebody settles it. So
+    /// does a call whose answer the host has rolled back to before. A tool that [verifies](crate::tools::Tool::verifies) is asked
+    /// first what its call had done.
     ///
     /// Returns a report for each operation that was unsettled, even if the recovery of another one failed. A
     /// host may call this at any time, and again after it failed. The ends are durable when this returns,
@@ -210,7 +219,8 @@ impl ToolRunner {
             not_undone = self.end_open(&patience)?;
         }
         let unsettled = self.state.session().unsettled_operations();
-        let recovered = unsettled.into_iter().map(|unsettled| {
+        // Where nobody polls tools that are futures any more, what is left waits for the next recovery.
+        let recovered = unsettled.into_iter().take_while(|_| !is_given_up()).map(|unsettled| {
             let told = not_undone.take_if(|(operation, _)| *operation == unsettled.operation);
             // Nobody is kept from a recovery by what cannot be told.
             let children = self.state.session().children_of(unsettled.operation).unwrap_or_default();
@@ -220,7 +230,9 @@ impl ToolRunner {
         // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
         let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. }) if settled == operation);
         let mut recovered: Vec<Recovered> = recovered.filter(|one| !is_settled(one)).collect();
-        recovered.extend(self.run_approved(options)?);
+        if !is_given_up() {
+            recovered.extend(self.run_approved(options)?);
+        }
         Ok(recovered)
     }
 
@@ -350,6 +362,8 @@ impl ToolRunner {
         let had_effects = !matches!(verdict, (Verdict::NotDone, _));
         if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
+            // As the call that it undoes, it need not wait for others of its kind.
+            let undo = if handler.outside_only() { undo.of_tool(handler.as_ref()) } else { undo };
             let undone = InterruptedCall::read(self.state.session(), operation, begin)?;
             match self
                 .run(undo, &call.arguments, options, &|| Ok(()), |context| handler.undo(&undone, context))
@@ -380,9 +394,13 @@ impl ToolRunner {
         let (idempotency, verifies) = (unsettled.idempotency, Some(*operation));
         let info = CallInfo { verifies, idempotency, reads_only: true, ..CallInfo::new(call) };
         let interrupted = InterruptedCall::read(session, *operation, *begin)?;
-        let asked = self.run(info, &call.arguments, options, &|| Ok(()), |context| {
-            handler.verify(&interrupted, context)
-        })?;
+        let asked = self
+            .run(info, &call.arguments, options, &|| Ok(()), |context| handler.verify(&interrupted, context));
+        let asked = match asked {
+            // It has an end, and found out nothing.
+            Err(Error::VisibilityExpansion { .. }) => return Ok((Verdict::Unknown, None)),
+            asked => asked?,
+        };
         let verdict = Verdict::of(&asked);
         if sabotage::is(Breakage::VerifiedRunAgain) {
             return Ok((Verdict::NotDone, None));

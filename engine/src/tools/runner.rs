@@ -68,7 +68,7 @@ impl ToolRunner {
     fn may_run_again(&self, info: &CallInfo) -> Result<bool> {
         let harmless = info.only_reads() || info.idempotency == Idempotency::Natural;
         // What asks the outside would ask it again.
-        let harmless = harmless && info.verifies.is_none();
+        let harmless = harmless && info.verifies.is_none() && !info.outside_only;
         Ok(harmless
             && self.session.runs_tools_again()
             && self.state.has_all_as_it_was()

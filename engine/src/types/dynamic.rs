@@ -157,6 +157,13 @@ impl Binding {
             Binding::Reducer(_) => "reducer",
         }
     }
+
+    fn path(&self) -> Option<&str> {
+        match self {
+            Binding::BuiltIn(BuiltInReducer::Upsert(path) | BuiltInReducer::Remove(path)) => Some(path),
+            _ => None,
+        }
+    }
 }
 
 /// Declares an event at run time: its name and version, and what it does to which slices. A name alone will do, wherever one of
@@ -267,6 +274,11 @@ impl DynamicEvent {
     ) -> DynamicEvent {
         self.bindings.push((slice.into(), Binding::Reducer(Arc::new(reducer))));
         self
+    }
+
+    /// Returns the paths by which the event changes items, in the order of its bindings.
+    fn paths(&self) -> Vec<&str> {
+        self.bindings.iter().filter_map(|(_, binding)| binding.path()).collect()
     }
 
     fn facts(&self) -> String {
@@ -442,6 +454,11 @@ impl DynamicEvent {
                 (typed.event_type.to_string(), facts(typed.version, forms))
             }
             None => match events.iter().find(|before| before.name == self.name) {
+                Some(before) if before.facts() == self.facts() && before.paths() != self.paths() => {
+                    let shown = |of: &DynamicEvent| escape::text(&of.paths().join(", ")).to_string();
+                    let (first, second) = (shown(before), shown(self));
+                    return twice(&self.name, format!("at run time, by `{first}` and by `{second}`"));
+                }
                 Some(before) => (ItemType::dynamic().to_string(), before.facts()),
                 None => return Ok(true),
             },

@@ -51,8 +51,9 @@ struct Failed {
 ///   other store cannot be made.
 pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Result<u8> {
     let options = BackupOptions { images };
-    let store = if is_store(from) { from } else { from.parent().and_then(Path::parent).unwrap_or(from) };
-    if let (Ok(store), Ok(to)) = (store.canonicalize(), to.canonicalize())
+    let whole = from.canonicalize().unwrap_or_else(|_| from.to_owned());
+    let store = if is_store(from) { &whole } else { whole.parent().and_then(Path::parent).unwrap_or(&whole) };
+    if let Ok(to) = to.canonicalize()
         && store == to
     {
         let what = format!("{} is the store that is to be copied", escape::path(&to));
@@ -75,7 +76,7 @@ pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Res
             match copies.backup_from(&dir, options) {
                 Ok(report) => document.copied.push(Copied::of(report)),
                 Err(error) => {
-                    damaged += usize::from(error.is_damage());
+                    damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
                     document.failed.push(Failed { session, reason: error.to_string() });
                 }
             }

@@ -655,3 +655,47 @@ fn ten_thousand_calls_of_a_thousand_sessions_run_on_a_single_thread() {
 fn a_thousand_calls_of_one_session_run_one_after_the_other() {
     storm(&two_workers(), 1, 1_000);
 }
+
+/// The workspace of two sessions is leased by one of them at a time, and only by asking again does the other one learn that it is
+/// free.
+#[test]
+fn a_future_waits_for_a_workspace_that_another_session_works_on() {
+    use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+    single().block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("workspace");
+        std::fs::create_dir(&root).unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let runner = || {
+            let session = store.create(&types()).unwrap();
+            let files = session.dir().join("files");
+            let workspace = HostFilesystem::open(&root, files, HostFilesystemOptions::default()).unwrap();
+            let resources = ResourceRegistry::builder().snapshotable(Arc::new(workspace)).build().unwrap();
+            let tools = ToolRegistry::new().with(super::programs::Runs(|context: &ToolContext| {
+                let there = context.resources().get::<HostFilesystem>().unwrap().root().join("file");
+                std::fs::write(there, "written").unwrap();
+                Ok("written".to_owned())
+            }));
+            ToolRunner::new(ExecutionState::new(session, resources), tools)
+        };
+        let (first, second) = (runner(), runner());
+        let begun =
+            first.begin_async(&ToolCall::new("elsewhere", "{}"), &ExecuteOptions::default()).await.unwrap();
+        let late = ExecuteOptions { wait: Some(Duration::from_millis(20)), ..ExecuteOptions::default() };
+        let call = ToolCall::new("runs", "{}");
+        let told = second.execute_async(&call, &late).await;
+        let Err(Error::WaitedTooLong { waited, blocker }) = told else { panic!("{told:?}") };
+        assert!(
+            waited >= Duration::from_millis(20) && matches!(*blocker, Blocker::Resource { .. }),
+            "{blocker:?}"
+        );
+        let waits = tokio::spawn(second.execute_async(&call, &ExecuteOptions::default()));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!waits.is_finished() && !root.join("file").exists());
+        begun.end_async(ToolResult::ok("done", ())).await.unwrap();
+        assert!(soon(waits).await.unwrap().unwrap().success);
+        assert!(root.join("file").exists());
+    });
+}

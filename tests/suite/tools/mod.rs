@@ -27,6 +27,7 @@ mod resources;
 mod several;
 mod suspended;
 mod swapped;
+mod symptoms;
 mod synced;
 mod threads;
 mod verifying;

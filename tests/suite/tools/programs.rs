@@ -436,7 +436,7 @@ fn programs_bear_the_variable_of_their_call() {
 }
 
 /// Runs a program as a tool and keeps what it was told.
-struct Runs<F>(F);
+pub(super) struct Runs<F>(pub(super) F);
 
 impl<F: Fn(&ToolContext) -> Result<String, ToolError> + Send + Sync + 'static> Tool for Runs<F> {
     const NAME: &'static str = "runs";

@@ -348,6 +348,13 @@ impl Surveyor<'_, '_> {
                 self.count(path, offset, &frame, None);
             }
         })?;
+        if let Some(at) = at.filter(|at| failed.is_none() && end.is_some_and(|end| at.offset < end)) {
+            // What the next header says stood behind these frames is gone too.
+            self.next = follows.then_some(at.next);
+            self.place(path, Some(at.offset), no_frame());
+            (self.crc, self.next) = (None, None);
+            return Ok(());
+        }
         (self.crc, self.next) = match at {
             Some(at) if follows => (Some(at.crc), Some(at.next)),
             Some(at) => (Some(at.crc), None),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 
+use event_listener::EventListener;
 use foldlog_codec::body::Idempotency;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,7 +21,8 @@ use super::context::ToolContext;
 use super::interrupted::InterruptedCall;
 use super::tool::{AnyTool, parameters, schema_of};
 use super::verifying::Verified;
-use crate::offload::{Boxed, wait_for};
+use crate::error::Error;
+use crate::offload::{Alarm, Boxed, wait_for};
 use crate::session::schedule::inside_call;
 
 /// Answer of a tool that is a future, encoded; or what it panicked with.
@@ -165,7 +167,12 @@ impl<T: AsyncTool> Awaited<T> {
                 }
             }
         };
-        Box::pin(InsideCall { context: context.clone(), future: Some(Box::pin(answer)) })
+        Box::pin(InsideCall {
+            context: context.clone(),
+            future: Some(Box::pin(answer)),
+            stopped: context.stopped(),
+            late: context.deadline().map(Alarm::at),
+        })
     }
 }
 
@@ -220,22 +227,41 @@ fn answered(answering: Answering) -> Result<Answered, ToolError> {
     }
 }
 
-/// Polls a tool inside of its call, and ends with its panic.
+/// Polls a tool inside of its call, and ends with its panic, with its deadline, or when the call is cancelled.
 struct InsideCall {
     context: ToolContext,
     /// `None` once it has ended.
     future: Option<Boxed<Result<Answered, ToolError>>>,
+    /// What happens when the call is told to stop.
+    stopped: Vec<EventListener>,
+    late: Option<Alarm>,
+}
+
+impl InsideCall {
+    /// Returns why the tool has to stop, and else has the task woken when it has to.
+    fn must_stop(&mut self, waker: &mut Context<'_>) -> Option<ToolError> {
+        if self.late.as_mut().is_some_and(|late| late.is_over(waker)) {
+            let operation = Some(self.context.operation());
+            return Some(ToolError::Engine(Error::DeadlineExceeded { operation }));
+        }
+        let heard = self.stopped.iter_mut().any(|one| Pin::new(one).poll(waker).is_ready());
+        (heard || self.context.is_cancelled()).then_some(ToolError::Cancelled)
+    }
 }
 
 impl Future for InsideCall {
     type Output = thread::Result<Result<Answered, ToolError>>;
 
     fn poll(mut self: Pin<&mut Self>, waker: &mut Context<'_>) -> Poll<Self::Output> {
-        let InsideCall { context, future } = &mut *self;
+        let InsideCall { context, future, .. } = &mut *self;
         let Some(running) = future else { return Poll::Pending };
         let poll = || inside_call(&context.session, || running.as_mut().poll(waker));
         match catch_unwind(AssertUnwindSafe(poll)) {
-            Ok(answer) => answer.map(Ok),
+            Ok(Poll::Ready(answer)) => Poll::Ready(Ok(answer)),
+            Ok(Poll::Pending) => match self.must_stop(waker) {
+                Some(error) => Poll::Ready(Ok(Err(error))),
+                None => Poll::Pending,
+            },
             Err(panic) => Poll::Ready(Err(panic)),
         }
     }

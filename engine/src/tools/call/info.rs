@@ -196,7 +196,8 @@ impl CallInfo {
     /// Returns the effects outside of a call whose tool says nothing about them: none for a tool that only
     /// reads or is [`Natural`](Idempotency::Natural), otherwise unknown ones.
     pub(in crate::tools) fn outside(&self) -> ExternalEffects {
-        let none = self.only_reads() || self.idempotency == Idempotency::Natural;
+        let natural = self.idempotency == Idempotency::Natural && !self.outside_only;
+        let none = self.only_reads() || natural;
         if none { ExternalEffects::None } else { ExternalEffects::Unknown }
     }
 

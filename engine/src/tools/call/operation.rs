@@ -442,10 +442,11 @@ impl RunningCall {
         if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
             ending = Ending { outside: ending.outside, ..Ending::failed(cause, reason) };
         }
-        if ending.wait.is_some() && (self.info.undoes.is_some() || self.info.restores.is_some()) {
+        let is_about_another = self.info.undoes.is_some() || self.info.verifies.is_some();
+        if ending.wait.is_some() && (is_about_another || self.info.restores.is_some()) {
             ending = Ending::failed(
                 Cause::Error,
-                "what undoes another call cannot ask, nor leave its result to somebody",
+                "what undoes or verifies another call cannot ask, nor leave its result to somebody",
             );
         }
         if matches!(ending.wait, Some(Wait::Awaits(_))) && self.info.parent.is_some() {

@@ -235,7 +235,7 @@ fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
     };
     match msgpack::from_slice::<Value>(&bytes) {
         Ok(Value::Str(text)) => text,
-        Ok(value) => escape::to_json(&value).unwrap_or_else(|error| format!("({error})")),
+        Ok(value) => escape::to_json(&value.json_form()).unwrap_or_else(|error| format!("({error})")),
         Err(error) => format!("({error})"),
     }
 }
@@ -353,6 +353,12 @@ fn again(idempotency: Idempotency) -> &'static str {
 /// Returns what has to be done before somebody can decide about an operation; `None` if nothing has to.
 fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
     let dir = quoted(reader.dir().as_os_str());
+    // First: what the damage hides may be the end of a call that seems to run.
+    if reader.sound_end().is_some() {
+        return Some(format!(
+            "the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does"
+        ));
+    }
     if reader.report().interrupted.iter().any(|open| open.operation == entry.operation) {
         let holder =
             store_of(reader.dir()).and_then(|(store, id)| audit::running(&store, &[id]).ok()?.remove(&id));
@@ -367,9 +373,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
     if let Some(parent) = entry.parent.filter(|parent| unsettled(*parent)) {
         return Some(format!("it ran within operation {parent}: `foldlog ledger {dir} {parent}`"));
     }
-    reader.sound_end().map(|_| {
-        format!("the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does")
-    })
+    None
 }
 
 /// Returns what can be decided about an operation.

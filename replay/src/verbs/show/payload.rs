@@ -72,7 +72,10 @@ pub(super) fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
 /// Returns the payloads of a record as one value, each under its name.
 pub(super) fn value(reader: &LogReader, record: &Record<'_>) -> Value {
     let pair = |(name, payload): (&str, Payload<'_>)| {
-        let value = with_value(reader, payload, |value| value.to_value());
+        // The form is exact, as everywhere else.
+        let form = |value: Streamed<'_>| serde_json::to_value(value).map(Value::from);
+        let value = with_value(reader, payload, form);
+        let value = value.and_then(|form| form.map_err(|error| format!("({error})")));
         (Value::from(name), value.unwrap_or_else(Value::from))
     };
     Value::Map(payloads(record).into_iter().map(pair).collect())
