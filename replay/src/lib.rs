@@ -9,6 +9,7 @@
 //! | [`verbs`] | what each verb does, in one file a verb |
 //! | [`diff`] | the differences of two states, by slice and path |
 //! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
+//! | `payload` | what hosts and tools put into records, decoded without their types |
 //! | [`reading`] | opening a session or a store at a path, walking its records, naming them |
 //! | [`output`] | the streams for results, notes and errors |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
@@ -17,8 +18,8 @@
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. Only `run`, `recover` and `settle` write into a session that exists; `run`, `import`, `salvage` and `demo` write new
-//!    ones.
+//! 2. Only `run`, `recover`, `restore`, `settle` and `validate --repair` write into a session that exists; `run`, `import`,
+//!    `salvage` and `demo` write new ones, and `backup` writes copies.
 //! 3. The exit code is 0 if what was asked holds, 1 if a log does not hold, 2 for wrong usage, for what cannot be read and for
 //!    a run without an answer.
 //! 4. A reader that closes the pipe early is no error.
@@ -30,6 +31,7 @@ pub mod diff;
 pub mod failure;
 mod interrupts;
 pub mod output;
+mod payload;
 pub mod progress;
 pub mod reading;
 pub mod runs;

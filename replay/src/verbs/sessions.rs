@@ -28,7 +28,7 @@ use crate::reading;
 pub enum Status {
     /// Its log is damaged.
     Damaged,
-    /// It cannot be read, and is not known to be damaged.
+    /// The session cannot be read, and is not known to be damaged.
     Unreadable,
     /// A process has it open for writing.
     Running,

@@ -1,7 +1,5 @@
 //! `foldlog show`: the records of a session, one a line.
 
-mod payload;
-
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -14,6 +12,7 @@ use foldlog_codec::record::{Names, RecordJson, time_text};
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::payload;
 use crate::reading::{
     code_of, each_record, open_sound_outline, position_at, record_name, shortened, stopped,
 };

@@ -6,21 +6,18 @@ use foldlog::{
 };
 use foldlog_codec::body::{ExternalEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::escape;
-use foldlog_codec::msgpack;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::payload;
 use crate::reading::{code_of, digest_text, shortened, store_of};
 use crate::verbs::pending::now;
 use crate::verbs::run::quoted;
 
 /// Number of characters of a text that a person is shown.
 const TEXT_CHARS_MAX: usize = 2000;
-
-/// Number of bytes of an object that are read for a text. Of a larger one only its length is told.
-const OBJECT_BYTES_MAX: u64 = 1 << 20;
 
 /// Number of digits of the digest that a command to be pasted names.
 const DIGITS: usize = 12;
@@ -226,17 +223,10 @@ fn unread(record: &Record<'_>) -> impl Fn(foldlog_codec::Error) -> Error {
 
 /// Returns the text that a payload holds, or its value as JSON; or why it cannot be told.
 fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
-    if let Some(object) = payload.object().filter(|object| object.len > OBJECT_BYTES_MAX) {
-        return format!("({} bytes in the object {})", object.len, object.file_name());
-    }
-    let bytes = match reader.payload(payload) {
-        Ok(bytes) => bytes,
-        Err(error) => return format!("({error})"),
-    };
-    match msgpack::from_slice::<Value>(&bytes) {
+    match payload::with_value(reader, payload, |value| value.to_value()) {
         Ok(Value::Str(text)) => text,
         Ok(value) => escape::to_json(&value.json_form()).unwrap_or_else(|error| format!("({error})")),
-        Err(error) => format!("({error})"),
+        Err(why) => why,
     }
 }
 

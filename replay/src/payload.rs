@@ -11,7 +11,7 @@ use crate::reading::shortened;
 /// Number of characters of a payload that a person is shown.
 const CHARS_MAX: usize = 1000;
 
-/// Number of bytes of the largest object that is read for a payload. Of a larger one only its length is told.
+/// Number of bytes of the largest object that is read for a payload. Of a larger one only the length is shown.
 const OBJECT_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the payloads of a record, each with the name of what it is: the value of an event, the arguments of a call, what
@@ -47,7 +47,7 @@ fn named<'a>(payloads: [(&'static str, Option<Payload<'a>>); 2]) -> Vec<(&'stati
 }
 
 /// Hands the value of a payload to `read`, or returns why it cannot be told.
-fn with_value<T>(
+pub(crate) fn with_value<T>(
     reader: &LogReader,
     payload: Payload<'_>,
     read: impl FnOnce(Streamed<'_>) -> T,
@@ -61,7 +61,7 @@ fn with_value<T>(
 }
 
 /// Writes the payloads of a record as lines for a person, each shortened.
-pub(super) fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
+pub(crate) fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
     let line = |(name, payload): (&str, Payload<'_>)| {
         let text = with_value(reader, payload, |value| escape::json_beginning(&value, CHARS_MAX));
         format!("          {name}  {}", shortened(&text.unwrap_or_else(|why| why), CHARS_MAX))
@@ -70,7 +70,7 @@ pub(super) fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
 }
 
 /// Returns the payloads of a record as one value, each under its name.
-pub(super) fn value(reader: &LogReader, record: &Record<'_>) -> Value {
+pub(crate) fn value(reader: &LogReader, record: &Record<'_>) -> Value {
     let pair = |(name, payload): (&str, Payload<'_>)| {
         // The form is exact, as everywhere else.
         let form = |value: Streamed<'_>| serde_json::to_value(value).map(Value::from);
