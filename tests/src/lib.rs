@@ -1,5 +1,6 @@
 //! Shared parts of the tests: a host's types, child processes, disks, and oracles that share no code with the engine.
 
+mod blob;
 pub mod child;
 pub mod crash;
 pub mod forge;
@@ -15,4 +16,5 @@ pub mod sabotage;
 mod skipped;
 pub mod verbs;
 
+pub use blob::Blob;
 pub use skipped::skipped;

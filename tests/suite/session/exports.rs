@@ -12,38 +12,11 @@ use foldlog::storage::MemoryStorage;
 use foldlog::{
     Event, Export, ImportOptions, Policy, Session, SessionTypes, Slice, Store, StoreOptions, Value,
 };
+use foldlog_tests::Blob;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use serde::de::{Deserializer, Visitor};
-use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-
-/// Bytes as bytes, where serde writes a `Vec<u8>` as an array.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Blob(Vec<u8>);
-
-impl Serialize for Blob {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Blob {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blob, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Blob;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
-                Ok(Blob(bytes.to_vec()))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
 
 /// A type whose values `rmp-serde` writes as extensions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -18,39 +18,20 @@ use foldlog::{
 use foldlog_codec::body::{OBJECT_BYTES_MAX, SLICES_MAX};
 use foldlog_codec::frame::BODY_LEN_MAX;
 use foldlog_codec::msgpack::Limits;
-use serde::de::{Deserializer, Visitor};
+use foldlog_tests::Blob;
+use serde::de::Deserializer;
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
 /// The variable that asks for the payloads that really are that large.
 const LONG: &str = "FOLDLOG_LIMITS";
 
-/// Bytes. A buffer of zeros that nobody reads takes no memory, however long it is.
-struct Blob(Vec<u8>);
+/// Bytes, however many.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Large(Blob);
 
-impl Serialize for Blob {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Blob {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blob, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Blob;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
-                Ok(Blob(bytes.to_vec()))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
-
-impl Event for Blob {
+impl Event for Large {
     const NAME: &'static str = "limits.blob";
 }
 
@@ -169,7 +150,7 @@ fn row(limit: &'static str, within: Act, beyond: Act) -> Row {
 fn rows() -> Vec<Row> {
     let long = std::env::var_os(LONG).is_some();
     // The head of so long a value takes five bytes.
-    let blob = |bytes: u64| act(move |session| session.dispatch(Blob(vec![0; bytes as usize - 5])));
+    let blob = |bytes: u64| act(move |session| session.dispatch(Large(Blob(vec![0; bytes as usize - 5]))));
     let items_max = Limits::of_payload().items_max;
     let in_body = |row: Row| Row { object_bytes_min: u64::MAX, ..row };
     let fixed =
