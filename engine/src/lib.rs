@@ -3,6 +3,7 @@
 
 pub mod audit;
 mod background;
+mod changes;
 mod clock;
 pub mod conversation;
 mod divergence;

@@ -100,9 +100,9 @@ thread_local! {
 }
 
 /// Receives the futures that a job waits for, and drops those that nobody polls, so that the job hears of it.
-struct Asked(Pin<Box<Receiver<Boxed<()>>>>);
+struct WaitedFor(Pin<Box<Receiver<Boxed<()>>>>);
 
-impl Drop for Asked {
+impl Drop for WaitedFor {
     fn drop(&mut self) {
         self.0.close();
         while self.0.try_recv().is_ok() {}
@@ -129,7 +129,7 @@ pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 
         let _left = Left(CARRIER.replace(Some(carrier)));
         job()
     });
-    let mut asked = Asked(Box::pin(asked));
+    let mut asked = WaitedFor(Box::pin(asked));
     let mut carried: Option<Boxed<()>> = None;
     poll_fn(|context| {
         loop {

@@ -17,12 +17,13 @@ use chrono::{DateTime, Utc};
 use foldlog_codec::body::{Rollback, ToolEnd};
 use foldlog_codec::record::Names;
 use foldlog_codec::{Kind, Record, SequenceNumber};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::LogReader;
 use super::contents::{ContentReading, RecordedContent, RecordedEvent};
 use super::follow::{Followed, Follower};
+use crate::changes::Changes;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
@@ -118,9 +119,7 @@ pub struct FedEvent {
 #[derive(Debug, Default)]
 struct Told {
     state: Mutex<ToldState>,
-    threads: Condvar,
-    #[cfg(feature = "async")]
-    futures: event_listener::Event,
+    changes: Changes,
 }
 
 #[derive(Debug, Default)]
@@ -133,9 +132,7 @@ struct ToldState {
 impl Told {
     fn tell(&self, change: impl FnOnce(&mut ToldState)) {
         change(&mut self.state.lock());
-        self.threads.notify_all();
-        #[cfg(feature = "async")]
-        self.futures.notify(usize::MAX);
+        self.changes.notify_all();
     }
 }
 
@@ -260,7 +257,7 @@ impl EventFeed {
             return;
         };
         let mut state = told.state.lock();
-        while !state.more && !state.ended && !told.threads.wait_until(&mut state, until).timed_out() {}
+        while !state.more && !state.ended && !told.changes.wait_until(&mut state, until).timed_out() {}
     }
 
     fn next_pause(&mut self) -> Duration {
@@ -322,8 +319,8 @@ impl LogReader {
 
 impl Session {
     /// Reads the session's events from the record `from` on, and goes on with what is written, until the session is closed. A
-    /// feed does not keep the session open. What is handed over may not be durable yet, except with
-    /// [`Durability::Every`](crate::Durability::Every): it is told, if a recovery finds that it never happened.
+    /// feed does not keep the session open. Except with [`Durability::Every`](crate::Durability::Every), an event may be handed
+    /// over before it is durable; if a recovery finds that it is lost, the feed hands over [`Fed::Replaced`].
     ///
     /// # Errors
     ///
@@ -365,7 +362,7 @@ mod streaming {
                 }
                 // Asked before the log is: what is written from here on is heard.
                 let (ended, heard) = match &feed.told {
-                    Some((told, _)) => (told.state.lock().ended, Some(told.futures.listen())),
+                    Some((told, _)) => (told.state.lock().ended, Some(told.changes.listen())),
                     None => (false, None),
                 };
                 match feed.try_next() {

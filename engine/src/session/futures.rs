@@ -22,7 +22,7 @@ use super::schedule::{Access, Turn, WriteScope};
 use super::waiting::Patience;
 use super::writing::promises_sync;
 use super::{Session, WriterState};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::offload::{offload, woken};
 use crate::types::Event;
 
@@ -65,22 +65,7 @@ impl Session {
                 return offload(move || session.dispatch(event)).await;
             }
             let access = Access::Write(types_change(session.inner.types.as_ref(), E::NAME));
-            let patience = session.patience_of_future();
-            let syncs = promises_sync(session.durability(), Kind::DISPATCH);
-            let mut event = event;
-            loop {
-                session.until_allowed(access, &patience).await?;
-                let dispatched = if syncs {
-                    let session = session.clone();
-                    offload(move || session.try_dispatch(access, event)).await
-                } else {
-                    session.try_dispatch(access, event)
-                };
-                match dispatched {
-                    Ok(dispatched) => return dispatched,
-                    Err(again) => event = again,
-                }
-            }
+            session.when_allowed(access, Kind::DISPATCH, event, Session::try_dispatch).await
         }
     }
 
@@ -94,7 +79,7 @@ impl Session {
         if let Err(error) = buffer.encode(&event) {
             return Ok(Err(error));
         }
-        match self.try_turn(access, &self.patience_of_future()) {
+        match self.try_turn(access) {
             Ok(Some(state)) => Ok(self.dispatch_now(state, event, buffer)),
             Ok(None) => Err(event),
             Err(error) => Ok(Err(error)),
@@ -116,14 +101,46 @@ impl Session {
             if session.replays() {
                 return offload(move || session.snapshot(options)).await;
             }
-            let patience = session.patience_of_future();
-            loop {
-                session.until_allowed(Access::Write(WriteScope::State), &patience).await?;
-                let (trying, options) = (session.trying(), options.clone());
-                match offload(move || trying.snapshot(options)).await {
-                    Err(Error::WaitedTooLong { .. }) => {}
-                    taken => return taken,
-                }
+            let access = Access::Write(WriteScope::State);
+            session.when_allowed(access, Kind::SNAPSHOT, options, Session::try_snapshot).await
+        }
+    }
+
+    /// Takes a snapshot if the schedule allows that now, and else gives its options back.
+    fn try_snapshot(
+        &self,
+        access: Access,
+        options: SnapshotOptions,
+    ) -> std::result::Result<Result<Snapshot>, SnapshotOptions> {
+        match self.try_turn(access) {
+            Ok(Some(state)) => Ok(self.snapshot_now(state, options)),
+            Ok(None) => Err(options),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Waits until the schedule allows `access`, and then attempts a write of that kind: on a thread of the pool if the write
+    /// is synced. An attempt that the schedule does not allow any more gives back what was to be written.
+    async fn when_allowed<A: Send + 'static, T: Send + 'static>(
+        self,
+        access: Access,
+        kind: Kind,
+        mut asked: A,
+        attempt: fn(&Session, Access, A) -> std::result::Result<Result<T>, A>,
+    ) -> Result<T> {
+        let patience = self.patience_of_future();
+        let syncs = promises_sync(self.durability(), kind);
+        loop {
+            self.until_allowed(access, &patience).await?;
+            let attempted = if syncs {
+                let session = self.clone();
+                offload(move || attempt(&session, access, asked)).await
+            } else {
+                attempt(&self, access, asked)
+            };
+            match attempted {
+                Ok(written) => return written,
+                Err(again) => asked = again,
             }
         }
     }
@@ -139,7 +156,7 @@ impl Session {
     }
 
     /// Returns how long a call through this handle may wait, without a thread.
-    pub(crate) fn patience_of_future(&self) -> Patience {
+    fn patience_of_future(&self) -> Patience {
         self.patience(self.within().and_then(|within| within.until()), None).holding_no_thread()
     }
 
@@ -156,7 +173,8 @@ impl Session {
     async fn until_allowed(&self, access: Access, patience: &Patience) -> Result<()> {
         loop {
             let changed = self.inner.schedule.listen();
-            match self.turn_now(access, patience)? {
+            let turn = self.turn(&mut *self.inner.writable()?, access, patience)?;
+            match turn {
                 Turn::Now => return Ok(()),
                 Turn::Behind(abandon) => offload(move || abandon()).await?,
                 Turn::Later(until) => woken([changed], Some(until)).await,
@@ -164,14 +182,10 @@ impl Session {
         }
     }
 
-    fn turn_now(&self, access: Access, patience: &Patience) -> Result<Turn> {
-        self.turn(&mut *self.inner.writable()?, access, patience)
-    }
-
     /// Locks the writer's state if the schedule allows `access` now.
-    fn try_turn(&self, access: Access, patience: &Patience) -> Result<Option<MutexGuard<'_, WriterState>>> {
+    fn try_turn(&self, access: Access) -> Result<Option<MutexGuard<'_, WriterState>>> {
         let mut state = self.inner.writable()?;
-        let turn = self.turn(&mut state, access, patience)?;
+        let turn = self.turn(&mut state, access, &self.patience_of_future())?;
         if matches!(turn, Turn::Now) {
             return Ok(Some(state));
         }

@@ -72,6 +72,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Lane, Opened, Parent};
@@ -82,6 +83,7 @@ use uuid::Uuid;
 
 use self::open_store::OpenStore;
 use crate::background::Background;
+use crate::changes::Changes;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::log::lock::WriterLock;
@@ -147,8 +149,8 @@ pub struct Session {
     within: Option<Arc<schedule::CallScope>>,
     /// Lane that the host's records name; `None` for the handle without one.
     lane: Option<SmolStr>,
-    /// How calls through this handle wait.
-    wait: waiting::Wait,
+    /// Longest time that a call through this handle waits; `None` for the store's.
+    wait: Option<Duration>,
 }
 
 /// Counts the handles of a session. The background thread has none: it may hold on to the session while it
@@ -173,7 +175,7 @@ pub(crate) struct Inner {
     report: RecoveryReport,
     state: Mutex<WriterState>,
     /// Notified whenever an operation is over, for those that wait to write.
-    schedule: waiting::ScheduleChanges,
+    schedule: Changes,
     /// Held while the session is recovered.
     recovering: Mutex<()>,
     gate: SyncGate<Error>,
@@ -467,7 +469,7 @@ impl Session {
             _handles: Some(handles),
             within: None,
             lane: None,
-            wait: waiting::Wait::default(),
+            wait: None,
         }
     }
 

@@ -19,9 +19,9 @@ use super::open_store::OpenStore;
 use super::recording::Recording;
 use super::replaying::Replayed;
 use super::schedule::{RunningCalls, WriteScope};
-use super::waiting::ScheduleChanges;
 use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
+use crate::changes::Changes;
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live::{LiveState, Sources};
@@ -528,7 +528,7 @@ fn assemble(
         read_only: open_as.read_only,
         report,
         state: Mutex::new(state),
-        schedule: ScheduleChanges::default(),
+        schedule: Changes::default(),
         recovering: Mutex::default(),
         gate,
         subscribers: super::subscribers::Subscribers::default(),

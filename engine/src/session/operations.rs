@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 use super::declaring::slice_declaration;
 use super::schedule::{Abandon, Access, Admitted, CallScope, RUNS_AGAIN, Stop, runs_here};
-use super::waiting::{Asker, Patience, Wait};
+use super::waiting::{Asker, Patience};
 use super::writing::{PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -380,7 +380,7 @@ impl ActiveCall {
     /// Returns the operation's own handle, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {
         let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
-        Session { inner, _handles: None, within, lane: None, wait: Wait::default() }
+        Session { inner, _handles: None, within, lane: None, wait: None }
     }
 
     /// Sets what ends the operation when somebody waits for it, since whoever ran it drops it.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{self, ExternalEffects, Outcome, Policy};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
@@ -144,8 +145,16 @@ impl Session {
     ///
     /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
+        self.snapshot_now(self.writable(WriteScope::State)?, options)
+    }
+
+    /// Takes a snapshot, as the schedule allows now.
+    pub(super) fn snapshot_now(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        options: SnapshotOptions,
+    ) -> Result<Snapshot> {
         let inner = &self.inner;
-        let state = self.writable(WriteScope::State)?;
         let time_us = inner.now_us();
         let body =
             body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };

@@ -109,7 +109,7 @@ pub(crate) struct CallScope {
 #[derive(Default)]
 pub(super) struct Stop {
     is_told: AtomicBool,
-    /// Notified once it is told.
+    /// Notified when the operation is told to stop.
     #[cfg(feature = "async")]
     futures: event_listener::Event,
 }
@@ -135,7 +135,7 @@ impl CallScope {
         self.stop.futures.notify(usize::MAX);
     }
 
-    /// Returns futures one of which ends when the operation, or one within which it runs, is told to stop from now on.
+    /// Returns a future for the operation and for each one within which it runs, which ends with the next order to stop it.
     #[cfg(feature = "async")]
     pub(crate) fn listen(&self) -> Vec<event_listener::EventListener> {
         let around = self.parent.iter().chain(&self.guest_of);

@@ -280,7 +280,7 @@ impl Session {
     /// Calls `subscriber` as [`subscribe`](Session::subscribe) does, until what this returns is dropped. Does not keep the
     /// session open.
     ///
-    /// Returns `None` for a session that another process may write, since nobody is told of that.
+    /// Returns `None` for a session that another process may write: no notification says so.
     pub(crate) fn listen(
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,

@@ -4,14 +4,11 @@ use std::panic::Location;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, MutexGuard, WaitTimeoutResult};
 use smol_str::SmolStr;
 
 use super::Session;
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
-#[cfg(feature = "async")]
-use crate::sabotage::{self, Breakage};
 
 /// Says how long a call may wait for others to end, from the moment at which this was made.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +23,8 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    fn new(until: Option<Instant>, limit: Duration, holds_thread: bool) -> Patience {
-        Patience { until, limit, since: clock::now(), holds_thread }
+    fn new(until: Option<Instant>, limit: Duration) -> Patience {
+        Patience { until, limit, since: clock::now(), holds_thread: true }
     }
 
     /// Returns the same patience for a wait that holds no thread.
@@ -84,45 +81,6 @@ impl Patience {
     }
 }
 
-/// Says how the calls through a handle wait.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wait {
-    /// Longest time; `None` for the store's.
-    limit: Option<Duration>,
-    /// Whether the wait holds no thread, or there is none.
-    holds_no_thread: bool,
-}
-
-/// Tells those that wait for the schedule that it may have changed.
-#[derive(Default)]
-pub(super) struct ScheduleChanges {
-    threads: Condvar,
-    #[cfg(feature = "async")]
-    futures: event_listener::Event,
-}
-
-impl ScheduleChanges {
-    /// Wakes all that wait. Called under the writer's lock, or after a change that was made under it.
-    pub(super) fn notify_all(&self) {
-        self.threads.notify_all();
-        #[cfg(feature = "async")]
-        if !sabotage::is(Breakage::FuturesUnwoken) {
-            self.futures.notify(usize::MAX);
-        }
-    }
-
-    /// Waits on this thread for a change, until that moment at the latest.
-    pub(super) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
-        self.threads.wait_until(guard, until)
-    }
-
-    /// Returns a future that ends with the next change from now on.
-    #[cfg(feature = "async")]
-    pub(super) fn listen(&self) -> event_listener::EventListener {
-        self.futures.listen()
-    }
-}
-
 /// Says who asks the schedule for an admission, for those that have to wait for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
@@ -168,19 +126,12 @@ impl Session {
     /// ```
     #[must_use]
     pub fn waiting_at_most(&self, limit: Duration) -> Session {
-        Session { wait: Wait { limit: Some(limit), ..self.wait }, ..self.clone() }
-    }
-
-    /// Returns a handle that never waits, for a call that is tried again if it would have to.
-    #[cfg(feature = "async")]
-    pub(crate) fn trying(&self) -> Session {
-        Session { wait: Wait { limit: Some(Duration::ZERO), holds_no_thread: true }, ..self.clone() }
+        Session { wait: Some(limit), ..self.clone() }
     }
 
     /// Returns how long a call through this handle may wait: `limit` if that is given, else the handle's own limit, else the
     /// store's, and not past `until`.
     pub(crate) fn patience(&self, until: Option<Instant>, limit: Option<Duration>) -> Patience {
-        let limit = limit.or(self.wait.limit).unwrap_or(self.inner.store.options.wait);
-        Patience::new(until, limit, !self.wait.holds_no_thread)
+        Patience::new(until, limit.or(self.wait).unwrap_or(self.inner.store.options.wait))
     }
 }

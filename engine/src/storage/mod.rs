@@ -23,8 +23,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -41,6 +42,12 @@ pub(crate) use mapped::process_mark;
 #[cfg(feature = "testkit")]
 pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 pub use permissions::StoreAccess;
+
+/// Returns the absolute path of a folder, without links. A folder that is in no real file system keeps its path.
+pub(crate) fn whole_path(folder: &Path) -> PathBuf {
+    let whole = fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
+    whole.unwrap_or_else(|_| folder.to_owned())
+}
 
 /// Names what a caller opens a file for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

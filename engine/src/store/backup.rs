@@ -45,7 +45,7 @@ use crate::log::chain::Segment;
 use crate::log::copying::{Extent, check, copy_bytes, extent, first_difference, record_of, same_bytes};
 use crate::log::{images, layout};
 use crate::session::lock_or_read_only;
-use crate::storage::{Access, EntryKind, Storage};
+use crate::storage::{Access, EntryKind, Storage, whole_path};
 
 /// Holds the options of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl Store {
     /// - Those of [`LogReader::open`](crate::audit::LogReader::open) if the session is damaged. [`salvage`](Store::salvage) takes what is sound.
     pub fn backup_from(&self, dir: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport> {
         let dir = dir.as_ref();
-        let (root, whole_dir) = (whole(&self.inner.root), whole(dir));
+        let (root, whole_dir) = (whole_path(&self.inner.root), whole_path(dir));
         if root.starts_with(&whole_dir) {
             let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
             return Err(Error::WithinSession { path, session_dir });
@@ -170,7 +170,7 @@ impl Store {
             return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
         };
         let to = self.session_dir(session);
-        if whole(&to) == whole_dir {
+        if whole_path(&to) == whole_dir {
             let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
             return Err(Error::WithinSession { path, session_dir });
         }
@@ -195,12 +195,6 @@ impl Store {
         }
         copies.backup_from(dir, options)
     }
-}
-
-/// Returns the absolute path of a folder, without links. One that is in no real file system keeps its path.
-fn whole(folder: &Path) -> PathBuf {
-    let whole = std::fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
-    whole.unwrap_or_else(|_| folder.to_owned())
 }
 
 /// Holds a backup in progress: from the folder `from` into the folder `to` of `store`.

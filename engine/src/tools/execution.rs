@@ -10,9 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
-use std::fs;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -30,6 +29,7 @@ use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::session::operations::Guest;
 use crate::session::{Asker, Patience, Session, Snapshot, SnapshotOptions, SyncCaptures};
+use crate::storage::whole_path;
 use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, ResourceRegistry};
 
 /// Names the variables of this process's environment that the programs of tools inherit unless the host
@@ -620,7 +620,7 @@ impl ExecutionState {
                 leases.guest = parent.call.admit(reads_only, patience, asker.clone())?.into_guest();
             }
         } else {
-            let folder = inner.folder.get_or_init(|| found_by_all(self.session.dir()));
+            let folder = inner.folder.get_or_init(|| whole_path(self.session.dir()));
             let holder = LeaseHolder::new(&self.session, folder);
             inner.resources.lease(&holder, patience, &mut leases.of_each)?;
         }
@@ -628,11 +628,4 @@ impl ExecutionState {
         inner.shared.lock().leases = Arc::downgrade(&leases);
         Ok(Some(leases))
     }
-}
-
-/// Returns the absolute path of a folder, without links. A folder that is in no real file system keeps its
-/// path.
-fn found_by_all(folder: &Path) -> PathBuf {
-    let whole = fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
-    whole.unwrap_or_else(|_| folder.to_owned())
 }

@@ -16,13 +16,11 @@
 //! 2. What a thread of the pool has begun goes on to its end: also a call that goes on after an interruption or a question, of
 //!    which only a tool that is a future is dropped.
 
-use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog_codec::body::Cause;
 use serde::Serialize;
 
 use super::call::{
@@ -35,7 +33,7 @@ use super::known::Known;
 use super::recovery::Recovered;
 use super::runner::{ToolRunner, run_handler};
 use crate::clock;
-use crate::error::{Blocker, Error, Result, panic_message};
+use crate::error::{Blocker, Error, Result};
 use crate::offload::{carried, offload, woken};
 use crate::options::Durability;
 use crate::session::Patience;
@@ -204,10 +202,6 @@ fn touches_no_files(state: &ExecutionState) -> bool {
     state.session().durability() == Durability::Process && state.captures_nothing()
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Ending {
-    Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(panic)))
-}
-
 impl Asked {
     /// Returns the options for a call that takes over now.
     fn left(&self) -> ExecuteOptions {
@@ -279,7 +273,7 @@ async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) ->
             stop.keep();
             return ended;
         }
-        Err(panic) => panicked(&*panic),
+        Err(panic) => Ending::panicked(&*panic),
     };
     // Neither a file nor a call within it has to be waited for.
     let running = &context.running;
@@ -293,12 +287,12 @@ async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) ->
 /// Polls a tool until it answers, its deadline passes or its call is cancelled; and drops it. Returns how the call is to end.
 async fn drive(context: &ToolContext, answering: Answering) -> Ending {
     let within = &context.running.begun.within;
-    if within.is_late() {
-        return Ending::failed(Cause::Deadline, "its time was over before it began").harmless();
+    if let Some(late) = Ending::too_late(within) {
+        return late;
     }
     match answering.await {
         Ok(answer) => Ending::of(answer, within),
-        Err(panic) => panicked(&*panic),
+        Err(panic) => Ending::panicked(&*panic),
     }
 }
 

@@ -3,7 +3,7 @@
 use foldlog_codec::OperationId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use foldlog_codec::body::{Cause, Idempotency};
+use foldlog_codec::body::Idempotency;
 
 use super::call::{
     Answered, CallInfo, Ending, ExecuteOptions, Operation, ToolContext, ToolError, ToolRegistry, ToolReport,
@@ -11,7 +11,7 @@ use super::call::{
 use super::execution::ExecutionState;
 use super::replayed;
 use crate::clock;
-use crate::error::{Error, Result, panic_message};
+use crate::error::{Error, Result};
 use crate::session::schedule::inside_call;
 use crate::session::{Patience, Session};
 
@@ -129,13 +129,14 @@ pub(super) fn run_handler(
     context: &ToolContext,
     handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
 ) -> Ending {
-    if context.running.begun.within.is_late() {
-        return Ending::failed(Cause::Deadline, "its time was over before it began").harmless();
+    let within = &context.running.begun.within;
+    if let Some(late) = Ending::too_late(within) {
+        return late;
     }
     let run = || inside_call(&context.session, || handler(context));
     match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(answer) => Ending::of(answer, &context.running.begun.within),
-        Err(panic) => Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(&*panic))),
+        Ok(answer) => Ending::of(answer, within),
+        Err(panic) => Ending::panicked(&*panic),
     }
 }
 

@@ -33,9 +33,10 @@ enum Together<'a> {
 
 /// Holds a call of several whose tool has returned.
 enum Ran {
-    /// It has ended.
+    /// The call has ended.
     Ended(Result<ToolReport>),
-    /// It ends behind the calls before it, so that equal runs write equal records: it did nothing outside that could be lost.
+    /// The call ends behind the calls before it, so that equal runs write equal records: its tool did nothing outside that
+    /// could be lost.
     Returned(Operation, Box<Ending>),
 }
 

@@ -1,7 +1,6 @@
 //! Tools that are futures (feature `async`).
 //!
-//! Whoever polls the future is inside of the call, on that thread and for that long: what would wait there for the call's own
-//! end is refused.
+//! The thread that polls the future is inside of the call for that long: a wait there for the call's own end is refused.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -140,7 +139,7 @@ pub trait AsyncTool: Send + Sync + 'static {
 }
 
 /// Says what a tool is asked to do.
-enum Asked {
+enum Task {
     Call,
     Undo(InterruptedCall),
     Verify(InterruptedCall),
@@ -154,15 +153,15 @@ impl<T: AsyncTool> Awaited<T> {
         Awaited(Arc::new(tool))
     }
 
-    fn answering(&self, arguments: &str, asked: Asked, context: &ToolContext) -> Answering {
+    fn answering(&self, arguments: &str, task: Task, context: &ToolContext) -> Answering {
         let (tool, within) = (Arc::clone(&self.0), context.clone());
         let parameters = parameters::<T::Parameters>(arguments);
         let answer = async move {
             let parameters = parameters?;
-            match &asked {
-                Asked::Call => Answered::of(T::NAME, tool.call(parameters, &within).await?),
-                Asked::Undo(undone) => Answered::of(T::NAME, tool.undo(parameters, undone, &within).await?),
-                Asked::Verify(interrupted) => {
+            match &task {
+                Task::Call => Answered::of(T::NAME, tool.call(parameters, &within).await?),
+                Task::Undo(undone) => Answered::of(T::NAME, tool.undo(parameters, undone, &within).await?),
+                Task::Verify(interrupted) => {
                     Answered::of_verified(T::NAME, tool.verify(parameters, interrupted, &within).await?)
                 }
             }
@@ -198,11 +197,11 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(arguments, Asked::Call, context))
+        answered(self.answering(arguments, Task::Call, context))
     }
 
     fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(&undone.arguments, Asked::Undo(undone.clone()), context))
+        answered(self.answering(&undone.arguments, Task::Undo(undone.clone()), context))
     }
 
     fn verifies(&self) -> bool {
@@ -210,11 +209,11 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
     }
 
     fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(&interrupted.arguments, Asked::Verify(interrupted.clone()), context))
+        answered(self.answering(&interrupted.arguments, Task::Verify(interrupted.clone()), context))
     }
 
     fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
-        Some(self.answering(arguments, Asked::Call, context))
+        Some(self.answering(arguments, Task::Call, context))
     }
 }
 
@@ -232,7 +231,7 @@ struct InsideCall {
     context: ToolContext,
     /// `None` once it has ended.
     future: Option<Boxed<Result<Answered, ToolError>>>,
-    /// What happens when the call is told to stop.
+    /// Futures that end with an order to stop the call.
     stopped: Vec<EventListener>,
     late: Option<Alarm>,
 }

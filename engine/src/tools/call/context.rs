@@ -159,8 +159,8 @@ impl ToolContext {
         self.running.begun.within.is_cancelled()
     }
 
-    /// Returns a future that ends once the call is told to stop, or has been already: by a cancellation of it or of one within
-    /// which it runs, or by its end. A tool that is a future need not ask for this: it is dropped then.
+    /// Returns futures one of which ends with the next order to stop the call: by a cancellation of it or of one within which it
+    /// runs, or by its end.
     #[cfg(feature = "async")]
     pub(in crate::tools) fn stopped(&self) -> Vec<event_listener::EventListener> {
         self.running.begun.within.listen()

@@ -2,6 +2,7 @@
 //!
 //! An [`Ending`] without a cause commits the call; one with a cause fails it, and one that waits suspends it.
 
+use std::any::Any;
 use std::time::Duration;
 
 use foldlog_codec::OperationId;
@@ -9,7 +10,7 @@ use foldlog_codec::body::{Cause, ExternalEffects, Outcome, Suspension, Suspensio
 use uuid::Uuid;
 
 use super::answer::{Answered, Question, ToolError};
-use crate::error::Error;
+use crate::error::{Error, panic_message};
 use crate::operation::NotUndone;
 use crate::sabotage::{self, Breakage};
 use crate::session::schedule::CallScope;
@@ -50,6 +51,17 @@ impl Ending {
     /// Fails the call for `cause`, with the text that the model sees.
     pub(in crate::tools) fn failed(cause: Cause, message: impl Into<String>) -> Ending {
         Ending { cause: Some(cause), ..Ending::done(message) }
+    }
+
+    /// Fails the call, since its handler panicked.
+    pub(in crate::tools) fn panicked(panic: &(dyn Any + Send)) -> Ending {
+        Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(panic)))
+    }
+
+    /// Returns how a call ends whose time is over before its handler begins; `None` if it is not.
+    pub(in crate::tools) fn too_late(within: &CallScope) -> Option<Ending> {
+        let late = || Ending::failed(Cause::Deadline, "its time was over before it began").harmless();
+        within.is_late().then(late)
     }
 
     /// Commits the call without an answer's value.

@@ -1,4 +1,4 @@
-//! What a tool is told of the interrupted call whose effects it undoes, or about which it asks the outside.
+//! Facts of an interrupted call, for the tool that undoes its effects or asks the outside what came of it.
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@
 //! | `running` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
-//! | `interrupted` | [`InterruptedCall`]: what a tool is told of the call that it undoes, or asks about | |
+//! | `interrupted` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or asks about | |
 //! | `verifying` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
 //! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interrupted`, `verifying` |
 //! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
