@@ -22,8 +22,10 @@ impl Inner {
             return Ok((Arc::clone(plan), None));
         }
         let (plan, declare) = self.new_plan(state, &EventFacts::of::<E>())?;
-        if declare.is_none() {
-            state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan));
+        match declare {
+            None => drop(state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan))),
+            // A plan by the name is for the version that the log has known so far.
+            Some(_) => drop(state.named_plans.remove(E::NAME)),
         }
         Ok((plan, declare))
     }

@@ -132,14 +132,28 @@ impl Session {
         buffer: Box<EncodeBuffer>,
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
-        let fast_path = |state: &WriterState| state.named_plans.get(name).and_then(|plan| plan.fast_path);
         if self.replays() {
+            let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
+            let fast_path = |state: &WriterState| state.named_plans.get(name).and_then(|plan| plan.fast_path);
             return self.write_again((event, name, plan), buffer, fast_path);
         }
         let state = inner.writable()?;
         let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), name))?;
-        let fast_path = fast_path(&state).filter(|_| !inner.is_large(buffer.payload()));
+        self.dispatch_named_now(state, name, event, buffer)
+    }
+
+    /// Dispatches an event by its name, whose encoded payload is in `buffer`, as the schedule allows now.
+    pub(super) fn dispatch_named_now(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        name: &str,
+        event: DispatchedEvent,
+        buffer: Box<EncodeBuffer>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
+        let fast_path = state.named_plans.get(name).and_then(|plan| plan.fast_path);
+        let fast_path = fast_path.filter(|_| !inner.is_large(buffer.payload()));
         let lane = self.own_lane();
         inner.write_shared(state, (inner.now_us(), fast_path), (event, name, plan), (buffer, lane))
     }

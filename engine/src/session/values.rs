@@ -16,8 +16,8 @@ use crate::items::row::{Row, RowItem};
 use crate::items::rows::Rows;
 use crate::items::{AnyValue, Items};
 use crate::types::{
-    Clear, Decoder, Item, ItemCoding, NewItem, Recorded, SliceEffect, SliceOp, SliceTypes, ValueDecoder,
-    View, encode_value, read_value, resolve_op,
+    Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, Recorded, SliceEffect, SliceOp, SliceTypes,
+    ValueDecoder, View, encode_value, read_value, resolve_op,
 };
 
 impl Session {
@@ -59,21 +59,29 @@ impl Session {
     /// Those of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust type cannot be read from the value,
     /// or has no field of a name in it, so that something would be lost.
     pub fn dispatch_value(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
-        let declared = self.inner.types()?.event(event);
-        let (dispatched, bytes) = match declared {
+        let (dispatched, buffer) = self.event_of_value(event, value.into())?;
+        self.dispatch_named(event, dispatched, buffer)
+    }
+
+    /// Returns an event as it is dispatched by its name, and its encoded payload.
+    pub(super) fn event_of_value(
+        &self,
+        event: &str,
+        value: Value,
+    ) -> Result<(DispatchedEvent, Box<EncodeBuffer>)> {
+        let (dispatched, bytes) = match self.inner.types()?.event(event) {
             Some(types) => {
-                let (value, bytes) = types.known(value.into())?;
+                let (value, bytes) = types.known(value)?;
                 (DispatchedEvent { value, is_held: !types.reducers.is_empty() }, bytes)
             }
             None => {
-                let value = value.into();
                 let bytes = encode_value(event, &value)?;
                 (DispatchedEvent { value: Arc::new(value), is_held: false }, bytes)
             }
         };
         let mut buffer = EncodeBuffer::take();
         buffer.hold(&bytes);
-        self.dispatch_named(event, dispatched, buffer)
+        Ok((dispatched, buffer))
     }
 
     /// Returns the present items of a STATE or CACHE slice as values. The view does not change while the session continues.
@@ -142,8 +150,7 @@ impl Session {
         let items: Result<Vec<NewItem>> =
             items.into_iter().map(|item| new_item(slice, types, item)).collect();
         let items = items?;
-        let changed = changed(slice);
-        self.change_named(&changed, Action::Seed, "seed", |rows, version| {
+        self.change_named(&self.changed(slice), Action::Seed, "seed", |rows, version| {
             Ok(SliceEffect::seed(rows, items, version))
         })
     }
@@ -155,7 +162,7 @@ impl Session {
     /// Those of [`clear`](Session::clear).
     pub fn clear_values(&self, slice: &str) -> Result<SequenceNumber> {
         let coding = ItemCoding { name: slice, encode: encode_value };
-        self.change_named(&changed(slice), Action::Clear, "clear", |rows, version| {
+        self.change_named(&self.changed(slice), Action::Clear, "clear", |rows, version| {
             resolve_op(rows, SliceOp::Clear(Clear::All), version, &coding)
         })
     }
@@ -175,7 +182,7 @@ impl Session {
             slice: slice.to_owned(),
             reason: "the host does not declare it, so its items are not known as values",
         })?;
-        self.change_named(&changed(slice), Action::Clear, "clear", |rows, version| {
+        self.change_named(&self.changed(slice), Action::Clear, "clear", |rows, version| {
             let values = values_of(types, rows)?;
             let coding = ItemCoding { name: slice, encode: encode_value };
             resolve_op(&values, SliceOp::Clear(Clear::Where(Box::new(predicate))), version, &coding)
@@ -191,15 +198,26 @@ impl Session {
         let types = self.inner.types.as_ref();
         match types.and_then(|types| types.slice(slice)) {
             Some(types) => Ok((types.policy, None)),
-            // The implicit slice of an event that is declared without any comes into being with the first such event.
-            None if types
-                .and_then(|types| types.event(slice))
-                .is_some_and(|event| event.reducers.is_empty()) =>
-            {
-                Ok((Policy::State, None))
-            }
+            // The implicit slice of an event comes into being with the first such event.
+            None if self.implicit_event(slice).is_some() => Ok((Policy::State, None)),
             None => Err(Error::NoSuchSlice { slice: slice.to_owned(), reason: "it was never declared" }),
         }
+    }
+
+    /// Names a slice that is changed by its name. New items of the implicit slice of an event are recorded at the event's version.
+    fn changed<'a>(&self, name: &'a str) -> ChangedSlice<'a> {
+        let declared = self.implicit_event(name).map(|event| event.version);
+        let recorded = || {
+            let state = self.inner.state.lock();
+            state.live.projection.names.event_named(name).map(|event| event.version)
+        };
+        let version = declared.or_else(recorded).unwrap_or(1);
+        ChangedSlice { name, version, ready: |_: &Inner, _: &mut WriterState| Ok(()) }
+    }
+
+    /// Returns the event of this name that is declared without a slice, so that it has an implicit one.
+    fn implicit_event(&self, name: &str) -> Option<&EventTypes> {
+        self.inner.types.as_ref()?.event(name).filter(|event| event.reducers.is_empty())
     }
 
     fn dynamic_slice(&self, slice: &str) -> Option<&SliceTypes> {
@@ -219,18 +237,14 @@ impl Session {
             (self.inner.log_source(&state), id)
         };
         let recorded = source.recorded_of(id, &rows.iter().collect::<Vec<_>>())?;
-        let decoder = untyped(slice);
+        let event = self.implicit_event(slice);
+        let decoder = event.map_or_else(|| untyped(slice), |event| event.decoder.clone());
         rows.remade(|row| {
             let bytes = Recorded::Elsewhere(recorded.bytes(id, row)?);
             let value = decoder.alone(row.version, row.id.sequence, bytes)?;
             Ok(Row { item: RowItem::Typed(value), ..row.to_row() })
         })
     }
-}
-
-/// Names a slice that is changed by its name.
-fn changed(name: &str) -> ChangedSlice<'_> {
-    ChangedSlice { name, version: 1, ready: |_: &Inner, _: &mut WriterState| Ok(()) }
 }
 
 /// Returns what decodes the items of a slice that the host does not declare.

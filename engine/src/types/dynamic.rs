@@ -37,7 +37,7 @@ pub struct DynamicSlice {
     name: SmolStr,
     item: Option<(SmolStr, u32)>,
     key: Option<SmolStr>,
-    tail_items: usize,
+    tail_items: Option<usize>,
     upcast: Option<UpcastValue>,
 }
 
@@ -57,7 +57,7 @@ impl<N: Into<SmolStr>> From<N> for DynamicSlice {
 impl DynamicSlice {
     /// Declares a slice of this name.
     pub fn new(name: impl Into<SmolStr>) -> DynamicSlice {
-        DynamicSlice { name: name.into(), item: None, key: None, tail_items: TAIL_ITEMS, upcast: None }
+        DynamicSlice { name: name.into(), item: None, key: None, tail_items: None, upcast: None }
     }
 
     /// Sets the name of the items' type in exports, and the version that items are recorded at, for items that are no events. By
@@ -89,7 +89,7 @@ impl DynamicSlice {
     /// Sets how many of a LOG slice's last items its reducers see. The default is 1.
     #[must_use]
     pub fn tail_items(mut self, count: usize) -> DynamicSlice {
-        self.tail_items = count;
+        self.tail_items = Some(count);
         self
     }
 }
@@ -383,7 +383,7 @@ fn join_slice(slice: &DynamicSlice, policy: Policy, registered: &mut Registered)
             name: name.clone(),
             policy,
             item_type: ItemType::dynamic(),
-            tail_items: slice.tail_items,
+            tail_items: slice.tail_items.unwrap_or(TAIL_ITEMS),
             decoder: values(name, item_version, slice.upcast.as_ref()),
             item_name,
             item_version,
@@ -416,12 +416,34 @@ fn join_slice(slice: &DynamicSlice, policy: Policy, registered: &mut Registered)
             ),
         );
     }
+    if let Some(count) = slice.tail_items.filter(|count| *count != before.tail_items) {
+        let seen = before.tail_items;
+        return twice(name, format!("with {seen} last items for its reducers, and with {count}"));
+    }
+    same_upcast(name, upcast_of(&before.decoder), slice.upcast.as_ref())?;
     match (key, &before.make_index) {
         (Some(key), None) if !before.item_type.is_dynamic() => {
             twice(name, format!("by {} without keys, and at run time with keys at `{key}`", before.item_type))
         }
         (Some(key), _) if before.item_type.is_dynamic() => key_by(before, key, "keyed_by"),
         _ => Ok(()),
+    }
+}
+
+/// Checks that a second declaration converts earlier versions by the very closure of the first one, or says nothing of that.
+fn same_upcast(name: &str, first: Option<&UpcastValue>, second: Option<&UpcastValue>) -> Result<()> {
+    match second.is_none_or(|second| first.is_some_and(|first| Arc::ptr_eq(first, second))) {
+        true => Ok(()),
+        false => {
+            twice(name, "the second time with an upcast, which cannot be compared with the first".to_owned())
+        }
+    }
+}
+
+fn upcast_of(decoder: &Decoder) -> Option<&UpcastValue> {
+    match decoder {
+        Decoder::Values(values) => values.upcast.as_ref(),
+        Decoder::Typed { .. } => None,
     }
 }
 
@@ -448,10 +470,11 @@ fn key_by(slice: &mut SliceTypes, path: ValuePath, operation: &'static str) -> R
 impl DynamicEvent {
     /// Returns whether no other declaration of the event has been made. Fails if one says something else.
     fn is_new(&self, registered: &Registered, events: &[DynamicEvent]) -> Result<bool> {
-        let (by, said) = match registered.events.get(&self.name) {
+        let (by, said, upcast, left_out) = match registered.events.get(&self.name) {
             Some(typed) => {
                 let forms = typed.reducers.iter().map(|(slice, reduce)| (slice, reduce.form));
-                (typed.event_type.to_string(), facts(typed.version, forms))
+                let said = facts(typed.version, forms);
+                (typed.event_type.to_string(), said, upcast_of(&typed.decoder), &typed.not_compared)
             }
             None => match events.iter().find(|before| before.name == self.name) {
                 Some(before) if before.facts() == self.facts() && before.paths() != self.paths() => {
@@ -459,10 +482,17 @@ impl DynamicEvent {
                     let (first, second) = (shown(before), shown(self));
                     return twice(&self.name, format!("at run time, by `{first}` and by `{second}`"));
                 }
-                Some(before) => (ItemType::dynamic().to_string(), before.facts()),
+                Some(before) => {
+                    let by = ItemType::dynamic().to_string();
+                    (by, before.facts(), before.upcast.as_ref(), &before.not_compared)
+                }
                 None => return Ok(true),
             },
         };
+        same_upcast(&self.name, upcast, self.upcast.as_ref())?;
+        if let Some(more) = self.not_compared.iter().find(|path| !left_out.contains(path)) {
+            return twice(&self.name, format!("the second time without comparing `{}`", escape::text(more)));
+        }
         let says = self.facts();
         let compares = self.bindings.iter().all(|(_, binding)| matches!(binding, Binding::BuiltIn(_)));
         let version_alone = self.bindings.is_empty() && said.split(':').next() == Some(says.as_str());

@@ -120,6 +120,58 @@ fn a_log_opens_whichever_way_the_host_declares_its_names() {
     assert_eq!(session.latest_value("undeclared").unwrap().unwrap().get("value"), Some(&Value::from(10_u64)));
 }
 
+/// Items of an event that was declared at run time without a slice were shown as they were recorded, whatever its version, and
+/// those that were seeded counted as ones of version 1.
+#[test]
+fn the_items_of_an_event_without_a_slice_are_of_its_version() {
+    let types = |version| {
+        let found = DynamicEvent::new("found").version(version).upcast(|from, value| match value.as_u64() {
+            Some(metres) if from == 1 => Ok(Value::from(metres * 100)),
+            _ => Ok(value),
+        });
+        SessionTypes::builder().dynamic_event(found).build().unwrap()
+    };
+    let home = home();
+    let session = home.store.create(&types(1)).unwrap();
+    session.dispatch_value("found", 2_u64).unwrap();
+    let session = home.reopened(session, &types(2));
+    assert_eq!(values(&session, "found"), [json!(200)], "recorded in metres, and shown in centimetres");
+    session.dispatch_value("found", 150_u64).unwrap();
+    assert_eq!(values(&session, "found"), [json!(200), json!(150)]);
+    session.seed_values("found", vec![Value::from(30_u64)]).unwrap();
+    let session = home.reopened(session, &types(2));
+    assert_eq!(values(&session, "found"), [json!(30)]);
+    assert_eq!(session.latest_value("found").unwrap().as_deref(), Some(&Value::from(30_u64)));
+    // A host that does not know the event stays at the version at which the log knows it.
+    let session = home.reopened(session, &SessionTypes::builder().build().unwrap());
+    session.seed_values("found", vec![Value::from(40_u64)]).unwrap();
+    let session = home.reopened(session, &types(2));
+    assert_eq!(values(&session, "found"), [json!(40)]);
+}
+
+/// Once a process had dispatched a value by the name of an event that nobody declared, it stayed at the version at which it had
+/// found the event, even when it had recorded a later version of it.
+#[test]
+fn a_value_is_recorded_at_the_version_that_the_log_knows_by_now() {
+    #[derive(Clone, Serialize, Deserialize)]
+    struct Undeclared {
+        value: i64,
+    }
+    impl Event for Undeclared {
+        const NAME: &'static str = "undeclared";
+        const VERSION: u32 = 2;
+    }
+    let home = home();
+    let session = home.store.create(&SessionTypes::builder().build().unwrap()).unwrap();
+    session.dispatch_value("undeclared", json!({"value": 1})).unwrap();
+    session.dispatch_value("undeclared", json!({"value": 2})).unwrap();
+    session.dispatch(Undeclared { value: 3 }).unwrap();
+    session.dispatch_value("undeclared", json!({"value": 4})).unwrap();
+    let versions: Vec<u32> =
+        session.state().unwrap().slices["undeclared"].items.iter().map(|item| item.version).collect();
+    assert_eq!(versions, [1, 1, 2, 2]);
+}
+
 #[test]
 fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
     let refused = |types: foldlog::SessionTypesBuilder| types.build().unwrap_err().to_string();
@@ -170,6 +222,22 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
     );
     let error = refused(twice(DynamicEvent::new("a").reduce("plan", |_, _, _| Ok(SliceOp::nothing()))));
     assert!(error.contains("reducer `plan`"), "a closure cannot be compared: {error}");
+
+    // What a second declaration adds was once left out without a word.
+    let error = refused(twice(DynamicEvent::new("a").append("plan").upcast(|_, value| Ok(value))));
+    assert!(error.contains("an upcast, which cannot be compared"), "{error}");
+    let error = refused(twice(DynamicEvent::new("a").append("plan").not_compared("$.event.at")));
+    assert!(error.contains("without comparing `$.event.at`"), "{error}");
+    let log = |items| DynamicSlice::new("log").tail_items(items);
+    let logs = |one, other| {
+        SessionTypes::builder().dynamic_slice(one, Policy::Log).dynamic_slice(other, Policy::Log)
+    };
+    let error = refused(logs(log(2), log(3)));
+    assert!(error.contains("with 2 last items for its reducers, and with 3"), "{error}");
+    let converted = log(2).upcast(|_, value| Ok(value));
+    assert!(refused(logs(log(2), converted.clone())).contains("an upcast, which cannot be compared"));
+    assert!(logs(converted.clone(), converted.clone()).build().is_ok(), "the same closure is the same");
+    assert!(logs(converted, "log".into()).build().is_ok(), "the second one says nothing of it");
 
     let log = || SessionTypes::builder().dynamic_slice("log", Policy::Log);
     for reducer in [
