@@ -1,7 +1,24 @@
 //! Waking the threads and the futures that wait for something to change.
+//!
+//! Whoever wakes a future runs its host's code: a waker may take locks of its own, such as that of a Python interpreter, call into
+//! the session, or drop other futures. So a waker is cloned, called and dropped with no lock held.
 
+#[cfg(feature = "async")]
+use std::collections::BTreeMap;
+#[cfg(feature = "async")]
+use std::future::Future;
+#[cfg(feature = "async")]
+use std::pin::Pin;
+#[cfg(feature = "async")]
+use std::sync::Arc;
+#[cfg(feature = "async")]
+use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "async")]
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+#[cfg(feature = "async")]
+use parking_lot::Mutex;
 use parking_lot::{Condvar, MutexGuard, WaitTimeoutResult};
 
 #[cfg(feature = "async")]
@@ -12,16 +29,17 @@ use crate::sabotage::{self, Breakage};
 pub(crate) struct Changes {
     threads: Condvar,
     #[cfg(feature = "async")]
-    futures: event_listener::Event,
+    futures: Wakers,
 }
 
 impl Changes {
-    /// Wakes all that wait. Call this under the lock, or after a change that was made under it.
+    /// Wakes all that wait, after a change that was made under the lock. Call this once the lock is given back, wherever futures
+    /// may wait.
     pub(crate) fn notify_all(&self) {
         self.threads.notify_all();
         #[cfg(feature = "async")]
         if !sabotage::is(Breakage::FuturesUnwoken) {
-            self.futures.notify(usize::MAX);
+            self.futures.wake_all();
         }
     }
 
@@ -32,7 +50,77 @@ impl Changes {
 
     /// Returns a future that ends with the next change from now on.
     #[cfg(feature = "async")]
-    pub(crate) fn listen(&self) -> event_listener::EventListener {
+    pub(crate) fn listen(&self) -> Listener {
         self.futures.listen()
+    }
+}
+
+/// Wakes futures that wait for something to happen.
+#[cfg(feature = "async")]
+#[derive(Debug, Default)]
+pub(crate) struct Wakers(Arc<Waiting>);
+
+#[cfg(feature = "async")]
+#[derive(Debug, Default)]
+struct Waiting {
+    /// How often it has happened.
+    happened: AtomicU64,
+    listeners: AtomicU64,
+    /// Wakers of the listeners that wait, by their numbers.
+    wakers: Mutex<BTreeMap<u64, Waker>>,
+}
+
+#[cfg(feature = "async")]
+impl Wakers {
+    /// Ends each future that has listened until now.
+    pub(crate) fn wake_all(&self) {
+        // First, so that a listener either sees this, or has its waker here by now.
+        self.0.happened.fetch_add(1, Ordering::SeqCst);
+        let woken = std::mem::take(&mut *self.0.wakers.lock());
+        woken.into_values().for_each(Waker::wake);
+    }
+
+    /// Returns a future that ends when it happens next from now on.
+    pub(crate) fn listen(&self) -> Listener {
+        let seen = self.0.happened.load(Ordering::SeqCst);
+        Listener { waiting: Arc::clone(&self.0), seen, number: None }
+    }
+}
+
+/// Ends when something happens.
+#[cfg(feature = "async")]
+#[derive(Debug)]
+pub(crate) struct Listener {
+    waiting: Arc<Waiting>,
+    seen: u64,
+    /// Under which its waker is kept.
+    number: Option<u64>,
+}
+
+#[cfg(feature = "async")]
+impl Future for Listener {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let waiting = Arc::clone(&self.waiting);
+        let number = *self.number.get_or_insert_with(|| waiting.listeners.fetch_add(1, Ordering::Relaxed));
+        let waker = context.waker().clone();
+        let before = {
+            let mut wakers = waiting.wakers.lock();
+            if waiting.happened.load(Ordering::SeqCst) != self.seen {
+                return Poll::Ready(());
+            }
+            wakers.insert(number, waker)
+        };
+        drop(before);
+        Poll::Pending
+    }
+}
+
+#[cfg(feature = "async")]
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let waker = self.number.and_then(|number| self.waiting.wakers.lock().remove(&number));
+        drop(waker);
     }
 }

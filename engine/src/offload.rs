@@ -5,18 +5,18 @@
 //! polls, in its own place, the futures that [`wait_for`] is asked for on the job's thread.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use async_channel::{Receiver, Sender};
 use blocking::{Task, unblock};
-use event_listener::EventListener;
-use futures_core::Stream;
 use futures_timer::Delay;
+use parking_lot::Mutex;
 
+use crate::changes::{Listener, Wakers};
 use crate::clock;
 
 /// Future of any kind, for an executor that may move it between threads.
@@ -52,8 +52,8 @@ pub(crate) fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 /// Returns once one of these has happened, or at that moment.
-pub(crate) async fn woken(happened: impl IntoIterator<Item = EventListener>, until: Option<Instant>) {
-    let mut happened: Vec<EventListener> = happened.into_iter().collect();
+pub(crate) async fn woken(happened: impl IntoIterator<Item = Listener>, until: Option<Instant>) {
+    let mut happened: Vec<Listener> = happened.into_iter().collect();
     let mut over = until.map(Alarm::at);
     poll_fn(|context| {
         let heard = happened.iter_mut().any(|one| Pin::new(one).poll(context).is_ready());
@@ -96,31 +96,58 @@ fn left(at: Instant) -> Duration {
 
 thread_local! {
     /// Where the futures go that this thread waits for.
-    static CARRIER: RefCell<Option<Sender<Boxed<()>>>> = const { RefCell::new(None) };
+    static CARRIER: RefCell<Option<Arc<Carrier>>> = const { RefCell::new(None) };
 }
 
-/// Receives the futures that a job waits for, and drops those that nobody polls, so that the job hears of it.
-struct WaitedFor(Pin<Box<Receiver<Boxed<()>>>>);
+/// Takes the futures that a job waits for to where they are polled.
+struct Carrier {
+    /// Futures on their way; `None` once nobody polls them any more.
+    asked: Mutex<Option<VecDeque<Boxed<()>>>>,
+    changed: Wakers,
+}
 
-impl Drop for WaitedFor {
+impl Carrier {
+    /// Passes a future on. Returns `false` if nobody polls it.
+    fn pass(&self, future: Boxed<()>) -> bool {
+        let refused = match self.asked.lock().as_mut() {
+            Some(asked) => {
+                asked.push_back(future);
+                None
+            }
+            None => Some(future),
+        };
+        self.changed.wake_all();
+        refused.is_none()
+    }
+
+    fn next(&self) -> Option<Boxed<()>> {
+        self.asked.lock().as_mut()?.pop_front()
+    }
+}
+
+/// Drops the futures that nobody polls any more, so that the job hears of it.
+struct Carried(Arc<Carrier>);
+
+impl Drop for Carried {
     fn drop(&mut self) {
-        self.0.close();
-        while self.0.try_recv().is_ok() {}
+        let unpolled = self.0.asked.lock().take();
+        drop(unpolled);
     }
 }
 
 /// Returns whether nobody polls the futures any more that this thread [waits for](wait_for).
 pub(crate) fn is_given_up() -> bool {
-    CARRIER.with_borrow(|carrier| carrier.as_ref().is_some_and(Sender::is_closed))
+    CARRIER.with_borrow(|carrier| carrier.as_ref().is_some_and(|carrier| carrier.asked.lock().is_none()))
 }
 
 /// Has a thread of the pool do a job, and polls the futures that the job [waits for](wait_for). If the wait is given up, the
 /// job goes on, and such a future is dropped.
 pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
-    let (carrier, asked) = async_channel::unbounded();
+    let carrier = Arc::new(Carrier { asked: Mutex::new(Some(VecDeque::new())), changed: Wakers::default() });
+    let asked = Carried(Arc::clone(&carrier));
     let mut job = offload(move || {
         // Put back by a guard, since another job runs on this thread later.
-        struct Left(Option<Sender<Boxed<()>>>);
+        struct Left(Option<Arc<Carrier>>);
         impl Drop for Left {
             fn drop(&mut self) {
                 CARRIER.set(self.0.take());
@@ -129,20 +156,24 @@ pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 
         let _left = Left(CARRIER.replace(Some(carrier)));
         job()
     });
-    let mut asked = WaitedFor(Box::pin(asked));
+    let mut changed = asked.0.changed.listen();
     let mut carried: Option<Boxed<()>> = None;
     poll_fn(|context| {
         loop {
             if let Some(future) = &mut carried
-                && future.as_mut().poll(context).is_ready()
+                && future.as_mut().poll(context).is_pending()
             {
-                carried = None;
+                break;
             }
-            match carried.is_none().then(|| asked.0.as_mut().poll_next(context)) {
-                Some(Poll::Ready(Some(future))) => carried = Some(future),
-                _ => return Pin::new(&mut job).poll(context),
+            carried = asked.0.next();
+            if carried.is_none() {
+                if Pin::new(&mut changed).poll(context).is_pending() {
+                    break;
+                }
+                changed = asked.0.changed.listen();
             }
         }
+        Pin::new(&mut job).poll(context)
     })
     .await
 }
@@ -157,6 +188,8 @@ pub(crate) fn wait_for<T: Send + 'static>(future: Boxed<T>) -> Option<T> {
         // Nobody reads it if the thread is gone.
         let _ = answers.send(future.await);
     });
-    carrier.try_send(asked).ok()?;
+    if !carrier.pass(asked) {
+        return None;
+    }
     answer.recv().ok()
 }

@@ -86,11 +86,11 @@ impl Session {
     /// operation says that it was cancelled.
     pub fn cancel(&self, operation: impl Into<OperationId>) -> bool {
         let operation = operation.into();
-        let mut state = self.inner.state.lock();
+        let state = self.inner.state.lock();
         let open =
             state.running_calls.admitted.iter().find(|admitted| admitted.operation() == Some(operation));
         let Some(within) = open.and_then(|admitted| admitted.begun.clone()) else { return false };
-        self.inner.cancel(&mut state, &within);
+        self.inner.cancel(state, &within);
         true
     }
 
@@ -235,6 +235,7 @@ impl Guest {
         if let Some(own) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == within.ticket) {
             own.abandon = Some(abandon);
         }
+        drop(state);
         inner.schedule.notify_all();
     }
 }
@@ -392,6 +393,7 @@ impl ActiveCall {
         {
             admitted.abandon = Some(abandon);
         }
+        drop(state);
         inner.schedule.notify_all();
     }
 
@@ -446,7 +448,7 @@ impl ActiveCall {
     /// Tells the tool and its nested calls to stop, and wakes those that wait for them.
     pub(crate) fn cancel(&self) {
         let inner = &self.inner;
-        inner.cancel(&mut inner.state.lock(), &self.within);
+        inner.cancel(inner.state.lock(), &self.within);
     }
 
     /// Revokes the operation's handle, tells its nested calls to stop, and waits until none runs; it ends
@@ -459,7 +461,7 @@ impl ActiveCall {
         let mut until = None;
         let mut state = inner.state.lock();
         state.running_calls.tell_to_stop(ticket, false);
-        inner.schedule.notify_all();
+        MutexGuard::unlocked(&mut state, || inner.schedule.notify_all());
         loop {
             let own = |admitted: &Admitted| {
                 admitted.ticket != ticket && state.running_calls.is_within(admitted.ticket, ticket)
@@ -518,10 +520,12 @@ fn leave(state: &mut WriterState, ticket: u64) {
 
 impl Inner {
     /// Tells an operation and its nested calls to stop, and wakes those that wait for them.
-    fn cancel(&self, state: &mut WriterState, within: &CallScope) {
-        within.cancel();
-        state.running_calls.tell_to_stop(within.ticket, true);
+    fn cancel(&self, mut state: MutexGuard<'_, WriterState>, within: &CallScope) {
         // Under the lock: a thread that has checked and not yet begun to wait would never be woken.
+        within.tell_to_stop();
+        state.running_calls.tell_to_stop(within.ticket, true);
+        drop(state);
+        within.wake();
         if !sabotage::is(Breakage::CancelUnheard) {
             self.schedule.notify_all();
         }
@@ -610,11 +614,10 @@ impl Inner {
             state.live.positions.keep_snapshot(sequence, frozen);
         }
         // Before anyone is notified who may write next.
-        if let Some(ticket) = ticket {
-            leave(&mut state, ticket);
-            self.end_what_may(&state);
-            self.schedule.notify_all();
-        }
-        self.finish_write(state, sequence, promised)
+        let Some(ticket) = ticket else { return self.finish_write(state, sequence, promised) };
+        leave(&mut state, ticket);
+        self.end_what_may(&state);
+        let due = state.due(&self.store.background, self.store.options.clock.as_ref());
+        self.see_to_write(state, sequence, promised, due, || self.schedule.notify_all())
     }
 }

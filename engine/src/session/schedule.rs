@@ -40,6 +40,8 @@ use uuid::Uuid;
 use super::recording::Whose;
 use super::waiting::{Asker, Patience};
 use super::{Session, WriterState};
+#[cfg(feature = "async")]
+use crate::changes::{Listener, Wakers};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::sabotage::{self, Breakage};
@@ -111,7 +113,7 @@ pub(super) struct Stop {
     is_told: AtomicBool,
     /// Notified when the operation is told to stop.
     #[cfg(feature = "async")]
-    futures: event_listener::Event,
+    futures: Wakers,
 }
 
 impl fmt::Debug for CallScope {
@@ -129,15 +131,27 @@ impl CallScope {
         self.until
     }
 
+    /// Tells the operation to stop, and wakes the futures that listen for that.
     pub(crate) fn cancel(&self) {
+        self.tell_to_stop();
+        self.wake();
+    }
+
+    /// Tells the operation to stop. Whoever holds the writer's lock [wakes](CallScope::wake) its futures later.
+    pub(super) fn tell_to_stop(&self) {
         self.stop.is_told.store(true, Ordering::Release);
+    }
+
+    /// Wakes the futures that listen for the order to stop. Their wakers are the host's code, which may take locks of its own or
+    /// drop other futures: no lock of the engine may be held.
+    pub(super) fn wake(&self) {
         #[cfg(feature = "async")]
-        self.stop.futures.notify(usize::MAX);
+        self.stop.futures.wake_all();
     }
 
     /// Returns a future for the operation and for each one within which it runs, which ends with the next order to stop it.
     #[cfg(feature = "async")]
-    pub(crate) fn listen(&self) -> Vec<event_listener::EventListener> {
+    pub(crate) fn listen(&self) -> Vec<Listener> {
         let around = self.parent.iter().chain(&self.guest_of);
         around.flat_map(|one| one.listen()).chain([self.stop.futures.listen()]).collect()
     }
@@ -346,11 +360,14 @@ impl RunningCalls {
         let admitted = self.admitted.get_mut(at)?;
         // Done under the lock under which others are admitted: the end itself does so too, but later and
         // without that lock.
-        if let Some(begun) = &admitted.begun {
-            begun.cancel();
-        }
+        let begun = admitted.begun.clone();
+        begun.iter().for_each(|begun| begun.tell_to_stop());
         admitted.is_being_ended = true;
-        admitted.abandon.take()
+        let abandon = admitted.abandon.take()?;
+        Some(Arc::new(move || {
+            begun.iter().for_each(|begun| begun.wake());
+            abandon()
+        }))
     }
 
     /// Returns whether somebody is ending an operation that was abandoned.

@@ -119,7 +119,7 @@ pub(crate) enum Due {
 impl WriterState {
     /// Returns what to do about a sync now that a record was written.
     #[inline]
-    fn due(&mut self, background: &Background, clock: &dyn Clock) -> Due {
+    pub(super) fn due(&mut self, background: &Background, clock: &dyn Clock) -> Due {
         let unsynced = (&mut self.first_unsynced_us, self.log.unsynced_bytes, self.log.unsynced_files());
         due(background, unsynced, &mut self.asked, clock)
     }
@@ -399,21 +399,24 @@ impl Inner {
     ) -> Result<SequenceNumber> {
         let due = state.due(&self.store.background, self.store.options.clock.as_ref());
         let asks = promised || due != Due::Nothing || state.imaged.rolled_over || self.subscribers.listen();
-        if asks { self.see_to_write(state, sequence, promised, due) } else { Ok(sequence) }
+        if asks { self.see_to_write(state, sequence, promised, due, || ()) } else { Ok(sequence) }
     }
 
-    /// Does the rest of [`finish_write`](Inner::finish_write) if there is more to do than to unlock.
-    fn see_to_write(
+    /// Does the rest of [`finish_write`](Inner::finish_write) if there is more to do than to unlock. Calls `unlocked` as soon as the
+    /// state is not locked any more.
+    pub(super) fn see_to_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         sequence: SequenceNumber,
         promised: bool,
         due: Due,
+        unlocked: impl FnOnce(),
     ) -> Result<SequenceNumber> {
         let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
         let image = self.image_at_rollover(&mut state);
         let within = state.running_calls.told_within().or_else(|| state.replayed_within());
         drop(state);
+        unlocked();
         if sabotage::is(Breakage::ToldBeforeSync) {
             self.subscribers.tell(&|| SequenceNumber::MAX);
         }

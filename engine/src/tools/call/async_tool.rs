@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 
-use event_listener::EventListener;
 use foldlog_codec::body::Idempotency;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,6 +19,7 @@ use super::context::ToolContext;
 use super::interrupted::InterruptedCall;
 use super::tool::{AnyTool, parameters, schema_of};
 use super::verifying::Verified;
+use crate::changes::Listener;
 use crate::error::Error;
 use crate::offload::{Alarm, Boxed, wait_for};
 use crate::session::schedule::inside_call;
@@ -166,12 +166,7 @@ impl<T: AsyncTool> Awaited<T> {
                 }
             }
         };
-        Box::pin(InsideCall {
-            context: context.clone(),
-            future: Some(Box::pin(answer)),
-            stopped: context.stopped(),
-            late: context.deadline().map(Alarm::at),
-        })
+        inside(context, answer)
     }
 }
 
@@ -217,8 +212,21 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
     }
 }
 
+/// Makes a tool's future one that runs inside of its call.
+pub(super) fn inside(
+    context: &ToolContext,
+    answer: impl Future<Output = Result<Answered, ToolError>> + Send + 'static,
+) -> Answering {
+    Box::pin(InsideCall {
+        context: context.clone(),
+        future: Some(Box::pin(answer)),
+        stopped: context.stopped(),
+        late: context.deadline().map(Alarm::at),
+    })
+}
+
 /// Waits for the answer of a tool on this thread, which panics as the tool does.
-fn answered(answering: Answering) -> Result<Answered, ToolError> {
+pub(super) fn answered(answering: Answering) -> Result<Answered, ToolError> {
     match wait_for(answering) {
         Some(Ok(answer)) => answer,
         Some(Err(panic)) => resume_unwind(panic),
@@ -232,7 +240,7 @@ struct InsideCall {
     /// `None` once it has ended.
     future: Option<Boxed<Result<Answered, ToolError>>>,
     /// Futures that end with an order to stop the call.
-    stopped: Vec<EventListener>,
+    stopped: Vec<Listener>,
     late: Option<Alarm>,
 }
 

@@ -162,7 +162,7 @@ impl ToolContext {
     /// Returns futures one of which ends with the next order to stop the call: by a cancellation of it or of one within which it
     /// runs, or by its end.
     #[cfg(feature = "async")]
-    pub(in crate::tools) fn stopped(&self) -> Vec<event_listener::EventListener> {
+    pub(in crate::tools) fn stopped(&self) -> Vec<crate::changes::Listener> {
         self.running.begun.within.listen()
     }
 
