@@ -107,22 +107,30 @@ pub fn value(of: &impl Serialize) -> Value {
 ///
 /// Those of the session.
 pub fn dispatch(session: &Session, change: &Change) -> Result<SequenceNumber> {
+    dispatch_by(session, change, Session::dispatch_value)
+}
+
+/// Has the session make a change, all of it by names and values; events by what `event` does with their names and values.
+///
+/// # Errors
+///
+/// Those of the session.
+pub fn dispatch_by(
+    session: &Session,
+    change: &Change,
+    event: impl Fn(&Session, &str, Value) -> Result<SequenceNumber>,
+) -> Result<SequenceNumber> {
+    let event = |name, value| event(session, name, value);
     let values = |items: &[_]| items.iter().map(value).collect();
     match change.clone() {
-        Change::Step(step) => session.dispatch_value("plan.step_added", value(&step)),
-        Change::Note(text) => session.dispatch_value("noted", value(&Noted { text })),
-        Change::Edit(place, line) => {
-            session.dispatch_value("draft.edited", value(&DraftEdited { place, line }))
-        }
-        Change::Paste(lines) => session.dispatch_value("draft.lines_pasted", value(&LinesPasted { lines })),
-        Change::Turn(by) => session.dispatch_value("draft.turned", value(&DraftTurned { by })),
-        Change::Strike(holding) => {
-            session.dispatch_value("draft.lines_struck", value(&LinesStruck { holding }))
-        }
-        Change::Doubt(good) => session.dispatch_value("doubted", value(&Doubted { good })),
-        Change::Undeclared(number) => {
-            session.dispatch_value("undeclared", value(&Undeclared { value: number }))
-        }
+        Change::Step(step) => event("plan.step_added", value(&step)),
+        Change::Note(text) => event("noted", value(&Noted { text })),
+        Change::Edit(place, line) => event("draft.edited", value(&DraftEdited { place, line })),
+        Change::Paste(lines) => event("draft.lines_pasted", value(&LinesPasted { lines })),
+        Change::Turn(by) => event("draft.turned", value(&DraftTurned { by })),
+        Change::Strike(holding) => event("draft.lines_struck", value(&LinesStruck { holding })),
+        Change::Doubt(good) => event("doubted", value(&Doubted { good })),
+        Change::Undeclared(number) => event("undeclared", value(&Undeclared { value: number })),
         Change::SeedPlan(steps) => session.seed_values("plan", values(&steps)),
         Change::SeedDraft(lines) => {
             session.seed_values("draft", lines.into_iter().map(Value::from).collect())

@@ -12,10 +12,12 @@
 
 use std::future::Future;
 
+use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
+use smol_str::SmolStr;
 
-use super::dispatching::types_change;
+use super::dispatching::{DispatchedEvent, types_change};
 use super::event_plan::EncodeBuffer;
 use super::positions::{Snapshot, SnapshotOptions};
 use super::schedule::{Access, Turn, WriteScope};
@@ -25,6 +27,12 @@ use super::{Session, WriterState};
 use crate::error::Result;
 use crate::offload::{offload, woken};
 use crate::types::Event;
+
+/// What came of a write that the schedule had to allow; or what was to be written, as it was given.
+type Attempted<A, T> = std::result::Result<Result<T>, A>;
+
+/// An event's name, its value, and its encoded payload.
+type NamedEvent = (SmolStr, DispatchedEvent, Box<EncodeBuffer>);
 
 impl Session {
     /// Records an event as [`dispatch`](Session::dispatch) does, for async hosts. While it waits for an operation to end, and with
@@ -69,12 +77,43 @@ impl Session {
         }
     }
 
-    /// Dispatches an event if the schedule allows that now, and else gives it back.
-    fn try_dispatch<E: Event>(
+    /// Records an event by its name as [`dispatch_value`](Session::dispatch_value) does, for async hosts; what
+    /// [`dispatch_async`](Session::dispatch_async) says of waiting and of a dropped future holds here too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`dispatch_value`](Session::dispatch_value) and [`dispatch_async`](Session::dispatch_async).
+    pub fn dispatch_value_async<V: Into<Value>>(
         &self,
-        access: Access,
-        event: E,
-    ) -> std::result::Result<Result<SequenceNumber>, E> {
+        event: &str,
+        value: V,
+    ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<V> {
+        let (session, event, value) = (self.clone(), SmolStr::new(event), value.into());
+        async move {
+            if session.replays() {
+                return offload(move || session.dispatch_value(&event, value)).await;
+            }
+            let access = Access::Write(types_change(session.inner.types.as_ref(), &event));
+            let (dispatched, buffer) = session.event_of_value(&event, value)?;
+            let asked = (event, dispatched, buffer);
+            session.when_allowed(access, Kind::DISPATCH, asked, Session::try_dispatch_named).await
+        }
+    }
+
+    /// Dispatches an event by its name if the schedule allows that now, and else gives it back.
+    fn try_dispatch_named(&self, access: Access, event: NamedEvent) -> Attempted<NamedEvent, SequenceNumber> {
+        match self.try_turn(access) {
+            Ok(Some(state)) => {
+                let (name, event, buffer) = event;
+                Ok(self.dispatch_named_now(state, &name, event, buffer))
+            }
+            Ok(None) => Err(event),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Dispatches an event if the schedule allows that now, and else gives it back.
+    fn try_dispatch<E: Event>(&self, access: Access, event: E) -> Attempted<E, SequenceNumber> {
         let mut buffer = EncodeBuffer::take();
         if let Err(error) = buffer.encode(&event) {
             return Ok(Err(error));
@@ -107,11 +146,7 @@ impl Session {
     }
 
     /// Takes a snapshot if the schedule allows that now, and else gives its options back.
-    fn try_snapshot(
-        &self,
-        access: Access,
-        options: SnapshotOptions,
-    ) -> std::result::Result<Result<Snapshot>, SnapshotOptions> {
+    fn try_snapshot(&self, access: Access, options: SnapshotOptions) -> Attempted<SnapshotOptions, Snapshot> {
         match self.try_turn(access) {
             Ok(Some(state)) => Ok(self.snapshot_now(state, options)),
             Ok(None) => Err(options),
@@ -126,7 +161,7 @@ impl Session {
         access: Access,
         kind: Kind,
         mut asked: A,
-        attempt: fn(&Session, Access, A) -> std::result::Result<Result<T>, A>,
+        attempt: fn(&Session, Access, A) -> Attempted<A, T>,
     ) -> Result<T> {
         let patience = self.patience_of_future();
         let syncs = promises_sync(self.durability(), kind);

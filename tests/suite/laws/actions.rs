@@ -14,6 +14,8 @@ pub(super) struct History {
     pub(super) ground: Ground,
     pub(super) durability: Durability,
     pub(super) hosts: Hosts,
+    /// Whether the hosts await the futures of what they record.
+    pub(super) awaits: bool,
     pub(super) actions: Vec<Action>,
 }
 
@@ -141,6 +143,7 @@ pub(super) fn actions_and_logs_undone(most: usize) -> impl Strategy<Value = Vec<
 pub(super) fn histories() -> impl Strategy<Value = History> {
     let durability = prop::sample::select(vec![Durability::Process, Durability::Boundary, Durability::Every]);
     let hosts = prop::sample::select(vec![Hosts::Typed, Hosts::Named, Hosts::InTurn]);
-    (grounds(), durability, hosts, prop::collection::vec(action(), 1..40))
-        .prop_map(|(ground, durability, hosts, actions)| History { ground, durability, hosts, actions })
+    (grounds(), durability, hosts, any::<bool>(), prop::collection::vec(action(), 1..40)).prop_map(
+        |(ground, durability, hosts, awaits, actions)| History { ground, durability, hosts, awaits, actions },
+    )
 }

@@ -357,7 +357,7 @@ fn perform(store: &Store, session: &mut Option<Session>, action: &Action) -> Str
     let id = live.id();
     let place = |at: &Index| at.index(live.position().map_or(1, |last| last.get() as usize + 1)) as u64;
     let (done, next) = match action {
-        Action::Change(change) => (told(dispatch(live, change)), None),
+        Action::Change(change) => (told(dispatch(live, change, false)), None),
         Action::Snapshot => (told(live.snapshot(SnapshotOptions::default())), None),
         Action::RollBack(at) | Action::RollBackToSnapshot(at) => (told(live.rollback_to(place(at))), None),
         Action::RollBackLogsToo(at) => (told(rollback_discarding_logs(live, place(at))), None),

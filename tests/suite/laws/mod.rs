@@ -3,7 +3,7 @@
 //! Each law is tried on every ground: in memory with images and without, and over mapped files with images, with
 //! the background inline and in a thread of its own.
 //!
-//! The hosts of a history declare Rust types, or names alone, or take turns.
+//! The hosts of a history declare Rust types, or names alone, or take turns; they call what blocks, or await futures.
 //!
 //! Each law is tried with 512 histories; `PROPTEST_CASES` asks for more. A history that breaks a
 //! law is made as short as it gets, and its seed is kept beside this file until it is deleted.
@@ -92,17 +92,20 @@ proptest! {
     // The other laws try the same hosts.
     #![proptest_config(ProptestConfig { cases: config().cases / 4, ..config() })]
 
-    /// Law 3, of hosts that declare names alone: they record what hosts of Rust types do, byte for byte.
+    /// Law 3, of hosts that declare names alone, and of hosts that await futures: they record what hosts of Rust types do that
+    /// call what blocks, byte for byte.
     #[test]
-    fn the_same_calls_give_the_same_bytes_with_and_without_rust_types(history in histories()) {
+    fn the_same_calls_give_the_same_bytes_with_and_without_rust_types_and_by_futures(history in histories()) {
         let ground = match history.ground {
             Ground::MappedInBackground => Ground::Mapped,
             ground => ground,
         };
-        let lived = |hosts| World::through(&History { ground, hosts, ..history.clone() });
-        let (typed, named) = (lived(Hosts::Typed), lived(Hosts::Named));
-        prop_assert_eq!(content(&typed), content(&named));
-        prop_assert!(typed.disk.dump() == named.disk.dump());
+        let lived = |hosts, awaits| World::through(&History { ground, hosts, awaits, ..history.clone() });
+        let typed = lived(Hosts::Typed, false);
+        for other in [lived(Hosts::Named, false), lived(Hosts::Typed, true), lived(Hosts::Named, true)] {
+            prop_assert_eq!(content(&typed), content(&other));
+            prop_assert!(typed.disk.dump() == other.disk.dump());
+        }
     }
 }
 

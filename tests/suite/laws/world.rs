@@ -7,12 +7,13 @@ use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    Durability, Error, Export, FixedClock, ImportOptions, Policy, Result, SequenceNumber, Session,
+    Durability, Error, Event, Export, FixedClock, ImportOptions, Policy, Result, SequenceNumber, Session,
     SessionOptions, SessionTypes, Slice, Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_tests::host::*;
 use foldlog_tests::model::{Change, Cleared, Model, Slices};
 use foldlog_tests::named_host;
+use futures_lite::future::block_on;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -29,6 +30,7 @@ pub(super) struct World {
     clock: Arc<FixedClock>,
     durability: Durability,
     pub(super) hosts: Hosts,
+    awaits: bool,
     /// How often the session was opened.
     opened: usize,
     store: Store,
@@ -55,6 +57,7 @@ impl World {
             clock,
             durability,
             hosts,
+            awaits: false,
             opened: 0,
             store,
             session,
@@ -70,7 +73,8 @@ impl World {
 
     /// Lives through a history, comparing with the model after each step.
     pub(super) fn through(history: &History) -> World {
-        let mut world = World::new(history.ground, history.durability, history.hosts);
+        let mut world =
+            World { awaits: history.awaits, ..World::new(history.ground, history.durability, history.hosts) };
         for action in &history.actions {
             world.live_on(action);
         }
@@ -95,6 +99,7 @@ impl World {
             clock,
             durability: self.durability,
             hosts: self.hosts,
+            awaits: self.awaits,
             opened: self.opened,
             store,
             model: self.model.clone(),
@@ -135,7 +140,12 @@ impl World {
         match action {
             Action::Change(change) => self.change(change),
             Action::Snapshot => {
-                let snapshot = self.session().snapshot(SnapshotOptions::default()).unwrap();
+                let options = SnapshotOptions::default();
+                let snapshot = match self.awaits {
+                    true => block_on(self.session().snapshot_async(options)),
+                    false => self.session().snapshot(options),
+                };
+                let snapshot = snapshot.unwrap();
                 assert_eq!(snapshot.position, self.model.snapshot());
                 self.snapshots.push(snapshot);
             }
@@ -167,8 +177,7 @@ impl World {
 
     fn change(&mut self, change: &Change) {
         let before = self.session().state().unwrap();
-        let dispatch = if self.is_named() { named_host::dispatch } else { dispatch };
-        match (dispatch(self.session(), change), self.model.change(change)) {
+        match (self.dispatch(self.session(), change), self.model.change(change)) {
             (Ok(sequence), Some(expected)) => assert_eq!(sequence, expected, "sequence numbers have no gaps"),
             (Err(error), None) => {
                 assert!(
@@ -181,6 +190,17 @@ impl World {
                 assert_eq!(self.session().state().unwrap(), before, "what is refused leaves no trace");
             }
             (done, expected) => panic!("{change:?}: {done:?}, and the model says {expected:?}"),
+        }
+    }
+
+    /// Has a session make a change, as the present host does it.
+    fn dispatch(&self, session: &Session, change: &Change) -> Result<SequenceNumber> {
+        match (self.is_named(), self.awaits) {
+            (true, true) => named_host::dispatch_by(session, change, |session, event, value| {
+                block_on(session.dispatch_value_async(event, value))
+            }),
+            (true, false) => named_host::dispatch(session, change),
+            (false, awaits) => dispatch(session, change, awaits),
         }
     }
 
@@ -226,8 +246,7 @@ impl World {
         } else {
             // The parent goes on and may write into the very file that the fork shares.
             let aside = Change::Note("aside".to_owned());
-            let dispatch = if self.is_named() { named_host::dispatch } else { dispatch };
-            assert_eq!(dispatch(&fork, &aside).unwrap(), model.change(&aside).unwrap());
+            assert_eq!(self.dispatch(&fork, &aside).unwrap(), model.change(&aside).unwrap());
             self.left.push((fork.id(), model));
         }
     }
@@ -322,17 +341,20 @@ fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, durability: Dur
     }
 }
 
-/// Has the session make a change.
-pub(super) fn dispatch(session: &Session, change: &Change) -> Result<SequenceNumber> {
+/// Has the session make a change; events by what blocks, or by futures.
+pub(super) fn dispatch(session: &Session, change: &Change, awaits: bool) -> Result<SequenceNumber> {
+    fn event<E: Event>(session: &Session, event: E, awaits: bool) -> Result<SequenceNumber> {
+        if awaits { block_on(session.dispatch_async(event)) } else { session.dispatch(event) }
+    }
     match change.clone() {
-        Change::Step(step) => session.dispatch(step),
-        Change::Note(text) => session.dispatch(Noted { text }),
-        Change::Edit(place, line) => session.dispatch(DraftEdited { place, line }),
-        Change::Paste(lines) => session.dispatch(LinesPasted { lines }),
-        Change::Turn(by) => session.dispatch(DraftTurned { by }),
-        Change::Strike(holding) => session.dispatch(LinesStruck { holding }),
-        Change::Doubt(good) => session.dispatch(Doubted { good }),
-        Change::Undeclared(value) => session.dispatch(Undeclared { value }),
+        Change::Step(step) => event(session, step, awaits),
+        Change::Note(text) => event(session, Noted { text }, awaits),
+        Change::Edit(place, line) => event(session, DraftEdited { place, line }, awaits),
+        Change::Paste(lines) => event(session, LinesPasted { lines }, awaits),
+        Change::Turn(by) => event(session, DraftTurned { by }, awaits),
+        Change::Strike(holding) => event(session, LinesStruck { holding }, awaits),
+        Change::Doubt(good) => event(session, Doubted { good }, awaits),
+        Change::Undeclared(value) => event(session, Undeclared { value }, awaits),
         Change::SeedPlan(steps) => session.seed::<Plan>(steps),
         Change::SeedDraft(lines) => session.seed::<Draft>(lines),
         Change::SeedPreview(steps) => session.seed::<Preview>(steps),

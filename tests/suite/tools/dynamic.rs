@@ -25,24 +25,48 @@ fn run_with(tools: ToolRegistry) -> Run {
     run
 }
 
+/// Writes a paper, as a tool does that is made at run time.
+fn write(arguments: &serde_json::Value, context: &ToolContext) -> Result<(), ToolError> {
+    let paper = arguments["paper"].as_str().ok_or(ToolError::InvalidArguments("no paper".to_owned()))?;
+    context.resources().get::<Desk>().unwrap().put(paper, "written");
+    context.session().dispatch_value("plan.step_added", json!({"title": paper, "part": 1}))?;
+    match paper {
+        "torn" => Err(ToolError::failed("it tore")),
+        "blown" => panic!("away"),
+        _ => Ok(()),
+    }
+}
+
+fn written(arguments: &serde_json::Value) -> ToolResult<serde_json::Value> {
+    ToolResult::ok("done", json!({"paper": arguments["paper"], "lines": 1}))
+}
+
 #[test]
 fn a_tool_made_at_run_time_is_a_transaction_as_any_other() {
-    let write = DynTool::new("write", schema(), |arguments, context| {
-        let paper = arguments["paper"].as_str().ok_or(ToolError::InvalidArguments("no paper".to_owned()))?;
-        context.resources().get::<Desk>().unwrap().put(paper, "written");
-        context.session().dispatch_value("plan.step_added", json!({"title": paper, "part": 1}))?;
-        match paper {
-            "torn" => Err(ToolError::failed("it tore")),
-            "blown" => panic!("away"),
-            _ => Ok(ToolResult::ok("done", json!({"paper": paper, "lines": 1}))),
-        }
+    let blocking = DynTool::new("write", schema(), |arguments, context| {
+        write(&arguments, context)?;
+        Ok(written(&arguments))
     });
+    // A host in the middle of other things: it goes on with the tool only when it is polled again.
+    let future = DynTool::new_async("write", schema(), |arguments, context| async move {
+        futures_lite::future::yield_now().await;
+        write(&arguments, &context)?;
+        futures_lite::future::yield_now().await;
+        Ok(written(&arguments))
+    });
+    let execute = |run: &Run, call: &ToolCall| run.runner.execute(call, &ExecuteOptions::default()).unwrap();
+    is_a_transaction(blocking, execute);
+    is_a_transaction(future.clone(), execute);
+    is_a_transaction(future, |run, call| {
+        futures_lite::future::block_on(run.runner.execute_async(call, &ExecuteOptions::default())).unwrap()
+    });
+}
+
+fn is_a_transaction(write: DynTool, execute: impl Fn(&Run, &ToolCall) -> ToolReport) {
     let run = run_with(ToolRegistry::new().with_dynamic(write.description("Writes a paper.")));
     assert_eq!(run.runner.tools().names(), ["write"]);
     assert_eq!(run.runner.tools().describe("write").unwrap(), ("Writes a paper.", schema()));
-    let call = |arguments: &str| {
-        run.runner.execute(&ToolCall::new("write", arguments), &ExecuteOptions::default()).unwrap()
-    };
+    let call = |arguments: &str| execute(&run, &ToolCall::new("write", arguments));
     let report = call(r#"{"paper": "letter"}"#);
     let value = report.value.unwrap().to_json().unwrap();
     assert_eq!((report.outcome, value), (Outcome::Committed, json!({"paper": "letter", "lines": 1})));

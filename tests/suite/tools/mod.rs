@@ -32,6 +32,7 @@ mod synced;
 mod threads;
 mod verifying;
 mod waiting;
+mod wakers;
 mod workspaces;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! Tools that are made at run time, of a schema and closures.
 
 use std::fmt;
+#[cfg(feature = "async")]
+use std::future::Future;
 use std::sync::Arc;
 
 use foldlog_codec::body::Idempotency;
@@ -8,6 +10,8 @@ use serde::Serialize;
 use smol_str::SmolStr;
 
 use super::answer::{Answered, ToolError, ToolResult};
+#[cfg(feature = "async")]
+use super::async_tool::{Answering, answered, inside};
 use super::context::ToolContext;
 use super::interrupted::InterruptedCall;
 use super::tool::{AnyTool, arguments_text};
@@ -43,11 +47,16 @@ pub struct DynTool {
     reads_only: bool,
     outside_only: bool,
     call: Arc<CallFn>,
+    /// Starts a call of a tool that is a future.
+    #[cfg(feature = "async")]
+    start: Option<Arc<StartFn>>,
     undo: Option<Arc<UndoFn>>,
     verify: Option<Arc<UndoFn>>,
 }
 
 type CallFn = dyn Fn(serde_json::Value, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
+#[cfg(feature = "async")]
+type StartFn = dyn Fn(Result<serde_json::Value, ToolError>, &ToolContext) -> Answering + Send + Sync;
 type UndoFn =
     dyn Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
 
@@ -69,6 +78,14 @@ impl DynTool {
     ) -> DynTool {
         let name = name.into();
         let of = name.clone();
+        DynTool::of(
+            name,
+            schema,
+            Arc::new(move |arguments, context| Answered::of(&of, call(arguments, context)?)),
+        )
+    }
+
+    fn of(name: SmolStr, schema: serde_json::Value, call: Arc<CallFn>) -> DynTool {
         DynTool {
             name,
             description: String::new(),
@@ -76,10 +93,45 @@ impl DynTool {
             idempotency: Idempotency::Manual,
             reads_only: false,
             outside_only: false,
-            call: Arc::new(move |arguments, context| Answered::of(&of, call(arguments, context)?)),
+            call,
+            #[cfg(feature = "async")]
+            start: None,
             undo: None,
             verify: None,
         }
+    }
+
+    /// Makes a tool as [`new`](DynTool::new) does, of what a future does, for async hosts. It runs as an
+    /// [`AsyncTool`](super::AsyncTool) does.
+    ///
+    /// ```
+    /// use foldlog::tools::{DynTool, ToolRegistry, ToolResult};
+    /// use serde_json::json;
+    ///
+    /// let fetch = DynTool::new_async("fetch", json!({"type": "object"}), |arguments, _| async move {
+    ///     let text = std::future::ready(arguments["address"].to_string()).await; // here: the host's own client
+    ///     Ok(ToolResult::ok(text.clone(), text.len()))
+    /// });
+    /// assert_eq!(ToolRegistry::new().with_dynamic(fetch).names(), ["fetch"]);
+    /// ```
+    #[cfg(feature = "async")]
+    pub fn new_async<T: Serialize, F>(
+        name: impl Into<SmolStr>,
+        schema: serde_json::Value,
+        call: impl Fn(serde_json::Value, ToolContext) -> F + Send + Sync + 'static,
+    ) -> DynTool
+    where
+        F: Future<Output = Result<ToolResult<T>, ToolError>> + Send + 'static,
+    {
+        let name = name.into();
+        let (of, call) = (name.clone(), Arc::new(call));
+        let start: Arc<StartFn> = Arc::new(move |arguments, context| {
+            let (of, call, within) = (of.clone(), Arc::clone(&call), context.clone());
+            inside(context, async move { Answered::of(&of, call(arguments?, within).await?) })
+        });
+        let waited_for = Arc::clone(&start);
+        let call = Arc::new(move |arguments, context: &_| answered(waited_for(Ok(arguments), context)));
+        DynTool { start: Some(start), ..DynTool::of(name, schema, call) }
     }
 
     /// Sets what the tool does, in words for the model.
@@ -213,6 +265,11 @@ impl AnyTool for DynTool {
             Some(undo) => undo(self.arguments(&undone.arguments)?, undone, context),
             None => Err(ToolError::failed(format!("`{}` has no way to undo what it did", self.name))),
         }
+    }
+
+    #[cfg(feature = "async")]
+    fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
+        Some(self.start.as_ref()?(self.arguments(arguments), context))
     }
 
     fn verifies(&self) -> bool {
