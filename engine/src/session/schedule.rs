@@ -364,6 +364,19 @@ impl RunningCalls {
         self.admitted.iter().any(|one| one.ends_soon && one.abandon.is_some())
     }
 
+    /// Returns until when to wait for the operations that were told to stop and are not stuck yet; `None` if there are none
+    /// that another thread ends.
+    #[cfg(feature = "async")]
+    pub(super) fn stopping(&self, grace: Duration) -> Option<Instant> {
+        let stuck_at = |one: &Admitted| {
+            let has_to_end = one.ends_soon && one.abandon.is_some();
+            let is_told = one.told_to_stop.is_some() || one.is_being_ended || has_to_end;
+            (is_told && !one.asker.is_held_here())
+                .then(|| one.stuck_at(grace).unwrap_or_else(|| clock::after(grace)))
+        };
+        self.admitted.iter().filter_map(stuck_at).filter(|at| !clock::is_past(*at)).max()
+    }
+
     /// Returns whether an operation runs within another one.
     #[cfg(feature = "async")]
     pub(super) fn has_inner(&self, ticket: u64) -> bool {
