@@ -19,10 +19,11 @@
 use std::future::{Future, poll_fn, ready};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use foldlog_codec::OperationId;
 use foldlog_codec::body::Cause;
 use serde::Serialize;
 
@@ -313,11 +314,13 @@ impl Asked {
         if self.call.origin.is_none() && session.within().is_none() {
             session.until_may_begin(info.reads_only, &patience).await?;
         }
+        // Goes with the future: an attempt of a thread begins nothing for one that was dropped.
+        let wanted = Arc::new(());
         loop {
             let attempt = {
                 let (runner, call, info) = (self.runner.clone(), self.call.clone(), info.clone());
-                let patience = patience.for_no_wait();
-                move || runner.try_begin(&call, info, &patience)
+                let (patience, wanted) = (patience.for_no_wait(), Arc::downgrade(&wanted));
+                move || runner.try_begin(&call, info, &patience, &wanted)
             };
             let begun = if touches_no_files(&self.runner.state) { attempt() } else { offload(attempt).await };
             let Err(Error::WaitedTooLong { blocker, .. }) = begun else { return begun };
@@ -335,9 +338,19 @@ impl Asked {
 }
 
 impl ToolRunner {
-    /// Begins a call if it is new and nothing has to be waited for.
-    fn try_begin(&self, call: &ToolCall, info: CallInfo, patience: &Patience) -> Result<Begun> {
-        let still_due = self.still_due(call);
+    /// Begins a call if it is new, nothing has to be waited for, and somebody still wants it.
+    fn try_begin(
+        &self,
+        call: &ToolCall,
+        info: CallInfo,
+        patience: &Patience,
+        wanted: &Weak<()>,
+    ) -> Result<Begun> {
+        let is_new = self.still_due(call);
+        let still_due = || match wanted.strong_count() {
+            0 => Err(Error::NoSuchOperation { operation: OperationId::default(), reason: "nobody wants it" }),
+            _ => is_new(),
+        };
         if let Some(known) = self.known(call)? {
             return Ok(Begun::Known(known));
         }
