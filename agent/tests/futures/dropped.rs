@@ -72,8 +72,8 @@ fn causes(desk: &Desk) -> Vec<Cause> {
 }
 
 /// Checks a conversation that was dropped and went on: it is as if nothing had happened, except that calls that ran at that
-/// moment have failed, and left nothing.
-fn check(desk: &Desk, script: &Script, whole: &[Said], at: &str) {
+/// moment have failed, and left nothing. Returns how many these are.
+fn check(desk: &Desk, script: &Script, whole: &[Said], at: &str) -> usize {
     let sent = desk.sent(EVALUATION);
     assert_eq!(sent.len(), whole.len(), "{at}: {sent:#?}");
     let mut stopped = 0;
@@ -96,15 +96,18 @@ fn check(desk: &Desk, script: &Script, whole: &[Said], at: &str) {
     assert!(asked.len() == script.answers.len() && twice <= 1, "{at}: {asked:?}");
     assert_eq!(desk.session().resume(Some(EVALUATION)).unwrap().point, ResumePoint::Complete, "{at}");
     assert_eq!(desk.kinds().iter().filter(|kind| **kind == "turn").count(), script.answers.len(), "{at}");
+    stopped
 }
 
-/// Drops an evaluation behind each of its polls, and goes on in either form.
-fn dropped_everywhere(durability: Durability, when_woken: bool) -> usize {
+/// Drops an evaluation behind each of its polls, and goes on in either form. Returns how often it was polled, and how many calls
+/// were stopped.
+fn dropped_everywhere(durability: Durability, when_woken: bool) -> (usize, usize) {
     let whole = {
         let (desk, script) = (Desk::new(), script());
         script.adapter().evaluate(&prompt(&desk), &desk.state, options()).unwrap();
         desk.sent(EVALUATION)
     };
+    let mut stopped = 0;
     for polls in 1.. {
         let (desk, script) = (Desk::at(Idempotency::Natural, durability), script());
         let (prompt, adapter) = (Arc::new(prompt(&desk)), slow(script.provider(), limits()));
@@ -117,18 +120,18 @@ fn dropped_everywhere(durability: Durability, when_woken: bool) -> usize {
         };
         let response = response.unwrap_or_else(|error| panic!("{at}: {error}"));
         assert!(response.text.starts_with("done"), "{at}");
-        check(&desk, &script, &whole, &at);
+        stopped += check(&desk, &script, &whole, &at);
         if ended.is_some() {
-            return polls;
+            return (polls, stopped);
         }
     }
-    0
+    (0, stopped)
 }
 
 #[test]
 fn a_conversation_that_is_dropped_wherever_it_waits_goes_on_where_it_stood() {
-    let polls = dropped_everywhere(Durability::Process, false);
-    assert!(polls > 20, "it waited only {polls} times");
+    let (polls, stopped) = dropped_everywhere(Durability::Process, false);
+    assert!(polls > 10 && stopped > 2, "{polls} polls, and {stopped} calls were stopped");
 }
 
 #[test]

@@ -156,8 +156,8 @@ impl Session {
         async move { offload(move || session.sync()).await }
     }
 
-    /// Returns once no call of the session is open that was told to stop: by a cancellation, or since the future or the
-    /// [`Operation`](crate::tools::Operation) that ran it was dropped. Does not wait for one that is
+    /// Returns once no call of the session is open that was told to stop, by a cancellation or since the future that ran it was
+    /// dropped, or that a thread is just beginning or ending. Does not wait for one that is
     /// [stuck](Session::stuck_operations), and no longer than a call through this handle would wait for others.
     pub fn until_stopped_calls_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let session = self.clone();
@@ -166,8 +166,8 @@ impl Session {
             while !clock::is_past(patience.over_at()) {
                 let changed = session.inner.schedule.listen();
                 let stopping = session.inner.state.lock().running_calls.stopping(grace);
-                let Some(stuck_at) = stopping else { return };
-                woken([changed], Some(stuck_at.min(patience.over_at()))).await;
+                let Some(at) = stopping else { return };
+                woken([changed], Some(at.min(patience.over_at()))).await;
             }
         }
     }

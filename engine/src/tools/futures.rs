@@ -459,6 +459,7 @@ async fn end(operation: Operation, ending: Ending) -> Result<ToolReport> {
     if touches_no_files(&running.state) && !running.programs.were_started() && !running.begun.has_inner() {
         operation.finish(ending)
     } else {
+        running.begun.ends_soon();
         offload(move || operation.finish(ending)).await
     }
 }
