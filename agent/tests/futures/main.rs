@@ -8,6 +8,7 @@ mod laws;
 mod many;
 #[path = "../story/mod.rs"]
 mod story;
+mod together;
 
 use std::fmt::Debug;
 use std::future::{Future, poll_fn};
