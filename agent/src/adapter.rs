@@ -257,7 +257,7 @@ impl<P: Provider> ProviderAdapter<P> {
     ) -> Result<PromptResponse<O>> {
         let (session, began) = (state.session(), Instant::now());
         #[cfg(feature = "async")]
-        left::wait(session, options.deadline);
+        left::wait(session, options.deadline, &options.cancel);
         let opened = open(prompt, session, &mut options)?;
         if let Some(last) = opened.start.complete.clone() {
             return response(prompt, &opened.journal, last, opened.start.refused);

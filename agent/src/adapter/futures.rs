@@ -195,7 +195,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
                 return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
             }
             if !session.replays() {
-                left::ended(&session, options.deadline).await;
+                left::ended(&session, options.deadline, &options.cancel).await;
             }
             let (mut machine, evaluation, is_resume, on_delta, on_turn) = {
                 let mut options = options;

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::futures::timer;
 use crate::deadline::Deadline;
+use crate::provider::CancelToken;
 
 /// Jobs that go on although nobody waits for them.
 static LEFT: Mutex<Vec<Arc<Job>>> = Mutex::new(Vec::new());
@@ -67,8 +68,8 @@ pub(crate) async fn on_thread<T: Send + 'static>(
     task.await
 }
 
-/// Returns once nothing goes on that evaluations of this session have left, or when the deadline passes.
-pub(crate) async fn ended(session: &Session, deadline: Deadline) {
+/// Returns once nothing goes on that evaluations of this session have left, when the deadline passes, or when somebody cancels.
+pub(crate) async fn ended(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     let is_left = || LEFT.lock().iter().any(|job| job.session == session.id());
     let ended = async {
         loop {
@@ -80,12 +81,12 @@ pub(crate) async fn ended(session: &Session, deadline: Deadline) {
         }
         session.until_stopped_calls_ended().await;
     };
-    or(ended, timer(deadline.instant())).await;
+    or(ended, or(timer(deadline.instant()), cancel.cancelled())).await;
 }
 
 /// Waits on this thread as [`ended`] does.
-pub(crate) fn wait(session: &Session, deadline: Deadline) {
+pub(crate) fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     if session.inside_operation().is_none() && !session.replays() {
-        block_on(ended(session, deadline));
+        block_on(ended(session, deadline, cancel));
     }
 }

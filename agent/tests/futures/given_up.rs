@@ -6,7 +6,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use foldlog::ExecutionState;
 use foldlog::conversation::{Dialect, EntryContent};
+use foldlog::tools::{
+    AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
@@ -19,7 +23,7 @@ use foldlog_agent::{
 };
 use tokio::sync::Notify;
 
-use super::story::{Desk, limits};
+use super::story::{Desk, Line, limits, prompt_of};
 use super::{dropped_once, single, slow, soon};
 
 const EVALUATION: &str = "one";
@@ -260,4 +264,32 @@ fn an_evaluation_waits_for_what_a_dropped_one_has_left_until_its_deadline() {
         lets_go.send(()).unwrap();
         assert_eq!(soon(next).await.unwrap().text, "done");
     });
+}
+
+/// A tool that evaluates a prompt in the session that it runs in, which would wait for its own end.
+struct Inside(Arc<Mutex<Option<ExecutionState>>>);
+
+impl AsyncTool for Inside {
+    const NAME: &'static str = "inside";
+    type Parameters = Line;
+    type Output = ();
+
+    async fn call(&self, _: Line, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let state = self.0.lock().unwrap().clone().unwrap();
+        let adapter = slow(ScriptedProvider::new([ScriptedReply::text("done")]), limits());
+        let prompt = Arc::new(prompt_of(ToolRegistry::new()));
+        let refused = adapter.evaluate_async(&prompt, &state, options()).await;
+        assert!(matches!(refused, Err(Error::Engine(foldlog::Error::InsideOperation { .. }))), "{refused:?}");
+        Ok(ToolResult::ok("refused", ()))
+    }
+}
+
+#[test]
+fn a_conversation_within_a_tool_of_the_same_session_is_refused() {
+    let desk = Desk::new();
+    let tools = ToolRegistry::new().with_async(Inside(Arc::new(Mutex::new(Some(desk.state.clone())))));
+    let runner = ToolRunner::new(desk.state.clone(), tools);
+    let call = ToolCall::new("inside", r#"{"text":""}"#);
+    let report = single().block_on(soon(runner.execute_async(&call, &ExecuteOptions::default()))).unwrap();
+    assert_eq!(report.message, "refused");
 }

@@ -7,6 +7,7 @@
 //! | captures, begin, end, restores | a thread of the pool, for that long; the future's own thread if there is nothing to capture and nothing to be synced |
 //! | a tool that is a future | whoever polls the call |
 //! | any other tool | a thread of the pool, until it returns |
+//! | calls that run beside each other | each as above, all polled by whoever polls them |
 //! | a call that was interrupted or suspended before, a recovery | a thread of the pool, until it is done; tools that are futures are polled by whoever polls the call |
 //!
 //! # Invariants
