@@ -139,7 +139,7 @@ impl From<AsyncEvaluateOptions> for EvaluateOptions<'_> {
 /// Holds an evaluation that was opened.
 enum SetOut<O> {
     Complete(PromptResponse<O>),
-    GoesOn { machine: InnerLoop, evaluation: Evaluation, is_resume: bool },
+    GoesOn { machine: Box<InnerLoop>, evaluation: Box<Evaluation>, is_resume: bool },
 }
 
 impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
@@ -243,6 +243,6 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
         }
         let is_resume = opened.is_resume;
         let (machine, evaluation) = set_out(prompt, state, opened, (&mut options, &self.limits));
-        Ok(SetOut::GoesOn { machine, evaluation, is_resume })
+        Ok(SetOut::GoesOn { machine: Box::new(machine), evaluation: Box::new(evaluation), is_resume })
     }
 }

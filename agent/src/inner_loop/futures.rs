@@ -49,7 +49,7 @@ pub(crate) struct AsyncDriver<P, O> {
 
 /// What moves to a thread of the pool and back.
 struct Moved {
-    evaluation: Evaluation,
+    evaluation: Box<Evaluation>,
     on_turn: Option<Box<AsyncOnTurn>>,
     done: Result<Fact>,
 }
@@ -59,13 +59,13 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
     pub(crate) async fn run(
         mut self,
         machine: &mut InnerLoop,
-        mut evaluation: Evaluation,
+        mut evaluation: Box<Evaluation>,
     ) -> Result<(Outcome, Journal)> {
         let mut fact = Fact::Begun;
         loop {
             let done = match machine.advance(fact) {
                 Step::Finish(last) => {
-                    let Evaluation { done, journal, .. } = evaluation;
+                    let Evaluation { done, journal, .. } = *evaluation;
                     return Ok((Outcome { last, ..done }, journal));
                 }
                 Step::Fail(error) => return Err(error),
@@ -108,9 +108,9 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
     /// Performs a step on a thread of the pool, with what the host does after a turn.
     async fn perform_on_thread(
         &mut self,
-        mut evaluation: Evaluation,
+        mut evaluation: Box<Evaluation>,
         step: Step,
-    ) -> (Evaluation, Result<Fact>) {
+    ) -> (Box<Evaluation>, Result<Fact>) {
         let (adapter, prompt) = (Arc::clone(&self.adapter), Arc::clone(&self.prompt));
         let mut on_turn = self.on_turn.take();
         let moved = on_thread(&self.session, move || {

@@ -288,7 +288,7 @@ impl AsyncTool for Inside {
 fn a_conversation_within_a_tool_of_the_same_session_is_refused() {
     let desk = Desk::new();
     let tools = ToolRegistry::new().with_async(Inside(Arc::new(Mutex::new(Some(desk.state.clone())))));
-    let runner = ToolRunner::new(desk.state.clone(), tools);
+    let runner = ToolRunner::new(desk.state, tools);
     let call = ToolCall::new("inside", r#"{"text":""}"#);
     let report = single().block_on(soon(runner.execute_async(&call, &ExecuteOptions::default()))).unwrap();
     assert_eq!(report.message, "refused");

@@ -375,7 +375,7 @@ async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) ->
             })
             .await
         }
-        Err(panicked) => end(operation, panicked).await,
+        Err(panicked) => end(operation, *panicked).await,
     }
 }
 
@@ -397,7 +397,7 @@ async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: Str
             })
             .await
         }
-        Err(panicked) => Ran::Returned(operation, Box::new(panicked)),
+        Err(panicked) => Ran::Returned(operation, panicked),
     }
 }
 
@@ -440,9 +440,9 @@ fn started(
     tool: &dyn AnyTool,
     arguments: &str,
     context: &ToolContext,
-) -> std::result::Result<Option<Answering>, Ending> {
+) -> std::result::Result<Option<Answering>, Box<Ending>> {
     let start = AssertUnwindSafe(|| tool.start(arguments, context));
-    catch_unwind(start).map_err(|panic| Ending::panicked(&*panic))
+    catch_unwind(start).map_err(|panic| Box::new(Ending::panicked(&*panic)))
 }
 
 /// Has a thread of the pool do what a call's tool does, which is told to stop if the wait is given up.
