@@ -80,8 +80,8 @@ fn a_host_is_replayed_and_a_changed_one_is_told_where_it_differs() {
 }
 
 #[test]
-fn two_conversations_at_once_leave_the_executor_free() {
-    let lines = ["It snows in Oslo.\n", "It snows in Rome.\n", "10 words arrived meanwhile\n"];
+fn conversations_share_one_thread_and_one_that_is_given_up_goes_on() {
+    let lines = ["I heard: snow in Oslo\n", "I heard: snow in Rome\n", "I heard: dropped without an end\n"];
     prints(env!("CARGO_BIN_EXE_tokio_host"), &lines);
 }
 

@@ -1,133 +1,80 @@
-//! Holds two conversations at once from an async runtime, without blocking its executor.
+//! Holds conversations on one thread of an async runtime. Model and tool are futures, over whatever client the host has.
 //!
-//! `evaluate` blocks its thread while a model answers and while tools run, and it starts no runtime. So each conversation gets a
-//! thread on which blocking is allowed (`spawn_blocking`), and what it owns moves there: session, prompt and adapter.
-//!
-//! - What streams is handed to the executor through an unbounded channel, whose sender never waits.
-//! - To cancel a conversation, set the `CancelToken` of its options. Dropping the handle of `spawn_blocking` ends nothing.
-//! - One session has one writer, so two conversations at once have two sessions. The store may be shared.
-//!
-//! The executor has one thread here. The model of each conversation answers only once the other one is asked too, and gives its
-//! last answer only once the executor has heard of the first: if the conversations waited for one another, or blocked the
-//! executor, the program would never end.
+//! - While a conversation waits for its model or its tool, it holds no thread: the model answers once all of them have asked.
+//! - A conversation whose future is dropped is given up at once. It can go on later, where its log ends.
 //!
 //! `cargo run --bin tokio_host`
 
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::{sync::Arc, time::Duration};
 
-use foldlog::conversation::Role;
-use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
-use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
-use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
-use foldlog_agent::provider::{Delta, ProviderAnswer};
-use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::task::spawn_blocking;
+use foldlog::conversation::{Dialect, Role, ToolCallRecord};
+use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
+use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes, Store};
+use foldlog_agent::provider::*;
+use foldlog_agent::{AsyncEvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
+use tokio::{sync::Barrier, task::JoinSet, time};
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
-
-#[derive(serde::Deserialize, schemars::JsonSchema)]
-struct City {
-    city: String,
-}
+type Answered = Result<ProviderAnswer, Box<ProviderError>>;
 
 struct Weather;
-
-impl Tool for Weather {
+impl AsyncTool for Weather {
     const NAME: &'static str = "weather";
-    const DESCRIPTION: &'static str = "Says how the weather is.";
-    type Parameters = City;
+    type Parameters = String;
     type Output = ();
-
-    fn reads_only(&self) -> bool {
-        true
-    }
-
-    fn call(&self, at: City, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-        Ok(ToolResult::ok(format!("snow in {}", at.city), ()))
+    async fn call(&self, city: String, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let takes = if city == "the moon" { 3_600_000 } else { 5 };
+        time::sleep(Duration::from_millis(takes)).await; // here: a request of the host's own client
+        Ok(ToolResult::ok(format!("snow in {city}"), ()))
     }
 }
 
-/// Makes the model of one conversation. It answers when the other one is asked too, and ends when the executor has heard of
-/// its first answer.
-fn model(city: &'static str, both: Arc<Barrier>, heard: mpsc::Receiver<()>) -> ScriptedProvider {
-    let heard = Mutex::new(heard);
-    ScriptedProvider::from_fn(move |request| {
-        if request.messages.last().is_some_and(|last| last.role == Role::Tool) {
-            if let Ok(heard) = heard.lock() {
-                heard.recv().ok();
-            }
-            return ScriptedReply::text(format!("It snows in {city}."));
+/// Answers once three conversations have asked.
+struct Model(Barrier);
+impl AsyncProvider for Model {
+    fn name(&self) -> &str {
+        "model"
+    }
+    fn dialect(&self) -> Dialect {
+        Dialect::OpenAi
+    }
+    fn prepare(&self, asked: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+        let last = asked.messages.last().map(|last| (last.role == Role::Tool, last.content.clone()));
+        let (body, parameters) = (serde_json::json!(last).to_string().into_bytes(), serde_json::json!({}));
+        Ok(Prepared { model: "model".to_owned(), parameters, body, stream: false })
+    }
+    async fn send(&self, asked: &Prepared, _: &mut AsyncSendOptions<'_>) -> Answered {
+        let (is_result, text): (bool, String) = serde_json::from_slice(&asked.body).unwrap_or_default();
+        if is_result {
+            return Ok(ProviderAnswer { content: Some(format!("I heard: {text}")), ..Default::default() });
         }
-        both.wait();
-        let arguments = serde_json::json!({ "city": city }).to_string();
-        match ScriptedReply::calls([("call_1", "weather", arguments.as_str())]) {
-            ScriptedReply::Answer(answer) => {
-                ScriptedReply::Answer(ProviderAnswer { content: Some("looking".to_owned()), ..answer })
-            }
-            failure => failure,
-        }
-    })
+        self.0.wait().await; // here: a request of the host's own client
+        let (call_id, name, arguments) = ("1".to_owned(), "weather".to_owned(), format!("{text:?}"));
+        Ok(ProviderAnswer { calls: vec![ToolCallRecord { call_id, name, arguments }], ..Default::default() })
+    }
 }
 
-/// Holds one conversation, on a thread that may be blocked.
-fn converse(
-    store: &Store,
-    city: &'static str,
-    model: ScriptedProvider,
-    shown: &UnboundedSender<(&'static str, String)>,
-) -> Result<String, AnyError> {
-    let session = store.create(&SessionTypes::builder().build()?)?;
-    let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
-    let prompt = Prompt::text("examples", "weather")
-        .with_section(MarkdownSection::new("task", "Say how the weather is."))
-        .with_tools(ToolRegistry::new().with(Weather));
-    let mut on_delta = |delta: Delta<'_>| {
-        if let Delta::Text(text) = delta {
-            shown.send((city, text.to_owned())).ok();
-        }
-    };
-    let options = EvaluateOptions {
-        messages: vec![UserMessage { id: "1".to_owned(), text: format!("{city}?") }],
-        on_delta: Some(&mut on_delta),
-        ..EvaluateOptions::default()
-    };
-    let response = ProviderAdapter::new(model).evaluate(&prompt, &state, options)?;
-    drop(state);
-    session.close()?;
-    Ok(response.text)
-}
-
-async fn host() -> Result<(), AnyError> {
-    let folder = tempfile::tempdir()?;
-    // Opening a store reads files, so it is no work for the executor either.
-    let path = folder.path().to_owned();
-    let store = Arc::new(spawn_blocking(move || Store::open(path)).await??);
-    let both = Arc::new(Barrier::new(2));
-    let (shown, mut arriving) = unbounded_channel();
-    let (mut tell, mut running) = (Vec::new(), Vec::new());
-    for city in ["Oslo", "Rome"] {
-        let (store, both, shown) = (store.clone(), both.clone(), shown.clone());
-        let (told, heard) = mpsc::channel();
-        tell.push((city, told));
-        running.push(spawn_blocking(move || converse(&store, city, model(city, both, heard), &shown)));
-    }
-    drop(shown);
-    // The executor is free: it reads what arrives while both conversations run, and tells their models.
-    let mut words = 0;
-    while let Some((city, _)) = arriving.recv().await {
-        words += 1;
-        for (_, told) in tell.iter().filter(|(of, _)| *of == city) {
-            told.send(()).ok();
-        }
-    }
-    for conversation in running {
-        println!("{}", conversation.await??);
-    }
-    println!("{words} words arrived meanwhile");
-    Ok(())
+/// Holds one conversation, which is given up if it takes too long, and then goes on.
+async fn talk(model: Arc<ProviderAdapter<Model>>, session: Session, city: &str) -> Result<String, AnyError> {
+    let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
+    let prompt = Prompt::text("examples", "weather").with_section(MarkdownSection::new("city", city));
+    let prompt = Arc::new(prompt.with_tools(ToolRegistry::new().with_async(Weather)));
+    let evaluate = || model.evaluate_async(&prompt, &state, AsyncEvaluateOptions::default());
+    let first = time::timeout(Duration::from_secs(1), evaluate()).await;
+    Ok(if let Ok(response) = first { response?.text } else { evaluate().await?.text })
 }
 
 fn main() -> Result<(), AnyError> {
-    tokio::runtime::Builder::new_current_thread().build()?.block_on(host())
+    let (folder, mut runtime) = (tempfile::tempdir()?, tokio::runtime::Builder::new_current_thread());
+    let store = Store::open(folder.path())?;
+    runtime.enable_time().build()?.block_on(async {
+        let (model, mut running) = (Arc::new(ProviderAdapter::new(Model(Barrier::new(3)))), JoinSet::new());
+        for city in ["Oslo", "Rome", "the moon"] {
+            running.spawn(talk(model.clone(), store.create(&SessionTypes::builder().build()?)?, city));
+        }
+        while let Some(ended) = running.join_next().await {
+            println!("{}", ended??);
+        }
+        Ok(())
+    })
 }

@@ -11,6 +11,9 @@
 //! | operations wait for a decision | fails, and names them |
 //! | complete | returns the recorded answer, and asks nobody |
 
+#[cfg(feature = "async")]
+mod futures;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,13 +32,17 @@ use crate::budget::{Budget, Used, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result, SuspendedCall};
 use crate::events::{PromptExecuted, PromptExecutions};
+#[cfg(feature = "async")]
+use crate::inner_loop::left;
 use crate::inner_loop::{
-    Driver, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers, read_output,
-    runnable,
+    Driver, Evaluation, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers,
+    read_output, runnable,
 };
 use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{CancelToken, Delta, LlmConfig, Provider, ProviderAnswer};
 use crate::shortening::ShortenOptions;
+#[cfg(feature = "async")]
+pub use futures::{AsyncEvaluateOptions, AsyncOnDelta, AsyncOnTurn};
 
 /// Says from where an evaluation goes on.
 #[derive(Clone, Debug, Default)]
@@ -197,7 +204,7 @@ struct Begin {
     import: Option<Box<ConversationState>>,
 }
 
-impl<P: Provider> ProviderAdapter<P> {
+impl<P> ProviderAdapter<P> {
     /// Makes an adapter of a provider, with the provider's own parameters and the default limits.
     pub fn new(provider: P) -> ProviderAdapter<P> {
         ProviderAdapter { provider, config: LlmConfig::default(), limits: LoopLimits::default() }
@@ -220,6 +227,13 @@ impl<P: Provider> ProviderAdapter<P> {
         &self.provider
     }
 
+    #[cfg(feature = "async")]
+    pub(crate) fn config(&self) -> &LlmConfig {
+        &self.config
+    }
+}
+
+impl<P: Provider> ProviderAdapter<P> {
     /// Evaluates a prompt: asks the provider and runs the tools that its answers ask for, until there is an output.
     /// Every request, answer and call is recorded, so that another process can go on wherever this one ends.
     ///
@@ -242,45 +256,60 @@ impl<P: Provider> ProviderAdapter<P> {
         mut options: EvaluateOptions<'_>,
     ) -> Result<PromptResponse<O>> {
         let (session, began) = (state.session(), Instant::now());
-        let Opened { journal, start, identity, is_resume } = open(prompt, session, &mut options)?;
-        if let Some(last) = start.complete.clone() {
-            return response(prompt, &journal, last, start.refused);
+        #[cfg(feature = "async")]
+        left::wait(session, options.deadline, &options.cancel);
+        let opened = open(prompt, session, &mut options)?;
+        if let Some(last) = opened.start.complete.clone() {
+            return response(prompt, &opened.journal, last, opened.start.refused);
         }
-        let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
-        let start = LoopStart {
-            tools: prompt.shown_tools(&start.overrides).into_iter().map(|tool| tool.name).collect(),
-            ..start
-        };
-        let tools = prompt.shown_tools(&start.overrides);
-        let mut machine = InnerLoop::new(self.limits.clone(), runnable(&runner), start);
-        if options.shorten.is_some() {
-            machine = machine.with_shortener();
-        }
+        let is_resume = opened.is_resume;
+        let (mut machine, evaluation) = set_out(prompt, state, opened, (&mut options, &self.limits));
         let driver = Driver {
             provider: &self.provider,
             prompt,
-            identity,
             config: &self.config,
-            runner,
-            journal,
-            deadline: options.deadline,
-            budget: options.budget,
-            tracker: options.tracker,
-            cancel: options.cancel,
+            evaluation,
             on_delta: options.on_delta,
             on_turn: options.on_turn,
-            shorten: options.shorten,
-            honour_retry_after: self.limits.retry.honour_retry_after,
-            tools,
-            done: Outcome::default(),
-            prepared: None,
-            request: None,
-            attempt: 0,
         };
         let (outcome, mut journal) = driver.run(&mut machine)?;
         executed((prompt, self.provider.name()), session, &mut journal, &outcome, (began, is_resume, None))?;
         response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
+}
+
+/// Makes what decides about an evaluation that is not complete, and what a driver performs it with.
+fn set_out<O>(
+    prompt: &Prompt<O>,
+    state: &ExecutionState,
+    opened: Opened,
+    (options, limits): (&mut EvaluateOptions<'_>, &LoopLimits),
+) -> (InnerLoop, Evaluation) {
+    let Opened { journal, start, identity, .. } = opened;
+    let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
+    let tools = prompt.shown_tools(&start.overrides);
+    let start = LoopStart { tools: tools.iter().map(|tool| tool.name.clone()).collect(), ..start };
+    let mut machine = InnerLoop::new(limits.clone(), runnable(&runner), start);
+    if options.shorten.is_some() {
+        machine = machine.with_shortener();
+    }
+    let evaluation = Evaluation {
+        identity,
+        runner,
+        journal,
+        deadline: options.deadline,
+        budget: options.budget,
+        tracker: options.tracker.take(),
+        cancel: options.cancel.clone(),
+        shorten: options.shorten.take(),
+        honour_retry_after: limits.retry.honour_retry_after,
+        tools,
+        done: Outcome::default(),
+        prepared: None,
+        request: None,
+        attempt: 0,
+    };
+    (machine, evaluation)
 }
 
 /// Records for people that an evaluation gave its output, if the session's types declare the event.

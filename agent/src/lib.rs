@@ -50,6 +50,8 @@ pub mod sabotage;
 pub mod shortening;
 pub mod transcript_state;
 
+#[cfg(feature = "async")]
+pub use adapter::{AsyncEvaluateOptions, AsyncOnDelta, AsyncOnTurn};
 pub use adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
 pub use budget::{Budget, BudgetLimit, Unmetered};
 pub use checkpoint::{Checkpoint, CheckpointHandler, FileCheckpointHandler};

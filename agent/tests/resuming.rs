@@ -37,7 +37,15 @@ fn script() -> Script {
     .checked()
 }
 
+/// Evaluates the prompt: as a future, where there are futures, for every second request of a script.
 fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Error> {
+    #[cfg(feature = "async")]
+    if script.asked().len() % 2 == 1 {
+        let provider = foldlog_agent::provider::Blocking::new(script.provider());
+        let adapter = std::sync::Arc::new(ProviderAdapter::new(provider).with_limits(story::limits()));
+        let evaluation = adapter.evaluate_async(&desk.prompt().into(), &desk.state, options().into());
+        return tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(evaluation);
+    }
     script.adapter().evaluate(&desk.prompt(), &desk.state, options())
 }
 

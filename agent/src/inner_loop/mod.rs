@@ -1,8 +1,9 @@
 //! The loop between a provider and the tools: what an evaluation does next, and a driver that does it.
 //!
 //! [`InnerLoop`] is a state machine without I/O. It is told facts ([`Fact`]) and says what to do next ([`Step`]); a
-//! driver does it, and tells what came of it. The blocking driver of this crate stands behind
-//! [`ProviderAdapter`](crate::adapter::ProviderAdapter); an asynchronous one needs no other state machine.
+//! driver does it, and tells what came of it. This crate has two drivers behind
+//! [`ProviderAdapter`](crate::adapter::ProviderAdapter): one blocks its thread, and one is a future (feature `async`). What
+//! both do alike is one piece of code.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,7 +12,10 @@
 //! | `calls` | which calls of an answer run next, and which are closed without running |
 //! | `start` | [`LoopStart`]: where a conversation stands, as its log says |
 //! | `journal` | where a driver records: a session, or the memory of the process |
-//! | `driver` | the blocking driver |
+//! | `evaluation` | what both drivers do alike: rendering, checking, preparing, recording |
+//! | `driver` | the blocking driver: sends, waits, and runs tools |
+//! | `futures` | the async driver, and what is left when its future is dropped (feature `async`) |
+//! | `left` | waiting for what a dropped future has left to threads (feature `async`) |
 //!
 //! # The order of an evaluation
 //!
@@ -36,16 +40,24 @@
 
 mod calls;
 mod driver;
+mod evaluation;
+#[cfg(feature = "async")]
+mod futures;
 mod journal;
+#[cfg(feature = "async")]
+pub(crate) mod left;
 mod machine;
 mod start;
 mod steps;
 
 #[cfg(feature = "claude")]
 pub(crate) use calls::shortened;
-pub(crate) use driver::{Driver, Outcome, read_output, runnable};
+pub(crate) use driver::Driver;
+pub(crate) use evaluation::{Evaluation, Outcome, read_output, runnable};
 #[cfg(feature = "claude")]
-pub(crate) use driver::{asked_call, not_undone};
+pub(crate) use evaluation::{asked_call, not_undone};
+#[cfg(feature = "async")]
+pub(crate) use futures::AsyncDriver;
 pub(crate) use journal::{Journal, answers};
 pub use machine::{InnerLoop, LoopLimits};
 pub use start::{LoopStart, OpenTurn};

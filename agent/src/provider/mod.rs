@@ -2,12 +2,14 @@
 //!
 //! A [`Provider`] *prepares* a request, so that the loop can record what is about to be sent, and then *sends* it. An
 //! answer arrives whole or not at all: while it streams, its text is shown to whoever asks for it, and is discarded if
-//! the stream breaks.
+//! the stream breaks. An [`AsyncProvider`] sends as a future (feature `async`), over whichever HTTP client its host has.
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 mod api_key;
+#[cfg(feature = "async")]
+mod futures;
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 mod http;
 #[cfg(any(feature = "openai", feature = "anthropic"))]
@@ -30,6 +32,8 @@ use std::time::{Duration, Instant};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 pub use api_key::ApiKey;
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Dialect, TokenUsage, ToolCallRecord};
+#[cfg(feature = "async")]
+pub use futures::{AsyncProvider, AsyncSendOptions, Blocking};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 pub use http::Timeouts;
 
@@ -151,7 +155,19 @@ pub enum Delta<'a> {
 
 /// Cancels an evaluation from another thread. Clones are the same token.
 #[derive(Clone, Debug, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken(Arc<Cancelled>);
+
+/// Holds whether a token was set.
+#[derive(Debug, Default)]
+struct Cancelled {
+    is_set: AtomicBool,
+    /// Is notified when the token is set.
+    #[cfg(feature = "async")]
+    futures: event_listener::Event,
+    /// Token that sets this one too.
+    #[cfg(feature = "async")]
+    around: Option<CancelToken>,
+}
 
 impl CancelToken {
     /// Makes a token that nobody has set.
@@ -161,12 +177,18 @@ impl CancelToken {
 
     /// Cancels whatever the token was given to.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.is_set.store(true, Ordering::Release);
+        #[cfg(feature = "async")]
+        self.0.futures.notify(usize::MAX);
     }
 
     /// Returns whether the token was set.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        #[cfg(feature = "async")]
+        if self.0.around.as_ref().is_some_and(CancelToken::is_cancelled) {
+            return true;
+        }
+        self.0.is_set.load(Ordering::Acquire)
     }
 }
 

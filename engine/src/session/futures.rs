@@ -24,6 +24,7 @@ use super::schedule::{Access, Turn, WriteScope};
 use super::waiting::Patience;
 use super::writing::promises_sync;
 use super::{Session, WriterState};
+use crate::clock;
 use crate::error::Result;
 use crate::offload::{offload, woken};
 use crate::types::Event;
@@ -188,6 +189,22 @@ impl Session {
     pub fn sync_async(&self) -> impl Future<Output = Result<()>> + Send + use<> {
         let session = self.clone();
         async move { offload(move || session.sync()).await }
+    }
+
+    /// Returns once no call of the session is open that was told to stop, by a cancellation or since the future that ran it was
+    /// dropped, or that a thread is just beginning or ending. Does not wait for one that is
+    /// [stuck](Session::stuck_operations), and no longer than a call through this handle would wait for others.
+    pub fn until_stopped_calls_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let session = self.clone();
+        async move {
+            let (patience, grace) = (session.patience_of_future(), session.inner.store.options.grace);
+            while !clock::is_past(patience.over_at()) {
+                let changed = session.inner.schedule.listen();
+                let stopping = session.inner.state.lock().running_calls.stopping(grace);
+                let Some(at) = stopping else { return };
+                woken([changed], Some(at.min(patience.over_at()))).await;
+            }
+        }
     }
 
     /// Returns how long a call through this handle may wait, without a thread.

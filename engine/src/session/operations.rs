@@ -401,12 +401,17 @@ impl ActiveCall {
     #[cfg(feature = "async")]
     pub(crate) fn end_soon(&self) {
         self.cancel();
+        self.ends_soon();
+        let inner = Arc::clone(&self.inner);
+        drop(offload(move || end_abandoned(&inner)));
+    }
+
+    /// Notes that a thread ends the operation, whoever waits for that.
+    #[cfg(feature = "async")]
+    pub(crate) fn ends_soon(&self) {
         let mut state = self.inner.state.lock();
         let own = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket);
         own.into_iter().for_each(|own| own.ends_soon = true);
-        drop(state);
-        let inner = Arc::clone(&self.inner);
-        drop(offload(move || end_abandoned(&inner)));
     }
 
     /// Returns whether another operation runs within this one.

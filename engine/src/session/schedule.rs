@@ -237,7 +237,7 @@ pub(super) struct Admitted {
     pub(super) abandon: Option<Abandon>,
     /// Whether somebody is ending it who took what ends it.
     pub(super) is_being_ended: bool,
-    /// Whether it is to be ended without anybody's waiting for it, once it is abandoned.
+    /// Whether it is being ended, or is to be without anybody's waiting for it once it is abandoned.
     #[cfg(feature = "async")]
     pub(super) ends_soon: bool,
 }
@@ -379,6 +379,23 @@ impl RunningCalls {
     #[cfg(feature = "async")]
     pub(super) fn has_to_end(&self) -> bool {
         self.admitted.iter().any(|one| one.ends_soon && one.abandon.is_some())
+    }
+
+    /// Returns when to look again whether the operations have ended that are being ended, or were told to stop and are not
+    /// stuck yet; `None` if there are none that another thread ends. Whether one that is just being begun is wanted is known
+    /// shortly.
+    #[cfg(feature = "async")]
+    pub(super) fn stopping(&self, grace: Duration) -> Option<Instant> {
+        const BEGINS_WITHIN: Duration = Duration::from_millis(2);
+        let look_again = |one: &Admitted| {
+            if one.begun.is_none() {
+                return Some(clock::after(BEGINS_WITHIN));
+            }
+            let is_told = one.told_to_stop.is_some() || one.is_being_ended || one.ends_soon;
+            is_told.then(|| one.stuck_at(grace).unwrap_or_else(|| clock::after(grace)))
+        };
+        let others = self.admitted.iter().filter(|one| !one.asker.is_held_here());
+        others.filter_map(look_again).filter(|at| !clock::is_past(*at)).min()
     }
 
     /// Returns whether an operation runs within another one.

@@ -7,6 +7,7 @@
 //! | captures, begin, end, restores | a thread of the pool, for that long; the future's own thread if there is nothing to capture and nothing to be synced |
 //! | a tool that is a future | whoever polls the call |
 //! | any other tool | a thread of the pool, until it returns |
+//! | calls that run beside each other | each as above, all polled by whoever polls them |
 //! | a call that was interrupted or suspended before, a recovery | a thread of the pool, until it is done; tools that are futures are polled by whoever polls the call |
 //!
 //! # Invariants
@@ -16,11 +17,15 @@
 //! 2. What a thread of the pool has begun goes on to its end: also a call that goes on after an interruption or a question, of
 //!    which only a tool that is a future is dropped.
 
-use std::future::Future;
+use std::future::{Future, poll_fn, ready};
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use foldlog_codec::OperationId;
+use foldlog_codec::body::Cause;
 use serde::Serialize;
 
 use super::call::{
@@ -32,9 +37,10 @@ use super::execution::ExecutionState;
 use super::known::Known;
 use super::recovery::Recovered;
 use super::runner::{ToolRunner, run_handler};
+use super::several::{Ran, TOGETHER_MAX, ends_at_once};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
-use crate::offload::{carried, offload, woken};
+use crate::offload::{Boxed, carried, offload, woken};
 use crate::options::Durability;
 use crate::session::Patience;
 
@@ -46,6 +52,13 @@ enum Begun {
     Operation(Operation),
     /// The log knows what becomes of the call.
     Known(Known),
+}
+
+/// What came of a call that was to run its tool.
+enum Started {
+    Running(Operation, Arc<dyn AnyTool>),
+    /// The call runs no tool, or has run it.
+    Over(Result<ToolReport>),
 }
 
 /// Tells a call to stop when it is dropped, whose thread ends it then.
@@ -125,22 +138,70 @@ impl ToolRunner {
         call: &ToolCall,
         options: &ExecuteOptions,
     ) -> impl Future<Output = Result<ToolReport>> + Send + use<> {
-        let asked = self.asked(call, options);
+        self.asked(call, options).execute()
+    }
+
+    /// Runs several calls, as [`execute_together`](ToolRunner::execute_together) does, for async hosts. Those that run at the
+    /// same time are polled beside each other: each holds a thread only where [`execute_async`](ToolRunner::execute_async) says
+    /// so. They begin and end in the order that `execute_together` describes.
+    ///
+    /// If the future is dropped, the calls that have begun are cancelled and rolled back, and no further one begins; those that
+    /// have ended by then stay so.
+    #[track_caller]
+    pub fn execute_together_async(
+        &self,
+        calls: &[ToolCall],
+        options: &ExecuteOptions,
+    ) -> impl Future<Output = Vec<Result<ToolReport>>> + Send + use<> {
+        let (runner, calls, options) = (self.clone(), calls.to_vec(), *options);
+        let (at, until) = (Location::caller(), options.deadline.map(clock::after));
         async move {
-            if asked.runner.session.replays() {
-                return asked.execute_on_thread().await;
+            let asked =
+                |call: &ToolCall| Asked { runner: runner.clone(), call: call.clone(), options, until, at };
+            if runner.session.replays() {
+                return carried(move || runner.execute_together(&calls, &options)).await;
             }
-            let tool = Arc::clone(asked.runner.tools.get(&asked.call.tool)?);
-            let info = CallInfo { at: asked.at, ..info_of(&asked.call, tool.as_ref()) };
-            match asked.begin(info).await {
-                Ok(Begun::Operation(operation)) => run(tool, operation, asked.call.arguments.clone()).await,
-                Ok(Begun::Known(Known::Recorded(report))) => Ok(*report),
-                Ok(Begun::Known(Known::Unsettled(_) | Known::Suspended(..))) => {
-                    asked.execute_on_thread().await
+            let mut reports = Vec::with_capacity(calls.len());
+            for few in calls.chunks(TOGETHER_MAX) {
+                if runner.run_at_once(few) {
+                    reports.append(&mut together(few.iter().map(asked).collect()).await);
+                    continue;
                 }
-                // Another call of the same origin committed while this one waited.
-                Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => asked.execute_on_thread().await,
-                Err(error) => Err(error),
+                for call in few {
+                    reports.push(asked(call).execute().await);
+                }
+            }
+            reports
+        }
+    }
+
+    /// Closes a call without running its tool, as [`close`](ToolRunner::close) does, for async hosts. If the future is dropped,
+    /// a call that has begun is closed as one that was dropped.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`close`](ToolRunner::close).
+    #[track_caller]
+    pub fn close_async(
+        &self,
+        call: &ToolCall,
+        cause: Cause,
+        shown: &str,
+    ) -> impl Future<Output = Result<ToolReport>> + Send + use<> {
+        let (asked, shown) = (self.asked(call, &ExecuteOptions::default()), shown.to_owned());
+        async move {
+            let runner = asked.runner.clone();
+            if runner.session.replays() {
+                return carried(move || runner.close(&asked.call, cause, &shown)).await;
+            }
+            let info = match runner.to_close(&asked.call, cause, &shown)? {
+                ControlFlow::Continue(info) => CallInfo { at: asked.at, ..info },
+                ControlFlow::Break(report) => return Ok(*report),
+            };
+            match asked.begin(info).await? {
+                Begun::Operation(operation) => end(operation, Ending::failed(cause, shown).harmless()).await,
+                // Another call of the same origin ended or was left meanwhile.
+                Begun::Known(_) => carried(move || runner.close(&asked.call, cause, &shown)).await,
             }
         }
     }
@@ -209,6 +270,35 @@ impl Asked {
         ExecuteOptions { deadline, ..self.options }
     }
 
+    async fn execute(self) -> Result<ToolReport> {
+        match self.start().await {
+            Started::Running(operation, tool) => run(tool, operation, self.call.arguments).await,
+            Started::Over(report) => report,
+        }
+    }
+
+    /// Begins the call of a tool, unless the log says what becomes of it.
+    async fn start(&self) -> Started {
+        if self.runner.session.replays() {
+            return Started::Over(self.execute_on_thread().await);
+        }
+        let tool = match self.runner.tools.get(&self.call.tool) {
+            Ok(tool) => Arc::clone(tool),
+            Err(error) => return Started::Over(Err(error)),
+        };
+        let info = CallInfo { at: self.at, ..info_of(&self.call, tool.as_ref()) };
+        match self.begin(info).await {
+            Ok(Begun::Operation(operation)) => Started::Running(operation, tool),
+            Ok(Begun::Known(Known::Recorded(report))) => Started::Over(Ok(*report)),
+            // For the last, another call of the same origin committed while this one waited.
+            Ok(Begun::Known(Known::Unsettled(_) | Known::Suspended(..)))
+            | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
+                Started::Over(self.execute_on_thread().await)
+            }
+            Err(error) => Started::Over(Err(error)),
+        }
+    }
+
     async fn execute_on_thread(&self) -> Result<ToolReport> {
         let (runner, call, options) = (self.runner.clone(), self.call.clone(), self.left());
         carried(move || runner.execute(&call, &options)).await
@@ -225,11 +315,13 @@ impl Asked {
         if self.call.origin.is_none() && session.within().is_none() {
             session.until_may_begin(info.reads_only, &patience).await?;
         }
+        // Goes with the future: an attempt of a thread begins nothing for one that was dropped.
+        let wanted = Arc::new(());
         loop {
             let attempt = {
                 let (runner, call, info) = (self.runner.clone(), self.call.clone(), info.clone());
-                let patience = patience.for_no_wait();
-                move || runner.try_begin(&call, info, &patience)
+                let (patience, wanted) = (patience.for_no_wait(), Arc::downgrade(&wanted));
+                move || runner.try_begin(&call, info, &patience, &wanted)
             };
             let begun = if touches_no_files(&self.runner.state) { attempt() } else { offload(attempt).await };
             let Err(Error::WaitedTooLong { blocker, .. }) = begun else { return begun };
@@ -247,9 +339,19 @@ impl Asked {
 }
 
 impl ToolRunner {
-    /// Begins a call if it is new and nothing has to be waited for.
-    fn try_begin(&self, call: &ToolCall, info: CallInfo, patience: &Patience) -> Result<Begun> {
-        let still_due = self.still_due(call);
+    /// Begins a call if it is new, nothing has to be waited for, and somebody still wants it.
+    fn try_begin(
+        &self,
+        call: &ToolCall,
+        info: CallInfo,
+        patience: &Patience,
+        wanted: &Weak<()>,
+    ) -> Result<Begun> {
+        let is_new = self.still_due(call);
+        let still_due = || match wanted.strong_count() {
+            0 => Err(Error::NoSuchOperation { operation: OperationId::default(), reason: "nobody wants it" }),
+            _ => is_new(),
+        };
         if let Some(known) = self.known(call)? {
             return Ok(Begun::Known(known));
         }
@@ -261,25 +363,104 @@ impl ToolRunner {
 /// Runs the tool of a call that has begun, and ends the call.
 async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Result<ToolReport> {
     let context = operation.context().clone();
-    let ending = match catch_unwind(AssertUnwindSafe(|| tool.start(&arguments, &context))) {
-        Ok(Some(answering)) => drive(&context, answering).await,
+    match started(tool.as_ref(), &arguments, &context) {
+        Ok(Some(answering)) => {
+            let ending = drive(&context, answering).await;
+            end(operation, ending).await
+        }
         Ok(None) => {
-            let stop = StopOnDrop(Some(context.clone()));
-            let run = move || {
+            on_thread(context, move || {
                 let ending = run_handler(operation.context(), |context| tool.call(&arguments, context));
                 operation.finish(ending)
-            };
-            let ended = carried(run).await;
-            stop.keep();
-            return ended;
+            })
+            .await
         }
-        Err(panic) => Ending::panicked(&*panic),
-    };
+        Err(panicked) => end(operation, *panicked).await,
+    }
+}
+
+/// Runs the tool of a call that has begun beside others, and ends the call unless that waits for the calls before it.
+async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Ran {
+    if ends_at_once(tool.as_ref()) {
+        return Ran::Ended(run(tool, operation, arguments).await);
+    }
+    let context = operation.context().clone();
+    match started(tool.as_ref(), &arguments, &context) {
+        Ok(Some(answering)) => {
+            let ending = drive(&context, answering).await;
+            Ran::Returned(operation, Box::new(ending))
+        }
+        Ok(None) => {
+            on_thread(context, move || {
+                let ending = run_handler(operation.context(), |context| tool.call(&arguments, context));
+                Ran::Returned(operation, Box::new(ending))
+            })
+            .await
+        }
+        Err(panicked) => Ran::Returned(operation, panicked),
+    }
+}
+
+/// Runs calls of tools that may run at the same time. Returns their reports in the order of the calls.
+async fn together(calls: Vec<Asked>) -> Vec<Result<ToolReport>> {
+    let mut running: Vec<Boxed<Ran>> = Vec::with_capacity(calls.len());
+    for asked in calls {
+        running.push(match asked.start().await {
+            Started::Running(operation, tool) => Box::pin(run_beside(tool, operation, asked.call.arguments)),
+            Started::Over(report) => Box::pin(ready(Ran::Ended(report))),
+        });
+    }
+    let mut reports = Vec::with_capacity(running.len());
+    for ran in all(running).await {
+        reports.push(match ran {
+            Ran::Ended(report) => report,
+            Ran::Returned(operation, ending) => end(operation, *ending).await,
+        });
+    }
+    reports
+}
+
+/// Polls futures beside each other until all have ended. Returns what came of them, in their order.
+async fn all<T>(mut futures: Vec<Boxed<T>>) -> Vec<T> {
+    let mut ended: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, ended) in futures.iter_mut().zip(&mut ended).filter(|(_, ended)| ended.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(context) {
+                *ended = Some(value);
+            }
+        }
+        if ended.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    ended.into_iter().flatten().collect()
+}
+
+/// Starts a tool that is a future; `None` if the tool is none. Returns how the call is to end if the tool panics.
+fn started(
+    tool: &dyn AnyTool,
+    arguments: &str,
+    context: &ToolContext,
+) -> std::result::Result<Option<Answering>, Box<Ending>> {
+    let start = AssertUnwindSafe(|| tool.start(arguments, context));
+    catch_unwind(start).map_err(|panic| Box::new(Ending::panicked(&*panic)))
+}
+
+/// Has a thread of the pool do what a call's tool does, which is told to stop if the wait is given up.
+async fn on_thread<T: Send + 'static>(context: ToolContext, job: impl FnOnce() -> T + Send + 'static) -> T {
+    let stop = StopOnDrop(Some(context));
+    let done = carried(job).await;
+    stop.keep();
+    done
+}
+
+/// Ends a call whose tool has returned.
+async fn end(operation: Operation, ending: Ending) -> Result<ToolReport> {
     // Neither a file nor a call within it has to be waited for.
-    let running = &context.running;
+    let running = &operation.context().running;
     if touches_no_files(&running.state) && !running.programs.were_started() && !running.begun.has_inner() {
         operation.finish(ending)
     } else {
+        running.begun.ends_soon();
         offload(move || operation.finish(ending)).await
     }
 }

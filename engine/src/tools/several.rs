@@ -1,6 +1,7 @@
 //! What a model's answer with several calls needs: running calls that only read together, and closing calls
 //! that do not run.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -32,7 +33,7 @@ enum Together<'a> {
 }
 
 /// Holds a call of several whose tool has returned.
-enum Ran {
+pub(super) enum Ran {
     /// The call has ended.
     Ended(Result<ToolReport>),
     /// The call ends behind the calls before it, so that equal runs write equal records: its tool did nothing outside that
@@ -44,10 +45,15 @@ enum Ran {
 fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, arguments: &str) -> Ran {
     let Some(operation) = operation.lock().take() else { return Ran::Ended(Err(over())) };
     let ending = run_handler(operation.context(), |context| tool.call(arguments, context));
-    match tool.outside_only() && !sabotage::is(Breakage::OutsideEndsInOrder) {
+    match ends_at_once(tool) {
         true => Ran::Ended(operation.finish(ending)),
         false => Ran::Returned(operation, Box::new(ending)),
     }
+}
+
+/// Returns whether a call of several ends as soon as its tool has returned, and not behind the calls before it.
+pub(super) fn ends_at_once(tool: &dyn AnyTool) -> bool {
+    tool.outside_only() && !sabotage::is(Breakage::OutsideEndsInOrder)
 }
 
 fn over() -> Error {
@@ -77,7 +83,7 @@ impl ToolRunner {
             let few = |calls| self.execute_together(calls, &ExecuteOptions { deadline: left(), ..*options });
             return calls.chunks(TOGETHER_MAX).flat_map(few).collect();
         }
-        if calls.len() < 2 || !calls.iter().all(|call| self.runs_together(&call.tool)) {
+        if !self.run_at_once(calls) {
             return calls.iter().map(|call| self.execute(call, options)).collect();
         }
         if self.session.replays() {
@@ -110,6 +116,11 @@ impl ToolRunner {
             Ran::Returned(operation, ending) => operation.finish(*ending),
         };
         ran.into_iter().map(end).collect()
+    }
+
+    /// Returns whether calls are several, and run at the same time.
+    pub(super) fn run_at_once(&self, calls: &[ToolCall]) -> bool {
+        calls.len() > 1 && calls.iter().all(|call| self.runs_together(&call.tool))
     }
 
     /// Returns what the recorded runs of calls that ran together returned.
@@ -182,14 +193,33 @@ impl ToolRunner {
     /// with which a tool of that cause ends.
     #[track_caller]
     pub fn close(&self, call: &ToolCall, cause: Cause, shown: &str) -> Result<ToolReport> {
+        let still_due = self.still_due(call);
+        let info = match self.to_close(call, cause, shown)? {
+            ControlFlow::Continue(info) => info,
+            ControlFlow::Break(report) => return Ok(*report),
+        };
+        if self.session.replays() {
+            return self.run_replayed(&info, &call.arguments);
+        }
+        let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;
+        operation.finish(Ending::failed(cause, shown).harmless())
+    }
+
+    /// Describes a call that is to be closed, unless it has a result: then returns that.
+    #[track_caller]
+    pub(super) fn to_close(
+        &self,
+        call: &ToolCall,
+        cause: Cause,
+        shown: &str,
+    ) -> Result<ControlFlow<Box<ToolReport>, CallInfo>> {
         let found = shown.len() as u64;
         if found > SHOWN_MAX {
             return Err(Error::TooLarge { what: "the text of a closed call", found, max: SHOWN_MAX });
         }
-        let still_due = self.still_due(call);
         match self.known(call)? {
             None => {}
-            Some(Known::Recorded(report)) => return Ok(*report),
+            Some(Known::Recorded(report)) => return Ok(ControlFlow::Break(report)),
             Some(Known::Unsettled(unsettled)) => {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
             }
@@ -197,16 +227,11 @@ impl ToolRunner {
                 return Err(self.suspended_error(&suspended, standing)?);
             }
         }
-        let info = CallInfo {
+        Ok(ControlFlow::Continue(CallInfo {
             idempotency: Idempotency::Natural,
             reads_only: true,
             closed: Some((cause, text_payload(shown))),
             ..CallInfo::new(call)
-        };
-        if self.session.replays() {
-            return self.run_replayed(&info, &call.arguments);
-        }
-        let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;
-        operation.finish(Ending::failed(cause, shown).harmless())
+        }))
     }
 }

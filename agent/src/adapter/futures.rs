@@ -1,0 +1,248 @@
+//! Evaluates prompts as futures, for async hosts (feature `async`).
+//!
+//! | blocks | its form for async hosts |
+//! |---|---|
+//! | [`ProviderAdapter::evaluate`], also to resume | [`ProviderAdapter::evaluate_async`] |
+//! | [`Provider`](crate::provider::Provider) | [`AsyncProvider`], or the same one within [`Blocking`](crate::provider::Blocking) |
+//! | [`MainLoop::execute`](crate::MainLoop::execute), [`resume_evaluation`](crate::checkpoint::resume_evaluation) | none: they open sessions and read checkpoints, where blocking is allowed. Recover with [`recover_async`](foldlog::tools::ToolRunner::recover_async), evaluate with `evaluate_async`, and save checkpoints with its `on_turn` |
+//! | [`StatefulAdapter`](crate::adapter_state::StatefulAdapter), the adapter of the Claude Code program | none: the program holds a process and its threads for each conversation; evaluate where blocking is allowed |
+//! | [`Shortener`](crate::Shortener) | none: a thread of the pool asks it |
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use foldlog::Session;
+use foldlog::tools::ExecutionState;
+use foldlog::tools::resources::BudgetTracker;
+
+use super::{
+    EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage, executed, open, response,
+    set_out,
+};
+use crate::budget::Budget;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::inner_loop::{AsyncDriver, Evaluation, InnerLoop, left};
+use crate::prompt::{Prompt, VisibilityOverrides};
+use crate::provider::{AsyncProvider, CancelToken, Delta};
+use crate::shortening::ShortenOptions;
+
+/// Is told what arrives of an answer. Whoever polls the evaluation calls it, so that it must not block: one that hands on what
+/// it is told through a channel does not.
+pub type AsyncOnDelta = dyn FnMut(Delta<'_>) + Send;
+
+/// Is called after each turn that is recorded, by a thread of a pool.
+pub type AsyncOnTurn = dyn FnMut(&Session) -> Result<()> + Send;
+
+/// Says how a prompt is evaluated by [`ProviderAdapter::evaluate_async`]: as [`EvaluateOptions`] do, but with functions that
+/// move with the future.
+pub struct AsyncEvaluateOptions {
+    /// As [`EvaluateOptions::evaluation_id`].
+    pub evaluation_id: Option<String>,
+    /// As [`EvaluateOptions::resume_from`].
+    pub resume_from: ResumeFrom,
+    /// As [`EvaluateOptions::messages`].
+    pub messages: Vec<UserMessage>,
+    /// As [`EvaluateOptions::deadline`].
+    pub deadline: Deadline,
+    /// As [`EvaluateOptions::budget`].
+    pub budget: Option<Budget>,
+    /// As [`EvaluateOptions::tracker`].
+    pub tracker: Option<Arc<BudgetTracker>>,
+    /// As [`EvaluateOptions::visibility_overrides`].
+    pub visibility_overrides: VisibilityOverrides,
+    /// As [`EvaluateOptions::shorten`].
+    pub shorten: Option<ShortenOptions>,
+    /// As [`EvaluateOptions::cancel`].
+    pub cancel: CancelToken,
+    /// Is told what arrives of an answer before it is recorded, and when that is discarded.
+    pub on_delta: Option<Box<AsyncOnDelta>>,
+    /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
+    pub on_turn: Option<Box<AsyncOnTurn>>,
+    /// As [`EvaluateOptions::record`].
+    pub record: bool,
+}
+
+impl Default for AsyncEvaluateOptions {
+    fn default() -> Self {
+        AsyncEvaluateOptions::from(EvaluateOptions::default())
+    }
+}
+
+impl fmt::Debug for AsyncEvaluateOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncEvaluateOptions")
+            .field("evaluation_id", &self.evaluation_id)
+            .field("deadline", &self.deadline)
+            .field("budget", &self.budget)
+            .field("record", &self.record)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<EvaluateOptions<'_>> for AsyncEvaluateOptions {
+    /// Makes options without the functions, which need not outlive the call of a blocking evaluation.
+    fn from(options: EvaluateOptions<'_>) -> AsyncEvaluateOptions {
+        let EvaluateOptions {
+            evaluation_id,
+            resume_from,
+            messages,
+            deadline,
+            budget,
+            tracker,
+            visibility_overrides,
+            shorten,
+            cancel,
+            on_delta: _,
+            on_turn: _,
+            record,
+        } = options;
+        AsyncEvaluateOptions {
+            evaluation_id,
+            resume_from,
+            messages,
+            deadline,
+            budget,
+            tracker,
+            visibility_overrides,
+            shorten,
+            cancel,
+            on_delta: None,
+            on_turn: None,
+            record,
+        }
+    }
+}
+
+impl From<AsyncEvaluateOptions> for EvaluateOptions<'_> {
+    /// Makes options without the functions.
+    fn from(options: AsyncEvaluateOptions) -> Self {
+        EvaluateOptions {
+            evaluation_id: options.evaluation_id,
+            resume_from: options.resume_from,
+            messages: options.messages,
+            deadline: options.deadline,
+            budget: options.budget,
+            tracker: options.tracker,
+            visibility_overrides: options.visibility_overrides,
+            shorten: options.shorten,
+            cancel: options.cancel,
+            on_delta: None,
+            on_turn: None,
+            record: options.record,
+        }
+    }
+}
+
+/// Holds an evaluation that was opened.
+enum SetOut<O> {
+    Complete(PromptResponse<O>),
+    GoesOn { machine: Box<InnerLoop>, evaluation: Box<Evaluation>, is_resume: bool },
+}
+
+impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
+    /// Evaluates a prompt as [`evaluate`](ProviderAdapter::evaluate) does, for async hosts of any runtime: the future blocks no
+    /// executor, and holds no thread while it waits for the provider, for another call, or for a tool that is an
+    /// [`AsyncTool`](foldlog::tools::AsyncTool). What reads much or is synced is done by a pool of threads. Every request,
+    /// answer and call is recorded as `evaluate` records it, so that either form goes on with what the other one began.
+    ///
+    /// The future owns what it needs, so that a host may spawn it: it shares the adapter and the prompt, and holds a handle of
+    /// the session, the resources and the functions of `options` until it ends or is dropped. A session is closed
+    /// behind that.
+    ///
+    /// If the future is dropped, the evaluation is given up at once: a request that was sent is dropped, and calls of tools are
+    /// cancelled, rolled back, and closed as failed. The session stays usable, and a later evaluation goes on where the log
+    /// ends; it waits first for what threads still do for the one that was dropped. A conversation that is not
+    /// [recorded](EvaluateOptions::record) is lost.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
+    /// # use foldlog_agent::provider::Blocking;
+    /// # use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
+    /// # use foldlog_agent::{AsyncEvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
+    /// # let provider = Blocking::new(ScriptedProvider::new([ScriptedReply::text("Hello.")]));
+    /// let adapter = Arc::new(ProviderAdapter::new(provider));
+    /// let prompt = Prompt::text("demo", "greeting").with_section(MarkdownSection::new("task", "Greet."));
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let evaluation = adapter.evaluate_async(&Arc::new(prompt), &state, AsyncEvaluateOptions::default());
+    /// assert_eq!(evaluation.await?.text, "Hello.");
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`evaluate`](ProviderAdapter::evaluate).
+    pub fn evaluate_async<O: Send + 'static>(
+        self: &Arc<Self>,
+        prompt: &Arc<Prompt<O>>,
+        state: &ExecutionState,
+        options: AsyncEvaluateOptions,
+    ) -> impl Future<Output = Result<PromptResponse<O>>> + Send + use<P, O> {
+        let (adapter, prompt, state) = (Arc::clone(self), Arc::clone(prompt), state.clone());
+        let began = Instant::now();
+        async move {
+            let session = state.session().clone();
+            if let Some(operation) = session.inside_operation() {
+                return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
+            }
+            if !session.replays() {
+                left::ended(&session, options.deadline, &options.cancel).await;
+            }
+            let (mut machine, evaluation, is_resume, on_delta, on_turn) = {
+                let mut options = options;
+                let (on_delta, on_turn) = (options.on_delta.take(), options.on_turn.take());
+                let (adapter, prompt) = (Arc::clone(&adapter), Arc::clone(&prompt));
+                let set_out =
+                    left::on_thread(&session, move || adapter.open_to_go_on(&prompt, &state, options));
+                match set_out.await? {
+                    SetOut::Complete(response) => return Ok(response),
+                    SetOut::GoesOn { machine, evaluation, is_resume } => {
+                        (machine, evaluation, is_resume, on_delta, on_turn)
+                    }
+                }
+            };
+            let driver = AsyncDriver {
+                adapter: Arc::clone(&adapter),
+                prompt: Arc::clone(&prompt),
+                session: session.clone(),
+                on_delta,
+                on_turn,
+            };
+            let (outcome, mut journal) = driver.run(&mut machine, evaluation).await?;
+            let refused = machine.refused_outputs();
+            let written = session.clone();
+            let respond = move || {
+                let prompt_and_adapter = (&*prompt, adapter.provider().name());
+                executed(prompt_and_adapter, &written, &mut journal, &outcome, (began, is_resume, None))?;
+                response(&prompt, &journal, outcome.last, refused)
+            };
+            left::on_thread(&session, respond).await
+        }
+    }
+
+    /// Opens the conversation of an evaluation.
+    fn open_to_go_on<O>(
+        &self,
+        prompt: &Prompt<O>,
+        state: &ExecutionState,
+        options: AsyncEvaluateOptions,
+    ) -> Result<SetOut<O>> {
+        let mut options = EvaluateOptions::from(options);
+        let opened = open(prompt, state.session(), &mut options)?;
+        if let Some(last) = opened.start.complete.clone() {
+            return Ok(SetOut::Complete(response(prompt, &opened.journal, last, opened.start.refused)?));
+        }
+        let is_resume = opened.is_resume;
+        let (machine, evaluation) = set_out(prompt, state, opened, (&mut options, &self.limits));
+        Ok(SetOut::GoesOn { machine: Box::new(machine), evaluation: Box::new(evaluation), is_resume })
+    }
+}

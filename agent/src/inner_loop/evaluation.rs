@@ -1,0 +1,381 @@
+//! What every driver does alike: the steps of an evaluation that wait for nobody, and what it knows meanwhile.
+//!
+//! [`Evaluation::perform`] performs those steps. Sending, waiting and running tools is left to the drivers, which tell the
+//! evaluation what came of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog::conversation::{
+    EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, RecordedReply, ToolCallRecord,
+};
+use foldlog::tools::resources::BudgetTracker;
+use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
+use foldlog::{CallOrigin, NotUndone, SequenceNumber, Session};
+
+use super::journal::{Journal, REFUSED_ID};
+use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
+use crate::budget::{Budget, Unmetered, track};
+use crate::deadline::Deadline;
+use crate::error::{Error, Phase, Result, SuspendedCall};
+use crate::events;
+use crate::prompt::{OutputError, Prompt, VisibilityOverrides, overrides_from_json};
+use crate::provider::retry::RateLimiter;
+use crate::provider::{
+    CancelToken, LlmConfig, Prepared, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest,
+    ToolSpec,
+};
+use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
+
+/// Holds one evaluation while a driver performs its steps.
+pub(crate) struct Evaluation {
+    pub(crate) identity: PromptIdentity,
+    pub(crate) runner: ToolRunner,
+    pub(crate) journal: Journal,
+    pub(crate) deadline: Deadline,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) tracker: Option<Arc<BudgetTracker>>,
+    pub(crate) cancel: CancelToken,
+    pub(crate) shorten: Option<ShortenOptions>,
+    /// Whether requests of this process wait as long as the provider asks for.
+    pub(crate) honour_retry_after: bool,
+    /// Tools that the model may call now.
+    pub(crate) tools: Vec<ToolSpec>,
+    pub(crate) done: Outcome,
+    pub(crate) prepared: Option<Prepared>,
+    pub(crate) request: Option<SequenceNumber>,
+    /// Number of the attempt that is under way, counted from 1.
+    pub(crate) attempt: u64,
+}
+
+/// Makes a provider's request of the loop's.
+type Prepare<'a> = dyn Fn(&ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> + 'a;
+
+/// Names who is asked in an evaluation, and for what.
+pub(crate) struct Asked<'a, O> {
+    pub(crate) prompt: &'a Prompt<O>,
+    pub(crate) config: &'a LlmConfig,
+    /// Name of the provider.
+    pub(crate) provider: &'a str,
+    pub(crate) prepare: &'a Prepare<'a>,
+}
+
+/// Says what a driver did, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Text of the last answer, and why it ended.
+    pub(crate) last: FinalText,
+    /// Model that gave the last answer.
+    pub(crate) model: Option<String>,
+    /// Record of the last answer.
+    pub(crate) answer: Option<SequenceNumber>,
+    /// Number of requests that were sent.
+    pub(crate) requests: u64,
+    /// Number of calls that the answers asked for.
+    pub(crate) tool_calls: u64,
+}
+
+impl Evaluation {
+    /// Performs a step that waits for nobody. The others are the driver's: `Done` is no fact that follows them.
+    pub(super) fn perform<O>(&mut self, step: Step, asked: &Asked<'_, O>) -> Result<Fact> {
+        match step {
+            Step::Render(overrides) => self.render(overrides, asked),
+            Step::Check(_) => self.check().map(|()| Fact::Done),
+            Step::Shorten(reason) => self.shorten(reason),
+            Step::Prepare => self.prepare(asked),
+            Step::RecordRequest { attempt } => {
+                let Some(prepared) = &self.prepared else { return Err(self.unprepared()) };
+                self.request = self.journal.request(attempt, self.identity.digest, prepared)?;
+                self.attempt = attempt;
+                Ok(Fact::Recorded(self.request))
+            }
+            Step::RecordFailure { attempt, error } => {
+                let recorded = self.journal.failure(attempt, self.request, &error)?;
+                self.track();
+                Ok(Fact::Recorded(recorded))
+            }
+            Step::RecordAnswer(answer) => self.record_answer(*answer),
+            Step::CheckOutput(last) => self.check_output(&last, asked.prompt),
+            Step::Tell { text, about } => {
+                let id = about.map(|answer| format!("{REFUSED_ID}{answer}"));
+                Ok(Fact::Recorded(self.journal.user(&text, id.as_deref())?))
+            }
+            Step::RecordTurn { complete } => Ok(Fact::Recorded(self.journal.turn(complete)?)),
+            Step::Send
+            | Step::Sleep(_)
+            | Step::RunTools(_)
+            | Step::Close { .. }
+            | Step::Finish(_)
+            | Step::Fail(_) => Ok(Fact::Done),
+        }
+    }
+
+    fn unprepared(&self) -> Error {
+        let name = format!("{}:{}", self.identity.namespace, self.identity.key);
+        Error::evaluation(Phase::Request, name, "there is no request to be sent")
+    }
+
+    fn render<O>(&mut self, overrides: VisibilityOverrides, asked: &Asked<'_, O>) -> Result<Fact> {
+        let rendered = asked.prompt.render(&overrides)?;
+        let input = self.journal.system(&rendered.text, self.identity.clone())?;
+        let names = (self.journal.evaluation(), asked.provider);
+        let session = self.runner.state().session();
+        events::rendered(session, names, &self.identity, &rendered, (input, overrides))?;
+        self.tools = rendered.tools;
+        Ok(Fact::Rendered { tools: self.tools.iter().map(|tool| tool.name.clone()).collect() })
+    }
+
+    /// Checks whether the next step may be taken.
+    fn check(&mut self) -> Result<()> {
+        if self.cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        if self.deadline.is_past() {
+            return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
+        }
+        let Some(budget) = self.budget else { return Ok(()) };
+        let answers = self.journal.unmetered();
+        if answers > 0 && budget.unmetered == Unmetered::Refuse {
+            return Err(Error::UsageUnknown { answers });
+        }
+        budget.check(&self.journal.estimated()?)
+    }
+
+    /// Asks the shortener what to replace, and records that.
+    fn shorten(&mut self, reason: ShortenReason) -> Result<Fact> {
+        let Some(options) = &self.shorten else { return Ok(Fact::Done) };
+        let usage = self.journal.last_usage();
+        let is_due = reason == ShortenReason::Overflow || options.has_many_tokens(usage.as_ref());
+        if !is_due && options.messages.is_none() {
+            return Ok(Fact::Done);
+        }
+        let messages = self.journal.sent()?;
+        if !is_due && options.messages.is_none_or(|max| messages.len() < max) {
+            return Ok(Fact::Done);
+        }
+        let asked = ShortenRequest {
+            evaluation_id: self.journal.evaluation(),
+            messages: &messages,
+            usage,
+            reason,
+            deadline: self.deadline,
+            cancel: &self.cancel,
+        };
+        let Some(shortening) = options.shortener.shorten(&asked)? else { return Ok(Fact::Done) };
+        shortening.check(&messages)?;
+        Ok(Fact::Recorded(self.journal.shorten(&shortening, reason)?))
+    }
+
+    fn prepare<O>(&mut self, asked: &Asked<'_, O>) -> Result<Fact> {
+        let messages = self.journal.messages()?;
+        let request = ProviderRequest {
+            messages: &messages,
+            tools: &self.tools,
+            output: asked.prompt.output_spec(),
+            config: asked.config,
+        };
+        match (asked.prepare)(&request) {
+            Ok(prepared) => {
+                self.prepared = Some(prepared);
+                Ok(Fact::Done)
+            }
+            Err(error) => Ok(Fact::NotAnswered(error)),
+        }
+    }
+
+    /// Returns the request that is to be sent.
+    pub(super) fn take_prepared(&mut self) -> Result<Prepared> {
+        self.prepared.take().ok_or_else(|| self.unprepared())
+    }
+
+    /// Returns the session, if it replays what another run recorded: then nothing is sent and nobody waits.
+    pub(super) fn replayed(&self) -> Option<&Session> {
+        self.journal.session().filter(|session| session.replays())
+    }
+
+    /// Fails if a wait of that time cannot end before the deadline.
+    pub(super) fn check_wait(&self, time: Duration) -> Result<()> {
+        if time > self.deadline.remaining() {
+            return Err(Error::DeadlineExceeded { phase: Phase::Request });
+        }
+        Ok(())
+    }
+
+    /// Returns what follows from a wait for the provider's turn that was given up.
+    pub(super) fn not_sent(error: &Error) -> Fact {
+        let kind = match error {
+            Error::Cancelled => ProviderErrorKind::Cancelled,
+            _ => ProviderErrorKind::Deadline,
+        };
+        let message = "given up before the request was sent";
+        Fact::NotAnswered(Box::new(ProviderError::new(kind, message)))
+    }
+
+    /// Notes what came of a request that was sent. `provider` is what the provider is limited as.
+    pub(super) fn sent(&mut self, provider: &str, sent: Result<ProviderAnswer, Box<ProviderError>>) -> Fact {
+        self.done.requests += 1;
+        match sent {
+            Ok(answer) => Fact::Answered(Box::new(answer)),
+            Err(mut error) => {
+                if let ProviderErrorKind::Throttled(details) = &mut error.kind {
+                    details.attempts = u32::try_from(self.attempt).unwrap_or(u32::MAX);
+                    if let Some(after) = details.retry_after.filter(|_| self.honour_retry_after) {
+                        RateLimiter::shared().block(provider, Instant::now(), after);
+                    }
+                }
+                Fact::NotAnswered(error)
+            }
+        }
+    }
+
+    fn record_answer(&mut self, answer: ProviderAnswer) -> Result<Fact> {
+        self.done.model.clone_from(&answer.model);
+        self.done.tool_calls += answer.calls.len() as u64;
+        self.done.answer = self.journal.answer(self.request.take(), answer)?;
+        self.track();
+        Ok(Fact::Recorded(self.done.answer))
+    }
+
+    /// Brings the host's tracker up to what was spent.
+    fn track(&self) {
+        if let Some(tracker) = &self.tracker {
+            track(tracker, self.journal.evaluation(), self.journal.spent());
+        }
+    }
+
+    /// Takes the reports of the calls that ran.
+    pub(super) fn tools_ended(
+        &mut self,
+        calls: &[CallToRun],
+        reports: Vec<Result<ToolReport, foldlog::Error>>,
+    ) -> Fact {
+        let ended = |(call, report): (&CallToRun, _)| (call.ordinal, self.ended(call, report));
+        Fact::ToolsEnded(calls.iter().zip(reports).map(ended).collect())
+    }
+
+    fn ended(&mut self, call: &CallToRun, report: Result<ToolReport, foldlog::Error>) -> ToolEnded {
+        match report {
+            Ok(report) => {
+                self.journal.result(call, &report.message, !report.success);
+                match not_undone(&report) {
+                    Some(error) if !report.recorded => ToolEnded::Failed(error),
+                    _ => ToolEnded::Closed,
+                }
+            }
+            Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
+                self.journal.result(call, EXPANDED_TEXT, true);
+                match overrides_from_json(&overrides) {
+                    Ok(overrides) => ToolEnded::Expansion(overrides),
+                    Err(error) => ToolEnded::Failed(error.into()),
+                }
+            }
+            Err(foldlog::Error::Suspended { session, operation, form, question }) => {
+                ToolEnded::Suspended(SuspendedCall { session, operation, form, question })
+            }
+            Err(foldlog::Error::NoSuchTool(_)) => ToolEnded::Unknown,
+            Err(error) => ToolEnded::Failed(error.into()),
+        }
+    }
+
+    /// Closes a call where no record does; `None` if a record has to.
+    pub(super) fn close_unrecorded(&mut self, call: &CallToRun, shown: &str) -> Option<Fact> {
+        if self.journal.session().is_some() {
+            return None;
+        }
+        self.journal.result(call, shown, true);
+        Some(Fact::Recorded(None))
+    }
+
+    fn check_output<O>(&mut self, last: &FinalText, prompt: &Prompt<O>) -> Result<Fact> {
+        if self.journal.is_outdated()? {
+            return Ok(Fact::Said);
+        }
+        Ok(match read_output(prompt, last) {
+            Ok(_) => Fact::Done,
+            Err(error) => {
+                let shown = error.to_string();
+                Fact::OutputRefused { output: error.output, reason: error.reason, shown }
+            }
+        })
+    }
+}
+
+/// Returns what came of a request in the run that is replayed.
+pub(super) fn replayed(session: &Session) -> foldlog::Result<Fact> {
+    Ok(match session.recorded_reply()? {
+        Some(RecordedReply::Answered(answer)) => {
+            let NewAnswer { content, calls, last_call_incomplete, blocks, stop, continues, .. } = *answer;
+            let NewAnswer { model, request_id, usage, rate_limits, payload, .. } = *answer;
+            Fact::Answered(Box::new(ProviderAnswer {
+                content,
+                calls,
+                last_call_incomplete,
+                blocks,
+                stop,
+                continues,
+                model,
+                request_id,
+                usage,
+                rate_limits,
+                payload,
+            }))
+        }
+        Some(RecordedReply::Failed { failure, asked_again }) => {
+            let NewRequestFailure { status, arrived, request_id, usage, rate_limits, .. } = *failure;
+            let kind = ProviderErrorKind::recorded(&failure.cause, asked_again);
+            let error = ProviderError {
+                status,
+                arrived,
+                request_id,
+                usage,
+                rate_limits,
+                ..ProviderError::new(kind, failure.message)
+            };
+            Fact::NotAnswered(Box::new(error))
+        }
+        _ => {
+            let kind = ProviderErrorKind::Unsupported;
+            Fact::NotAnswered(Box::new(ProviderError::new(
+                kind,
+                "the run that is replayed has no answer here",
+            )))
+        }
+    })
+}
+
+/// Reads the text of an answer as the output. A structured output that reached its greatest length is none: what arrived
+/// may be the beginning of another value.
+pub(crate) fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputError> {
+    if let Some(spec) = prompt.output_spec().filter(|_| ProviderAnswer::is_cut(last.stop.as_deref())) {
+        let reason = "the answer reached its greatest length before it was complete: give a shorter one";
+        return Err(OutputError { output: spec.name.clone(), reason: reason.to_owned() });
+    }
+    prompt.parse_output(&last.text)
+}
+
+/// Returns the tools that a runner can run, and whether their calls may run together.
+pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
+    let names = runner.tools().names();
+    names.into_iter().map(|name| (name.to_owned(), runner.runs_together(name))).collect()
+}
+
+/// Returns the error of a call that failed and left changes behind; `None` if it left none.
+pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
+    if report.success || report.not_undone.is_empty() {
+        return None;
+    }
+    let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
+    let (operation, tool) = (report.operation, report.tool.to_string());
+    Some(Error::NotUndone { operation, tool, changes: report.not_undone.iter().map(change).collect() })
+}
+
+pub(super) fn tool_call(call: &CallToRun) -> ToolCall {
+    let origin = call.answer.map(|answer| CallOrigin { answer, ordinal: call.ordinal });
+    asked_call(&call.call, origin)
+}
+
+/// Makes the call that an answer asks for. `origin` is `None` if the conversation is not recorded.
+pub(crate) fn asked_call(call: &ToolCallRecord, origin: Option<CallOrigin>) -> ToolCall {
+    ToolCall { origin, ..ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id) }
+}

@@ -1,0 +1,243 @@
+//! The async driver (feature `async`): performs each step of the state machine without blocking the executor.
+//!
+//! | step | who does it | what is left if the future is dropped meanwhile |
+//! |---|---|---|
+//! | opening the conversation, preparing a request, asking a shortener, checking an output, making the response | a thread of the pool, for that long | what the thread has recorded by then and goes on to record; nothing, if it has not begun |
+//! | recording a request, a failure, an answer, a message, a turn | the future's own thread; a thread of the pool if records are synced | the record, or none: no record is written by halves |
+//! | what the host does after a turn | a thread of the pool | the turn, and what the host did |
+//! | sending | whoever polls the future; a thread of the pool for a provider that [blocks](crate::provider::Blocking) | the request, which has no answer: it is asked for again |
+//! | waiting before a request | nobody: a timer wakes the future | the failure that came before it |
+//! | running tools, closing calls | as [`execute_async`](foldlog::tools::ToolRunner::execute_async) says | calls that have begun are rolled back and closed as dropped or cancelled; the others run once the evaluation goes on |
+//!
+//! In each case the session stays usable, and the next evaluation waits for what goes on ([`left`]) and goes on where the
+//! log ends.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog::tools::ToolCall;
+use foldlog::{Durability, Session};
+use futures_lite::future::or;
+use futures_timer::Delay;
+
+use super::evaluation::{Asked, Evaluation, Outcome, replayed, tool_call};
+use super::journal::Journal;
+use super::left::on_thread;
+use super::machine::InnerLoop;
+use super::steps::{CallToRun, Fact, Step};
+use crate::adapter::{AsyncOnDelta, AsyncOnTurn, ProviderAdapter};
+use crate::error::{Error, Result};
+use crate::prompt::Prompt;
+use crate::provider::retry::RateLimiter;
+use crate::provider::{
+    AsyncProvider, AsyncSendOptions, CancelToken, Delta, ProviderError, ProviderErrorKind, ProviderRequest,
+};
+
+/// Longest time for which a timer is set at once: it cannot be set for an eternity.
+const TIMER_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// Performs the steps of one evaluation.
+pub(crate) struct AsyncDriver<P, O> {
+    pub(crate) adapter: Arc<ProviderAdapter<P>>,
+    pub(crate) prompt: Arc<Prompt<O>>,
+    /// Session of the evaluation, also if the conversation is not recorded.
+    pub(crate) session: Session,
+    pub(crate) on_delta: Option<Box<AsyncOnDelta>>,
+    pub(crate) on_turn: Option<Box<AsyncOnTurn>>,
+}
+
+/// What moves to a thread of the pool and back.
+struct Moved {
+    evaluation: Box<Evaluation>,
+    on_turn: Option<Box<AsyncOnTurn>>,
+    done: Result<Fact>,
+}
+
+impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
+    /// Performs steps until the evaluation is complete or fails.
+    pub(crate) async fn run(
+        mut self,
+        machine: &mut InnerLoop,
+        mut evaluation: Box<Evaluation>,
+    ) -> Result<(Outcome, Journal)> {
+        let mut fact = Fact::Begun;
+        loop {
+            let done = match machine.advance(fact) {
+                Step::Finish(last) => {
+                    let Evaluation { done, journal, .. } = *evaluation;
+                    return Ok((Outcome { last, ..done }, journal));
+                }
+                Step::Fail(error) => return Err(error),
+                Step::Send => self.send(&mut evaluation).await,
+                Step::Sleep(time) => sleep(&evaluation, time).await.map(|()| Fact::Done),
+                Step::RunTools(calls) => Ok(run_tools(&mut evaluation, &calls).await),
+                Step::Close { call, cause, shown } => match evaluation.close_unrecorded(&call, &shown) {
+                    Some(closed) => Ok(closed),
+                    None => {
+                        let closed = evaluation.runner.close_async(&tool_call(&call), cause, &shown).await;
+                        closed.map(|report| Fact::Recorded(Some(report.end))).map_err(Error::from)
+                    }
+                },
+                step if self.is_short(&step, &evaluation) => {
+                    perform(&self.adapter, &self.prompt, &mut evaluation, step)
+                }
+                step => {
+                    let done;
+                    (evaluation, done) = self.perform_on_thread(evaluation, step).await;
+                    done
+                }
+            };
+            fact = done.unwrap_or_else(Fact::Failed);
+        }
+    }
+
+    /// Returns whether a step reads little, and is not synced: the future's own thread does it.
+    fn is_short(&self, step: &Step, evaluation: &Evaluation) -> bool {
+        match step {
+            Step::Prepare | Step::CheckOutput(_) => return false,
+            Step::Shorten(_) if evaluation.shorten.is_some() => return false,
+            // What unmetered answers have used is estimated from the whole conversation.
+            Step::Check(_) => return evaluation.budget.is_none() || evaluation.journal.unmetered() == 0,
+            Step::RecordTurn { .. } if self.on_turn.is_some() => return false,
+            _ => {}
+        }
+        !self.session.replays() && self.session.durability() == Durability::Process
+    }
+
+    /// Performs a step on a thread of the pool, with what the host does after a turn.
+    async fn perform_on_thread(
+        &mut self,
+        mut evaluation: Box<Evaluation>,
+        step: Step,
+    ) -> (Box<Evaluation>, Result<Fact>) {
+        let (adapter, prompt) = (Arc::clone(&self.adapter), Arc::clone(&self.prompt));
+        let mut on_turn = self.on_turn.take();
+        let moved = on_thread(&self.session, move || {
+            let is_turn = matches!(step, Step::RecordTurn { .. });
+            let mut done = perform(&adapter, &prompt, &mut evaluation, step);
+            if let (Ok(_), true, Some(on_turn)) = (&done, is_turn, &mut on_turn)
+                && let Some(session) = evaluation.journal.session()
+                && let Err(error) = on_turn(session)
+            {
+                done = Err(error);
+            }
+            Moved { evaluation, on_turn, done }
+        });
+        let Moved { evaluation, on_turn, done } = moved.await;
+        self.on_turn = on_turn;
+        (evaluation, done)
+    }
+
+    async fn send(&mut self, evaluation: &mut Evaluation) -> Result<Fact> {
+        let prepared = evaluation.take_prepared()?;
+        if let Some(session) = evaluation.replayed().cloned() {
+            let fact = on_thread(&self.session, move || replayed(&session)).await?;
+            evaluation.done.requests += 1;
+            return Ok(fact);
+        }
+        let wait = RateLimiter::shared().reserve(self.adapter.provider().limited_as(), Instant::now());
+        if let Err(error) = sleep(evaluation, wait).await {
+            return Ok(Evaluation::not_sent(&error));
+        }
+        let (deadline, cancel) = (evaluation.deadline.instant(), evaluation.cancel.clone());
+        let mut showing = Showing { on_delta: self.on_delta.as_deref_mut(), arrived: String::new() };
+        let sent = {
+            let mut show = |delta: Delta<'_>| showing.show(delta);
+            let on_delta: Option<&mut (dyn FnMut(Delta<'_>) + Send)> = Some(&mut show);
+            let mut options = AsyncSendOptions { deadline, cancel: cancel.clone(), on_delta };
+            let sent = self.adapter.provider().send(&prepared, &mut options);
+            or(async { Ok(sent.await) }, given_up(deadline, &cancel)).await
+        };
+        let arrived = std::mem::take(&mut showing.arrived);
+        if !arrived.is_empty() && !matches!(sent, Ok(Ok(_))) {
+            showing.show(Delta::Discarded);
+        }
+        let sent = sent.unwrap_or_else(|given_up| {
+            let arrived = Some(arrived).filter(|arrived| !arrived.is_empty());
+            Err(Box::new(ProviderError { arrived, ..given_up }))
+        });
+        Ok(evaluation.sent(self.adapter.provider().limited_as(), sent))
+    }
+}
+
+/// Performs a step that every driver performs alike.
+fn perform<P: AsyncProvider, O>(
+    adapter: &ProviderAdapter<P>,
+    prompt: &Prompt<O>,
+    evaluation: &mut Evaluation,
+    step: Step,
+) -> Result<Fact> {
+    let (provider, config) = (adapter.provider(), adapter.config());
+    let prepare = |request: &ProviderRequest<'_>| provider.prepare(request);
+    evaluation.perform(step, &Asked { prompt, config, provider: provider.name(), prepare: &prepare })
+}
+
+/// Shows what arrives of one answer, and keeps it until it is recorded.
+struct Showing<'a> {
+    on_delta: Option<&'a mut AsyncOnDelta>,
+    /// Text that was shown and not discarded.
+    arrived: String,
+}
+
+impl Showing<'_> {
+    fn show(&mut self, delta: Delta<'_>) {
+        match delta {
+            Delta::Text(text) => self.arrived.push_str(text),
+            Delta::Discarded => self.arrived.clear(),
+        }
+        if let Some(on_delta) = &mut self.on_delta {
+            on_delta(delta);
+        }
+    }
+}
+
+/// Ends with the error of a request that is given up: when its deadline passes, or when somebody cancels it.
+async fn given_up<T>(deadline: Option<Instant>, cancel: &CancelToken) -> Result<T, ProviderError> {
+    let cancelled = async {
+        cancel.cancelled().await;
+        (ProviderErrorKind::Cancelled, "the request was cancelled")
+    };
+    let late = async {
+        timer(deadline).await;
+        (ProviderErrorKind::Deadline, "the deadline of the request passed")
+    };
+    let (kind, message) = or(cancelled, late).await;
+    Err(ProviderError::new(kind, message))
+}
+
+/// Waits, unless somebody cancels the evaluation, or its deadline passes first.
+async fn sleep(evaluation: &Evaluation, time: Duration) -> Result<()> {
+    if time.is_zero() || evaluation.replayed().is_some() {
+        return Ok(());
+    }
+    evaluation.check_wait(time)?;
+    let cancelled = async {
+        evaluation.cancel.cancelled().await;
+        Err(Error::Cancelled)
+    };
+    let over = async {
+        timer(Instant::now().checked_add(time)).await;
+        Ok(())
+    };
+    or(cancelled, over).await
+}
+
+/// Returns at a moment; never if there is none.
+pub(super) async fn timer(at: Option<Instant>) {
+    let Some(at) = at else { return pending().await };
+    loop {
+        let left = at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        Delay::new(left.min(TIMER_MAX)).await;
+    }
+}
+
+async fn run_tools(evaluation: &mut Evaluation, calls: &[CallToRun]) -> Fact {
+    let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
+    let running = evaluation.runner.execute_together_async(&tool_calls, &evaluation.deadline.for_tools());
+    let reports = running.await;
+    evaluation.tools_ended(calls, reports)
+}

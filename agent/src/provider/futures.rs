@@ -1,0 +1,216 @@
+//! Providers whose requests are futures (feature `async`).
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use blocking::unblock;
+use event_listener::EventListener;
+use foldlog::conversation::Dialect;
+
+use super::{
+    CancelToken, Cancelled, Delta, Prepared, Provider, ProviderAnswer, ProviderError, ProviderRequest,
+    SendOptions,
+};
+
+/// Asks a model as a future: over the HTTP client of the host's own runtime, for one. Everything else is as with a
+/// [`Provider`].
+///
+/// ```
+/// use foldlog::conversation::Dialect;
+/// use foldlog_agent::provider::{
+///     AsyncProvider, AsyncSendOptions, Prepared, ProviderAnswer, ProviderError, ProviderRequest,
+/// };
+///
+/// struct Model;
+///
+/// impl AsyncProvider for Model {
+///     fn name(&self) -> &str {
+///         "model"
+///     }
+///
+///     fn dialect(&self) -> Dialect {
+///         Dialect::OpenAi
+///     }
+///
+///     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+///         let last = request.messages.last().and_then(|last| last.content.clone()).unwrap_or_default();
+///         let parameters = serde_json::json!({});
+///         Ok(Prepared { model: "model".to_owned(), parameters, body: last.into_bytes(), stream: false })
+///     }
+///
+///     async fn send(
+///         &self,
+///         prepared: &Prepared,
+///         _: &mut AsyncSendOptions<'_>,
+///     ) -> Result<ProviderAnswer, Box<ProviderError>> {
+///         let reply = std::future::ready(prepared.body.clone()).await; // here: the host's own client
+///         let content = Some(String::from_utf8_lossy(&reply).into_owned());
+///         Ok(ProviderAnswer { content, ..ProviderAnswer::default() })
+///     }
+/// }
+/// ```
+pub trait AsyncProvider: Send + Sync {
+    /// Returns the provider's name, for records and errors.
+    fn name(&self) -> &str;
+
+    /// Returns the name under which the [`RateLimiter`](super::retry::RateLimiter) of the process knows the provider, as
+    /// [`Provider::limited_as`] does.
+    fn limited_as(&self) -> &str {
+        self.name()
+    }
+
+    /// Returns the rules that the provider has for messages.
+    fn dialect(&self) -> Dialect;
+
+    /// Makes the request's body. Sends nothing. A thread of a pool calls this.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`] if the request cannot be made for this provider.
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>>;
+
+    /// Sends a request once, and returns its answer when that is complete. The caller decides about sending it again.
+    ///
+    /// The loop drops the future once the request's deadline passes or somebody cancels it, or if its own future is dropped.
+    /// So a provider gives the request up when it is dropped, and need not watch deadline and token itself.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`] if there is no complete answer.
+    fn send(
+        &self,
+        prepared: &Prepared,
+        options: &mut AsyncSendOptions<'_>,
+    ) -> impl Future<Output = Result<ProviderAnswer, Box<ProviderError>>> + Send;
+}
+
+/// Holds what a request may take, who may cancel it, and who sees its text meanwhile.
+#[derive(Default)]
+pub struct AsyncSendOptions<'a> {
+    /// Moment at which the request is given up.
+    pub deadline: Option<Instant>,
+    /// Cancels the request when it is set.
+    pub cancel: CancelToken,
+    /// Is told what arrives, before anything of it is recorded. The loop tells by itself that it is discarded.
+    pub on_delta: Option<&'a mut (dyn FnMut(Delta<'_>) + Send)>,
+}
+
+impl fmt::Debug for AsyncSendOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncSendOptions").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+/// Lets the async loop ask a [`Provider`] that blocks: each request holds a thread of a pool until it ends. If the request is
+/// given up, its token is set, and the thread goes on until the provider has noticed.
+#[derive(Debug)]
+pub struct Blocking<P>(Arc<P>);
+
+impl<P: Provider + 'static> Blocking<P> {
+    /// Makes an async provider of one that blocks.
+    pub fn new(provider: P) -> Blocking<P> {
+        Blocking(Arc::new(provider))
+    }
+
+    /// Returns the provider that blocks.
+    pub fn provider(&self) -> &P {
+        &self.0
+    }
+}
+
+/// What a thread tells of an answer that arrives.
+enum Told {
+    Text(String),
+    Discarded,
+}
+
+/// Sets a token when it is dropped.
+struct CancelOnDrop(CancelToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl<P: Provider + 'static> AsyncProvider for Blocking<P> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn limited_as(&self) -> &str {
+        self.0.limited_as()
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.0.dialect()
+    }
+
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+        self.0.prepare(request)
+    }
+
+    async fn send(
+        &self,
+        prepared: &Prepared,
+        options: &mut AsyncSendOptions<'_>,
+    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+        let (provider, prepared) = (Arc::clone(&self.0), prepared.clone());
+        let given_up = CancelOnDrop(options.cancel.within());
+        let (deadline, cancel, is_heard) = (options.deadline, given_up.0.clone(), options.on_delta.is_some());
+        let (tells, told) = async_channel::unbounded();
+        let sent = unblock(move || {
+            let mut tell = |delta: Delta<'_>| {
+                let told = match delta {
+                    Delta::Text(text) => Told::Text(text.to_owned()),
+                    Delta::Discarded => Told::Discarded,
+                };
+                // Nobody hears it if the request was given up.
+                let _ = tells.try_send(told);
+            };
+            let on_delta = is_heard.then_some(&mut tell as &mut dyn FnMut(Delta<'_>));
+            provider.send(&prepared, &mut SendOptions { deadline, cancel, on_delta })
+        });
+        // The thread closes the channel once the provider has returned.
+        while let Ok(told) = told.recv().await {
+            if let Some(on_delta) = &mut options.on_delta {
+                match &told {
+                    Told::Text(text) => on_delta(Delta::Text(text)),
+                    Told::Discarded => on_delta(Delta::Discarded),
+                }
+            }
+        }
+        sent.await
+    }
+}
+
+impl CancelToken {
+    /// Returns once the token is set.
+    pub async fn cancelled(&self) {
+        loop {
+            let mut told: Vec<EventListener> = self.chain().map(|token| token.0.futures.listen()).collect();
+            if self.is_cancelled() {
+                return;
+            }
+            poll_fn(|context| {
+                let is_told = told.iter_mut().any(|one| Pin::new(one).poll(context).is_ready());
+                if is_told { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    }
+
+    /// Makes a token that is set by itself, or with this one.
+    fn within(&self) -> CancelToken {
+        CancelToken(Arc::new(Cancelled { around: Some(self.clone()), ..Cancelled::default() }))
+    }
+
+    /// Returns the token and those that set it.
+    fn chain(&self) -> impl Iterator<Item = &CancelToken> {
+        std::iter::successors(Some(self), |token| token.0.around.as_ref())
+    }
+}
