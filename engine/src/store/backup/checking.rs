@@ -68,7 +68,7 @@ impl Copying<'_> {
             }
         };
         let mut all = thread::scope(|scope| {
-            let helper = thread::Builder::new().spawn_scoped(scope, &work);
+            let helper = thread::Builder::new().spawn_scoped(scope, work);
             let mut place = 0;
             let copied = copy(&mut |part| {
                 // It arrives: the receiver is there for as long as anything is sent.

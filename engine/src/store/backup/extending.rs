@@ -209,10 +209,9 @@ impl Copying<'_> {
     ) -> Result<()> {
         let storage = self.storage();
         self.copy_objects(checked, self.to, copied)?;
+        // Syncs the copy's folder too: each file has its temporary name durably before it takes another file's place, and names
+        // that a backup gave before it was killed become durable here.
         self.copy_beside(self.to, copied)?;
-        // Each file has its temporary name durably before it takes another file's place. And names that a backup gave before it
-        // was killed become durable here.
-        self.sync_copy()?;
         self.sync_above()?;
         let mut ending = ending;
         for (building, path) in new {
