@@ -101,3 +101,9 @@ fn a_host_that_learns_its_tools_at_run_time_runs_them_as_transactions() {
     ];
     prints(env!("CARGO_BIN_EXE_dynamic_tool"), &lines);
 }
+
+#[test]
+fn a_read_model_that_is_killed_twice_neither_repeats_nor_loses_an_event() {
+    let lines = ["the read model ended by itself: false\n", "50 rows, as the session has them\n"];
+    prints(env!("CARGO_BIN_EXE_read_model"), &lines);
+}

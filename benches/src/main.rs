@@ -1,7 +1,7 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|
-//! workspace|claude|persistence|backup]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
+//! workspace|claude|persistence|backup|sessions]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
 //! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
 //! subject waited for a processor over a tenth of its time. `README.md` beside the sources says what was learnt.
@@ -11,7 +11,7 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing` | the benches |
 
 mod appending;
 mod backups;
@@ -19,6 +19,7 @@ mod claude;
 mod conversations;
 mod importing;
 mod limits;
+mod listing;
 mod measure;
 mod opening;
 mod persistence;
@@ -42,9 +43,15 @@ struct Arguments {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Where files go, at most 1.4 GB at a time [default: the system's temporary folder].
+    /// Where files go, at most 3.3 GB at a time [default: the system's temporary folder].
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Size in MiB of the session that is backed up.
+    #[arg(long, default_value_t = 1024)]
+    backup_mib: u64,
+    /// Number of sessions that are listed.
+    #[arg(long, default_value_t = 20_000)]
+    sessions: u64,
     /// Open a session of a store and print what it holds in memory. For the runner itself.
     #[arg(long, hide = true, num_args = 2)]
     held_by: Option<Vec<String>>,
@@ -67,10 +74,11 @@ enum Bench {
     Claude,
     Persistence,
     Backup,
+    Sessions,
 }
 
 impl Bench {
-    fn run(self, dir: &Path) -> Result<Vec<Row>> {
+    fn run(self, dir: &Path, arguments: &Arguments) -> Result<Vec<Row>> {
         match self {
             Bench::Append => appending::append(dir),
             Bench::Dispatch => appending::dispatch(dir),
@@ -85,7 +93,8 @@ impl Bench {
             Bench::Workspace => workspaces::workspace(dir),
             Bench::Claude => claude::claude(dir),
             Bench::Persistence => persistence::persistence(dir),
-            Bench::Backup => backups::backup(dir),
+            Bench::Backup => backups::backup(dir, arguments.backup_mib),
+            Bench::Sessions => listing::sessions(dir, arguments.sessions),
         }
     }
 }
@@ -104,7 +113,7 @@ fn main() -> Result<()> {
             Some(dir) => tempfile::tempdir_in(dir)?,
             None => tempfile::tempdir()?,
         };
-        for row in bench.run(folder.path())? {
+        for row in bench.run(folder.path(), &arguments)? {
             row.print(arguments.json)?;
         }
     }

@@ -4,12 +4,12 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit;
+use foldlog::audit::{self, EventFeed, Fed};
 use foldlog_codec::msgpack;
 
 use crate::limits::{self, LIMIT_TWICE};
 use crate::measure::{AtMost, ROUNDS, Result, Row, at_once, take_turns, timed};
-use crate::subject::{append_types, closed, step, store, store_without_images};
+use crate::subject::{Step, append_types, closed, step, store, store_without_images};
 
 const EVENTS: u64 = 1_000_000;
 
@@ -43,6 +43,17 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
         drop(session);
         ns
     };
+    let mut caught_up = || {
+        timed(EVENTS, || {
+            let (mut feed, mut read) = (EventFeed::open(store.session_dir(id), 0)?, 0);
+            while let Some(fed) = feed.try_next()? {
+                if let Fed::Event(event) = fed {
+                    read += u64::from(event.event.read::<Step>()?.is_some());
+                }
+            }
+            all(read)
+        })
+    };
     let mut kept = || {
         let mut kept: Vec<Arc<dyn Any>> = Vec::new();
         let ns = timed(EVENTS, || {
@@ -55,7 +66,7 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
     };
     let check = || all(limits::check_frames(&frames, limits::decode));
     let mut twice = || timed(EVENTS, || at_once([&mut || check(), &mut || check()]));
-    let [subject, limit, twice, checked, kept] = take_turns(
+    let [subject, limit, twice, checked, kept, caught_up] = take_turns(
         ROUNDS,
         [
             &mut open,
@@ -63,6 +74,7 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
             &mut twice,
             &mut || timed(EVENTS, || all(limits::check_frames(&frames, limits::check_and_decode))),
             &mut kept,
+            &mut caught_up,
         ],
     )?;
     Ok(vec![
@@ -70,6 +82,8 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
         Row::beside("replay", LIMIT_TWICE, EVENTS, twice, limit),
         Row::beside("replay", "open beside a limit that pre-scans", EVENTS, subject, checked),
         Row::beside("replay", "the limit, and each event kept", EVENTS, kept, limit),
+        Row::beside("replay", "catch-up by `events_from`, beside open", EVENTS, caught_up, subject)
+            .at_most(AtMost::Ratio(1.5)),
     ])
 }
 

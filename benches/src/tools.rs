@@ -6,12 +6,13 @@ use std::sync::Arc;
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{
-    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+    AsyncTool, ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
     Durability, Event, ExecutionState, Idempotency, ResourceRegistry, SessionTypes, Slice, Store,
     StoreOptions,
 };
+use futures_lite::future::block_on;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,23 @@ impl Tool for Empty {
     }
 }
 
+/// Does nothing either, as a future.
+struct EmptyFuture;
+
+impl AsyncTool for EmptyFuture {
+    const NAME: &'static str = Empty::NAME;
+    type Parameters = Nothing;
+    type Output = bool;
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    async fn call(&self, _: Nothing, _: &ToolContext) -> std::result::Result<ToolResult<bool>, ToolError> {
+        Ok(ToolResult::ok("done", true))
+    }
+}
+
 /// Holds an event whose record is half as long as the two records of a call.
 #[derive(Serialize, Deserialize, Clone)]
 struct Half {
@@ -70,6 +88,10 @@ fn call() -> ToolCall {
 }
 
 fn runner(store: &Store) -> Result<ToolRunner> {
+    runner_with(store, ToolRegistry::new().with(Empty))
+}
+
+fn runner_with(store: &Store, tools: ToolRegistry) -> Result<ToolRunner> {
     let files = Arc::new(InMemoryFilesystem::new());
     (0..FILES).try_for_each(|number| files.write(&format!("folder/{number}"), b"a few bytes"))?;
     let resources = ResourceRegistry::builder()
@@ -77,7 +99,7 @@ fn runner(store: &Store) -> Result<ToolRunner> {
         .snapshotable(Arc::new(BudgetTracker::default()))
         .build()?;
     let state = ExecutionState::new(store.create(&types()?)?, resources);
-    Ok(ToolRunner::new(state, ToolRegistry::new().with(Empty)))
+    Ok(ToolRunner::new(state, tools))
 }
 
 /// Returns the bytes of the two records of a call, without their frames.
@@ -121,6 +143,20 @@ fn called(store: &Store, calls: u64) -> Result<Round> {
     round
 }
 
+fn awaited(store: &Store, calls: u64) -> Result<Round> {
+    let runner = runner_with(store, ToolRegistry::new().with_async(EmptyFuture))?;
+    let round = timed(calls, || {
+        block_on(async {
+            for _ in 0..calls {
+                runner.execute_async(&call(), &ExecuteOptions::default()).await?;
+            }
+            Ok(())
+        })
+    });
+    done(runner, store)?;
+    round
+}
+
 /// Measures calls that an answer asks for, which look up whether they were run before.
 fn asked_for(store: &Store, calls: u64) -> Result<Round> {
     let runner = runner(store)?;
@@ -150,11 +186,17 @@ fn at_process(store: &Store, half_bytes: u64) -> Result<Vec<Row>> {
         store.delete(id)?;
         round
     };
-    let [subject, limit, asked] =
-        take_turns(ROUNDS, [&mut || called(store, CALLS), &mut dispatched, &mut || asked_for(store, CALLS)])?;
+    let [subject, limit, asked, awaited] = take_turns(
+        ROUNDS,
+        [&mut || called(store, CALLS), &mut dispatched, &mut || asked_for(store, CALLS), &mut || {
+            awaited(store, CALLS)
+        }],
+    )?;
     Ok(vec![
         Row::beside("tools", "empty tool", "Process", subject, limit).at_most(AtMost::Ratio(3.0)),
         Row::beside("tools", "an event, and the empty tool it asks for", "Process", asked, limit),
+        Row::beside("tools", "empty async tool, beside the sync one", "Process", awaited, subject)
+            .at_most(AtMost::Ratio(1.3)),
     ])
 }
 

@@ -319,6 +319,10 @@ pub enum Error {
         /// What is wrong with the value.
         reason: String,
     },
+    /// What a type of the log's format was to read is not well formed: the bytes of a [`Value`](crate::Value), or the body of a
+    /// [`Record`](crate::Record).
+    #[error(transparent)]
+    Format(#[from] foldlog_codec::Error),
     /// A reducer refused the event. Nothing was recorded and nothing changed.
     #[error(
         "the reducer of `{}` refused `{}`: {}",

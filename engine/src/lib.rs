@@ -41,6 +41,9 @@ pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut, OtherRecord
 pub use error::{Blocker, Corruption, Error, Holder, Result};
 pub use fold::path::Path as LivePath;
 pub use fold::questions::PendingQuestion;
+/// Says why bytes are not what the log's format requires: what [`Value::decode`] and [`Record::to_json`] return, and
+/// [`Error::Format`] holds.
+pub use foldlog_codec::Error as FormatError;
 pub use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, InnerCall, Outcome, Parent, Policy,
     Suspension, SuspensionForm,

@@ -53,8 +53,8 @@ use serde::{Deserialize, Serialize};
 pub use error::{Error, Result, Unrestored};
 #[cfg(feature = "host")]
 pub use host::{
-    ChangeKind, FileChange, FileFacts, FileForm, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions,
-    Rebind, Restored, SnapshotReader, WorkspaceLease, WorkspaceMark, WorkspaceNotice,
+    CaptureProgress, ChangeKind, FileChange, FileFacts, FileForm, FilesystemSnapshot, HostFilesystem,
+    HostFilesystemOptions, Rebind, Restored, SnapshotReader, WorkspaceLease, WorkspaceMark, WorkspaceNotice,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

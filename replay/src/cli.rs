@@ -332,8 +332,9 @@ enum Verb {
     /// List the records, one a line, and whether each is live, abandoned by a rollback, or abandoned but for its item in a
     /// LOG slice, which stays (`log-only`).
     ///
-    /// Of a damaged session the records before its first damage are listed; the same holds of state, diff, stats, ledger, tail
-    /// and export. They say where the sound part ends, and exit with 1.
+    /// Of a damaged session the records before its first damage are listed; the same holds of state, diff, stats, ledger and
+    /// export. They say where the sound part ends, and exit with 1. `tail` does so with damage behind the beginning of the
+    /// segment in which it begins.
     Show {
         /// The session's folder.
         session: PathBuf,

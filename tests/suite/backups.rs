@@ -1,7 +1,8 @@
 //! Backups: copies that are taken while a session is written, that go on from an older copy, that a kill at any moment leaves
 //! as they were, and that are restored by opening them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -159,11 +160,9 @@ fn a_later_backup_copies_what_is_new_and_no_finished_segment_again() {
         second.objects == 3 && second.bytes < first.bytes / 2 && second.verified < first.records,
         "{second:?}"
     );
+    // Neither is the last segment written anew: its new records are appended to it.
     let after = numbers(&machine, id);
-    let unfinished = before.keys().last().unwrap();
-    for (path, number) in &before {
-        assert!(path == unfinished || after[path] == *number, "{path:?}");
-    }
+    assert!(after.len() > before.len() && before.iter().all(|(path, number)| after[path] == *number));
     session.close().unwrap();
     back_up(&machine, id).unwrap();
     let whole = machine.audit(id).unwrap();
@@ -171,6 +170,26 @@ fn a_later_backup_copies_what_is_new_and_no_finished_segment_again() {
     // The seals came with the segments, or after them.
     let sealed = |reader: &LogReader| reader.check_seals().unwrap();
     assert_eq!(sealed(&copy_of(&machine, id).unwrap()), sealed(&whole));
+}
+
+/// Whatever the length of its last segment, a later backup copies the records that are new.
+#[test]
+fn what_was_added_to_the_last_segment_is_all_that_is_copied_of_it() {
+    let machine = Machine::default();
+    let sizes = SegmentSizes { first_bytes: 1 << 20, max_bytes: 1 << 20, ahead_bytes_min: 0 };
+    let options = StoreOptions { segments: sizes, ..machine.options(Durability::Boundary) };
+    let session = Store::open_with("/home/store", options).unwrap().create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 300);
+    let first = back_up(&machine, id).unwrap();
+    assert_eq!(first.segments, 1);
+    write_steps(&session, 3);
+    let before = numbers(&machine, id);
+    let second = back_up(&machine, id).unwrap();
+    assert_eq!((second.segments, second.verified), (1, second.records - first.records));
+    assert!(second.bytes > 0 && second.bytes < first.bytes / 20, "{second:?} behind {first:?}");
+    assert_eq!(numbers(&machine, id), before, "the file is the same, and nothing else is left");
+    assert_eq!(begins(&copy_of(&machine, id).unwrap(), &machine.audit(id).unwrap()), second.records);
 }
 
 /// A recovery writes again what no frame had attested, in a segment of its own, and says that the one before ends earlier.
@@ -220,6 +239,7 @@ fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
         let copy = copy_of(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
         let records = begins(&copy, &reader);
         assert!(records >= older, "{killed}: {records} of {older}");
+        goes_on(&machine.copied(BOOT), id, killed);
         let again = back_up(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
         assert_eq!((again.records_before, again.records), (records, reader.records_len()), "{killed}");
         assert_eq!(begins(&copy_of(machine, id).unwrap(), &reader), reader.records_len(), "{killed}");
@@ -247,8 +267,9 @@ fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
             *steps.entry(look(&machine, &format!("killed at {at}, {kind:?}"))).or_insert(0) += 1;
         }
     }
-    // Before the first segment got its name, between any two of them, and after the last.
-    assert!(steps.len() > 4, "{steps:?}");
+    // Before the first segment got its name, which brings the end of the one before too, between any two of them, and after
+    // the last.
+    assert!(steps.len() > 3, "{steps:?}");
     for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir] {
         let refused = (1..6).filter(|nth| {
             let machine = whole.copied(BOOT);
@@ -259,6 +280,83 @@ fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
             done.is_err()
         });
         assert!(refused.count() > 0, "{op:?}");
+    }
+}
+
+/// Checks that a copy can be restored: somebody opens it, goes on with it, and finds all of it again.
+fn goes_on(machine: &Machine, id: Uuid, killed: &str) {
+    let session =
+        copies(machine).open_session(id, &types()).unwrap_or_else(|error| panic!("{killed}: {error}"));
+    session.dispatch(step(7)).unwrap();
+    let position = session.position();
+    session.close().unwrap();
+    let copy = copy_of(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
+    assert_eq!(Some(copy.last_position()), position, "{killed}");
+}
+
+/// The step at which new records are appended to the last segment of an older copy, of which the disk keeps any part.
+#[test]
+fn a_backup_that_is_killed_while_it_appends_leaves_the_older_copy() {
+    let (whole, id, older) = with_older_copy();
+    let last = numbers(&whole, id).into_keys().last().unwrap();
+    let held = whole.disk.read_file(&last).unwrap();
+    let mut partly = 0;
+    for at in 1..40 {
+        for bytes in [1, 50, 400] {
+            let machine = whole.copied(BOOT);
+            machine.disk.inject(Fault::Die { nth: at, bytes });
+            let done = back_up(&machine, id);
+            machine.disk.clear_faults();
+            machine.crash(CrashKind::Process);
+            let found = machine.disk.read_file(&last).unwrap();
+            assert!(found.starts_with(&held));
+            if done.is_err()
+                && found.len() > held.len()
+                && copy_of(&machine, id).unwrap().records_len() == older
+            {
+                partly += 1;
+                goes_on(&machine.copied(BOOT), id, &format!("{at}, {bytes}"));
+                assert_eq!(back_up(&machine, id).unwrap().records_before, older);
+                assert_eq!(machine.disk.read_file(&last).unwrap()[..held.len()], held);
+            }
+        }
+    }
+    assert!(partly > 5, "{partly}");
+}
+
+/// A host may call its files as it likes, and an earlier backup that was killed may have named some of them only just: they
+/// are copied, and durable.
+///
+/// Files `*.lock` and `*.new` were left out, and names that a killed backup had given were never made durable.
+#[test]
+fn what_a_host_keeps_beside_the_log_is_in_the_copy_and_durable() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_more(&session, 3);
+    session.close().unwrap();
+    let names = ["cargo.lock", "what.is.new", "deep/er/a.lock", "deep/tmp_obj_of_mine", "deep/b"];
+    let unfinished = ["deep/tmp_obj_17_3"];
+    back_up(&machine, id).unwrap();
+    for name in names.iter().chain(&unfinished) {
+        let path = machine.dir(id).join(name);
+        foldlog::storage::Storage::create_dir_all(&machine.disk, path.parent().unwrap()).unwrap();
+        machine.disk.write_file(path, name.as_bytes()).unwrap();
+    }
+    for at in 1..60 {
+        let machine = machine.copied(BOOT);
+        machine.disk.inject(Fault::Die { nth: at, bytes: 3 });
+        let _ = back_up(&machine, id);
+        machine.disk.clear_faults();
+        machine.crash(CrashKind::Process);
+        assert_eq!(back_up(&machine, id).unwrap().session, id);
+        machine.crash(CrashKind::PowerLosingAll);
+        let copy = copies(&machine).session_dir(id);
+        for name in names {
+            let found = machine.disk.read_file(copy.join(name));
+            assert_eq!(found.as_deref(), Some(name.as_bytes()), "{name}, killed at {at}");
+        }
+        assert!(unfinished.iter().all(|name| machine.disk.read_file(copy.join(name)).is_none()));
     }
 }
 
@@ -381,6 +479,9 @@ fn a_damaged_session_is_not_copied_over_a_sound_one() {
     for machine in [machine, without_object] {
         let error = back_up(&machine, id).unwrap_err();
         assert!(error.is_damage(), "{error}");
+        // It is the session that is damaged, and the file to look at is the session's.
+        let dir = machine.dir(id).display().to_string();
+        assert!(error.to_string().contains(&dir) && !error.to_string().contains(".new"), "{error}");
         assert_eq!(copy_of(&machine, id).unwrap().records_len(), older);
     }
 }
@@ -450,6 +551,30 @@ fn images_come_along_where_they_are_asked_for() {
     assert_eq!(images(), 1);
     let restored = copies(&machine).open_session(id, &types()).unwrap();
     assert_eq!(restored.state().unwrap().slices, machine.audit(id).unwrap().state().unwrap().slices);
+}
+
+/// The copy has no images that the session has dropped: it kept each one that it ever got.
+#[test]
+fn images_that_the_session_has_dropped_are_dropped_from_the_copy() {
+    let machine = Machine::default().with_images();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let images = |dir: PathBuf| -> BTreeSet<OsString> {
+        let all = files(&machine, dir.join("snapshots")).into_keys();
+        all.map(|path| path.file_name().unwrap().to_owned()).collect()
+    };
+    let mut all = BTreeSet::new();
+    for _ in 0..4 {
+        let session = machine.open(id, Durability::Boundary).unwrap();
+        write_more(&session, 20);
+        session.close().unwrap();
+        copies(&machine).backup_from(machine.dir(id), BackupOptions { images: true }).unwrap();
+        let (ours, theirs) = (images(copies(&machine).session_dir(id)), images(machine.dir(id)));
+        assert!(!ours.is_empty() && ours.is_subset(&theirs), "{ours:?} of {theirs:?}");
+        all.extend(theirs);
+    }
+    assert!(all.len() > 2, "the session has dropped some: {all:?}");
 }
 
 /// Where there is nothing to copy, nothing is made.

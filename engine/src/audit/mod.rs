@@ -31,7 +31,6 @@ use foldlog_codec::Record;
 use foldlog_codec::body::{Declare, Opened, Parent, Payload};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{Frame, Header};
-use foldlog_codec::record::Names;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -56,10 +55,13 @@ pub use contents::{
 };
 pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_places, damaged_places_on};
 pub use feed::{EventFeed, Fed, FedEvent};
+/// What the names in records stand for, as [`Record::to_json`] asks for it.
+pub use foldlog_codec::record::Names;
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
 pub use overview::{SessionOverview, StandingOperation, overview, running};
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
+pub use seals::damaged_seals;
 pub use segments::SegmentInfo;
 pub use shared::Comparison;
 pub use state::{ItemName, SliceReader, StateReader};

@@ -6,11 +6,12 @@
 //! file, are the log as it was when that frame was written. Should they not be, since somebody changed the files, the
 //! copy does not check, and is not used.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::digest::SegmentDigest;
-use foldlog_codec::frame::Frame;
+use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Record, SequenceNumber};
 
@@ -19,10 +20,10 @@ use super::follow::Cursor;
 use super::scan;
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
-use crate::storage::{Access, Storage};
+use crate::storage::{Access, Storage, StorageFile};
 
-/// Number of bytes that are copied at a time.
-const PIECE_BYTES: usize = 1 << 20;
+/// Number of bytes that are copied at a time: more do not stay in the processor's cache between reading and writing.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Number of bytes of two files that are compared at a time.
 const COMPARED_BYTES: usize = 128 << 10;
@@ -39,20 +40,61 @@ const TRIES: usize = 4;
 pub(crate) struct Extent {
     pub(crate) segments: Vec<Segment>,
     pub(crate) next_sequence: SequenceNumber,
+    /// The place that was sought, if the walk came across it.
+    pub(crate) sought: Option<Spot>,
 }
 
-/// Returns the log in `dir` up to its last sound frame. Walks only what no segment's header attests.
+/// Marks a place between two frames of a segment, from which a walk can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// Place in the segment's file, in bytes.
+    pub(crate) offset: u64,
+    /// Checksum of the frame before.
+    pub(crate) last_crc: u32,
+    /// Sequence number of the next record.
+    pub(crate) next_sequence: SequenceNumber,
+}
+
+impl Spot {
+    /// Returns the place of a segment's first frame.
+    pub(crate) fn head_of(segment: &Segment) -> Spot {
+        Spot {
+            offset: HEADER_LEN as u64,
+            last_crc: segment.first_predecessor_crc(),
+            next_sequence: segment.header.first_sequence,
+        }
+    }
+
+    /// Returns the place of the first frame of `segment`, if that follows the segment that ends here.
+    pub(crate) fn followed_by(self, segment: &Segment) -> Result<Spot> {
+        let head = Spot::head_of(segment);
+        match (head.last_crc, head.next_sequence) == (self.last_crc, self.next_sequence) {
+            true => Ok(head),
+            false => {
+                let reason = "the segment does not follow the one before it";
+                Err(unsound(segment, 0, self.next_sequence, reason))
+            }
+        }
+    }
+}
+
+/// Returns the log in `dir` up to its last sound frame. Walks only what no segment's header attests, and notes if a frame ends
+/// at the offset `sought` of the segment with that header.
 ///
 /// # Errors
 ///
 /// Those of [`Cursor::open`] and of [`Cursor::step`].
-pub(crate) fn extent(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Extent> {
-    let mut extent = try_extent(storage, dir)?;
+pub(crate) fn extent(
+    storage: &Arc<dyn Storage>,
+    dir: &Path,
+    sought: Option<(SegmentHeader, u64)>,
+) -> Result<Extent> {
+    let mut extent = try_extent(storage, dir, sought)?;
     for _ in 1..TRIES {
         if extent.is_some() {
             break;
         }
-        extent = try_extent(storage, dir)?;
+        extent = try_extent(storage, dir, sought)?;
     }
     extent.ok_or_else(|| Error::NotASession {
         path: dir.to_owned(),
@@ -61,11 +103,15 @@ pub(crate) fn extent(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Extent> {
 }
 
 /// Returns `None` if a recovery cut the log while it was walked.
-fn try_extent(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Extent>> {
+fn try_extent(
+    storage: &Arc<dyn Storage>,
+    dir: &Path,
+    sought: Option<(SegmentHeader, u64)>,
+) -> Result<Option<Extent>> {
     let mut cursor = Cursor::open(storage, dir, SequenceNumber::MAX)?;
     let there = chain::discover(storage.as_ref(), dir)?.ordinal_max;
     let mut end: Option<(SegmentHeader, u64)> = None;
-    let (mut entered, mut enough) = (0, false);
+    let (mut entered, mut enough, mut spot) = (0, false, None);
     let walked = cursor.step(&mut |at| {
         if end.is_none_or(|(header, _)| header != at.segment.header) {
             entered += usize::from(at.segment.header.ordinal > there);
@@ -75,7 +121,11 @@ fn try_extent(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Extent>> 
             // Ends the walk; nobody sees the error.
             return Err(Error::Export(String::new()));
         }
-        end = Some((at.segment.header, at.offset + at.frame.len() as u64));
+        let reached = (at.segment.header, at.offset + at.frame.len() as u64);
+        end = Some(reached);
+        if sought == end {
+            spot = Some(spot_behind(&at.frame, reached.1));
+        }
         Ok(())
     });
     match walked {
@@ -102,61 +152,47 @@ fn try_extent(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Extent>> 
             }
         }
     }
-    Ok((!segments.is_empty()).then_some(Extent { segments, next_sequence }))
+    Ok((!segments.is_empty()).then_some(Extent { segments, next_sequence, sought: spot }))
 }
 
-/// Walks segments that follow each other, and hands each frame to `visit`. Checks each frame, that each follows the one
-/// before, that each segment ends where its successor says, and the seal of each, which stands behind the same segment in
-/// `sealed`.
+fn spot_behind(frame: &Frame<'_>, offset: u64) -> Spot {
+    let Header { crc, sequence, kind, .. } = frame.header;
+    let next_sequence = if kind.is_envelope() { sequence } else { sequence + 1 };
+    Spot { offset, last_crc: crc, next_sequence }
+}
+
+/// Walks a segment from the place `from` to its end, and hands each frame to `visit`. Checks each frame, that each follows the
+/// one before, and that one ends where the segment does. Returns that place.
 ///
 /// # Errors
 ///
 /// [`Error::Corrupt`] for the first place that does not check, [`Error::Io`], the errors of `visit`.
 pub(crate) fn check(
     storage: &dyn Storage,
-    (segments, sealed): (&[Segment], &[Segment]),
-    visit: &mut dyn FnMut(&Segment, &Frame<'_>) -> Result<()>,
-) -> Result<()> {
-    let Some(first) = segments.first() else { return Ok(()) };
-    let (mut last_crc, mut next) = (first.first_predecessor_crc(), first.header.first_sequence);
-    for (segment, sealed) in segments.iter().zip(sealed) {
-        let io = |error| Error::io("read", &segment.path, error);
-        let bad = |offset, next, reason: &str| unsound(segment, offset, next, reason);
-        if (segment.first_predecessor_crc(), segment.header.first_sequence) != (last_crc, next) {
-            return Err(bad(0, next, "the segment does not follow the one before it"));
+    segment: &Segment,
+    from: Spot,
+    visit: &mut dyn FnMut(&Frame<'_>) -> Result<()>,
+) -> Result<Spot> {
+    let io = |error| Error::io("read", &segment.path, error);
+    let mut window = Window::new(segment.open(storage)?, segment.end).map_err(io)?;
+    let end = segment.end.unwrap_or_else(|| window.end());
+    let (context, mut at) = (segment.context(), from);
+    while at.offset < end {
+        let bad = |reason: &str| unsound(segment, at.offset, at.next_sequence, reason);
+        let frame = match window.frame(context, at.offset).map_err(io)? {
+            Ok(frame) => frame,
+            Err(error) => return Err(bad(&scan::describe(&error).2)),
+        };
+        if let Some((_, _, reason)) = scan::out_of_chain(&frame.header, at.last_crc, at.next_sequence) {
+            return Err(bad(&reason));
         }
-        let mut window = Window::new(segment.open(storage)?, segment.end).map_err(io)?;
-        let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
-        let end = segment.end.unwrap_or_else(|| window.end());
-        let seal = sealed.seal(storage)?.map(|(seal, _)| seal);
-        let mut digest = SegmentDigest::new();
-        while offset < end {
-            let frame = match window.frame(context, offset).map_err(io)? {
-                Ok(frame) => frame,
-                Err(error) => return Err(bad(offset, next, &scan::describe(&error).2)),
-            };
-            let header = frame.header;
-            if let Some((_, _, reason)) = scan::out_of_chain(&header, last_crc, next) {
-                return Err(bad(offset, next, &reason));
-            }
-            visit(segment, &frame)?;
-            (offset, last_crc) = (offset + frame.len() as u64, header.crc);
-            if !header.kind.is_envelope() {
-                if seal.is_some() {
-                    digest.update(header.sequence, header.kind, header.time_us, frame.body);
-                }
-                next += 1;
-            }
-        }
-        if offset > end {
-            return Err(bad(end, next, "a frame crosses the end of the segment"));
-        }
-        // A recovery or a fork may have cut the segment short of what was sealed.
-        if seal.is_some_and(|seal| digest.records() == seal.records && digest.finish() != seal.hash) {
-            return Err(bad(end, next, "the records of the segment are not those that its seal names"));
-        }
+        visit(&frame)?;
+        at = spot_behind(&frame, at.offset + frame.len() as u64);
     }
-    Ok(())
+    match at.offset > end {
+        true => Err(unsound(segment, end, at.next_sequence, "a frame crosses the end of the segment")),
+        false => Ok(at),
+    }
 }
 
 fn unsound(segment: &Segment, offset: u64, sequence: SequenceNumber, reason: &str) -> Error {
@@ -217,12 +253,17 @@ fn each_below(
     below: SequenceNumber,
     visit: &mut dyn FnMut(&Record<'_>),
 ) -> Result<()> {
-    check(storage, (segments, segments), &mut |_, frame| {
-        if let Some(record) = record_of(frame).filter(|record| record.sequence < below) {
-            visit(&record);
-        }
-        Ok(())
-    })
+    let mut end: Option<Spot> = None;
+    for segment in segments {
+        let head = end.map_or_else(|| Ok(Spot::head_of(segment)), |end| end.followed_by(segment))?;
+        end = Some(check(storage, segment, head, &mut |frame| {
+            if let Some(record) = record_of(frame).filter(|record| record.sequence < below) {
+                visit(&record);
+            }
+            Ok(())
+        })?);
+    }
+    Ok(())
 }
 
 /// Returns whether the first `len` bytes of two files are the same.
@@ -248,6 +289,9 @@ pub(crate) fn same_bytes(storage: &dyn Storage, (left, right): (&Path, &Path), l
 
 /// Copies the first `len` bytes of a file into a new one, and makes them durable. Hands each piece to `visit`. Returns how
 /// many bytes there were.
+///
+/// The bytes are read and written, not shared by the file system: to write a mapped segment whose blocks another file
+/// shares takes room that the disk may not have.
 pub(crate) fn copy_bytes(
     storage: &dyn Storage,
     (from, to): (&Path, &Path),
@@ -256,10 +300,34 @@ pub(crate) fn copy_bytes(
 ) -> Result<u64> {
     let source = storage.open(from, Access::Read).map_err(|error| Error::unopened(storage, from, error))?;
     let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
+    transfer((source.as_ref(), from), (copy.as_ref(), to), 0..len, visit)
+}
+
+/// Copies the bytes `range` of a file to the same place of another one, which ends there or before, and makes them durable.
+/// Returns how many bytes there were.
+pub(crate) fn append_bytes(
+    storage: &dyn Storage,
+    (from, to): (&Path, &Path),
+    range: Range<u64>,
+) -> Result<u64> {
+    let source = storage.open(from, Access::Read).map_err(|error| Error::unopened(storage, from, error))?;
+    let copy = storage.open(to, Access::Write).map_err(|error| Error::refused("open", storage, to, error))?;
+    let bytes = range.end - range.start;
+    copy.allocate(range.end).map_err(|error| Error::unmade("allocate", to, bytes, error))?;
+    transfer((source.as_ref(), from), (copy.as_ref(), to), range, &mut |_| {})
+}
+
+fn transfer(
+    (source, from): (&dyn StorageFile, &Path),
+    (copy, to): (&dyn StorageFile, &Path),
+    range: Range<u64>,
+    visit: &mut dyn FnMut(&[u8]),
+) -> Result<u64> {
+    let len = range.end.saturating_sub(range.start);
     let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len).unwrap_or(PIECE_BYTES))];
-    let mut offset = 0;
-    while offset < len {
-        let wanted = piece.len().min(usize::try_from(len - offset).unwrap_or(usize::MAX));
+    let mut offset = range.start;
+    while offset < range.end {
+        let wanted = piece.len().min(usize::try_from(range.end - offset).unwrap_or(usize::MAX));
         let room = piece.get_mut(..wanted).unwrap_or_default();
         let read = source.read_at(room, offset).map_err(|error| Error::io("read", from, error))?;
         let bytes = room.get(..read).unwrap_or_default();
@@ -271,5 +339,5 @@ pub(crate) fn copy_bytes(
         offset += read as u64;
     }
     copy.sync_data().map_err(|error| Error::io("sync", to, error))?;
-    Ok(offset)
+    Ok(offset - range.start)
 }

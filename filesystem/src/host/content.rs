@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::attributes;
 use super::manifest::{Attributes, Form, Kind, Leaf, Stat, told};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
+use super::options::{CaptureProgress, OnProgress};
 use super::sparse::Sparse;
 use super::step::MOUNT;
 use super::step::{open_file, read_link, stat_at};
@@ -32,14 +33,17 @@ const READ_TRIES: usize = 5;
 /// Up to this length a file is read into memory.
 const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a capture may take.
+/// What a capture may take, and what it took so far.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     /// Until when.
     pub(super) until: Option<Instant>,
     /// How many bytes of contents may be read, holes left out.
     pub(super) bytes_max: Option<u64>,
+    /// What is told how far the capture has come.
+    pub(super) progress: Option<OnProgress>,
     bytes: AtomicU64,
+    files: Mutex<u64>,
     passed: Mutex<Option<Passed>>,
 }
 
@@ -62,15 +66,23 @@ impl Limits {
             self.passed.lock().get_or_insert(Passed::Deadline);
             return Err(io::Error::other("the deadline has passed"));
         }
+        let total = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let Some(bytes_max) = self.bytes_max.filter(|_| !sabotage::is(Breakage::CaptureUnbounded)) else {
             return Ok(());
         };
-        let total = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if total > bytes_max {
             self.passed.lock().get_or_insert(Passed::Budget(bytes_max));
             return Err(io::Error::other("the budget is spent"));
         }
         Ok(())
+    }
+
+    /// Notes that so many files more were read.
+    pub(super) fn read_files(&self, count: usize) {
+        let Some(OnProgress(told)) = &self.progress else { return };
+        let mut files = self.files.lock();
+        *files = files.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        told(CaptureProgress { files: *files, bytes: self.bytes.load(Ordering::Relaxed) });
     }
 
     /// Checks the deadline, between files.

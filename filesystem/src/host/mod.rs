@@ -103,7 +103,7 @@ pub use changes::{ChangeKind, FileChange, FileFacts, FileForm, SnapshotReader};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
 use objects::Objects;
-pub use options::HostFilesystemOptions;
+pub use options::{CaptureProgress, HostFilesystemOptions};
 pub use restore::Restored;
 use root::Root;
 pub use snapshot::FilesystemSnapshot;

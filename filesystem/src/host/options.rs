@@ -1,5 +1,8 @@
 //! What a host asks of a workspace's snapshots.
 
+use std::fmt;
+use std::sync::Arc;
+
 /// Configures how a [`HostFilesystem`](super::HostFilesystem) takes snapshots. The default leaves out nothing but
 /// `.git` and exports of sessions, keeps times and sets no limit.
 #[derive(Debug, Clone)]
@@ -22,6 +25,27 @@ pub struct HostFilesystemOptions {
     /// no limit. A snapshot that would read more fails with [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge):
     /// a tool call does not begin then, or it fails and is rolled back.
     pub capture_bytes_max: Option<u64>,
+    pub(super) progress: Option<OnProgress>,
+}
+
+/// Says how far a snapshot has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CaptureProgress {
+    /// Number of files and links that were read.
+    pub files: u64,
+    /// Number of bytes that were read of their contents, holes left out.
+    pub bytes: u64,
+}
+
+/// Holds what is called while a snapshot is taken.
+#[derive(Clone)]
+pub(super) struct OnProgress(pub(super) Arc<dyn Fn(CaptureProgress) + Send + Sync>);
+
+impl fmt::Debug for OnProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnProgress")
+    }
 }
 
 impl Default for HostFilesystemOptions {
@@ -31,6 +55,7 @@ impl Default for HostFilesystemOptions {
             gitignore: false,
             times: true,
             capture_bytes_max: None,
+            progress: None,
         }
     }
 }
@@ -47,6 +72,36 @@ impl HostFilesystemOptions {
     #[must_use]
     pub fn capture_bytes_max(mut self, bytes: u64) -> Self {
         self.capture_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Has `told` called while a snapshot is taken, for every few files that are read: of the first snapshot these are all
+    /// files, of a later one those that have changed. The calls come one after the other, from the threads that read; a
+    /// snapshot waits for each.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let folder = dir.path().join("work");
+    /// # std::fs::create_dir(&folder)?;
+    /// # std::fs::write(folder.join("a"), "four")?;
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use foldlog_filesystem::{HostFilesystem, HostFilesystemOptions};
+    ///
+    /// let last = Arc::new(Mutex::new(None));
+    /// let shown = Arc::clone(&last);
+    /// let options = HostFilesystemOptions::default()
+    ///     .on_progress(move |progress| *shown.lock().unwrap() = Some((progress.files, progress.bytes)));
+    /// let files = HostFilesystem::open(folder, dir.path().join("store"), options)?;
+    /// files.snapshot(None, false)?;
+    /// assert_eq!(*last.lock().unwrap(), Some((1, 4)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_progress(mut self, told: impl Fn(CaptureProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(OnProgress(Arc::new(told)));
         self
     }
 

@@ -96,6 +96,7 @@ impl HostFilesystem {
         let mut walk = Walk::new(Arc::clone(root.folder()), last, &rules, Some(&self.objects));
         walk.times = self.options.times;
         walk.limits = Limits::new(until, self.options.capture_bytes_max);
+        walk.limits.progress.clone_from(&self.options.progress);
         let mut walked = walk.run()?;
         for (id, lines) in std::mem::take(&mut walked.trees) {
             state.trees.hold(id, lines);

@@ -11,13 +11,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use foldlog::audit::{self, SessionOverview, StandingOperation};
 use foldlog::{Error, Holder, OperationId, Parent, SequenceNumber, Store};
-use foldlog_codec::body::ObjectId;
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::pending::now;
+use super::stats::kept_objects;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading;
@@ -272,7 +272,9 @@ fn look_at_all(store: &Store, ids: &[Uuid], output: &Output<'_>) -> Vec<Found> {
             let Some(id) = ids.get(at) else { return found };
             let dir = store.session_dir(*id);
             let overview = audit::overview(&dir, now_us, memory_bytes);
-            found.push((at, Found { overview, objects: objects(&dir) }));
+            // Of a folder that cannot be looked at, the overview tells.
+            let objects = kept_objects(&dir).unwrap_or_default();
+            found.push((at, Found { overview, objects }));
             if let Some(done) = done.as_mut() {
                 done(at as u64);
             }
@@ -292,18 +294,6 @@ fn look_at_all(store: &Store, ids: &[Uuid], output: &Output<'_>) -> Vec<Found> {
     });
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, found)| found).collect()
-}
-
-/// Returns how many objects the folder of a session holds, and their bytes. Objects that cannot be looked at are left out.
-fn objects(dir: &Path) -> (u64, u64) {
-    let Ok(entries) = std::fs::read_dir(dir.join("objects")) else { return (0, 0) };
-    let lens = entries.filter_map(|entry| {
-        let entry = entry.ok()?;
-        let metadata = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        let name = entry.file_name();
-        ObjectId::from_file_name(name.to_str()?, metadata.len()).map(|_| metadata.len())
-    });
-    lens.fold((0, 0), |(count, bytes), len| (count + 1, len.saturating_add(bytes)))
 }
 
 impl Row {

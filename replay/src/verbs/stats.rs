@@ -353,19 +353,25 @@ fn slices(state: &StateReader, counts: &Counts<'_>) -> Vec<SliceStats> {
 }
 
 fn objects(session: &Path, counts: &Counts<'_>) -> Result<ObjectStats> {
-    let mut stats = ObjectStats {
+    let (count, bytes) = kept_objects(session)?;
+    Ok(ObjectStats {
         named_count: counts.objects.len() as u64,
         named_bytes: counts.objects.iter().fold(0, |sum, object| sum.saturating_add(object.len)),
-        ..ObjectStats::default()
-    };
+        count,
+        bytes,
+    })
+}
+
+/// Returns how many objects the folder of a session holds, and their bytes.
+pub(super) fn kept_objects(session: &Path) -> Result<(u64, u64)> {
+    let (mut count, mut sum) = (0, 0_u64);
     for (name, bytes) in files(&session.join("objects"))? {
         // A file that a crash left half-written has a name of another form.
         if ObjectId::from_file_name(&name, bytes).is_some() {
-            stats.count += 1;
-            stats.bytes = stats.bytes.saturating_add(bytes);
+            (count, sum) = (count + 1, sum.saturating_add(bytes));
         }
     }
-    Ok(stats)
+    Ok((count, sum))
 }
 
 fn images(session: &Path) -> Result<Vec<ImageStats>> {

@@ -135,22 +135,21 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Checks sessions and stores, and prints what was found. Returns 2 as the exit code if a session of a store cannot be read and
-/// nothing is damaged.
+/// Checks sessions and stores, and prints what was found. Returns 2 as the exit code if a session of a store, or one of several
+/// paths, cannot be read and nothing is damaged.
 ///
 /// # Errors
 ///
 /// - [`Failure::DoesNotHold`] if something is damaged, after the result is printed.
-/// - [`Failure::Engine`] if a path is neither a session nor a store, or a session that was named cannot be read.
+/// - [`Failure::Engine`] if the only path is neither a session nor a store, or the session that it names cannot be read.
 pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
     let mut verified = Verified::default();
     let dirs = session_dirs(paths, &mut verified, output)?;
     let mut progress = output.progress("verifying sessions", dirs.len() as u64);
     for (done, dir) in (1..).zip(&dirs) {
         match session(&dir.path, output.memory_bytes, &mut verified) {
-            Err(Failure::Engine(error)) if dir.of_store => {
-                let (path, reason) = (dir.path.clone(), error.to_string());
-                verified.unreadable.push(Unreadable { path, reason });
+            Err(Failure::Engine(error)) if dir.is_one_of_several => {
+                verified.unreadable.push(Unreadable::of(&dir.path, &error));
             }
             other => other?,
         }
@@ -166,10 +165,11 @@ pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
     }
 }
 
-/// Holds a session's folder, and whether it was found in a store or named by the user.
+/// Holds a session's folder, and whether others are checked where it cannot be read: those of its store, or those that were
+/// named with it.
 struct SessionDir {
     path: PathBuf,
-    of_store: bool,
+    is_one_of_several: bool,
 }
 
 fn session_dirs(
@@ -178,16 +178,24 @@ fn session_dirs(
     output: &mut Output<'_>,
 ) -> Result<Vec<SessionDir>> {
     let mut dirs = Vec::new();
+    let is_one_of_several = paths.len() > 1;
     for path in paths {
         if !is_store(path) {
-            dirs.push(SessionDir { path: path.clone(), of_store: false });
+            dirs.push(SessionDir { path: path.clone(), is_one_of_several });
             continue;
         }
-        let store = open_store(path)?;
-        for id in store.session_ids()? {
+        let listed = open_store(path).and_then(|store| Ok((store.session_ids()?, store)));
+        let (ids, store) = match listed {
+            Err(Failure::Engine(error)) if is_one_of_several => {
+                verified.unreadable.push(Unreadable::of(path, &error));
+                continue;
+            }
+            listed => listed?,
+        };
+        for id in ids {
             let path = store.session_dir(id);
             if holds_anything(&path) || lost_segments(&path).is_some() {
-                dirs.push(SessionDir { path, of_store: true });
+                dirs.push(SessionDir { path, is_one_of_several: true });
             } else {
                 verified.passed_over += 1;
                 pass_over(&path, output);
@@ -231,6 +239,17 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
             }
         }
     };
+    match audit::damaged_seals(dir) {
+        Ok(seals) => {
+            for error in seals {
+                damage.push(damage_of(dir, error)?);
+            }
+        }
+        // What is wrong with the headers was found by the walk.
+        Err(error)
+            if error.is_damage() || matches!(error, Error::NotASession { .. } | Error::NotAFile { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
     for damage in &mut damage {
         id = id.or(damage.session);
         damage.session = damage.session.or(id);
@@ -260,8 +279,8 @@ fn add_report(verified: &mut Verified, session: Uuid, report: RecoveryReport) {
     }
 }
 
-/// Folds the log, which reads every object that the log names, and checks its seals. Returns `None` if it cannot be folded.
-/// Damage is added to `damage`.
+/// Folds the log, which reads every object that the log names. Returns `None` if it cannot be folded. Damage is added to
+/// `damage`.
 fn folded(
     dir: &Path,
     memory_bytes: Option<u64>,
@@ -269,12 +288,7 @@ fn folded(
 ) -> Result<Option<RecoveryReport>, Error> {
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
     match LogReader::open_with(Arc::new(FileStorage::new()), dir, options) {
-        Ok(reader) => {
-            for error in reader.damaged_seals()? {
-                damage.push(damage_of(dir, error)?);
-            }
-            Ok(Some(reader.report().clone()))
-        }
+        Ok(reader) => Ok(Some(reader.report().clone())),
         Err(error) => {
             // The fold ends at the first object, and there may be more.
             let is_object = matches!(error, Error::Object { .. });
@@ -362,6 +376,12 @@ fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
     }
     damaged.sort_by_key(|damage| damage.sequence);
     damaged
+}
+
+impl Unreadable {
+    fn of(path: &Path, error: &Error) -> Unreadable {
+        Unreadable { path: path.to_owned(), reason: error.to_string() }
+    }
 }
 
 impl Damage {

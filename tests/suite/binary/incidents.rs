@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
-use foldlog::{ExecutionState, ResourceRegistry, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{ExecutionState, Kind, ResourceRegistry, Session, SessionOptions, Store, StoreOptions};
+use foldlog_codec::body::Seal;
+use foldlog_codec::frame::{self, Context};
+use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog};
 use uuid::Uuid;
 
 use super::damaged::flip;
+use super::imports::run;
 use super::{Fixture, noted, options, step, write};
 
 /// A session of several segments, whose last record names an object.
@@ -111,6 +115,67 @@ fn verify_lists_every_damaged_place_once_and_says_what_follows() {
     };
     assert_eq!((of_file(&files[0]), of_file(&files[2])), (2, 1), "{found:?}");
     assert!(of_file(&files[1]) >= 1, "{found:?}");
+}
+
+/// Writes another hash into the seal of a segment, as somebody does who exchanges records and sums them up anew.
+fn forge_seal(segment: &Path) {
+    let mut bytes = fs::read(segment).unwrap();
+    let header = SegmentHeader::decode(&bytes).unwrap();
+    let context = Context::new(header.salt, header.first_sequence);
+    let mut at = HEADER_LEN;
+    loop {
+        let frame = frame::decode(context, &bytes[at..]).unwrap();
+        if frame.header.kind == Kind::SEAL {
+            let seal = Seal { hash: [7; 32], ..Seal::decode(frame.body).unwrap() };
+            let (header, mut forged) = (frame.header, Vec::new());
+            frame::encode(context, &header, &seal.encode(), &mut forged).unwrap();
+            bytes[at..at + forged.len()].copy_from_slice(&forged);
+            return fs::write(segment, bytes).unwrap();
+        }
+        at += frame.len();
+    }
+}
+
+/// Seals were checked only of a log that folds: a wrong byte elsewhere hid that records were exchanged.
+#[test]
+fn verify_checks_the_seals_of_a_log_that_is_damaged_elsewhere_too() {
+    let fixture = segmented();
+    let places = places(&fixture.session);
+    forge_seal(&places[&5].0);
+    let sealed = |stdout: &str| stdout.contains("are not those that it seals");
+    let alone = fixture.run("verify SESSION");
+    assert!(alone.code == 1 && sealed(&alone.stdout), "{}", alone.stdout);
+    // A record, and the object that the last record names: a log that cannot be walked, and one that cannot be folded.
+    let object = fs::read_dir(fixture.session.join("objects")).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(&object).unwrap();
+    let unfolded = fixture.run("verify SESSION");
+    assert!(
+        sealed(&unfolded.stdout) && unfolded.stdout.contains(object.to_str().unwrap()),
+        "{}",
+        unfolded.stdout
+    );
+    damage(&places, 40);
+    let unwalked = fixture.run("verify SESSION");
+    assert!(sealed(&unwalked.stdout) && unwalked.stdout.contains("record 40"), "{}", unwalked.stdout);
+    assert_eq!(unwalked.stdout.matches("are not those that it seals").count(), 1, "{}", unwalked.stdout);
+}
+
+/// A path that leads to nothing kept `verify` from the others that were named with it.
+#[test]
+fn verify_checks_what_it_can_of_several_paths() {
+    let fixture = segmented();
+    let nothing = fixture.folder.path().join("nothing");
+    let verify = |paths: &[&Path]| run(&[&["verify"], vec!["_"; paths.len()].as_slice()].concat(), paths);
+    let ran = verify(&[&nothing, &fixture.session, fixture.folder.path()]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stdout.starts_with("2 sessions, ") && !ran.stdout.contains("holds"), "{ran:?}");
+    let unread = format!("unread   {}: ", nothing.display());
+    assert_eq!(ran.stdout.matches(&unread).count(), 1, "{ran:?}");
+    // Damage outranks what is missing.
+    damage(&places(&fixture.session), 40);
+    let ran = verify(&[&nothing, &fixture.session]);
+    assert!(ran.code == 1 && ran.stdout.contains(&unread) && ran.stdout.contains("record 40"), "{ran:?}");
+    assert_eq!(verify(&[&nothing]).code, 2);
 }
 
 /// A wrong byte hid the whole session: every verb that reads refused it.

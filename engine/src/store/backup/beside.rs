@@ -2,8 +2,9 @@
 //! of the host's own.
 //!
 //! A capture is named by a record once it is whole, and its files never change afterwards; so those that are copied behind
-//! the log's end was found hold each capture that the copied records name. Files that are being made, and links, pipes and
-//! the like, are left out.
+//! the log's end was found hold each capture that the copied records name. Links, pipes and the like are left out, and files
+//! that the engine is making: the objects of captures and the files of a backup, by the names that they have until then.
+//! Whatever a host calls its files, they are copied.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,6 +15,12 @@ use crate::log::copying::{copy_bytes, same_bytes};
 use crate::log::layout;
 use crate::storage::{Entry, EntryKind};
 
+/// Name of a file that is being copied, whose own name it has once it is durable.
+const COPIED: &str = ".foldlog-backup.new";
+
+/// What the names begin with that objects of captures have until they are whole: a process id and a number follow.
+const OBJECT: &str = "tmp_obj_";
+
 impl Copying<'_> {
     /// Copies what stands beside the log into `dir`, as far as that lacks it.
     pub(super) fn copy_beside(&self, dir: &Path, copied: &mut Copied) -> Result<()> {
@@ -21,25 +28,25 @@ impl Copying<'_> {
         while let Some((from, to)) = folders.pop() {
             let is_session = from == self.from;
             let Some(entries) = self.listed(&from)? else { continue };
-            let mut changed = false;
+            // A backup that was killed may have left a file.
+            let _ = self.storage().remove_file(&to.join(COPIED));
             for entry in entries.iter().filter(|entry| !is_session || is_beside(entry)) {
                 let (from, to) = (from.join(&entry.name), to.join(&entry.name));
                 match entry.kind {
                     EntryKind::Folder => {
                         let made = self.storage().create_dir_all(&to);
                         made.map_err(|error| Error::unmade("create", &to, 0, error))?;
-                        changed = true;
                         folders.push((from, to));
                     }
                     EntryKind::File if !is_unfinished(&entry.name) => {
-                        changed |= self.copy_file(entry, (&from, &to), copied)?;
+                        self.copy_file(entry, (&from, &to), copied)?;
                     }
                     _ => {}
                 }
             }
-            if changed {
-                self.storage().sync_dir(&to).map_err(|error| Error::io("sync", &to, error))?;
-            }
+            // A backup that was killed may have given names that are not durable yet: what is there already counts for
+            // nothing.
+            self.storage().sync_dir(&to).map_err(|error| Error::io("sync", &to, error))?;
         }
         Ok(())
     }
@@ -53,17 +60,15 @@ impl Copying<'_> {
         }
     }
 
-    /// Copies a file, unless the copy holds it, and returns whether it did.
-    fn copy_file(&self, entry: &Entry, (from, to): (&Path, &Path), copied: &mut Copied) -> Result<bool> {
+    /// Copies a file, unless the copy holds it.
+    fn copy_file(&self, entry: &Entry, (from, to): (&Path, &Path), copied: &mut Copied) -> Result<()> {
         let storage = self.storage().as_ref();
         let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
         let there = there.filter(|there| there.kind == EntryKind::File && there.len == entry.len);
         if there.is_some() && (is_git_object(from) || same_bytes(storage, (from, to), entry.len)?) {
-            return Ok(false);
+            return Ok(());
         }
-        let building = to.with_file_name(format!("{}.new", entry.name));
-        // A file with this temporary name was left by an attempt that never ended.
-        let _ = storage.remove_file(&building);
+        let building = to.with_file_name(COPIED);
         let copy = copy_bytes(storage, (from, &building), entry.len, &mut |_| {});
         let named = copy.and_then(|bytes| {
             let renamed = storage.rename(&building, to);
@@ -73,11 +78,11 @@ impl Copying<'_> {
             Ok(bytes) => {
                 copied.files += 1;
                 copied.bytes += bytes;
-                Ok(true)
+                Ok(())
             }
             // It went while it was copied.
             Err(Error::Io { source, path, .. }) if source.kind() == ErrorKind::NotFound && path == from => {
-                Ok(false)
+                Ok(())
             }
             Err(error) => {
                 let _ = storage.remove_file(&building);
@@ -97,9 +102,11 @@ fn is_beside(entry: &Entry) -> bool {
         && layout::building_ordinal(&entry.name).is_none()
 }
 
-/// Returns whether a file has a name that it does not keep once it is whole.
+/// Returns whether a file has a name that the engine gives to what is not whole yet.
 fn is_unfinished(name: &str) -> bool {
-    name.starts_with("tmp_obj_") || name.ends_with(".new") || name.ends_with(".lock")
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix(OBJECT).and_then(|numbers| numbers.split_once('_'));
+    name == COPIED || numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
 
 /// Returns whether a path is that of a git object, whose content its name stands for.

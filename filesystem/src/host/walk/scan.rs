@@ -273,6 +273,7 @@ impl Walk<'_> {
             }
             results.read.push((batch.id, *at, read));
         }
+        self.limits.read_files(batch.files.len());
         Ok(())
     }
 

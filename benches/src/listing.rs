@@ -1,0 +1,42 @@
+//! Measures listing the sessions of a store, as a person does who looks for one of them.
+
+use std::path::Path;
+
+use foldlog::{SessionOptions, Store};
+use foldlog_replay::Output;
+use uuid::Uuid;
+
+use crate::measure::{AtMost, Result, Round, Row, take_turns, timed};
+use crate::subject::{append_types, fill, store};
+
+/// Number of steps of each session.
+const STEPS: u64 = 20;
+
+const LIST_ROUNDS: usize = 5;
+
+pub fn sessions(dir: &Path, count: u64) -> Result<Vec<Row>> {
+    let (store, types) = (store(dir)?, append_types()?);
+    for number in 0..count {
+        let options = SessionOptions::default().tag("number", number.to_string());
+        let session = store.create_with(&types, options)?;
+        fill(&session, 0..STEPS)?;
+        session.close()?;
+    }
+    let [listed] = take_turns(LIST_ROUNDS, [&mut || listed(&store)])?;
+    let most = AtMost::Ns(1e9);
+    Ok(vec![Row::alone("sessions", "foldlog sessions", format!("{count} sessions"), listed).at_most(most)])
+}
+
+/// Runs the verb in this process.
+fn listed(store: &Store) -> Result<Round> {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let child = |_: &Path, _: Uuid| Err(std::io::Error::other("nothing here runs a child"));
+    let round = timed(1, || {
+        let mut output = Output::new(&mut stdout, &mut stderr, &child);
+        match foldlog_replay::run(["foldlog".into(), "sessions".into(), store.path().into()], &mut output) {
+            0 => Ok(()),
+            code => Err(format!("`sessions` ended with {code}").into()),
+        }
+    });
+    round.map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&stderr)).into())
+}
