@@ -18,6 +18,7 @@
 //! | store | the folder of a `HostFilesystem`'s snapshots, a bare git repository |
 //! | left out | of a path: no snapshot holds it, and no restore touches it |
 //! | change | of a file or link: what a `SnapshotReader` finds to differ between two snapshots |
+//! | changed by hand | of a file or link: since the last capture, by whoever is no tool call |
 //! | lease | holds a workspace for one holder among threads and processes |
 //! | mark | an attribute of the root folder that says who worked there, should that process end |
 //! | identity | what tells a folder from any other that stands at its path later ([`FolderIdentity`]) |
@@ -45,19 +46,24 @@ mod identity;
 mod memory;
 mod path;
 mod pattern;
+mod rewound;
 pub mod sabotage;
 mod system;
+#[cfg(feature = "host")]
+mod unified;
 
 use serde::{Deserialize, Serialize};
 
 pub use error::{Error, Result, Unrestored};
 #[cfg(feature = "host")]
 pub use host::{
-    CaptureProgress, ChangeKind, FileChange, FileFacts, FileForm, FilesystemSnapshot, HostFilesystem,
-    HostFilesystemOptions, Rebind, Restored, SnapshotReader, WorkspaceLease, WorkspaceMark, WorkspaceNotice,
+    CaptureProgress, FileChange, FileFacts, FileForm, FilesystemSnapshot, HostFilesystem,
+    HostFilesystemOptions, Merged, Merging, Rebind, Restored, SnapshotReader, WorkspaceLease, WorkspaceMark,
+    WorkspaceNotice,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
+pub use rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
 pub use system::{boot_id, is_out_of_space};
 
 /// Lists what a tool may do with the files of its workspace.

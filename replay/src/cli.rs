@@ -25,7 +25,7 @@ use crate::verbs::transcript;
 ///
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
 /// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Only `run`,
-/// `recover`, `restore`, `settle` and `validate --repair` write into a session.
+/// `recover`, `restore`, `rewind`, `settle` and `validate --repair` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
 /// or a run gave no answer.
@@ -209,6 +209,28 @@ With --json one object:
   applied               later updates that were applied again: their records, old and new
   refused               later updates that were not: sequence, reason
   workspaces            restored: name, root of each workspace that was; left: names of resources that stay as they are";
+
+/// Says what a rewind does, and describes the fields of `rewind --json`.
+const REWIND_JSON: &str = "\
+A workspace goes back to what the last call before TO had left, or to what the first call behind TO found if there was none.
+Files that were changed by hand since the last call are kept whole, also those whose permissions alone were changed; files
+that were removed by hand stay removed. What captures leave out, and resources that are no folders, stay as they are.
+--undo goes back to before the last rewind, also after later work, which it abandons. --preview tells what either would do.
+
+With --json one object:
+  operation    the rewind's own, by which `foldlog ledger` knows it; undoes: the one that it undid
+  rolled_back  sequence, to, abandoned, outside: calls that may have effects outside, which stay
+  resources    name, capture (record, of), created, modified, removed, kept (path, by_hand, otherwise, in_place_of), kept_more,
+               left_out
+  left         name, reason of each resource that stays as it is
+  not_undone   resource, path, reason of what was restored otherwise
+and with --preview:
+  from, to, undoes, left, abandoned
+  resources    name, capture, kept, left_out, files: path, change, before, after (len, permissions), diff (form: text, binary,
+               too_long, equal; unified)
+  slices, conversations  items, messages and turns, before and after; differences: as `foldlog diff --json` has them
+  tags         tag, position of snapshots that would be abandoned
+  outside      operation, tool, call_id, idempotency";
 
 /// Describes the fields of `pending --json`.
 const PENDING_JSON: &str = "\
@@ -518,6 +540,38 @@ enum Verb {
         /// With --rebind, remove what is in the folder and not in the checkpoint.
         #[arg(long, requires = "rebind")]
         overwrite: bool,
+        /// The folder that holds a workspace's captures, if it is not in the session's folder.
+        #[arg(long, value_name = "NAME=DIR")]
+        snapshots: Vec<String>,
+    },
+    /// Take a session back to a position, with the files of its workspaces, without its host. Writes into the session.
+    ///
+    /// What is there is captured first, and `--undo` brings it back. Files that were changed by hand are kept.
+    #[command(after_help = REWIND_JSON)]
+    Rewind {
+        /// The session's folder.
+        session: PathBuf,
+        /// The position to go back to, or the tag of a snapshot.
+        #[arg(required_unless_present = "undo", conflicts_with = "undo")]
+        to: Option<Position>,
+        /// Undo the last rewind.
+        #[arg(long)]
+        undo: bool,
+        /// Tell what would change, with diffs. Writes nothing into the session's log.
+        #[arg(long)]
+        preview: bool,
+        /// Take back what was changed by hand, too.
+        #[arg(long)]
+        overwrite: bool,
+        /// Who rewinds the session.
+        #[arg(long, value_name = "WHO", required_unless_present = "preview")]
+        by: Option<String>,
+        /// Why.
+        #[arg(long, value_name = "WHY", required_unless_present = "preview")]
+        reason: Option<String>,
+        /// The folder of a workspace. `NAME=` may be left out if there is one workspace only.
+        #[arg(long = "workspace", value_name = "NAME=DIR")]
+        workspaces: Vec<String>,
         /// The folder that holds a workspace's captures, if it is not in the session's folder.
         #[arg(long, value_name = "NAME=DIR")]
         snapshots: Vec<String>,
@@ -849,6 +903,18 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             let (checkpoint, by, reason) = (checkpoint.as_str(), by.as_str(), reason.as_str());
             let asked = verbs::restore::Asked { checkpoint, by, reason, apply_later, folders };
             verbs::restore::run(&session, &asked, output)
+        }
+        Verb::Rewind { session, to, undo: _, preview, overwrite, by, reason, workspaces, snapshots } => {
+            let folders = &verbs::recover::Asked {
+                workspaces: &workspaces,
+                rebound: &[],
+                overwrite: false,
+                snapshots: &snapshots,
+                force: false,
+            };
+            let (by, reason) = (by.as_deref(), reason.as_deref());
+            let asked = verbs::rewind::Asked { to, preview, overwrite, by, reason, folders };
+            verbs::rewind::run(&session, &asked, output)
         }
         Verb::Recover {
             session,

@@ -251,6 +251,9 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::FutureFormat { .. } => "read the session with a newer version of foldlog",
         Error::NoSuchPosition { .. } => "`foldlog show SESSION` lists the positions",
+        Error::NoRewind(_) => {
+            "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back"
+        }
         Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
             "let its host recover it, or do so by `foldlog recover SESSION --workspace NAME=DIR`"
         }

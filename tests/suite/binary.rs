@@ -15,6 +15,7 @@ mod operations;
 mod pending;
 mod positions;
 mod recover;
+mod rewind;
 mod run;
 mod salvage;
 mod stats;

@@ -12,6 +12,7 @@
 //! | `declaring` | what the log has to declare before a record can name it |
 //! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
+//! | `rewinding` | what the log says to a rewind |
 //! | `operations` | tool calls as transactions: their begins and ends |
 //! | `schedule`, `waiting` | who may write while operations run, and how long others wait |
 //! | `futures` | the forms for async hosts (feature `async`) |
@@ -59,6 +60,7 @@ pub(crate) mod recording;
 mod replayed_calls;
 pub(crate) mod replaying;
 mod retelling;
+pub(crate) mod rewinding;
 pub(crate) mod schedule;
 pub(crate) mod settling;
 mod shared_prefix;

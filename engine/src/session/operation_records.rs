@@ -247,6 +247,11 @@ impl Session {
         found.ok_or(missing)
     }
 
+    /// Returns the captures that the record of an end names.
+    pub(crate) fn captures_at_end_of(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
+        self.read_end_resources(end)
+    }
+
     fn read_end_resources(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
     }

@@ -324,7 +324,7 @@ impl Session {
 
 impl Inner {
     /// Returns the slices at `to`, if STATE can be rolled back to there now. The operation `past` may have begun later.
-    fn target(
+    pub(super) fn target(
         &self,
         state: &WriterState,
         to: SequenceNumber,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
-use foldlog_filesystem::Unrestored;
+use foldlog_filesystem::{FileKept, FileRewound, Unrestored};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
@@ -20,7 +20,8 @@ use crate::operation::NotUndone;
 use crate::session::Snapshot;
 use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{
-    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable,
+    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Rewinding, Rewound,
+    Snapshotable,
 };
 
 /// Says when a composite snapshot was taken.
@@ -305,6 +306,42 @@ impl Captures {
                 (one, other) => one.is_none() && other.is_none(),
             }
         })
+    }
+}
+
+/// Tells what a rewind does to a resource: the files that it changes, those that it keeps, and how many are left out.
+pub(super) type Told = (Vec<FileRewound>, Vec<FileKept>, u64);
+
+/// Collects what a rewind restores.
+#[derive(Default)]
+pub(super) struct RewoundCaptures {
+    captured: Vec<Captured>,
+}
+
+impl RewoundCaptures {
+    /// Asks a resource what a rewind restores of it, between these captures in their recorded form: the target, and the last
+    /// one that a call left. Returns `None` if `present` lacks the resource.
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        resource: &dyn AnyResource,
+        present: &Captures,
+        (target, last): (&[u8], &[u8]),
+        overwrite: bool,
+    ) -> Result<Option<Told>> {
+        let present = present.get(name).and_then(|captured| captured.snapshot.clone());
+        let Some(present) = present else { return Ok(None) };
+        let (target, last) = (resource.recall(target)?, resource.recall(last)?);
+        let asked = Rewinding { target: &target, last: &last, present: &present, overwrite };
+        let Rewound { to, files, kept, left_out } = resource.rewind(&asked)?;
+        let name = Cow::Owned(name.to_owned());
+        self.captured.push(Captured { name, snapshot: Some(to), recorded: None });
+        Ok(Some((files, kept, left_out)))
+    }
+
+    /// Returns what is to be restored.
+    pub(super) fn done(self) -> Captures {
+        self.captured.into_iter().collect()
     }
 }
 

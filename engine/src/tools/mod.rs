@@ -17,6 +17,7 @@
 //! | `replayed` | calls in a session that replays: what they did and answered comes from the log |
 //! | `scratch` | the copies that a run of such a session shows in the place of its resources |
 //! | `restoring` | rolling back to a composite snapshot, as an operation of its own |
+//! | `rewind` | [`ExecutionState::rewind`]: going back to any position, with what was changed by hand kept; undoing that |
 //! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
 //! | `known` | what the log says of an earlier call with the same origin |
 //! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and what may be done |
@@ -99,6 +100,7 @@ mod recovery;
 mod replayed;
 pub mod resources;
 mod restoring;
+mod rewind;
 mod runner;
 mod scratch;
 mod several;
@@ -116,5 +118,9 @@ pub use children::{ChildChoice, ChildReport, ChildStop};
 pub use execution::INHERITED;
 pub use execution::{ExecutionState, ExecutionStateBuilder};
 pub use recovery::{Recovered, Recovery};
+pub use rewind::{
+    CaptureMoment, CaptureTaken, ConversationRewound, OutsideCall, ResourceLeft, ResourcePreview,
+    ResourceRewound, RewindOptions, RewindPreview, RewindReport, SliceRewound, TagAbandoned,
+};
 pub use runner::ToolRunner;
 pub use several::TOGETHER_MAX;

@@ -68,19 +68,19 @@ pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> 
     }
 }
 
-/// Returns what the recorded restore that `info` describes returned.
+/// Returns what the recorded restore that `info` describes returned, and what its end says.
 pub(super) fn go_back(
     session: &Session,
     info: &CallInfo,
     arguments: &str,
     to: SequenceNumber,
-) -> Result<RollbackReport> {
+) -> Result<(RollbackReport, ToolReport)> {
     let begin = begin(session, info, arguments)?;
     // Of the rollback, which follows the begin.
     let (abandoned, outside) = session.abandoned_by(begin + 1, to)?;
     let report = end(session, info, begin)?;
     if report.success {
-        return Ok(RollbackReport { sequence: begin + 1, to, abandoned, outside });
+        return Ok((RollbackReport { sequence: begin + 1, to, abandoned, outside }, report));
     }
     Err(Error::Resource { resource: info.tool.to_string(), reason: report.message })
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
 
-use super::call::{CallInfo, Ending, Operation, RestoreScope, ToolCall};
+use super::call::{CallInfo, Ending, Operation, RestoreScope, ToolCall, ToolReport};
 use super::captures::{Captures, CompositeSnapshot};
 use super::checkpoints::ToolCheckpoint;
 use super::execution::ExecutionState;
@@ -25,7 +25,7 @@ use crate::session::{RollbackReport, Session};
 use crate::store::Store;
 
 /// Name of a restore in the log, in place of a tool's. The arguments hold the position that the restore
-/// returns to.
+/// returns to, and of a [rewind](super::rewind) more.
 pub(super) const RESTORE: &str = "foldlog.restore";
 
 impl ExecutionState {
@@ -76,7 +76,14 @@ impl ExecutionState {
             return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
         }
         let captures = snapshot.captures(self.resources())?;
-        go_back(self, snapshot.session.position, &captures, scope)
+        let position = snapshot.session.position;
+        if sabotage::is(Breakage::RestoreUnrecorded) {
+            self.put_back(&captures, scope == RestoreScope::All)?;
+            return self.session().rollback_to(position);
+        }
+        let way = WayBack { position, arguments: format!("{{\"position\":{position}}}"), scope };
+        let prepare = |_: &Captures| Ok(Prepared { captures: captures.clone(), value: None });
+        Ok(way.go(self, &|| Ok(()), &prepare)?.0)
     }
 
     /// Creates a session that shares this session's records up to the position before a tool call, by the id
@@ -105,54 +112,71 @@ impl ExecutionState {
     }
 }
 
-/// Restores the session to `position` and the resources to `captures`, or leaves all as they are.
-fn go_back(
-    state: &ExecutionState,
-    position: SequenceNumber,
-    captures: &Captures,
-    scope: RestoreScope,
-) -> Result<RollbackReport> {
-    let call = ToolCall::new(RESTORE, format!("{{\"position\":{position}}}"));
-    // A recovery rolls the restore back, and the restore has no effect outside of what is rolled back.
-    let idempotency = Idempotency::Natural;
-    let info = CallInfo { idempotency, restores: Some(scope), ..CallInfo::new(&call) };
-    if sabotage::is(Breakage::RestoreUnrecorded) {
-        state.put_back(captures, scope == RestoreScope::All)?;
-        return state.session().rollback_to(position);
-    }
-    if state.session().replays() {
-        return replayed::go_back(state.session(), &info, &call.arguments, position);
-    }
-    let patience = state.session().patience(state.until(None), None);
-    let operation = Operation::begin(state, state.session(), info, &call.arguments, &patience, &|| Ok(()))?;
-    let session = operation.context().session().clone();
-    let restored = caught("the snapshot", || {
-        let not_undone = state.put_back(captures, scope == RestoreScope::All)?;
-        Ok((session.restore_to(position)?, not_undone))
-    });
-    let cause = match restored {
-        Ok((rolled_back, not_undone)) => {
-            let ending = Ending::done(format!("back at {position}")).telling(not_undone);
-            let report = operation.finish(ending)?;
-            match report.success {
-                true => return Ok(rolled_back),
-                // The restored resources could not be captured, so the restore was rolled back.
-                false => Error::Resource { resource: RESTORE.to_owned(), reason: report.message },
-            }
+/// Holds what a restore is to bring back, once its begin has captured what is there.
+pub(super) struct Prepared {
+    pub(super) captures: Captures,
+    /// What the end records of the restore, as one MessagePack value.
+    pub(super) value: Option<Vec<u8>>,
+}
+
+/// Describes a restore: where it goes, and how the log names it.
+pub(super) struct WayBack {
+    pub(super) position: SequenceNumber,
+    /// Arguments of the operation, as JSON.
+    pub(super) arguments: String,
+    pub(super) scope: RestoreScope,
+}
+
+impl WayBack {
+    /// Restores the session to the position and the resources to what `prepare` makes of the captures of the begin, or leaves
+    /// all as they are. Nothing is recorded if `still_due` fails, which is called once nothing else runs.
+    pub(super) fn go(
+        &self,
+        state: &ExecutionState,
+        still_due: &dyn Fn() -> Result<()>,
+        prepare: &dyn Fn(&Captures) -> Result<Prepared>,
+    ) -> Result<(RollbackReport, ToolReport)> {
+        let WayBack { position, scope, .. } = *self;
+        let call = ToolCall::new(RESTORE, self.arguments.clone());
+        // A recovery rolls the restore back, and the restore has no effect outside of what is rolled back.
+        let idempotency = Idempotency::Natural;
+        let info = CallInfo { idempotency, restores: Some(scope), ..CallInfo::new(&call) };
+        if state.session().replays() {
+            return replayed::go_back(state.session(), &info, &call.arguments, position);
         }
-        Err(cause) => {
-            let put_back = operation.finish(Ending::failed(Cause::Error, cause.to_string()));
-            if let Err(Error::RestoreFailed { restored, failed }) = put_back {
-                let both = |(resource, error): (String, Arc<Error>)| {
-                    let reason = format!("{error}; it was to be as it was before, since {cause}");
-                    (resource.clone(), Arc::new(Error::Resource { resource, reason }))
-                };
-                let failed = failed.into_iter().map(both).collect();
-                return Err(Error::RestoreFailed { restored, failed });
+        let patience = state.session().patience(state.until(None), None);
+        let operation =
+            Operation::begin(state, state.session(), info, &call.arguments, &patience, still_due)?;
+        let session = operation.context().session().clone();
+        let restored = caught("the snapshot", || {
+            let Prepared { captures, value } = prepare(&operation.before())?;
+            let not_undone = state.put_back(&captures, scope == RestoreScope::All)?;
+            Ok((session.restore_to(position)?, not_undone, value))
+        });
+        let cause = match restored {
+            Ok((rolled_back, not_undone, value)) => {
+                let ending = Ending { value, ..Ending::done(format!("back at {position}")) };
+                let report = operation.finish(ending.telling(not_undone))?;
+                match report.success {
+                    true => return Ok((rolled_back, report)),
+                    // The restored resources could not be captured, so the restore was rolled back.
+                    false => Error::Resource { resource: RESTORE.to_owned(), reason: report.message },
+                }
             }
-            // If the end could not be recorded, later calls of the session say so; `cause` says why it came to that.
-            cause
-        }
-    };
-    Err(cause)
+            Err(cause) => {
+                let put_back = operation.finish(Ending::failed(Cause::Error, cause.to_string()));
+                if let Err(Error::RestoreFailed { restored, failed }) = put_back {
+                    let both = |(resource, error): (String, Arc<Error>)| {
+                        let reason = format!("{error}; it was to be as it was before, since {cause}");
+                        (resource.clone(), Arc::new(Error::Resource { resource, reason }))
+                    };
+                    let failed = failed.into_iter().map(both).collect();
+                    return Err(Error::RestoreFailed { restored, failed });
+                }
+                // If the end could not be recorded, later calls of the session say so; `cause` says why it came to that.
+                cause
+            }
+        };
+        Err(cause)
+    }
 }

@@ -22,8 +22,8 @@ use super::manifest::Form;
 use super::objects::{ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::sparse::Sparse;
-use crate::FileKind;
 use crate::error::{Error, Result};
+use crate::{ChangeKind, FileKind};
 
 /// A list of changes takes so much memory at most.
 const CHANGES_BYTES_MAX: u64 = 1 << 30;
@@ -60,35 +60,6 @@ const CHANGE_BYTES: u64 = 400;
 pub struct SnapshotReader {
     objects: Objects,
     trees: HeldTrees,
-}
-
-/// Names what became of a file or link between two snapshots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ChangeKind {
-    /// Only the later snapshot has a file or link at the path.
-    Created,
-    /// Both have one, with different [`FileFacts`].
-    Modified,
-    /// Only the earlier snapshot has one.
-    Removed,
-}
-
-impl ChangeKind {
-    /// Returns the name of the kind, as JSON has it: `created`, `modified`, `removed`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ChangeKind::Created => "created",
-            ChangeKind::Modified => "modified",
-            ChangeKind::Removed => "removed",
-        }
-    }
-}
-
-impl fmt::Display for ChangeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// Describes what became of one file or link between two snapshots.
@@ -341,6 +312,7 @@ mod tests {
                 metadata: metadata.map(|text| self.blob(text).to_string()),
                 repositories: None,
                 folder: None,
+                left_out_by: None,
             }
         }
 

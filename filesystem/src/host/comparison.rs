@@ -8,15 +8,15 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-use super::changes::{ChangeKind, FileChange, FileFacts, FileForm};
+use super::changes::{FileChange, FileFacts, FileForm};
 use super::manifest::{Form, GitMode, Permissions, TreeEntry, is_too_deep, join, shown, told};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::sparse::Sparse;
 use super::trees::{Commit, Trees};
-use crate::FileKind;
 use crate::error::{Error, Result};
+use crate::{ChangeKind, FileKind};
 
 /// A folder of two million files has a smaller tree than this.
 pub(super) const TREE_BYTES_MAX: u64 = 128 << 20;

@@ -223,15 +223,28 @@ pub(super) fn encode_tree(ordered: &[(GitMode, &Entry)]) -> (Vec<u8>, Vec<TreeEn
         TreeEntry { mode: *mode, name: Arc::clone(&entry.name), id }
     };
     let lines: Vec<TreeEntry> = ordered.iter().map(line).collect();
+    (encode_lines(&lines), lines)
+}
+
+/// Sorts the lines of a tree object into their order there, in which a folder stands as if its name ended in a slash.
+pub(super) fn sort_lines<T>(lines: &mut [(TreeEntry, T)]) {
+    fn key<T>((line, _): &(TreeEntry, T)) -> impl Iterator<Item = u8> + '_ {
+        line.name.iter().copied().chain((line.mode == GitMode::Folder).then_some(b'/'))
+    }
+    lines.sort_by(|left, right| key(left).cmp(key(right)));
+}
+
+/// The tree object of these lines, which are in order.
+pub(super) fn encode_lines<'a>(lines: impl IntoIterator<Item = &'a TreeEntry>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for line in &lines {
+    for line in lines {
         bytes.extend_from_slice(line.mode.text().as_bytes());
         bytes.push(b' ');
         bytes.extend_from_slice(&line.name);
         bytes.push(0);
         bytes.extend_from_slice(&line.id.0);
     }
-    (bytes, lines)
+    bytes
 }
 
 /// Reads a tree object. A name that would lead out of its folder, or into a `.git`, is damage.
@@ -291,6 +304,13 @@ impl Permissions {
         others.sort();
         all.others = others;
         all
+    }
+
+    /// The permissions of these paths, where most are as they are here. The paths come sorted, each with its permissions.
+    pub(super) fn with_others(&self, paths: impl Iterator<Item = (Vec<u8>, GitMode, u32)>) -> Permissions {
+        let others = paths.filter(|(_, mode, permissions)| *permissions != self.usual(*mode));
+        let others = others.map(|(path, _, permissions)| (path, permissions)).collect();
+        Permissions { others, ..self.clone() }
     }
 
     /// The paths with other permissions than most, sorted; the root's is empty.

@@ -110,6 +110,41 @@ impl Metadata {
         Metadata { owner, times, others }
     }
 
+    /// What is to be said of paths of which some are as `now` says, those with `true`, and the others as `self` does. The
+    /// paths come sorted. Names of one file stay names of one file where both are of one side.
+    pub(super) fn mixed(
+        &self,
+        now: &Metadata,
+        times: Option<ObjectId>,
+        paths: impl Iterator<Item = (Vec<u8>, bool)>,
+    ) -> Metadata {
+        let mut names: HashMap<(bool, u32), u32> = HashMap::new();
+        let mut mixed = Vec::new();
+        for (path, is_now) in paths {
+            let side = if is_now { now } else { self };
+            let owner = Some(side.owner(&path)).filter(|own| *own != self.owner);
+            let other = Other { owner, ..side.get(&path).cloned().unwrap_or_default() };
+            if let Some(link) = other.link {
+                *names.entry((is_now, link)).or_default() += 1;
+            }
+            mixed.push((path, is_now, other));
+        }
+        // Numbered in the order of their first paths, as everywhere.
+        let mut numbers: HashMap<(bool, u32), u32> = HashMap::new();
+        let mut others = Vec::new();
+        for (path, is_now, mut other) in mixed {
+            let link = other.link.map(|link| (is_now, link));
+            other.link = link.filter(|link| names.get(link) > Some(&1)).map(|link| {
+                let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+                *numbers.entry(link).or_insert(next)
+            });
+            if other != Other::default() {
+                others.push((path, other));
+            }
+        }
+        Metadata { owner: self.owner, times, others }
+    }
+
     /// What is said of a path beside its owner.
     pub(super) fn get(&self, path: &[u8]) -> Option<&Other> {
         let at = self.others.binary_search_by(|(other, _)| other.as_slice().cmp(path)).ok()?;

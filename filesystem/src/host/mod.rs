@@ -7,6 +7,7 @@
 //! | `restore` | bringing a snapshot back: walk, plan, check, carry out |
 //! | `scratch` | a copy of a snapshot in a folder of its own, which goes with its value |
 //! | `changes` | snapshots read from their store alone: what differs, files, contents |
+//! | `merge` | a snapshot with what was changed by hand since put in, for a rewind |
 //! | `comparison` | the walk through two snapshots side by side |
 //! | `collect` | removing from the store what no snapshot needs |
 //! | `state` | what is known from one call to the next; when the stat cache is read and written |
@@ -64,6 +65,7 @@ mod lease;
 mod leave_out;
 mod manifest;
 mod mark;
+mod merge;
 mod metadata;
 mod objects;
 mod operations;
@@ -99,9 +101,10 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 pub use binding::{Rebind, WorkspaceNotice};
-pub use changes::{ChangeKind, FileChange, FileFacts, FileForm, SnapshotReader};
+pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
+pub use merge::{Merged, Merging};
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions};
 pub use restore::Restored;

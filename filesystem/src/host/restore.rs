@@ -81,9 +81,13 @@ impl HostFilesystem {
         self.begin(state, Some(&bound));
         let id = self.commit_of(snapshot)?;
         let commit = Commit::read(&self.objects, id)?;
-        let gitignore = match snapshot.gitignore {
-            true => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
-            false => Gitignore::Unread,
+        let gitignore = match (snapshot.gitignore, &snapshot.left_out_by) {
+            (true, Some(other)) => {
+                let other = Commit::read(&self.objects, self.object_of(other)?)?;
+                Gitignore::Recorded(state.trees.gitignores(&self.objects, other.tree)?)
+            }
+            (true, None) => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
+            (false, _) => Gitignore::Unread,
         };
         let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
         let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);

@@ -84,6 +84,32 @@ impl Rules {
         Ok(Some(Arc::new(Scope { around, prefix, list })))
     }
 
+    /// Whether something in a snapshot, or a folder around it, is left out. Lists in a workspace do not count.
+    pub(super) fn leave_out_path(&self, path: &[u8], is_folder: bool) -> bool {
+        let mut scope = self.recorded(b"", None);
+        let mut from = 0;
+        loop {
+            let rest = path.get(from..).unwrap_or_default();
+            let end = rest.iter().position(|byte| *byte == b'/');
+            let name = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+            let folder = path.get(..from.saturating_sub(1)).unwrap_or_default();
+            if self.leave_out(folder, name, is_folder || end.is_some(), scope.as_deref()) {
+                return true;
+            }
+            let Some(end) = end else { return false };
+            scope = self.recorded(path.get(..from + end).unwrap_or_default(), scope);
+            from += end + 1;
+        }
+    }
+
+    /// The lists that count within a folder of a snapshot.
+    fn recorded(&self, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
+        let Gitignore::Recorded(lists) = &self.gitignore else { return around };
+        let Some(list) = lists.get(path).filter(|list| !list.is_empty()) else { return around };
+        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
+        Some(Arc::new(Scope { around, prefix, list: list.clone() }))
+    }
+
     /// Whether what stands in a folder under a name is left out.
     pub(super) fn leave_out(
         &self,

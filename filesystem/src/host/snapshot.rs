@@ -49,6 +49,10 @@ pub struct FilesystemSnapshot {
     /// earlier versions: they are restored only after [`HostFilesystem::rebind`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderIdentity>,
+    /// Id of the git commit whose `.gitignore` files say what a restore leaves alone, in hexadecimal. `None` stands for
+    /// [`commit`](FilesystemSnapshot::commit); only what a [rewind](super::HostFilesystem::merged) restores has another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out_by: Option<String>,
 }
 
 impl HostFilesystem {
@@ -162,6 +166,7 @@ impl HostFilesystem {
             folder: Some(folder),
             metadata: Some(metadata.to_string()),
             repositories: repositories.map(|id| id.to_string()),
+            left_out_by: None,
         })
     }
 

@@ -45,6 +45,19 @@ pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &Entry)]) -> Option<Vec<u8
     Some(bytes)
 }
 
+/// The object of a folder whose tree has these lines.
+pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = Line>) -> Vec<u8> {
+    let mut bytes = HEAD.to_vec();
+    bytes.extend_from_slice(&own_ns.to_le_bytes());
+    for line in lines {
+        match line {
+            Line::Leaf(ns) => bytes.extend_from_slice(&ns.to_le_bytes()),
+            Line::Folder(id) => bytes.extend_from_slice(&id.0),
+        }
+    }
+    bytes
+}
+
 impl Times {
     /// Reads the object of a folder with this tree.
     pub(super) fn read(objects: &Objects, id: ObjectId, tree: &[TreeEntry]) -> Result<Times> {

@@ -11,6 +11,7 @@ pub mod pending;
 pub mod recover;
 pub mod replay;
 pub mod restore;
+pub mod rewind;
 pub mod run;
 pub mod salvage;
 pub mod sessions;

@@ -5,6 +5,7 @@ pub(crate) mod digest;
 mod exact;
 mod leases;
 mod limits;
+mod merging;
 mod mounts;
 mod operations;
 pub(crate) mod random;

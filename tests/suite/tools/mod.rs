@@ -24,6 +24,8 @@ mod recovered;
 mod reduced_again;
 mod regressions;
 mod resources;
+mod rewind;
+mod rewind_kills;
 mod several;
 mod suspended;
 mod swapped;

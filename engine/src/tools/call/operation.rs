@@ -221,6 +221,11 @@ impl Operation {
         self.finish(Ending::failed(Cause::Cancelled, reason))
     }
 
+    /// Returns the captures of the resources from before the call; none once it is over.
+    pub(in crate::tools) fn before(&self) -> Captures {
+        self.running().held.lock().as_ref().map(|held| held.before.clone()).unwrap_or_default()
+    }
+
     /// Has the engine end the call as soon as this is dropped without an end.
     #[cfg(feature = "async")]
     pub(in crate::tools) fn ending_soon(mut self) -> Operation {

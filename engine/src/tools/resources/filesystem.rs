@@ -51,12 +51,14 @@ mod host {
     use std::time::Instant;
 
     use foldlog_codec::msgpack;
-    use foldlog_filesystem::{self as filesystem, FilesystemSnapshot, HostFilesystem, Restored, Unrestored};
+    use foldlog_filesystem::{
+        self as filesystem, FilesystemSnapshot, HostFilesystem, Merged, Merging, Restored, Unrestored,
+    };
 
     use crate::clock;
     use crate::error::{Blocker, Error, Result};
     use crate::tools::resources::mark::{MarkedLease, marked_by};
-    use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, Snapshotable};
+    use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, Rewinding, Rewound, Snapshotable};
 
     impl Snapshotable for HostFilesystem {
         const NAME: &'static str = "workspace";
@@ -115,6 +117,15 @@ mod host {
 
         fn scratch(&self, snapshot: &FilesystemSnapshot) -> Result<Option<HostFilesystem>> {
             Ok(Some(HostFilesystem::scratch(self, snapshot)?))
+        }
+
+        fn rewind(&self, asked: &Rewinding<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
+            let Rewinding { target, last, present, overwrite } = *asked;
+            self.check_folder(target)?;
+            let Merged { snapshot, kept, left_out } =
+                self.merged(&Merging { target, last, present, overwrite })?;
+            let files = self.rewound(present, &snapshot)?;
+            Ok(Rewound { to: snapshot, files, kept, left_out })
         }
 
         fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {

@@ -9,6 +9,7 @@
 //! | `registry` | [`ResourceRegistry`]: resources by their types and names |
 //! | `lease` | [`Lease`]: a resource that is held; [`LeaseHolder`]: for whom; [`Marked`]: what leaves a mark on it |
 //! | `mark` | the mark on the root folder of a workspace |
+//! | `rewinding` | [`Rewinding`]: what a rewind asks of a resource; [`Rewound`]: the answer |
 //! | `budget` | [`BudgetTracker`]: what was spent, which no failed tool rolls back |
 //! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
 //!
@@ -37,11 +38,13 @@ mod lease;
 #[cfg(feature = "host-filesystem")]
 mod mark;
 mod registry;
+mod rewinding;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
 pub use lease::{Lease, LeaseHolder, Marked};
 pub(crate) use registry::ScratchRegistry;
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
+pub use rewinding::{Rewinding, Rewound};
 
 /// Says how to capture a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,6 +200,16 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Says what a rewind restores: the target, or a capture that keeps what was changed by hand, which is what the present
+    /// has otherwise than the last capture that a call left. Changes nothing in the resource. The default keeps nothing.
+    ///
+    /// # Errors
+    ///
+    /// Return an error if the target cannot be restored; the rewind then changes nothing.
+    fn rewind(&self, asked: &Rewinding<'_, Self::Snapshot>) -> Result<Rewound<Self::Snapshot>> {
+        Ok(Rewound::whole(asked.target.clone()))
+    }
+
     /// Names what of the resource is not as it was at a capture, for a replay that compares what a tool left. The default
     /// captures the resource, and names the whole resource unless both captures are [the same](Snapshotable::is_same).
     ///
@@ -270,6 +283,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn is_shared(&self) -> bool;
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
+    fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>>;
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn holds(&self, folder: &Path) -> bool;
@@ -337,6 +351,14 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool {
         matches!((typed::<R>(one), typed::<R>(other)), (Ok(one), Ok(other)) if R::is_same(one, other))
+    }
+
+    fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>> {
+        let Rewinding { target, last, present, overwrite } = *asked;
+        let (target, last, present) = (typed::<R>(target)?, typed::<R>(last)?, typed::<R>(present)?);
+        let asked = Rewinding { target, last, present, overwrite };
+        let Rewound { to, files, kept, left_out } = Snapshotable::rewind(self, &asked)?;
+        Ok(Rewound { to: Arc::new(to), files, kept, left_out })
     }
 
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>> {

@@ -1,0 +1,274 @@
+//! What the log says to a rewind: which captures hold at a position, what would change, and which rewind was the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::{Idempotency, ItemId, Outcome, Policy, ToolBegin};
+use foldlog_codec::msgpack::Value;
+
+use super::operation_records::RecordedCaptures;
+use super::{AbandonedCall, Session};
+use crate::conversation::EntryContent;
+use crate::error::{Error, Result};
+use crate::fold::projection::Projection;
+use crate::items::Items;
+use crate::types::{Item, ToolInvocations, ToolInvoked};
+
+/// Number of calls that are read at a time.
+const CALLS: u64 = 64;
+
+/// Holds the capture of a resource as a record names it.
+#[derive(Clone)]
+pub(crate) struct CaptureFound {
+    /// Record that names the capture.
+    pub(crate) record: SequenceNumber,
+    /// Whether that is the end of a call; otherwise it is the begin of one.
+    pub(crate) is_end: bool,
+    /// The capture in its recorded form; `None` if it did not outlive its process.
+    pub(crate) recorded: Option<Vec<u8>>,
+}
+
+/// Counts what of a slice a rewind changes.
+pub(crate) struct SliceCounts {
+    pub(crate) name: String,
+    pub(crate) policy: Policy,
+    pub(crate) before: u64,
+    pub(crate) after: u64,
+    /// Items that go.
+    pub(crate) removed: u64,
+    /// Items that come back.
+    pub(crate) added: u64,
+}
+
+/// Counts messages and turns that are over.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ConversationCounts {
+    pub(crate) messages: u64,
+    pub(crate) turns: u64,
+}
+
+impl Session {
+    /// Returns the captures of these resources that hold at a position: those that the last call had left that was over
+    /// then. For a resource without one, the capture of the first begin behind the position that follows on it.
+    pub(crate) fn captures_at(
+        &self,
+        to: SequenceNumber,
+        names: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, CaptureFound>> {
+        let path = self.live_path();
+        let mut found = self.last_captures(names, &|end| end <= to && path.is_live(end, to))?;
+        if found.len() == names.len() {
+            return Ok(found);
+        }
+        let mut begins = BTreeSet::new();
+        for item in self.log::<ToolInvocations>()?.behind(to) {
+            let begin = item?.begin;
+            if begin > to && path.is_live(to, begin) {
+                begins.insert(begin);
+            }
+        }
+        for begin in begins {
+            let captured = self.read_begin(begin, |begin| begin.resources)?;
+            take(&mut found, names, captured, (begin, false));
+            if found.len() == names.len() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the last captures of these resources that any call left, whatever was rolled back since: what the resources
+    /// are, but for what was changed by hand.
+    pub(crate) fn captures_now(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, CaptureFound>> {
+        self.last_captures(names, &|_| true)
+    }
+
+    /// Returns the captures of these resources in the record of a begin.
+    pub(crate) fn captures_of_begin(
+        &self,
+        begin: SequenceNumber,
+        names: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, CaptureFound>> {
+        let mut found = BTreeMap::new();
+        take(&mut found, names, self.read_begin(begin, |begin| begin.resources)?, (begin, false));
+        Ok(found)
+    }
+
+    /// Returns the last capture of each resource that outlives its process, by the names of the resources and as the resources
+    /// recorded it, whatever was rolled back since. A rewind without the host makes resources of these names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged.
+    pub fn recorded_captures(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        let mut names = BTreeSet::new();
+        for item in self.log::<ToolInvocations>()?.iter() {
+            names.extend(self.read_begin(item?.begin, |begin| begin.resources)?.into_keys());
+        }
+        let found = self.captures_now(&names)?.into_iter();
+        Ok(found.filter_map(|(name, found)| Some((name, found.recorded?))).collect())
+    }
+
+    /// Looks back through the calls whose ends are `wanted` for the captures that they left.
+    fn last_captures(
+        &self,
+        names: &BTreeSet<String>,
+        wanted: &dyn Fn(SequenceNumber) -> bool,
+    ) -> Result<BTreeMap<String, CaptureFound>> {
+        let mut found = BTreeMap::new();
+        self.calls_back(&mut |item| {
+            let Some((end, _)) = item.position().filter(|(end, _)| wanted(*end)) else { return Ok(true) };
+            // What a failed or interrupted call changed was rolled back.
+            let mut left = match item.outcome {
+                Outcome::Committed | Outcome::Suspended => self.captures_at_end_of(end)?,
+                _ => RecordedCaptures::new(),
+            };
+            let mut of = (end, true);
+            if left.is_empty() && item.outcome != Outcome::Committed {
+                left = self.read_begin(item.begin, |begin| begin.resources)?;
+                of = (item.begin, false);
+            }
+            take(&mut found, names, left, of);
+            Ok(found.len() < names.len())
+        })?;
+        Ok(found)
+    }
+
+    /// Hands the calls that have ended to `visit`, the last one first, until it returns `false`.
+    fn calls_back(&self, visit: &mut dyn FnMut(&Item<ToolInvoked>) -> Result<bool>) -> Result<()> {
+        let calls = self.log::<ToolInvocations>()?;
+        let mut end = calls.len();
+        while end > 0 {
+            let from = end.saturating_sub(CALLS);
+            let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
+            for item in items.iter().rev() {
+                if !visit(item)? {
+                    return Ok(());
+                }
+            }
+            end = from;
+        }
+        Ok(())
+    }
+
+    /// Returns the begin of the last committed operation named `tool` on the live path whose arguments are `wanted`.
+    pub(crate) fn last_operation(
+        &self,
+        tool: &str,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Option<SequenceNumber>> {
+        let (path, last) = (self.live_path(), self.position());
+        let mut found = None;
+        self.calls_back(&mut |item| {
+            let end = item.position().map(|(end, _)| end);
+            let is_live = end.zip(last).is_some_and(|(end, last)| path.is_live(end, last));
+            if item.tool != tool || item.outcome != Outcome::Committed || !is_live {
+                return Ok(true);
+            }
+            let arguments = self.read_begin(item.begin, |begin| begin.arguments)?;
+            let arguments = Value::decode(&arguments).map_err(Error::unread(item.begin))?;
+            if arguments.as_str().is_some_and(wanted) {
+                found = Some(item.begin);
+            }
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
+    /// Checks that STATE can be rolled back to a position now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rollback_to`](Session::rollback_to) that concern the position.
+    pub(crate) fn check_target(&self, to: SequenceNumber) -> Result<()> {
+        self.inner.target(&self.inner.state.lock(), to, None).map(drop)
+    }
+
+    /// Counts what a rollback to a position changes of each slice, and leaves out those that stay as they are.
+    pub(crate) fn slices_rewound(&self, to: SequenceNumber) -> Result<Vec<SliceCounts>> {
+        let (now, then) = {
+            let state = self.inner.state.lock();
+            let then = self.inner.frozen_at(&state, to)?;
+            (state.live.projection.clone(), then)
+        };
+        let mut counts: Vec<SliceCounts> = now
+            .names
+            .slices()
+            .iter()
+            .filter_map(|slice| slice_rewound(&now, then.projection(), slice.id))
+            .collect();
+        counts.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(counts)
+    }
+
+    /// Counts the messages and turns of each conversation that a rollback to a position changes: before and after.
+    pub(crate) fn conversations_rewound(
+        &self,
+        to: SequenceNumber,
+    ) -> Result<Vec<(String, ConversationCounts, ConversationCounts)>> {
+        let mut evaluations = self.evaluations();
+        let known: BTreeSet<_> = evaluations.iter().cloned().collect();
+        evaluations.extend(self.evaluations_at(to).into_iter().filter(|one| !known.contains(one)));
+        let mut counts = Vec::new();
+        for evaluation in evaluations {
+            let count = |position: SequenceNumber| -> Result<ConversationCounts> {
+                let Some(conversation) = self.conversation_at(&evaluation, position)? else {
+                    return Ok(ConversationCounts::default());
+                };
+                let is_turn = |content: &EntryContent| matches!(content, EntryContent::Turn { .. });
+                let turns = conversation.entries().iter().filter(|entry| is_turn(&entry.content)).count();
+                Ok(ConversationCounts { messages: conversation.messages().len() as u64, turns: turns as u64 })
+            };
+            let (before, after) = (count(SequenceNumber::MAX)?, count(to)?);
+            if before != after {
+                counts.push((evaluation.to_string(), before, after));
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Returns how often the tool of a call may run, as the record of the begin says.
+    pub(crate) fn idempotency_of(&self, call: &AbandonedCall) -> Result<Idempotency> {
+        let begin = SequenceNumber::from(call.operation);
+        let source = self.log_source();
+        let mut found = Idempotency::Manual;
+        source.places.read(&source.storage, begin, begin, &mut |record| {
+            found = ToolBegin::decode(record.body).map_err(Error::unread(begin))?.idempotency;
+            Ok(())
+        })?;
+        Ok(found)
+    }
+}
+
+/// Adds those of the wanted captures that are not found yet.
+fn take(
+    found: &mut BTreeMap<String, CaptureFound>,
+    names: &BTreeSet<String>,
+    captured: RecordedCaptures,
+    (record, is_end): (SequenceNumber, bool),
+) {
+    for (name, recorded) in captured.into_iter().filter(|(name, _)| names.contains(name)) {
+        found.entry(name).or_insert(CaptureFound { record, is_end, recorded });
+    }
+}
+
+/// Counts what of a slice goes and comes back; `None` if it stays as it is.
+fn slice_rewound(now: &Projection, then: &Projection, id: u32) -> Option<SliceCounts> {
+    let name = now.names.slice(id)?.name.clone();
+    let (policy, Items::Held(now)) = now.items(id)? else { return None };
+    let before = now.len() as u64;
+    let counts = |after, removed, added| {
+        (removed > 0 || added > 0).then_some(SliceCounts { name, policy, before, after, removed, added })
+    };
+    if policy == Policy::Cache {
+        return counts(0, before, 0);
+    }
+    let then = match then.items(id) {
+        Some((_, Items::Held(then))) => Some(then),
+        _ => None,
+    };
+    let in_then = |item: ItemId| then.is_some_and(|then| then.contains(item));
+    let removed = now.iter().filter(|row| !in_then(row.id)).count() as u64;
+    let added = then.map_or(0, |then| then.iter().filter(|row| !now.contains(row.id)).count() as u64);
+    counts(then.map_or(0, |then| then.len() as u64), removed, added)
+}

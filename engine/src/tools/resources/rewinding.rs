@@ -1,0 +1,36 @@
+//! What a resource is asked of a rewind, and what it answers.
+
+use foldlog_filesystem::{FileKept, FileRewound};
+
+/// Says how a rewind is to bring a resource back.
+#[derive(Clone, Copy, Debug)]
+pub struct Rewinding<'a, S> {
+    /// Capture that the rewind goes back to.
+    pub target: &'a S,
+    /// Last capture that a call left: what the resource differs in from it was changed by hand.
+    pub last: &'a S,
+    /// Capture of what the resource is now.
+    pub present: &'a S,
+    /// Whether what was changed by hand goes back too.
+    pub overwrite: bool,
+}
+
+/// Says what a rewind restores of a resource, and what that changes.
+#[derive(Clone, Debug)]
+pub struct Rewound<S> {
+    /// Capture to be restored: the target, or one that keeps something of the present.
+    pub to: S,
+    /// Files that the restore changes, if the resource has files.
+    pub files: Vec<FileRewound>,
+    /// Files that are kept since they were changed by hand.
+    pub kept: Vec<FileKept>,
+    /// Number of files that one of the captures holds and the other leaves out. They stay as they are.
+    pub left_out: u64,
+}
+
+impl<S> Rewound<S> {
+    /// Makes the answer of a resource that goes back to a capture whole, and has no files to tell of.
+    pub fn whole(to: S) -> Rewound<S> {
+        Rewound { to, files: Vec::new(), kept: Vec::new(), left_out: 0 }
+    }
+}

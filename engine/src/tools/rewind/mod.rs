@@ -1,0 +1,367 @@
+//! Rewinds: session, conversations and files go back together to an earlier position, whoever changed the files.
+//!
+//! A rewind is a restore ([`restoring`](super::restoring)), an operation `foldlog.restore` of its own: its begin captures what
+//! is there, so that nothing is lost, and its table says what a kill leaves. What a rewind adds is where the captures come
+//! from, and what is kept.
+//!
+//! | resource | goes back to |
+//! |---|---|
+//! | one that a call had captured by the position | what the last of these calls left, on the live path of the position: the capture of its end, or of its begin if what it changed was rolled back |
+//! | one that was captured later only | the capture of the first begin behind the position that follows on it |
+//! | one without a recorded capture that outlives its process, such as files in memory | stays as it is, and is named |
+//! | one that is not rolled back with a failed tool, such as a budget | stays as it is, and is named |
+//! | one that the last call captured and this run does not have | stays as it is, and is named |
+//!
+//! # What was changed by hand
+//!
+//! The last capture that any call left, whatever was rolled back since, says what the files are if nobody but tools changed
+//! them: rolling back STATE alone touches no file. What the present capture has otherwise was changed by hand, and is kept, by
+//! the rules of `HostFilesystem::merged`, unless the host says to overwrite it. The rewind's begin holds it in any case.
+//!
+//! # Undo
+//!
+//! An undo is a rewind to the position before the last rewind on the live path, with the captures of that rewind's begin. So
+//! it brings back whatever the rewind had overwritten, and can itself be undone. What happened since the rewind is abandoned
+//! like everything that a rewind abandons: files that were changed by hand since are kept, and the preview tells the rest.
+
+mod report;
+
+use std::collections::BTreeSet;
+use std::panic::Location;
+
+use foldlog_codec::msgpack;
+use foldlog_codec::{OperationId, SequenceNumber};
+use foldlog_filesystem::ChangeKind;
+use serde::{Deserialize, Serialize};
+
+pub use report::{
+    CaptureMoment, CaptureTaken, ConversationRewound, OutsideCall, ResourceLeft, ResourcePreview,
+    ResourceRewound, RewindOptions, RewindPreview, RewindReport, SliceRewound, TagAbandoned,
+};
+
+use super::call::RestoreScope;
+use super::captures::{Captures, RewoundCaptures};
+use super::execution::ExecutionState;
+use super::restoring::{Prepared, RESTORE, WayBack};
+use crate::error::{Error, Result, caught};
+use crate::session::Asker;
+use crate::session::rewinding::CaptureFound;
+use crate::types::encode;
+
+/// Number of kept files that the record of a rewind names.
+const KEPT_MAX: usize = 1_000;
+
+/// Holds the arguments of a rewind in the log, as JSON.
+#[derive(Serialize, Deserialize)]
+struct Arguments {
+    position: SequenceNumber,
+    rewind: Rewind,
+}
+
+/// Holds what tells a rewind from another restore.
+#[derive(Serialize, Deserialize)]
+struct Rewind {
+    overwrite: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    undoes: Option<OperationId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// Holds what the record of a rewind's end says.
+#[derive(Serialize, Deserialize)]
+struct Recorded {
+    resources: Vec<ResourceRewound>,
+    left: Vec<ResourceLeft>,
+}
+
+/// Says where a rewind goes.
+#[derive(Clone, Copy)]
+struct Goal {
+    to: SequenceNumber,
+    /// Begin of the rewind that is undone.
+    undoes: Option<SequenceNumber>,
+}
+
+/// Holds what is to be restored, and what that changes.
+struct Planned {
+    captures: Captures,
+    resources: Vec<ResourcePreview>,
+    left: Vec<ResourceLeft>,
+}
+
+impl ExecutionState {
+    /// Tells what a [`rewind`](ExecutionState::rewind) to a position would do. Writes nothing into the log; the resources are
+    /// captured, and their stores keep the captures until they are collected.
+    ///
+    /// May [wait](crate::Session#who-waits), as a call that changes something does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rewind`](ExecutionState::rewind); [`Error::ReadOnly`] in a replay, which does not look at the resources.
+    #[track_caller]
+    pub fn preview_rewind(
+        &self,
+        to: impl Into<SequenceNumber>,
+        options: &RewindOptions,
+    ) -> Result<RewindPreview> {
+        let to = to.into();
+        self.preview(&|| Ok(Goal { to, undoes: None }), options, Location::caller())
+    }
+
+    /// Tells what an [`undo`](ExecutionState::undo_rewind) would do now, as [`preview_rewind`](ExecutionState::preview_rewind)
+    /// does of a rewind.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`undo_rewind`](ExecutionState::undo_rewind) and [`preview_rewind`](ExecutionState::preview_rewind).
+    #[track_caller]
+    pub fn preview_undo(&self, options: &RewindOptions) -> Result<RewindPreview> {
+        self.preview(&|| self.last_rewind(), options, Location::caller())
+    }
+
+    /// Rewinds session and resources to a position: STATE, conversations, and the files of workspaces, whoever changed them.
+    /// [`preview_rewind`](ExecutionState::preview_rewind) tells before what that does. LOG slices and the session's tags stay;
+    /// so do effects that calls had outside, which the [report](crate::RollbackReport::outside) names.
+    ///
+    /// A resource goes back to its capture at the end of the last call that was over at the position, or at the begin of the
+    /// first call behind it if there was none. Files in memory, budgets and whatever else has no such capture stay as they
+    /// are, and are [named](RewindReport::left).
+    ///
+    /// Files that were changed by hand since the last call are kept as they are and [named](ResourceRewound::kept), unless
+    /// [`overwrite`](RewindOptions::overwrite) is set.
+    ///
+    /// The log holds the rewind as an operation of its own, `foldlog.restore`, whose begin captures what is there:
+    /// [`undo_rewind`](ExecutionState::undo_rewind) brings it back in one step. If anything fails, session and resources are
+    /// brought back to what they were before, and a process that ends within it leaves the session interrupted, as
+    /// [`restore`](ExecutionState::restore) does.
+    ///
+    /// ```
+    /// # use foldlog::tools::{RewindOptions, ToolRegistry, ToolRunner};
+    /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// let hello = session.dispatch(Said("hello".to_owned()))?;
+    /// session.dispatch(Said("a mistake".to_owned()))?;
+    /// let preview = state.preview_rewind(hello, &RewindOptions::default())?;
+    /// assert_eq!((preview.slices[0].items_before, preview.slices[0].items_after), (2, 1));
+    /// state.rewind(hello, &RewindOptions::default())?;
+    /// assert_eq!(session.view::<Chat>()?.len(), 1);
+    /// state.undo_rewind(&RewindOptions::default())?;
+    /// assert_eq!(session.view::<Chat>()?.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPosition`] if the log has no record at the position, [`Error::InsideTransaction`] if an operation was
+    /// open there that is over now: nothing is recorded then. [`Error::Filesystem`] if a capture is of another folder, or the
+    /// store lacks an object that is needed. Else those of [`restore`](ExecutionState::restore).
+    pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
+        self.rewind_to(Goal { to: to.into(), undoes: None }, options)
+    }
+
+    /// Undoes the last rewind on the live path: brings session and resources back to what they were when it began, with
+    /// whatever it had overwritten. That is a rewind too, which the next undo undoes.
+    ///
+    /// It works also after later work, which it abandons as any rewind does. Files that were changed by hand since the last
+    /// call are kept, unless [`overwrite`](RewindOptions::overwrite) is set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRewind`] if there is no rewind to be undone; else those of [`rewind`](ExecutionState::rewind).
+    pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
+        self.rewind_to(self.last_rewind()?, options)
+    }
+
+    /// Finds the last rewind that can be undone.
+    fn last_rewind(&self) -> Result<Goal> {
+        let is_rewind = |arguments: &str| serde_json::from_str::<Arguments>(arguments).is_ok();
+        let session = self.session();
+        let begin = session.last_operation(RESTORE, &is_rewind)?.ok_or(Error::NoRewind(session.id()))?;
+        Ok(Goal { to: begin.saturating_sub(1), undoes: Some(begin) })
+    }
+
+    fn rewind_to(&self, goal: Goal, options: &RewindOptions) -> Result<RewindReport> {
+        let check = || self.session().check_target(goal.to);
+        if self.session().replays() {
+            check()?;
+        }
+        let RewindOptions { overwrite, by, reason } = options.clone();
+        let undoes = goal.undoes.map(OperationId::from);
+        let arguments = Arguments { position: goal.to, rewind: Rewind { overwrite, undoes, by, reason } };
+        let arguments =
+            serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;
+        let lacking = self.lacking()?;
+        let prepare = |present: &Captures| {
+            let Planned { captures, resources, mut left } = self.planned(goal, present, overwrite)?;
+            left.extend(lacking.iter().cloned());
+            let resources = resources.into_iter().map(rewound).collect();
+            let value = encode(RESTORE, &Recorded { resources, left })?;
+            Ok(Prepared { captures, value: Some(value) })
+        };
+        let way = WayBack { position: goal.to, arguments, scope: RestoreScope::AsATool };
+        let (rolled_back, report) = way.go(self, &check, &prepare)?;
+        let unread =
+            || Error::SnapshotMismatch("the record of the rewind does not say what it did".to_owned());
+        let recorded = report.value.map(|value| value.encode()).ok_or_else(unread)?;
+        let Recorded { resources, left } = msgpack::from_slice(&recorded).map_err(|_| unread())?;
+        let (operation, not_undone) = (report.operation, report.not_undone);
+        Ok(RewindReport { operation, undoes, rolled_back, resources, left, not_undone })
+    }
+
+    /// Names the resources that the last call captured and this run does not have.
+    fn lacking(&self) -> Result<Vec<ResourceLeft>> {
+        let names = self.session().captures_left()?.into_keys();
+        let lacking = names.filter(|name| !self.registered().captured().contains_key(name.as_str()));
+        Ok(lacking
+            .map(|name| ResourceLeft { name, reason: "this run does not have it".to_owned() })
+            .collect())
+    }
+
+    /// Captures what is there, and tells what a rewind would do.
+    fn preview(
+        &self,
+        goal: &dyn Fn() -> Result<Goal>,
+        options: &RewindOptions,
+        at: &'static Location<'static>,
+    ) -> Result<RewindPreview> {
+        let session = self.session();
+        if session.replays() {
+            let reason = "a replay does not look at the resources, so it cannot tell what a rewind would do";
+            return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
+        }
+        let patience = session.patience(None, None);
+        let asker = Asker::new("preview of a rewind", at);
+        let _admission = session.admit(false, &patience, asker.clone())?;
+        let _leases = self.lease(true, &patience, &asker)?;
+        let goal = goal()?;
+        session.check_target(goal.to)?;
+        let present = self.capture(None, || None)?;
+        let Planned { resources, mut left, .. } = self.planned(goal, &present, options.overwrite)?;
+        left.extend(self.lacking()?);
+        let from = session.position().unwrap_or_default();
+        let (abandoned, outside) = session.abandoned_by(from + 1, goal.to)?;
+        let is_abandoned = |at: SequenceNumber| abandoned.iter().any(|range| range.contains(&at));
+        let snapshots = session.snapshots()?.into_iter().filter(|taken| is_abandoned(taken.position));
+        let tags =
+            snapshots.filter_map(|taken| Some(TagAbandoned { tag: taken.tag?, position: taken.position }));
+        let tags = tags.collect();
+        let outside = outside.into_iter().map(|call| {
+            let idempotency = session.idempotency_of(&call)?;
+            Ok(OutsideCall { operation: call.operation, tool: call.tool, call_id: call.call_id, idempotency })
+        });
+        let outside = outside.collect::<Result<_>>()?;
+        let slices = session.slices_rewound(goal.to)?.into_iter().map(|counts| SliceRewound {
+            name: counts.name,
+            policy: counts.policy,
+            items_before: counts.before,
+            items_after: counts.after,
+            removed: counts.removed,
+            added: counts.added,
+        });
+        let slices = slices.collect();
+        let conversations = session.conversations_rewound(goal.to)?.into_iter();
+        let conversations = conversations.map(|(evaluation_id, before, after)| ConversationRewound {
+            evaluation_id,
+            messages_before: before.messages,
+            messages_after: after.messages,
+            turns_before: before.turns,
+            turns_after: after.turns,
+        });
+        Ok(RewindPreview {
+            from,
+            to: goal.to,
+            undoes: goal.undoes.map(OperationId::from),
+            resources,
+            left,
+            slices,
+            conversations: conversations.collect(),
+            tags,
+            abandoned,
+            outside,
+        })
+    }
+
+    /// Finds out what a rewind restores, now that the resources are as `present` says.
+    fn planned(&self, goal: Goal, present: &Captures, overwrite: bool) -> Result<Planned> {
+        let (session, registered) = (self.session(), self.registered());
+        let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
+        let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
+        let targets = match goal.undoes {
+            Some(begin) => session.captures_of_begin(begin, &names)?,
+            None => session.captures_at(goal.to, &names)?,
+        };
+        let last = session.captures_now(&names)?;
+        let mut captures = RewoundCaptures::default();
+        let (mut resources, mut left) = (Vec::new(), Vec::new());
+        for (name, resource) in registered.captured() {
+            let mut stays = |reason: &str| {
+                left.push(ResourceLeft { name: name.clone().into_owned(), reason: reason.to_owned() });
+            };
+            if !resource.rolls_back() {
+                stays("it is not rolled back with a failed tool");
+                continue;
+            }
+            let Some(target) = targets.get(&**name) else {
+                stays("no call has captured it");
+                continue;
+            };
+            let recorded = |found: Option<&CaptureFound>| found.and_then(|found| found.recorded.clone());
+            let Some((to, last)) = recorded(Some(target)).zip(recorded(last.get(&**name))) else {
+                stays("its captures end with the process that took them");
+                continue;
+            };
+            let rewound =
+                caught(name, || captures.add(name, resource.as_ref(), present, (&to, &last), overwrite))?;
+            let Some((files, kept, left_out)) = rewound else {
+                stays("it is not captured now");
+                continue;
+            };
+            let capture = goal.taken(target);
+            let name = name.clone().into_owned();
+            resources.push(ResourcePreview { name, capture, files, kept, left_out });
+        }
+        Ok(Planned { captures: captures.done(), resources, left })
+    }
+}
+
+impl Goal {
+    /// Says when a capture was taken.
+    fn taken(self, found: &CaptureFound) -> CaptureTaken {
+        let of = match () {
+            () if self.undoes.is_some() => CaptureMoment::RewindBegan,
+            () if found.record > self.to => CaptureMoment::CallBeganLater,
+            () if found.is_end => CaptureMoment::CallEnded,
+            () => CaptureMoment::CallBegan,
+        };
+        CaptureTaken { record: found.record, of }
+    }
+}
+
+/// Says of a resource what the record of the rewind says.
+fn rewound(preview: ResourcePreview) -> ResourceRewound {
+    let ResourcePreview { name, capture, files, mut kept, left_out } = preview;
+    let count = |kind: ChangeKind| files.iter().filter(|file| file.change == kind).count() as u64;
+    let kept_more = kept.len().saturating_sub(KEPT_MAX) as u64;
+    kept.truncate(KEPT_MAX);
+    let (created, modified) = (count(ChangeKind::Created), count(ChangeKind::Modified));
+    let removed = count(ChangeKind::Removed);
+    ResourceRewound { name, capture, created, modified, removed, kept, kept_more, left_out }
+}

@@ -1,0 +1,506 @@
+//! Puts into a snapshot what was changed by hand since, for a rewind that goes back to that snapshot and keeps such changes.
+//!
+//! Three snapshots are looked at: the *target* that the rewind goes back to, the *last* one that a tool call left, and the
+//! *present*. A file or link was changed by hand where the last and the present one differ, in content, kind or permissions.
+//!
+//! | in the workspace | the rewind |
+//! |---|---|
+//! | a file changed by hand, also in its permissions alone | is kept whole, as it is now |
+//! | a file removed by hand | stays removed |
+//! | a file changed by hand that the target has as it is now | is no matter of the rewind |
+//! | a kept file where the target has a folder | stands there; the folder with all that is in it does not come back |
+//! | a kept file in a folder, where the target has a file in the place of the folder | stands there; the target's file does not come back |
+//! | a kept file whose folder the target does not have | keeps the folder, without what else is in it |
+//! | a folder of the target all of whose files were removed by hand, the folder too | does not come back |
+//! | folders otherwise; owners, extended attributes and times of files that are not kept | as in the target, whoever changed them |
+//! | names of one file of which some are kept | the kept ones are one file, the others another |
+//! | what the target's or the present snapshot leaves out | stays as it is, and does not come back |
+//!
+//! The last line holds whatever is to be overwritten: what the present snapshot does not hold could not be brought back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::changes::{FileChange, FileFacts, SnapshotReader};
+use super::manifest::{GitMode, TreeEntry, encode_lines, join, shown, sort_lines, unshown};
+use super::metadata::Metadata;
+use super::objects::{ObjectKind, Objects};
+use super::plan::Then;
+use super::rules::{Gitignore, Rules};
+use super::times::{self, Line, Times};
+use super::trees::{Commit, Trees, encode_commit};
+use super::{FilesystemSnapshot, HostFilesystem};
+use crate::error::{Error, Result};
+use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
+use crate::unified::unified;
+
+/// Longer contents are not compared line by line.
+const TEXT_BYTES_MAX: u64 = 256 << 10;
+
+/// Diffs of one rewind take so many bytes at most; the files behind have none.
+const DIFFS_BYTES_MAX: usize = 1 << 20;
+
+/// Names the snapshots between which a rewind goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Merging<'a> {
+    /// Snapshot that the rewind goes back to.
+    pub target: &'a FilesystemSnapshot,
+    /// Last snapshot that a tool call left: what differs from it was changed by hand.
+    pub last: &'a FilesystemSnapshot,
+    /// Snapshot of what the workspace holds now.
+    pub present: &'a FilesystemSnapshot,
+    /// Whether what was changed by hand goes back too.
+    pub overwrite: bool,
+}
+
+/// Describes what a rewind of a workspace restores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Merged {
+    /// Snapshot to be restored: the target, with what is kept of the present. It is in the store, but not durable.
+    pub snapshot: FilesystemSnapshot,
+    /// Files and links that are kept since somebody changed them by hand, in ascending order of their paths.
+    pub kept: Vec<FileKept>,
+    /// Number of files and links that one of the two snapshots holds and the other leaves out. They stay as they are.
+    pub left_out: u64,
+}
+
+/// What is to be done at a path of the target's tree.
+#[derive(Clone)]
+enum Edit {
+    /// The present's line stands there, with the time of its last change.
+    Keep(TreeEntry, Option<i64>),
+    /// A file or link does not stand there.
+    Remove,
+    /// Nothing stands there that the snapshot speaks of.
+    LeaveAlone,
+}
+
+/// A snapshot whose trees are read.
+struct Side {
+    root: Then,
+    commit: Commit,
+    metadata: Option<Metadata>,
+    rules: Rules,
+}
+
+impl Side {
+    fn read(files: &HostFilesystem, trees: &mut Trees, snapshot: &FilesystemSnapshot) -> Result<Side> {
+        let objects = &files.objects;
+        let commit = Commit::read(objects, files.commit_of(snapshot)?)?;
+        let metadata = match &snapshot.metadata {
+            Some(id) => Some(Metadata::read(objects, files.object_of(id)?)?),
+            None => None,
+        };
+        let gitignore = match snapshot.gitignore {
+            true => Gitignore::Recorded(trees.gitignores(objects, commit.tree)?),
+            false => Gitignore::Unread,
+        };
+        let mounts = snapshot.mounts.iter().filter_map(|path| unshown(path)).collect();
+        let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
+        let root = Then { tree: commit.tree, times: metadata.as_ref().and_then(|metadata| metadata.times) };
+        Ok(Side { root, commit, metadata, rules })
+    }
+}
+
+impl HostFilesystem {
+    /// Puts what was changed by hand into the snapshot that a rewind goes back to, as the table says, and returns what is to
+    /// be restored. Changes nothing in the workspace; new trees are written into the store.
+    ///
+    /// | in the workspace | the rewind |
+    /// |---|---|
+    /// | a file changed by hand, also in its permissions alone | keeps it whole, as it is now |
+    /// | a file removed by hand | leaves it removed |
+    /// | a kept file where the target has a folder, or in a folder where the target has a file | keeps it; what the target has there does not come back |
+    /// | a kept file whose folder the target does not have | keeps the folder, without what else is in it |
+    /// | a folder all of whose files were removed by hand, and the folder too | does not bring it back |
+    /// | folders otherwise; owners, extended attributes and times | brings them back, whoever changed them |
+    /// | what the target or the present snapshot leaves out | leaves it as it is, whatever is to be overwritten |
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] if an object is missing or damaged; [`Error::Io`] or [`Error::Full`] if one cannot be written;
+    /// [`Error::Path`] if a file is to be kept and the target is of a version that kept no owners.
+    pub fn merged(&self, asked: &Merging<'_>) -> Result<Merged> {
+        let mut reader = SnapshotReader::open(self.store());
+        let mut state = self.state.lock();
+        let trees = &mut state.trees;
+        let then = Side::read(self, trees, asked.target)?;
+        let now = Side::read(self, trees, asked.present)?;
+        let otherwise = by_path(reader.changes(Some(asked.present), asked.target)?);
+        let by_hand = match asked.overwrite {
+            true => BTreeMap::new(),
+            false => by_path(reader.changes(Some(asked.last), asked.present)?),
+        };
+        let mut edits = BTreeMap::new();
+        let left_out = self.left_out(trees, (&then, &now), asked, &otherwise, &mut edits)?;
+        let mut kept = BTreeMap::new();
+        for (path, change) in by_hand {
+            let Some(otherwise) = otherwise.get(&path).filter(|_| !edits.contains_key(&path)) else {
+                continue;
+            };
+            let edit = match change.kind {
+                ChangeKind::Removed => Edit::Remove,
+                _ => self.kept_line(trees, now.root, &path)?,
+            };
+            edits.insert(path.clone(), edit);
+            let (by_hand, otherwise) = (change.kind, otherwise.kind);
+            kept.insert(path, FileKept { path: change.path, by_hand, otherwise, in_place_of: None });
+        }
+        let snapshot = match edits.is_empty() {
+            true => asked.target.clone(),
+            false => {
+                let tree = Merger { objects: &self.objects, trees, now: now.root, kept: &mut kept };
+                self.write_merged(tree, (&then, &now), asked, &edits)?
+            }
+        };
+        let gitignore = asked.present.gitignore;
+        let snapshot = FilesystemSnapshot {
+            leave_out: asked.present.leave_out.clone(),
+            mounts: asked.present.mounts.clone(),
+            gitignore,
+            left_out_by: gitignore.then(|| asked.present.commit.clone()),
+            ..snapshot
+        };
+        let mut kept: Vec<FileKept> = kept.into_values().collect();
+        kept.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(Merged { snapshot, kept, left_out })
+    }
+
+    /// Finds what one of the two snapshots holds and the other leaves out, and how many files that is.
+    fn left_out(
+        &self,
+        trees: &mut Trees,
+        (then, now): (&Side, &Side),
+        asked: &Merging<'_>,
+        otherwise: &BTreeMap<Vec<u8>, FileChange>,
+        edits: &mut BTreeMap<Vec<u8>, Edit>,
+    ) -> Result<u64> {
+        let (target, present) = (asked.target, asked.present);
+        let says = |one: &FilesystemSnapshot| (one.leave_out.clone(), one.mounts.clone());
+        if !target.gitignore && !present.gitignore && says(target) == says(present) {
+            return Ok(0);
+        }
+        let mut left_out = 0;
+        trees.visit(&self.objects, then.root.tree, None, &mut |line, path| {
+            let is_folder = line.mode == GitMode::Folder;
+            if now.rules.leave_out_path(path, is_folder) {
+                left_out += u64::from(!is_folder);
+                edits.insert(path.to_vec(), Edit::LeaveAlone);
+            }
+            Ok(())
+        })?;
+        let mut unknown = Vec::new();
+        for (path, change) in otherwise.iter().filter(|(_, change)| change.kind == ChangeKind::Removed) {
+            if then.rules.leave_out_path(path, false) && change.before.is_some() {
+                unknown.push(path);
+            }
+        }
+        for path in unknown {
+            left_out += 1;
+            edits.insert(path.clone(), self.kept_line(trees, now.root, path)?);
+        }
+        Ok(left_out)
+    }
+
+    /// Returns the line of the present at a path.
+    fn kept_line(&self, trees: &mut Trees, now: Then, path: &[u8]) -> Result<Edit> {
+        let missing = || Error::Object {
+            path: self.objects.path(now.tree),
+            reason: format!("it does not hold `{}`", shown(path)),
+        };
+        let (line, time) = find(trees, &self.objects, now, path)?.ok_or_else(missing)?;
+        let time = match time {
+            Some(Line::Leaf(ns)) => Some(ns),
+            _ => None,
+        };
+        Ok(Edit::Keep(line, time))
+    }
+
+    /// Writes the objects of a target with edits.
+    fn write_merged(
+        &self,
+        mut merger: Merger<'_>,
+        (then, now): (&Side, &Side),
+        asked: &Merging<'_>,
+        edits: &BTreeMap<Vec<u8>, Edit>,
+    ) -> Result<FilesystemSnapshot> {
+        let Some((was, is)) = then.metadata.as_ref().zip(now.metadata.as_ref()) else {
+            return Err(Error::path(
+                ".",
+                "the snapshot says nothing of owners, as those of earlier versions: nothing can be kept beside it",
+            ));
+        };
+        let with_times = was.times.is_some() && is.times.is_some();
+        let root = Then { times: was.times.filter(|_| with_times), ..then.root };
+        merger.now.times = is.times.filter(|_| with_times);
+        let edits: Vec<(&[u8], &Edit)> = edits.iter().map(|(path, edit)| (path.as_slice(), edit)).collect();
+        let mut made = BTreeSet::new();
+        let (tree, times) = match merger.folder(b"", Some(root), &edits, &mut made)? {
+            Some(Then { tree, times }) => (tree, times),
+            None => (self.objects.write(ObjectKind::Tree, b"")?, None),
+        };
+        let mut paths = vec![(Vec::new(), GitMode::Folder, false)];
+        let mut files = 0;
+        let Merger { trees, .. } = merger;
+        trees.visit(&self.objects, tree, None, &mut |line, path| {
+            files += u64::from(line.mode != GitMode::Folder);
+            paths.push((path.to_vec(), line.mode, made.contains(path)));
+            Ok(())
+        })?;
+        paths.sort_by(|(left, ..), (right, ..)| left.cmp(right));
+        let permissions = paths.iter().filter(|(_, mode, _)| *mode != GitMode::Link);
+        let permissions = permissions.map(|(path, mode, is_now)| {
+            let side = if *is_now { &now.commit } else { &then.commit };
+            (path.clone(), *mode, side.permissions.get(path, *mode))
+        });
+        let permissions = then.commit.permissions.with_others(permissions);
+        let metadata = was.mixed(is, times, paths.iter().map(|(path, _, is_now)| (path.clone(), *is_now)));
+        let metadata = metadata.write(&self.objects)?;
+        let text = encode_commit(tree, &permissions, None);
+        let commit = self.objects.write(ObjectKind::Commit, text.as_bytes())?;
+        let (commit, metadata) = (commit.to_string(), Some(metadata.to_string()));
+        Ok(FilesystemSnapshot { commit, metadata, files, ..asked.target.clone() })
+    }
+
+    /// Lists the files and links that differ between two snapshots of the workspace, with diffs of their contents, in
+    /// ascending order of their paths.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] if an object is missing or damaged.
+    pub fn rewound(
+        &self,
+        before: &FilesystemSnapshot,
+        after: &FilesystemSnapshot,
+    ) -> Result<Vec<FileRewound>> {
+        let mut reader = SnapshotReader::open(self.store());
+        let mut left = DIFFS_BYTES_MAX;
+        let changes = reader.changes(Some(before), after)?.into_iter();
+        let rewound = changes.map(|FileChange { path, kind, before, after }| {
+            let diff = diff_of(&mut reader, before.as_ref(), after.as_ref(), &mut left)?;
+            let brief = |facts: FileFacts| FileBrief { len: facts.len, permissions: facts.permissions };
+            Ok(FileRewound { path, change: kind, before: before.map(brief), after: after.map(brief), diff })
+        });
+        rewound.collect()
+    }
+}
+
+fn by_path(changes: Vec<FileChange>) -> BTreeMap<Vec<u8>, FileChange> {
+    changes.into_iter().filter_map(|change| Some((unshown(&change.path)?, change))).collect()
+}
+
+/// Compares two contents; a file that is missing has none. `left` is how many bytes diffs may still take.
+fn diff_of(
+    reader: &mut SnapshotReader,
+    before: Option<&FileFacts>,
+    after: Option<&FileFacts>,
+    left: &mut usize,
+) -> Result<ContentDiff> {
+    let is_same = |(was, is): (&FileFacts, &FileFacts)| (was.kind, &was.digest) == (is.kind, &is.digest);
+    if before.zip(after).is_some_and(is_same) {
+        return Ok(ContentDiff::Equal);
+    }
+    if [before, after].into_iter().flatten().any(|facts| facts.len > TEXT_BYTES_MAX) {
+        return Ok(ContentDiff::TooLong);
+    }
+    let mut text = |facts: Option<&FileFacts>| {
+        let bytes = facts.map_or(Ok(Vec::new()), |facts| reader.content(facts, TEXT_BYTES_MAX))?;
+        Ok(String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')))
+    };
+    let Some((before, after)) = text(before)?.zip(text(after)?) else { return Ok(ContentDiff::Binary) };
+    let unified = unified(&before, &after);
+    match left.checked_sub(unified.len()) {
+        Some(rest) => {
+            *left = rest;
+            Ok(ContentDiff::Text { unified })
+        }
+        None => Ok(ContentDiff::TooLong),
+    }
+}
+
+/// Finds what stands at a path below a folder, and its time where there are times.
+fn find(
+    trees: &mut Trees,
+    objects: &Objects,
+    root: Then,
+    path: &[u8],
+) -> Result<Option<(TreeEntry, Option<Line>)>> {
+    let mut around = root;
+    let mut found = None;
+    for name in path.split(|byte| *byte == b'/') {
+        let lines = trees.get(objects, around.tree, path)?;
+        let Some(at) = lines.iter().position(|line| *line.name == *name) else { return Ok(None) };
+        let Some(line) = lines.get(at).cloned() else { return Ok(None) };
+        let time = match around.times {
+            Some(times) => Times::read(objects, times, &lines)?.lines.get(at).copied(),
+            None => None,
+        };
+        let times = match time {
+            Some(Line::Folder(times)) => Some(times),
+            _ => None,
+        };
+        around = Then { tree: line.id, times };
+        found = Some((line, time));
+    }
+    Ok(found)
+}
+
+/// Writes the trees of a target with edits.
+struct Merger<'a> {
+    objects: &'a Objects,
+    trees: &'a mut Trees,
+    /// Root folder of the present.
+    now: Then,
+    /// Files that are kept, by path.
+    kept: &'a mut BTreeMap<Vec<u8>, FileKept>,
+}
+
+/// Edits of one name in a folder.
+#[derive(Default)]
+struct OfName<'a> {
+    /// Of what stands under the name.
+    own: Option<&'a Edit>,
+    /// Of what stands below it, by whole paths.
+    below: Vec<(&'a [u8], &'a Edit)>,
+}
+
+type Lines = BTreeMap<Arc<[u8]>, (TreeEntry, Option<Line>)>;
+
+impl Merger<'_> {
+    /// Writes the tree of a folder, of which the target may have none. Returns `None` if no folder is to stand there. `made`
+    /// gets the paths of what is as in the present.
+    fn folder(
+        &mut self,
+        path: &[u8],
+        then: Option<Then>,
+        edits: &[(&[u8], &Edit)],
+        made: &mut BTreeSet<Vec<u8>>,
+    ) -> Result<Option<Then>> {
+        let (mut lines, own_ns) = self.lines(path, then)?;
+        let had_any = !lines.is_empty();
+        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
+        let mut of_names: BTreeMap<&[u8], OfName<'_>> = BTreeMap::new();
+        for (edited, edit) in edits {
+            let rest = edited.get(prefix..).unwrap_or_default();
+            match rest.iter().position(|byte| *byte == b'/') {
+                Some(end) => {
+                    let name = rest.get(..end).unwrap_or_default();
+                    of_names.entry(name).or_default().below.push((edited, edit));
+                }
+                None => of_names.entry(rest).or_default().own = Some(edit),
+            }
+        }
+        for (name, edits) in of_names {
+            self.name(&mut lines, name, &join(path, name), edits, made)?;
+        }
+        if lines.is_empty() && !path.is_empty() {
+            let is_folder = |(line, _): (TreeEntry, Option<Line>)| line.mode == GitMode::Folder;
+            let now = find(self.trees, self.objects, self.now, path)?;
+            if then.is_none() || (had_any && !now.is_some_and(is_folder)) {
+                return Ok(None);
+            }
+        }
+        if then.is_none() {
+            made.insert(path.to_vec());
+        }
+        let mut lines: Vec<(TreeEntry, Option<Line>)> = lines.into_values().collect();
+        sort_lines(&mut lines);
+        let times: Option<Vec<Line>> = lines.iter().map(|(_, time)| *time).collect();
+        let times = match own_ns.zip(times) {
+            Some((own_ns, times)) => {
+                let bytes = times::encode_lines(own_ns, times);
+                Some(self.objects.write(ObjectKind::Blob, &bytes)?)
+            }
+            None => None,
+        };
+        let bytes = encode_lines(lines.iter().map(|(line, _)| line));
+        Ok(Some(Then { tree: self.objects.write(ObjectKind::Tree, &bytes)?, times }))
+    }
+
+    /// Returns what the target has in a folder, and when the folder was changed last: the target's or, where it has none,
+    /// the present's.
+    fn lines(&mut self, path: &[u8], then: Option<Then>) -> Result<(Lines, Option<i64>)> {
+        let Some(Then { tree, times }) = then else {
+            let now = match find(self.trees, self.objects, self.now, path)? {
+                Some((line, Some(Line::Folder(times)))) => Some((line.id, times)),
+                _ => None,
+            };
+            let own_ns = match now {
+                Some((tree, times)) => {
+                    let lines = self.trees.get(self.objects, tree, path)?;
+                    Some(Times::read(self.objects, times, &lines)?.own_ns)
+                }
+                None => None,
+            };
+            return Ok((Lines::new(), own_ns));
+        };
+        let lines = self.trees.get(self.objects, tree, path)?;
+        let times = times.map(|times| Times::read(self.objects, times, &lines)).transpose()?;
+        let time = |at: usize| times.as_ref().and_then(|times| times.lines.get(at)).copied();
+        let of_names =
+            lines.iter().enumerate().map(|(at, line)| (Arc::clone(&line.name), (line.clone(), time(at))));
+        Ok((of_names.collect(), times.as_ref().map(|times| times.own_ns)))
+    }
+
+    /// Edits what stands under a name in a folder, and below it.
+    fn name(
+        &mut self,
+        lines: &mut Lines,
+        name: &[u8],
+        path: &[u8],
+        edits: OfName<'_>,
+        made: &mut BTreeSet<Vec<u8>>,
+    ) -> Result<()> {
+        let OfName { own, below } = edits;
+        let is_folder = |lines: &Lines| lines.get(name).map(|(line, _)| line.mode == GitMode::Folder);
+        match own {
+            Some(Edit::Keep(line, time)) => {
+                if is_folder(lines) == Some(true) {
+                    self.tell(path, format!("{}/", shown(path)));
+                }
+                lines.insert(line.name.clone(), (line.clone(), time.map(Line::Leaf)));
+                made.insert(path.to_vec());
+                return Ok(());
+            }
+            Some(Edit::LeaveAlone) => {
+                lines.remove(name);
+                return Ok(());
+            }
+            Some(Edit::Remove) if is_folder(lines) == Some(false) => drop(lines.remove(name)),
+            Some(Edit::Remove) | None => {}
+        }
+        let kept = || below.iter().filter(|(_, edit)| matches!(edit, Edit::Keep(..)));
+        let then = match lines.get(name) {
+            Some((line, time)) if line.mode == GitMode::Folder => {
+                let times = match time {
+                    Some(Line::Folder(times)) => Some(*times),
+                    _ => None,
+                };
+                Some(Then { tree: line.id, times })
+            }
+            // Where nothing is kept below, the target's file stays.
+            Some(_) if kept().next().is_none() => return Ok(()),
+            Some(_) => {
+                kept().for_each(|(below, _)| self.tell(below, shown(path)));
+                None
+            }
+            None => None,
+        };
+        match self.folder(path, then, &below, made)? {
+            Some(Then { tree, times }) => {
+                let name: Arc<[u8]> = Arc::from(name);
+                let line = TreeEntry { mode: GitMode::Folder, name: name.clone(), id: tree };
+                lines.insert(name, (line, times.map(Line::Folder)));
+            }
+            None => drop(lines.remove(name)),
+        }
+        Ok(())
+    }
+
+    /// Says of a kept file in whose place something of the target does not come back.
+    fn tell(&mut self, path: &[u8], in_place_of: String) {
+        if let Some(kept) = self.kept.get_mut(path) {
+            kept.in_place_of = Some(in_place_of);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `foldlog rewind`: takes a session and the folders that it works on back to an earlier position, without its host.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::audit::LogReader;
+use foldlog::filesystem::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
+use foldlog::tools::{
+    CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
+    RewindPreview, RewindReport,
+};
+use foldlog::{Error, ExecutionState, Policy, ResourceRegistry, SequenceNumber, Session, Store};
+use foldlog_agent::persistence::open_without_host;
+use foldlog_codec::escape;
+use serde::Serialize;
+
+use super::recover::{self, places};
+use crate::conversations::differences;
+use crate::diff::{self, Difference, unlike};
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{Position, counted, in_store, open_session, position};
+
+/// Holds what a person says of the rewind.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// Where to; `None` undoes the last rewind.
+    pub to: Option<Position>,
+    /// Whether to tell only what the rewind would do.
+    pub preview: bool,
+    /// Whether files that were changed by hand go back too.
+    pub overwrite: bool,
+    /// Who rewinds the session.
+    pub by: Option<&'a str>,
+    /// Why.
+    pub reason: Option<&'a str>,
+    /// Folders of the workspaces.
+    pub folders: &'a recover::Asked<'a>,
+}
+
+/// Holds what `--preview --json` prints.
+#[derive(Serialize)]
+struct Previewed {
+    #[serde(flatten)]
+    preview: RewindPreview,
+    differences: Vec<Difference>,
+}
+
+/// Rewinds a session and its workspaces, or tells what that would do.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the session is in no store, has no such position or tag, or the folder of a workspace is not given.
+/// - [`Failure::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt; if
+///   there is no rewind to be undone; or if a workspace cannot go back.
+pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let (root, id) = in_store(dir)?;
+    let log = open_session(dir, output)?;
+    let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
+    let (session, _) = open_without_host(&Store::open(&root)?, id)?;
+    let done = rewind(&session, dir, &log, to, asked, output);
+    let closed = session.close();
+    done.map_err(told)?;
+    closed?;
+    Ok(HOLDS)
+}
+
+/// Says what to do about a session that was interrupted.
+fn told(failure: Failure) -> Failure {
+    match failure {
+        Failure::Engine(error @ Error::Interrupted { .. }) => Failure::usage(
+            error.to_string(),
+            "let its host recover it, or do so by `foldlog recover SESSION --workspace NAME=DIR`",
+        ),
+        failure => failure,
+    }
+}
+
+fn rewind(
+    session: &Session,
+    dir: &Path,
+    log: &LogReader,
+    to: Option<SequenceNumber>,
+    asked: &Asked<'_>,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let (state, roots) = run_of(session, dir, asked)?;
+    let text = |text: Option<&str>| text.map(str::to_owned);
+    let options =
+        RewindOptions { overwrite: asked.overwrite, by: text(asked.by), reason: text(asked.reason) };
+    if asked.preview {
+        let preview = match to {
+            Some(to) => state.preview_rewind(to, &options)?,
+            None => state.preview_undo(&options)?,
+        };
+        let differences = differing(log, &preview)?;
+        if output.json() {
+            return output.value(&Previewed { preview, differences });
+        }
+        return print_preview(&preview, &differences, &roots, output);
+    }
+    let report = match to {
+        Some(to) => state.rewind(to, &options)?,
+        None => state.undo_rewind(&options)?,
+    };
+    if output.json() { output.value(&report) } else { print_report(&report, &roots, output) }
+}
+
+/// Makes a run of the session on the folders that were given. Returns their paths too, by the names of the workspaces.
+fn run_of(
+    session: &Session,
+    dir: &Path,
+    asked: &Asked<'_>,
+) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
+    let captured = session.recorded_captures()?.into_iter();
+    let captured = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
+    let places = places(captured, dir, asked.folders)?;
+    if places.is_empty() && !asked.folders.workspaces.is_empty() {
+        return Err(Failure::usage("the session has no captures of a workspace", "leave out --workspace"));
+    }
+    let (mut roots, mut resources) = (BTreeMap::new(), ResourceRegistry::builder());
+    for place in places {
+        let files = Arc::new(place.open(false)?);
+        roots.insert(place.name.clone(), files.root().to_owned());
+        resources = resources.named(place.name, files);
+    }
+    Ok((ExecutionState::new(session.clone(), resources.build()?), roots))
+}
+
+/// Finds how slices and conversations would differ, as `foldlog diff` does.
+fn differing(log: &LogReader, preview: &RewindPreview) -> Result<Vec<Difference>> {
+    let mut differing = Vec::new();
+    let mut take = |difference| {
+        differing.push(difference);
+        Ok(())
+    };
+    let (before, after) = (log.state_reader_at(preview.from)?, log.state_reader_at(preview.to)?);
+    let (before, after) = unlike(&before, &after)?;
+    super::diff::check_decoded(log, &before, &after)?;
+    diff::slices(&before, &after, |policy| policy == Policy::State, &mut take)?;
+    differences(log, (preview.from, preview.to), &mut take)?;
+    Ok(differing)
+}
+
+fn print_preview(
+    preview: &RewindPreview,
+    differences: &[Difference],
+    roots: &BTreeMap<String, PathBuf>,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let RewindPreview { from, to, undoes, .. } = preview;
+    let undo = undoes.map(|undoes| format!(", which undoes the rewind {undoes}")).unwrap_or_default();
+    output.line(format_args!("would go back from position {from} to {to}{undo}"))?;
+    for ResourcePreview { name, capture, files, kept, left_out } in &preview.resources {
+        print_place(name, *capture, roots, output)?;
+        for file in files {
+            print_file(file, output)?;
+        }
+        print_kept(kept, *left_out, output)?;
+        if files.is_empty() && kept.is_empty() {
+            output.line("  no file changes")?;
+        }
+    }
+    print_left(&preview.left, output);
+    for slice in &preview.slices {
+        let (name, after) = (escape::text(&slice.name), counted(slice.items_after, "item"));
+        output.line(format_args!(
+            "slice {name}: {} to {after}; {} removed, {} added",
+            slice.items_before, slice.removed, slice.added
+        ))?;
+        for difference in differences.iter().filter(|one| one.slice.as_ref() == Some(&slice.name)) {
+            output.line(super::diff::text(difference))?;
+        }
+    }
+    for conversation in &preview.conversations {
+        let (evaluation, turns) =
+            (escape::text(&conversation.evaluation_id), counted(conversation.turns_after, "turn"));
+        output.line(format_args!(
+            "conversation of `{evaluation}`: {} to {}, {} to {turns}",
+            conversation.messages_before,
+            counted(conversation.messages_after, "message"),
+            conversation.turns_before
+        ))?;
+        let of_it = |one: &&Difference| one.conversation.as_ref() == Some(&conversation.evaluation_id);
+        for difference in differences.iter().filter(of_it) {
+            output.line(super::diff::text(difference))?;
+        }
+    }
+    for tag in &preview.tags {
+        let text = escape::text(&tag.tag);
+        output.line(format_args!("tag `{text}` at {} would be abandoned", tag.position))?;
+    }
+    for call in &preview.outside {
+        let call_id = call.call_id.as_ref().map(|id| format!(", {}", escape::text(id))).unwrap_or_default();
+        output.line(format_args!(
+            "operation {} (`{}`{call_id}, {}) may have effects outside, which stay",
+            call.operation,
+            escape::text(&call.tool),
+            call.idempotency.name()
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_report(
+    report: &RewindReport,
+    roots: &BTreeMap<String, PathBuf>,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let (to, operation) = (report.rolled_back.to, report.operation);
+    output.line(format_args!("the session is as it was at position {to} since operation {operation}"))?;
+    for ResourceRewound { name, capture, created, modified, removed, kept, kept_more, left_out } in
+        &report.resources
+    {
+        print_place(name, *capture, roots, output)?;
+        output.line(format_args!(
+            "  {} created, {modified} modified, {removed} removed",
+            counted(*created, "file")
+        ))?;
+        print_kept(kept, *left_out, output)?;
+        if *kept_more > 0 {
+            output.line(format_args!("  and {kept_more} more kept"))?;
+        }
+    }
+    print_left(&report.left, output);
+    for told in &report.not_undone {
+        let (resource, path) = (escape::text(&told.resource), escape::text(&told.path));
+        output.note(format_args!("note: not undone: {resource} {path}: {}", escape::text(&told.reason)));
+    }
+    for call in &report.rolled_back.outside {
+        let tool = escape::text(&call.tool);
+        output.note(format_args!(
+            "note: operation {} (`{tool}`) may have effects outside, which stay",
+            call.operation
+        ));
+    }
+    output.line("`foldlog rewind SESSION --undo` brings back what was there")
+}
+
+fn print_place(
+    name: &str,
+    capture: CaptureTaken,
+    roots: &BTreeMap<String, PathBuf>,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let when = match capture.of {
+        CaptureMoment::CallEnded => "after the call that ended",
+        CaptureMoment::CallBegan => "before the call that began",
+        CaptureMoment::CallBeganLater => "before the first call behind it, which began",
+        CaptureMoment::RewindBegan => "before the rewind that began",
+    };
+    let root = roots.get(name).map(|root| escape::path(root)).unwrap_or_default();
+    let name = escape::text(name);
+    output.line(format_args!("workspace `{name}`, {root}: as {when} at {}", capture.record))
+}
+
+fn print_file(file: &FileRewound, output: &mut Output<'_>) -> Result<()> {
+    let FileRewound { path, change, before, after, diff } = file;
+    let len = |brief: &Option<FileBrief>| brief.map_or(0, |brief| brief.len);
+    let sizes = match change {
+        ChangeKind::Created => counted(len(after), "byte"),
+        ChangeKind::Modified => format!("{} to {}", len(before), counted(len(after), "byte")),
+        ChangeKind::Removed => counted(len(before), "byte"),
+    };
+    let permissions = |brief: &Option<FileBrief>| brief.and_then(|brief| brief.permissions);
+    let modes = match (permissions(before), permissions(after)) {
+        (Some(was), Some(is)) if was != is => format!(", mode {was:o} to {is:o}"),
+        _ => String::new(),
+    };
+    let form = match diff {
+        ContentDiff::Binary => ", binary",
+        ContentDiff::TooLong => ", too long to be shown",
+        ContentDiff::Text { .. } | ContentDiff::Equal => "",
+    };
+    output.line(format_args!("  {change} {}: {sizes}{modes}{form}", escape::text(path)))?;
+    if let ContentDiff::Text { unified } = diff {
+        for line in unified.lines() {
+            output.line(format_args!("    {}", escape::text(line)))?;
+        }
+    }
+    Ok(())
+}
+
+fn print_kept(kept: &[FileKept], left_out: u64, output: &mut Output<'_>) -> Result<()> {
+    for FileKept { path, by_hand, in_place_of, .. } in kept {
+        let instead = in_place_of.as_ref().map(|other| format!(", in place of {}", escape::text(other)));
+        let path = escape::text(path);
+        output.line(format_args!("  kept {path}: {by_hand} by hand{}", instead.unwrap_or_default()))?;
+    }
+    match left_out {
+        0 => Ok(()),
+        _ => output.line(format_args!("  {} left out of captures stay", counted(left_out, "file"))),
+    }
+}
+
+fn print_left(left: &[ResourceLeft], output: &mut Output<'_>) {
+    for ResourceLeft { name, reason } in left {
+        let (name, reason) = (escape::text(name), escape::text(reason));
+        output.note(format_args!("note: `{name}` stays as it is: {reason}"));
+    }
+}

@@ -1,0 +1,187 @@
+//! `foldlog rewind`: a session and its files go back together without their host, and come again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{ExecutionState, ResourceRegistry, Session, SnapshotOptions, Store};
+use foldlog_tests::host::{StepAdded, types};
+use foldlog_tests::verbs::{Ran, foldlog};
+
+use super::options;
+
+/// A session with a workspace, whose host is gone.
+struct Left {
+    folder: tempfile::TempDir,
+    session: PathBuf,
+}
+
+fn runner(folder: &Path, session: &Session) -> ToolRunner {
+    let store = session.dir().join("workspace");
+    let files = HostFilesystem::open(folder.join("work"), store, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
+}
+
+fn write(folder: &Path, files: &[(&str, &[u8])]) {
+    files.iter().for_each(|(name, text)| fs::write(folder.join("work").join(name), text).unwrap());
+}
+
+/// Has a call write files and add a step to the plan.
+fn call(folder: &Path, runner: &ToolRunner, title: &str, files: &[(&str, &[u8])]) {
+    let operation = runner.begin(&ToolCall::new("edit\u{1b}[31m", "{}"), &ExecuteOptions::default()).unwrap();
+    operation.context().session().dispatch(StepAdded { title: title.to_owned(), part: 0 }).unwrap();
+    write(folder, files);
+    operation.end(ToolResult::ok("done", ())).unwrap();
+}
+
+impl Left {
+    fn new() -> Left {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        fs::create_dir(at.join("work")).unwrap();
+        let session = Store::open_with(at.join("store"), options()).unwrap().create(&types()).unwrap();
+        let runner = runner(at, &session);
+        call(at, &runner, "first", &[("page", b"one\n"), ("picture", b"\0\x01")]);
+        session.snapshot(SnapshotOptions::tagged("then")).unwrap();
+        call(
+            at,
+            &runner,
+            "second \u{1b}[31m",
+            &[("page", b"two\x1b[31m\n"), ("picture", b"\0\x02"), ("new", b"new\n")],
+        );
+        session.snapshot(SnapshotOptions::tagged("later")).unwrap();
+        write(at, &[("notes\u{1b}", b"mine\n")]);
+        drop(runner);
+        let session = {
+            let dir = session.dir().to_owned();
+            session.close().unwrap();
+            dir
+        };
+        Left { folder, session }
+    }
+
+    fn rewind(&self, words: &[&str]) -> Ran {
+        let work = format!("workspace={}", self.folder.path().join("work").display());
+        let dir = self.session.to_str().unwrap();
+        let words = ["rewind", dir].into_iter().chain(words.iter().copied()).map(str::to_owned);
+        let ran = foldlog(words.chain(["--workspace".to_owned(), work]));
+        assert!(!ran.stdout.contains('\u{1b}') && !ran.stderr.contains('\u{1b}'), "{ran:?}");
+        ran
+    }
+
+    fn file(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.folder.path().join("work").join(name)).ok()
+    }
+
+    /// The bytes of the log.
+    fn log(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let paths = fs::read_dir(&self.session).unwrap().map(|entry| entry.unwrap().path());
+        let mut segments: Vec<_> =
+            paths.filter(|path| path.extension().is_some_and(|name| name == "seg")).collect();
+        segments.sort();
+        segments.into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+    }
+}
+
+const BY: [&str; 4] = ["--by", "ada", "--reason", "it went wrong"];
+
+fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    words.iter().copied().chain(BY).collect()
+}
+
+#[test]
+fn a_session_and_its_files_go_back_to_a_tag_and_come_again() {
+    let left = Left::new();
+    let log = left.log();
+    let ran = left.rewind(&["then", "--preview"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for line in [
+        "  modified page: 9 to 4 bytes\n    @@ -1 +1 @@\n    -two\\u{1b}[31m\n    +one\n",
+        "  modified picture: 2 to 2 bytes, binary\n",
+        "  removed new: 4 bytes\n",
+        "  kept notes\\x1b: created by hand\n",
+        "slice plan: 2 to 1 item; 1 removed, 0 added\n",
+        "tag `later` at ",
+        "(`edit\\u{1b}[31m`, manual) may have effects outside, which stay\n",
+    ] {
+        assert!(ran.stdout.contains(line), "{line:?} in {ran:?}");
+    }
+    assert_eq!(left.log(), log, "a preview writes nothing into the log");
+    assert_eq!(left.file("page").unwrap(), "two\u{1b}[31m\n");
+    let ran = left.rewind(&["then", "--preview", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(told["resources"][0]["kept"][0]["by_hand"], "created", "{ran:?}");
+    let of_plan = |list: &str, name: &str| {
+        told[list].as_array().unwrap().iter().find(|one| one[name] == "plan").unwrap().clone()
+    };
+    assert_eq!(of_plan("differences", "slice")["change"], "removed", "{ran:?}");
+    assert_eq!(of_plan("slices", "name")["items_after"], 1, "{ran:?}");
+
+    let ran = left.rewind(&with(&["then"]));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("  0 files created, 2 modified, 1 removed\n  kept notes"), "{ran:?}");
+    assert_eq!((left.file("page").as_deref(), left.file("new")), (Some("one\n"), None));
+    assert_eq!(left.file("notes\u{1b}").as_deref(), Some("mine\n"));
+    let ran = foldlog(["ledger", left.session.to_str().unwrap(), "--json"]);
+    assert!(ran.stdout.contains("foldlog.restore"), "{ran:?}");
+
+    let ran = left.rewind(&with(&["--undo", "--json"]));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(report["undoes"].is_number() && report["resources"][0]["created"] == 1, "{ran:?}");
+    assert_eq!(left.file("page").as_deref(), Some("two\u{1b}[31m\n"));
+    let ran = left.rewind(&with(&["then", "--overwrite"]));
+    assert_eq!((ran.code, left.file("notes\u{1b}")), (0, None), "{ran:?}");
+}
+
+#[test]
+fn a_rewind_is_refused_where_it_cannot_be() {
+    let left = Left::new();
+    for (words, code, said) in [
+        (vec!["then"], 2, "--by <WHO>"),
+        (with(&["nowhere"]), 2, "no snapshot has the tag `nowhere`"),
+        (with(&["999"]), 2, "there is no position 999"),
+        (with(&["2"]), 2, "lies within operation"),
+        (with(&["--undo"]), 2, "has no rewind to be undone"),
+        (vec!["--undo", "--preview"], 2, "has no rewind to be undone"),
+    ] {
+        let ran = left.rewind(&words);
+        assert_eq!((ran.code, ran.stderr.contains(said)), (code, true), "{words:?}: {ran:?}");
+    }
+    let dir = left.session.to_str().unwrap();
+    let ran = foldlog(["rewind", dir, "then", "--preview"]);
+    assert!(ran.code == 2 && ran.stderr.contains("give its folder: --workspace workspace=DIR"), "{ran:?}");
+    // Another folder than that of the captures.
+    let other = left.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let ran = foldlog(["rewind", dir, "then", "--preview", "--workspace", other.to_str().unwrap()]);
+    assert!(ran.code == 2 && ran.stderr.contains("error: "), "{ran:?}");
+    // While the session runs elsewhere, and once it was interrupted there.
+    let at = left.folder.path();
+    let id = left.session.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    let session = Store::open_with(at.join("store"), options()).unwrap().open_session(id, &types()).unwrap();
+    let ran = left.rewind(&with(&["then"]));
+    assert!(ran.code == 2 && ran.stderr.contains("already open for writing"), "{ran:?}");
+    let runner = runner(at, &session);
+    let call = runner.begin(&ToolCall::new("cut short", "{}"), &ExecuteOptions::default()).unwrap();
+    session.sync().unwrap();
+    // What a killed process leaves: a log without the end of its call.
+    let copy = at.join("copy");
+    fs::create_dir_all(copy.join("sessions")).unwrap();
+    let copied = copy.join("sessions").join(left.session.file_name().unwrap());
+    let status = std::process::Command::new("cp").arg("-r").args([&left.session, &copied]).status().unwrap();
+    assert!(status.success());
+    call.abort("over").unwrap();
+    drop(runner);
+    session.close().unwrap();
+    let work = format!("workspace={}", at.join("work").display());
+    for preview in [None, Some("--preview")] {
+        let words = ["rewind", copied.to_str().unwrap(), "then", "--workspace", &work].into_iter().chain(BY);
+        let ran = foldlog(words.chain(preview).map(str::to_owned));
+        assert!(ran.code == 2 && ran.stderr.contains("foldlog recover SESSION"), "{ran:?}");
+    }
+    assert_eq!(left.file("page").as_deref(), Some("two\u{1b}[31m\n"));
+}

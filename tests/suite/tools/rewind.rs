@@ -1,0 +1,589 @@
+//! Rewinds: session, conversations and files go back together, what was changed by hand stays, and all of it can be undone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use foldlog::conversation::NewInput;
+use foldlog::filesystem::{
+    ChangeKind, ContentDiff, Filesystem, HostFilesystem, HostFilesystemOptions, InMemoryFilesystem,
+};
+use foldlog::replay::Replay;
+use foldlog::tools::{CaptureMoment, RewindOptions, RewindPreview, RewindReport};
+use foldlog::{Durability, Policy, SequenceNumber, SnapshotOptions};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A session with a workspace, whose tool runs scripts in it.
+struct Room {
+    folder: tempfile::TempDir,
+    runner: ToolRunner,
+    id: Uuid,
+}
+
+/// A script, and whether the tool fails when it has run.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
+struct Script {
+    script: String,
+    fails: bool,
+}
+
+/// Runs a script in the workspace, whatever it does there, and adds it to the plan.
+struct Shell {
+    root: PathBuf,
+}
+
+impl Tool for Shell {
+    const NAME: &'static str = "shell";
+    type Parameters = Script;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Keyed
+    }
+
+    fn call(&self, asked: Script, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        sh(&self.root, &asked.script);
+        context.session().dispatch(step(&asked.script))?;
+        if asked.fails { Err(ToolError::failed("it was told to")) } else { Ok(ToolResult::ok("done", ())) }
+    }
+}
+
+fn sh(root: &Path, script: &str) {
+    let status = Command::new("sh").args(["-ec", script]).current_dir(root).status().unwrap();
+    assert!(status.success(), "{script}");
+}
+
+fn step(title: &str) -> StepAdded {
+    StepAdded { title: title.to_owned(), part: 0 }
+}
+
+fn root(folder: &Path) -> PathBuf {
+    folder.join("workspace")
+}
+
+fn runner_in(folder: &Path, session: Session) -> ToolRunner {
+    let captures = session.dir().join("workspace");
+    let files = HostFilesystem::open(root(folder), captures, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    let shell = Shell { root: root(folder) };
+    ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(shell))
+}
+
+fn store_in(folder: &Path) -> Store {
+    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+    Store::open_with(folder.join("store"), options).unwrap()
+}
+
+impl Room {
+    fn new() -> Room {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(root(folder.path())).unwrap();
+        let session = store_in(folder.path()).create(&types()).unwrap();
+        let id = session.id();
+        Room { runner: runner_in(folder.path(), session), folder, id }
+    }
+
+    /// Lets another process go on with the session.
+    fn reopen(self) -> Room {
+        let Room { folder, runner, id } = self;
+        runner.state().session().clone().close().unwrap();
+        drop(runner);
+        let session = store_in(folder.path()).open_session(id, &types()).unwrap();
+        Room { runner: runner_in(folder.path(), session), folder, id }
+    }
+
+    fn state(&self) -> &ExecutionState {
+        self.runner.state()
+    }
+
+    fn session(&self) -> &Session {
+        self.state().session()
+    }
+
+    fn at(&self) -> SequenceNumber {
+        self.session().position().unwrap()
+    }
+
+    /// Has the tool run a script; returns the position behind the call.
+    fn call(&self, script: &str) -> SequenceNumber {
+        self.execute(script, false);
+        self.at()
+    }
+
+    fn execute(&self, script: &str, fails: bool) -> ToolReport {
+        let arguments = serde_json::to_string(&Script { script: script.to_owned(), fails }).unwrap();
+        self.runner.execute(&ToolCall::new("shell", arguments), &ExecuteOptions::default()).unwrap()
+    }
+
+    /// Runs a script beside all tools.
+    fn by_hand(&self, script: &str) {
+        sh(&root(self.folder.path()), script);
+    }
+
+    fn rewind(&self, to: SequenceNumber) -> RewindReport {
+        self.rewind_by(to, &RewindOptions::default())
+    }
+
+    /// Rewinds, after a preview that must have told what it does and written nothing.
+    fn rewind_by(&self, to: SequenceNumber, options: &RewindOptions) -> RewindReport {
+        let at = self.at();
+        let preview = self.state().preview_rewind(to, options).unwrap();
+        assert_eq!(self.at(), at, "a preview writes nothing");
+        let report = self.state().rewind(to, options).unwrap();
+        assert_told(&preview, &report);
+        report
+    }
+
+    fn undo(&self) -> RewindReport {
+        let options = RewindOptions::default();
+        let preview = self.state().preview_undo(&options).unwrap();
+        let report = self.state().undo_rewind(&options).unwrap();
+        assert_told(&preview, &report);
+        report
+    }
+
+    fn file(&self, path: &str) -> Option<String> {
+        fs::read_to_string(root(self.folder.path()).join(path)).ok()
+    }
+
+    /// The plan, and the files with their contents.
+    fn seen(&self) -> (Vec<String>, BTreeMap<String, String>) {
+        let files = self.state().resources().get::<dyn Filesystem>().unwrap();
+        let text = |path: String| Some((path.clone(), String::from_utf8(files.read(&path).ok()?).unwrap()));
+        let held = files.glob("**").unwrap().into_iter().filter_map(text).collect();
+        (plan(self.session()), held)
+    }
+}
+
+fn assert_told(preview: &RewindPreview, report: &RewindReport) {
+    let json = serde_json::to_string(preview).unwrap();
+    assert_eq!(&serde_json::from_str::<RewindPreview>(&json).unwrap(), preview);
+    assert_eq!(
+        serde_json::from_str::<RewindReport>(&serde_json::to_string(report).unwrap()).unwrap(),
+        *report
+    );
+    assert_eq!(
+        (preview.to, &preview.left, preview.undoes),
+        (report.rolled_back.to, &report.left, report.undoes)
+    );
+    assert_eq!(preview.resources.len(), report.resources.len());
+    for (told, done) in preview.resources.iter().zip(&report.resources) {
+        let count = |kind| told.files.iter().filter(|file| file.change == kind).count() as u64;
+        assert_eq!((&told.name, told.capture, told.left_out), (&done.name, done.capture, done.left_out));
+        assert_eq!(told.kept, done.kept);
+        let counted = [ChangeKind::Created, ChangeKind::Modified, ChangeKind::Removed].map(count);
+        assert_eq!(counted, [done.created, done.modified, done.removed]);
+    }
+}
+
+fn files(held: &[(&str, &str)]) -> BTreeMap<String, String> {
+    held.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+}
+
+fn kept(report: &RewindReport) -> Vec<&str> {
+    report.resources.iter().flat_map(|one| &one.kept).map(|kept| kept.path.as_str()).collect()
+}
+
+const OVERWRITE: RewindOptions = RewindOptions { overwrite: true, by: None, reason: None };
+
+#[test]
+fn session_conversation_and_files_go_back_together_and_come_again() {
+    let room = Room::new();
+    room.session().record_input(&NewInput::user("evaluation", "do it")).unwrap();
+    room.call("printf one > page; mkdir d; printf x > d/x");
+    let then = room.session().snapshot(SnapshotOptions::tagged("then")).unwrap().position;
+    room.session().record_input(&NewInput::user("evaluation", "go on")).unwrap();
+    room.call("printf two > page; rm -r d; printf new > new");
+    room.session().snapshot(SnapshotOptions::tagged("later")).unwrap();
+    let before = room.seen();
+    let messages = |room: &Room| room.session().conversation("evaluation").unwrap().unwrap().messages().len();
+    assert_eq!(messages(&room), 2);
+
+    let preview = room.state().preview_rewind(then, &RewindOptions::default()).unwrap();
+    let [workspace] = preview.resources.as_slice() else { panic!("{preview:?}") };
+    let told: Vec<_> = workspace.files.iter().map(|file| (file.path.as_str(), file.change)).collect();
+    let expected =
+        [("d/x", ChangeKind::Created), ("new", ChangeKind::Removed), ("page", ChangeKind::Modified)];
+    assert_eq!(told, expected);
+    let diff = ContentDiff::Text {
+        unified: "@@ -1 +1 @@\n-two\n\\ No newline at end of file\n+one\n\\ No newline at end of file\n"
+            .to_owned(),
+    };
+    assert_eq!(workspace.files[2].diff, diff);
+    let plan = preview.slices.iter().find(|slice| slice.name == "plan").unwrap();
+    assert_eq!((plan.policy, plan.items_before, plan.items_after, plan.removed), (Policy::State, 2, 1, 1));
+    let [conversation] = preview.conversations.as_slice() else { panic!("{preview:?}") };
+    assert_eq!((conversation.messages_before, conversation.messages_after), (2, 1));
+    assert_eq!(preview.tags.iter().map(|tag| tag.tag.as_str()).collect::<Vec<_>>(), ["later"]);
+    let [outside] = preview.outside.as_slice() else { panic!("{preview:?}") };
+    assert_eq!((outside.tool.as_str(), outside.idempotency), ("shell", Idempotency::Keyed));
+
+    let report = room.rewind(then);
+    assert_eq!(room.seen(), (vec![before.0[0].clone()], files(&[("d/x", "x"), ("page", "one")])));
+    assert_eq!(messages(&room), 1);
+    assert_eq!(report.rolled_back.outside.len(), 1);
+    assert_eq!(report.resources[0].capture.of, CaptureMoment::CallEnded);
+    let room = room.reopen();
+    let undone = room.undo();
+    assert_eq!(undone.undoes, Some(report.operation));
+    assert_eq!((room.seen(), messages(&room)), (before, 2));
+}
+
+#[test]
+fn what_was_changed_by_hand_is_kept_and_an_undo_brings_back_even_what_was_overwritten() {
+    let room = Room::new();
+    let then = room.call("printf one > page; printf one > other");
+    room.call("printf two > page; printf two > other");
+    room.by_hand("printf hand > page; printf mine > notes");
+    let (_, before) = room.seen();
+    let report = room.rewind(then);
+    assert_eq!(kept(&report), ["notes", "page"]);
+    assert_eq!(room.seen().1, files(&[("notes", "mine"), ("other", "one"), ("page", "hand")]));
+    // They are the run's files now: nobody has changed them since.
+    let report = room.rewind(then);
+    assert_eq!(
+        (kept(&report), room.file("page").unwrap().as_str(), room.file("notes")),
+        (vec![], "one", None)
+    );
+    room.undo();
+    assert_eq!(room.file("page").unwrap(), "hand");
+    // Another rewind goes where the first one came from.
+    let first = report.rolled_back.sequence;
+    assert!(room.session().rollback_to(first).is_err(), "a position within a rewind is half of it");
+
+    let room = Room::new();
+    let then = room.call("printf one > page; printf one > other");
+    room.call("printf two > page; printf two > other");
+    room.by_hand("printf hand > page; printf mine > notes");
+    let report = room.rewind_by(then, &OVERWRITE);
+    assert_eq!((kept(&report), room.seen().1), (vec![], files(&[("other", "one"), ("page", "one")])));
+    room.undo();
+    assert_eq!(room.seen().1, before);
+}
+
+#[test]
+fn an_undo_works_after_later_work_and_is_itself_undone() {
+    let room = Room::new();
+    let none = room.state().undo_rewind(&RewindOptions::default());
+    assert!(matches!(none, Err(Error::NoRewind(_))), "{none:?}");
+    let then = room.call("printf one > page");
+    room.call("printf two > page");
+    let first = room.seen();
+    room.rewind(then);
+    room.call("printf three > page; printf later > later");
+    let second = room.seen();
+    room.by_hand("printf mine > notes");
+    let report = room.undo();
+    assert_eq!(kept(&report), ["notes"]);
+    let with_notes = |(plan, mut held): (Vec<String>, BTreeMap<String, String>)| {
+        held.insert("notes".to_owned(), "mine".to_owned());
+        (plan, held)
+    };
+    assert_eq!(room.seen(), with_notes(first.clone()));
+    room.undo();
+    assert_eq!(room.seen(), with_notes(second));
+    // A plain restore, and a rollback of STATE alone, are no rewinds.
+    let snapshot = room.state().snapshot(None).unwrap();
+    room.state().restore(&snapshot).unwrap();
+    room.undo();
+    assert_eq!(room.seen(), with_notes(first));
+}
+
+/// The captures of the live path say nothing of the files where STATE alone was rolled back: what tools had done would have
+/// been taken for somebody's own changes, and kept.
+#[test]
+fn what_tools_did_before_a_rollback_of_state_alone_is_nobodys_change_by_hand() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    room.call("printf two > page; printf new > new");
+    room.session().rollback_to(then).unwrap();
+    room.by_hand("printf mine > notes");
+    let report = room.rewind(then);
+    assert_eq!(kept(&report), ["notes"]);
+    assert_eq!(room.seen().1, files(&[("notes", "mine"), ("page", "one")]));
+}
+
+#[test]
+fn the_capture_is_that_of_the_last_call_or_of_the_first_begin_behind_the_position() {
+    let room = Room::new();
+    let empty = room.at();
+    room.by_hand("printf zero > page");
+    let preview = room.state().preview_rewind(empty, &RewindOptions::default()).unwrap();
+    assert_eq!(preview.left.len(), 1, "no call has captured anything: {preview:?}");
+    room.call("printf one > page");
+    // What a failed call did was rolled back, so its begin says what was there behind it.
+    room.by_hand("printf hand > page");
+    room.execute("printf two > page", true);
+    let behind = room.at();
+    room.call("printf three > page");
+    let report = room.rewind(behind);
+    assert_eq!((room.file("page").unwrap().as_str(), kept(&report)), ("hand", vec![]));
+    assert_eq!(report.resources[0].capture.of, CaptureMoment::CallBegan);
+    // Before the first call, the files are as its begin says.
+    let report = room.rewind(empty);
+    assert_eq!((room.file("page").unwrap().as_str(), plan(room.session()).len()), ("zero", 0));
+    assert_eq!(report.resources[0].capture.of, CaptureMoment::CallBeganLater);
+    // A position on a branch that was left behind can be gone to: its files are those of that branch.
+    let report = room.rewind(behind);
+    assert_eq!((room.file("page").unwrap().as_str(), plan(room.session()).len()), ("hand", 1));
+    assert_eq!(report.rolled_back.to, behind);
+}
+
+#[test]
+fn resources_without_captures_that_outlive_their_process_stay_and_are_named() {
+    let session = store_of(&MemoryStorage::new()).create(&types()).unwrap();
+    let (files, budget) = (Arc::new(InMemoryFilesystem::new()), Arc::new(BudgetTracker::default()));
+    let desk = Desk::default();
+    let resources = ResourceRegistry::builder()
+        .filesystem(Arc::clone(&files))
+        .snapshotable(Arc::clone(&budget))
+        .snapshotable(Arc::new(desk.clone()))
+        .build()
+        .unwrap();
+    let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
+    let call = |text: &str| {
+        let operation = runner.begin(&ToolCall::new("other", "{}"), &ExecuteOptions::default()).unwrap();
+        files.write("file", text.as_bytes()).unwrap();
+        desk.put("paper", text);
+        budget.record("evaluation", Usage { input_tokens: 10, ..Usage::default() });
+        operation.end(ToolResult::ok("done", ())).unwrap();
+        session.position().unwrap()
+    };
+    let then = call("one");
+    call("two");
+    let report = runner.state().rewind(then, &RewindOptions::default()).unwrap();
+    let left: Vec<_> = report.left.iter().map(|left| (left.name.as_str(), left.reason.as_str())).collect();
+    let expected = [
+        ("budget", "it is not rolled back with a failed tool"),
+        ("filesystem", "its captures end with the process that took them"),
+    ];
+    assert_eq!(left, expected);
+    assert_eq!(files.read("file").unwrap(), b"two");
+    assert_eq!(desk.text("paper").as_deref(), Some("one"), "what has a capture goes back");
+}
+
+#[test]
+fn a_rewind_that_cannot_be_leaves_all_as_it_was() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    room.call("printf two > page");
+    let (before, at) = (room.seen(), room.at());
+    let refused = room.state().rewind(at + 1, &RewindOptions::default());
+    assert!(matches!(refused, Err(Error::NoSuchPosition { .. })), "{refused:?}");
+    let refused = room.state().rewind(then - 1, &RewindOptions::default());
+    assert!(matches!(refused, Err(Error::InsideTransaction { .. })), "{refused:?}");
+    assert_eq!((room.seen(), room.at()), (before.clone(), at), "nothing was recorded");
+    // An object of the target is gone: nothing is changed, and the log says that it failed.
+    // The object of `one`, by the name that git has for it.
+    let one = room.session().dir().join("workspace/objects/43/dd47ea691c90a5fa7827892c70241913351963");
+    fs::rename(&one, one.with_extension("away")).unwrap();
+    let refused = room.state().rewind(then, &RewindOptions::default());
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(room.seen(), before);
+    assert!(!room.session().is_interrupted());
+    fs::rename(one.with_extension("away"), &one).unwrap();
+    room.rewind(then);
+    assert_eq!(room.file("page").unwrap(), "one");
+}
+
+#[test]
+fn a_host_that_rewinds_does_the_same_again_over_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(root(folder.path())).unwrap();
+    let host = |session: &Session| -> Result<Vec<RewindReport>> {
+        let runner = runner_in(folder.path(), session.clone());
+        let call = |script: &str| {
+            let arguments =
+                serde_json::to_string(&Script { script: script.to_owned(), fails: false }).unwrap();
+            runner.execute(&ToolCall::new("shell", arguments), &ExecuteOptions::default())?;
+            Ok::<_, Error>(session.position().unwrap())
+        };
+        let then = call("printf one > page")?;
+        call("printf two > page; printf new > new")?;
+        let options = RewindOptions { by: Some("ada".to_owned()), ..RewindOptions::default() };
+        let reports = vec![runner.state().rewind(then, &options)?, runner.state().undo_rewind(&options)?];
+        session.dispatch(step("on"))?;
+        Ok(reports)
+    };
+    let session = store_in(folder.path()).create(&types()).unwrap();
+    let live = host(&session).unwrap();
+    assert_eq!((live[0].resources[0].modified, live[0].resources[0].removed), (1, 1));
+    let log = LogReader::open(session.dir()).unwrap();
+    let mut again = Vec::new();
+    let report = Replay::of(&log, &types()).run(|session| {
+        again = host(&session)?;
+        Ok::<_, Error>(())
+    });
+    let report = report.unwrap();
+    assert_eq!((again, report.divergences.len()), (live, 0), "{report:?}");
+}
+
+/// What may happen to a session with a workspace.
+#[derive(Clone, Debug)]
+enum Act {
+    /// A tool writes or removes files, and fails in the end if told to.
+    Call(Vec<(usize, Option<u8>)>, bool),
+    /// Somebody writes or removes a file.
+    Hand(usize, Option<u8>),
+    /// Somebody renames one file to another.
+    Rename(usize, usize),
+    Chmod(usize, usize),
+    /// To one of the positions so far.
+    Rewind(usize, bool),
+    Undo(bool),
+}
+
+const PATHS: [&str; 5] = ["a", "b", "d/x", "d/y", "e/f/z"];
+const MODES: [u32; 3] = [0o644, 0o755, 0o600];
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let file = || (0..PATHS.len(), prop::option::weighted(0.75, 0..4_u8));
+    let act = prop_oneof![
+        4 => (prop::collection::vec(file(), 1..4), prop::bool::weighted(0.2)).prop_map(|(files, fails)| Act::Call(files, fails)),
+        3 => file().prop_map(|(path, text)| Act::Hand(path, text)),
+        1 => (0..PATHS.len(), 0..PATHS.len()).prop_map(|(from, to)| Act::Rename(from, to)),
+        1 => (0..PATHS.len(), 0..MODES.len()).prop_map(|(path, mode)| Act::Chmod(path, mode)),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(at, overwrite)| Act::Rewind(at, overwrite)),
+        2 => any::<bool>().prop_map(Act::Undo),
+    ];
+    prop::collection::vec(act, 1..14)
+}
+
+/// Contents and permissions by path.
+type Held = BTreeMap<&'static str, (String, u32)>;
+
+/// What a session with a workspace is, as maps.
+#[derive(Clone, Default)]
+struct Model {
+    files: Held,
+    /// The files as the last call left them.
+    last: Held,
+    plan: Vec<String>,
+    /// Files and plan before the last rewind.
+    undo: Option<(Held, Vec<String>)>,
+}
+
+impl Model {
+    /// Goes to files and a plan; what was changed by hand is kept unless it is overwritten. Returns the paths that are.
+    fn go(&mut self, target: &Held, plan: &[String], overwrite: bool) -> BTreeSet<&'static str> {
+        let Model { files, last, .. } = self.clone();
+        let mut to = target.clone();
+        let mut kept = BTreeSet::new();
+        for path in PATHS {
+            if overwrite || last.get(path) == files.get(path) || target.get(path) == files.get(path) {
+                continue;
+            }
+            kept.insert(path);
+            match files.get(path) {
+                Some(held) => drop(to.insert(path, held.clone())),
+                None => drop(to.remove(path)),
+            }
+        }
+        self.undo = Some((files, self.plan.clone()));
+        (self.files, self.last, self.plan) = (to.clone(), to, plan.to_vec());
+        kept
+    }
+}
+
+/// Writes or removes a file, in the workspace and in the model.
+fn write_file(root: &Path, held: &mut Held, path: &'static str, text: Option<u8>) {
+    let at = root.join(path);
+    match text {
+        Some(text) => {
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            fs::write(&at, format!("{text}\n")).unwrap();
+            held.entry(path).or_insert((String::new(), 0o644)).0 = format!("{text}\n");
+        }
+        None if held.remove(path).is_some() => fs::remove_file(&at).unwrap(),
+        None => {}
+    }
+}
+
+fn files_in(root: &Path) -> Held {
+    let read = |path: &&'static str| {
+        let at = root.join(path);
+        let mode = fs::metadata(&at).ok()?.permissions().mode() & 0o7777;
+        Some((*path, (fs::read_to_string(&at).ok()?, mode)))
+    };
+    PATHS.iter().filter_map(read).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::with_cases(40) })]
+
+    /// Calls, changes by hand, rewinds and undos against maps that do the same.
+    #[test]
+    fn rewinds_and_undos_are_what_maps_say(acts in acts()) {
+        let room = Room::new();
+        let root = root(room.folder.path());
+        let mut model = Model::default();
+        // By position: the files that the last call before had left, and the plan.
+        let mut positions: Vec<(SequenceNumber, Held, Vec<String>)> = Vec::new();
+        let first = Act::Call(vec![(0, Some(0)), (2, Some(0))], false);
+        for (number, act) in std::iter::once(first).chain(acts).enumerate() {
+            match &act {
+                Act::Call(writes, fails) => {
+                    let title = format!("call {number}");
+                    let operation = room.runner.begin(&ToolCall::new("writes", "{}"), &ExecuteOptions::default()).unwrap();
+                    let mut held = model.files.clone();
+                    for (path, text) in writes {
+                        write_file(&root, &mut held, PATHS[*path], *text);
+                    }
+                    operation.context().session().dispatch(step(&title)).unwrap();
+                    if *fails {
+                        operation.fail(ToolError::failed("as told")).unwrap();
+                    } else {
+                        operation.end(ToolResult::ok("done", ())).unwrap();
+                        model.files = held;
+                        model.plan.push(title);
+                    }
+                    model.last = model.files.clone();
+                }
+                Act::Hand(path, text) => write_file(&root, &mut model.files, PATHS[*path], *text),
+                Act::Rename(from, to) => {
+                    let (from, to) = (PATHS[*from], PATHS[*to]);
+                    if let Some(held) = model.files.remove(from) {
+                        fs::create_dir_all(root.join(to).parent().unwrap()).unwrap();
+                        fs::rename(root.join(from), root.join(to)).unwrap();
+                        model.files.insert(to, held);
+                    }
+                }
+                Act::Chmod(path, mode) => {
+                    if let Some(held) = model.files.get_mut(PATHS[*path]) {
+                        held.1 = MODES[*mode];
+                        fs::set_permissions(root.join(PATHS[*path]), fs::Permissions::from_mode(held.1)).unwrap();
+                    }
+                }
+                Act::Rewind(at, overwrite) => {
+                    let (to, target, plan) = positions[at % positions.len()].clone();
+                    let expected = model.go(&target, &plan, *overwrite);
+                    let report = room.rewind_by(to, &RewindOptions { overwrite: *overwrite, ..RewindOptions::default() });
+                    let kept: BTreeSet<&str> = kept(&report).into_iter().collect();
+                    prop_assert_eq!(kept, expected);
+                }
+                Act::Undo(overwrite) => {
+                    let options = RewindOptions { overwrite: *overwrite, ..RewindOptions::default() };
+                    let undone = room.state().undo_rewind(&options);
+                    let Some((target, plan)) = model.undo.clone() else {
+                        prop_assert!(matches!(undone, Err(Error::NoRewind(_))));
+                        continue;
+                    };
+                    let expected = model.go(&target, &plan, *overwrite);
+                    let report = undone.unwrap();
+                    let kept: BTreeSet<&str> = kept(&report).into_iter().collect();
+                    prop_assert_eq!(kept, expected);
+                }
+            }
+            prop_assert_eq!(&files_in(&root), &model.files, "after {:?}", act);
+            prop_assert_eq!(&plan(room.session()), &model.plan);
+            positions.push((room.at(), model.last.clone(), model.plan.clone()));
+        }
+        // The next process says the same.
+        let room = room.reopen();
+        prop_assert_eq!(plan(room.session()), model.plan);
+    }
+}
