@@ -138,6 +138,8 @@ impl ClaudeAgentSDKAdapter {
             }
         };
         let is_given = given.is_some();
+        #[cfg(feature = "async")]
+        crate::inner_loop::left::wait(session, options.deadline, &options.cancel);
         let Opened { mut journal, mut start, identity, is_resume } = open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
             return Ok((response(prompt, &journal, last, start.refused)?, None));
