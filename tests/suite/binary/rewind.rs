@@ -183,5 +183,11 @@ fn a_rewind_is_refused_where_it_cannot_be() {
         let ran = foldlog(words.chain(preview).map(str::to_owned));
         assert!(ran.code == 2 && ran.stderr.contains("foldlog recover SESSION"), "{ran:?}");
     }
+    // And a log that does not hold goes nowhere.
+    let (segment, mut bytes) = left.log().remove(0);
+    bytes[200] ^= 1;
+    fs::write(segment, bytes).unwrap();
+    let ran = left.rewind(&with(&["then"]));
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
     assert_eq!(left.file("page").as_deref(), Some("two\u{1b}[31m\n"));
 }

@@ -237,7 +237,7 @@ fn differences_are_told_as_far_as_a_person_reads_them() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::with_cases(24) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::with_cases(12) })]
 
     /// Whatever was done by tools and by hand: each file is as the target has it or as it was, as was told, and the present
     /// comes back whole.
