@@ -91,6 +91,7 @@ foldlog_codec::breakages! {
     EndedUnrestored = "ended-unrestored": "A call whose resources could not be restored is ended.",
     RestoredAfterEnd = "restored-after-end": "Recovery ends a call before it restores the resources.",
     InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not roll STATE back.",
+    HandChangesByLivePath = "hand-changes-by-live-path": "What calls of an abandoned branch did to files passes for a change by hand.",
     RestoreUnrecorded = "restore-unrecorded": "A composite snapshot is restored without an operation of its own.",
     ChildIdDrawn = "child-id-drawn": "The id of a session that a call begins is drawn.",
     ChildNotRestored = "child-not-restored": "A child session goes on with the resources as its parent's call found them.",

@@ -21,5 +21,6 @@ foldlog_codec::breakages! {
     HolesRead = "holes-read": "A file with holes is captured as if it had none.",
     RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
     LinksApart = "links-apart": "Names of one file come back as files of their own.",
+    HandChangesOverwritten = "hand-changes-overwritten": "A rewind overwrites what was changed by hand.",
     TimesBesideLeftOut = "times-beside-left-out": "Times come back beside what is left out of snapshots.",
 }

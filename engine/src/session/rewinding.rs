@@ -12,6 +12,7 @@ use crate::conversation::EntryContent;
 use crate::error::{Error, Result};
 use crate::fold::projection::Projection;
 use crate::items::Items;
+use crate::sabotage::{self, Breakage};
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 /// Number of calls that are read at a time.
@@ -80,7 +81,9 @@ impl Session {
     /// Returns the last captures of these resources that any call left, whatever was rolled back since: what the resources
     /// are, but for what was changed by hand.
     pub(crate) fn captures_now(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, CaptureFound>> {
-        self.last_captures(names, &|_| true)
+        let (path, last) = (self.live_path(), self.position().unwrap_or_default());
+        let live_alone = sabotage::is(Breakage::HandChangesByLivePath);
+        self.last_captures(names, &|end| !live_alone || path.is_live(end, last))
     }
 
     /// Returns the captures of these resources in the record of a begin.

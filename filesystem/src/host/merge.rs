@@ -32,6 +32,7 @@ use super::trees::{Commit, Trees, encode_commit};
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
+use crate::sabotage::{self, Breakage};
 use crate::unified::unified;
 
 /// Longer contents are not compared line by line.
@@ -127,7 +128,7 @@ impl HostFilesystem {
         let then = Side::read(self, trees, asked.target)?;
         let now = Side::read(self, trees, asked.present)?;
         let otherwise = by_path(reader.changes(Some(asked.present), asked.target)?);
-        let by_hand = match asked.overwrite {
+        let by_hand = match asked.overwrite || sabotage::is(Breakage::HandChangesOverwritten) {
             true => BTreeMap::new(),
             false => by_path(reader.changes(Some(asked.last), asked.present)?),
         };
