@@ -61,6 +61,7 @@ pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
 pub use overview::{SessionOverview, StandingOperation, overview, running};
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
+pub(crate) use seals::Sealed;
 pub use seals::damaged_seals;
 pub use segments::SegmentInfo;
 pub use shared::Comparison;

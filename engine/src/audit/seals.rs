@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Seal;
 use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::frame::Frame;
 
 use super::LogReader;
 use crate::error::{Corruption, Error, Result};
@@ -25,8 +25,9 @@ pub fn damaged_seals(dir: &Path) -> Result<Vec<Error>> {
     let storage = FileStorage::new();
     let segments = chain::discover(&storage, dir)?.segments;
     let mut damaged = Vec::new();
-    for (segment, next) in segments.iter().zip(segments.iter().skip(1)) {
-        match mismatch(&storage, segment, next) {
+    let finished = segments.len().saturating_sub(1);
+    for segment in segments.iter().take(finished) {
+        match mismatch(&storage, segment) {
             Ok(Some(Err(error))) => damaged.push(error),
             Err(error) if !error.is_damage() => return Err(error),
             _ => {}
@@ -44,9 +45,10 @@ impl LogReader {
     /// [`Error::Io`] if a segment cannot be read.
     pub fn check_seals(&self) -> Result<u64> {
         let segments = &self.places.segments;
+        let finished = segments.len().saturating_sub(1);
         let mut checked = 0;
-        for (segment, next) in segments.iter().zip(segments.iter().skip(1)) {
-            if let Some(seal) = mismatch(self.storage.as_ref(), segment, next)? {
+        for segment in segments.iter().take(finished) {
+            if let Some(seal) = mismatch(self.storage.as_ref(), segment)? {
                 seal?;
                 checked += 1;
             }
@@ -57,30 +59,51 @@ impl LogReader {
 
 /// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others. Returns `None` if the
 /// segment has no seal.
-fn mismatch(storage: &dyn Storage, segment: &Segment, next: &Segment) -> Result<Option<Result<()>>> {
-    let (Some(end), Some((seal, _))) = (segment.end, segment.seal(storage)?) else { return Ok(None) };
-    let mut digest = SegmentDigest::new();
-    check(storage, segment, Spot::head_of(segment), &mut |frame| {
-        let header = frame.header;
-        if !header.kind.is_envelope() {
-            digest.update(header.sequence, header.kind, header.time_us, frame.body);
-        }
+fn mismatch(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
+    let Some(mut sealed) = Sealed::of(storage, segment)? else { return Ok(None) };
+    let end = check(storage, segment, Spot::head_of(segment), &mut |frame| {
+        sealed.add(frame);
         Ok(())
     })?;
-    // A recovery or a fork may have cut the segment short of what was sealed.
-    let others = digest.records() == seal.records && digest.finish() != seal.hash;
-    let error = || seal_mismatch(&segment.path, end, next.header.first_sequence, &seal);
-    Ok(Some(if others { Err(error()) } else { Ok(()) }))
+    Ok(Some(sealed.check(segment, end)))
 }
 
-fn seal_mismatch(segment: &Path, offset: u64, sequence: SequenceNumber, seal: &Seal) -> Error {
-    Error::Corrupt(Box::new(Corruption {
-        session: None,
-        segment: segment.to_owned(),
-        offset,
-        sequence,
-        expected_crc: None,
-        found_crc: None,
-        reason: format!("the {} records before it are not those that it seals", seal.records),
-    }))
+/// Compares the records of a finished segment with its seal, while somebody walks them.
+pub(crate) struct Sealed {
+    seal: Seal,
+    digest: SegmentDigest,
+}
+
+impl Sealed {
+    /// Begins before the first frame of a segment; `None` if the segment has no seal.
+    pub(crate) fn of(storage: &dyn Storage, segment: &Segment) -> Result<Option<Sealed>> {
+        let seal = if segment.end.is_some() { segment.seal(storage)? } else { None };
+        Ok(seal.map(|(seal, _)| Sealed { seal, digest: SegmentDigest::new() }))
+    }
+
+    /// Adds the next frame of the segment.
+    pub(crate) fn add(&mut self, frame: &Frame<'_>) {
+        let header = frame.header;
+        if !header.kind.is_envelope() {
+            self.digest.update(header.sequence, header.kind, header.time_us, frame.body);
+        }
+    }
+
+    /// Fails with [`Error::Corrupt`] if the frames up to the segment's `end` are not those that the seal is of.
+    pub(crate) fn check(self, segment: &Segment, end: Spot) -> Result<()> {
+        let Sealed { seal, digest } = self;
+        // A recovery or a fork may have cut the segment short of what was sealed.
+        if digest.records() != seal.records || digest.finish() == seal.hash {
+            return Ok(());
+        }
+        Err(Error::Corrupt(Box::new(Corruption {
+            session: None,
+            segment: segment.path.clone(),
+            offset: end.offset,
+            sequence: end.next_sequence,
+            expected_crc: None,
+            found_crc: None,
+            reason: format!("the {} records before it are not those that it seals", seal.records),
+        })))
+    }
 }

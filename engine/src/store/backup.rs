@@ -87,9 +87,8 @@ pub struct BackupReport {
     pub files: u64,
     /// Number of bytes that were copied.
     pub bytes: u64,
-    /// Number of records that were read again from the copy and checked: frames, bodies, and the objects that they name.
-    /// Whether records contradict each other says a [`LogReader`](crate::audit::LogReader) of the copy, which
-    /// [checks seals](crate::audit::LogReader::check_seals) too.
+    /// Number of records that were read again from the copy and checked: frames, bodies, the seals of their segments, and the
+    /// objects that they name. Whether records contradict each other says a [`LogReader`](crate::audit::LogReader) of the copy.
     pub verified: u64,
 }
 

@@ -145,6 +145,11 @@ fn verify_checks_the_seals_of_a_log_that_is_damaged_elsewhere_too() {
     let sealed = |stdout: &str| stdout.contains("are not those that it seals");
     let alone = fixture.run("verify SESSION");
     assert!(alone.code == 1 && sealed(&alone.stdout), "{}", alone.stdout);
+    // Nor is such a log copied over a sound one.
+    let to = tempfile::tempdir().unwrap();
+    let copied = fixture.run(&format!("backup SESSION --to {}", to.path().display()));
+    assert!(copied.code == 1 && sealed(&copied.stderr), "{} {}", copied.stdout, copied.stderr);
+    assert!(Store::open(to.path()).unwrap().session_ids().unwrap().is_empty(), "no copy is left");
     // A record, and the object that the last record names: a log that cannot be walked, and one that cannot be folded.
     let object = fs::read_dir(fixture.session.join("objects")).unwrap().next().unwrap().unwrap().path();
     fs::remove_file(&object).unwrap();

@@ -10,6 +10,7 @@ use foldlog_codec::body::ObjectId;
 use parking_lot::Mutex;
 
 use super::{Copied, Copying};
+use crate::audit::Sealed;
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::copying::{Spot, check, copy_bytes, record_of};
@@ -102,20 +103,27 @@ impl Copying<'_> {
 
     fn check_part(&self, part: &Part) -> Result<(Checked, Spot)> {
         let copy = Segment { path: part.copy.clone(), ..part.source.clone() };
-        match self.check_frames(&copy, part.from) {
+        match self.check_frames(part, &copy) {
             Err(error) if error.is_damage() => {
                 // Mostly it is the session that is damaged, and then its own file is the one to look at.
-                self.check_frames(&part.source, part.from)?;
+                self.check_frames(part, &part.source)?;
                 Err(self.told_of(part, error))
             }
             found => found,
         }
     }
 
-    fn check_frames(&self, segment: &Segment, from: Spot) -> Result<(Checked, Spot)> {
+    /// Checks a part as it stands in one of the two files of its segment. A seal is one of the whole segment.
+    fn check_frames(&self, part: &Part, segment: &Segment) -> Result<(Checked, Spot)> {
         let mut checked = Checked::default();
+        let mut sealed = Sealed::of(self.storage().as_ref(), &part.source)?;
+        let from = if sealed.is_some() { Spot::head_of(&part.source) } else { part.from };
         let end = check(self.storage().as_ref(), segment, from, &mut |frame| {
             let header = frame.header;
+            sealed.iter_mut().for_each(|sealed| sealed.add(frame));
+            if header.sequence < part.from.next_sequence {
+                return Ok(());
+            }
             foldlog_codec::body::check(header.kind, frame.body).map_err(Error::unread(header.sequence))?;
             if let Some(record) = record_of(frame) {
                 checked.verified += 1;
@@ -126,6 +134,9 @@ impl Copying<'_> {
             }
             Ok(())
         })?;
+        if let Some(sealed) = sealed {
+            sealed.check(segment, end)?;
+        }
         Ok((checked, end))
     }
 
