@@ -20,7 +20,8 @@ impl Event for Said {
     const NAME: &'static str = "said";
 }
 
-const TABLES: &str = "CREATE TABLE IF NOT EXISTS said (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL);
+const TABLES: &str =
+    "CREATE TABLE IF NOT EXISTS said (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, counts);
     CREATE TABLE IF NOT EXISTS taken (row INTEGER PRIMARY KEY, next INTEGER NOT NULL);";
 
 /// Takes what the session tells until nothing more comes, or until this process dies at the record `dies_at`.
@@ -38,9 +39,15 @@ fn follow(session: &Path, table: &Path, dies_at: Option<u64>) -> Result<(), Box<
             if let Fed::Event(event) = &fed
                 && let Some(Said(text)) = event.event.read()?
             {
-                transaction.execute("INSERT INTO said VALUES (?1, ?2)", (event.sequence.get(), text))?;
-            } else if let Fed::RolledBack { to, .. } = fed {
-                transaction.execute("DELETE FROM said WHERE sequence > ?1", [to.get()])?;
+                transaction.execute("INSERT INTO said VALUES (?1, ?2, 1)", (event.sequence.get(), text))?;
+            } else if let Fed::RolledBack { abandoned, restored, .. } = fed {
+                let marked =
+                    abandoned.iter().map(|range| (range, 0)).chain(restored.iter().map(|range| (range, 1)));
+                for (range, counts) in marked {
+                    let of = (counts, range.start().get(), range.end().get());
+                    transaction
+                        .execute("UPDATE said SET counts = ?1 WHERE sequence BETWEEN ?2 AND ?3", of)?;
+                }
             }
             if dies_at.is_some_and(|at| next > at) {
                 abort();
@@ -72,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     follow(session.dir(), &table, None)?;
 
     let table = Connection::open(table)?;
-    let mut rows = table.prepare("SELECT text FROM said ORDER BY sequence")?;
+    let mut rows = table.prepare("SELECT text FROM said WHERE counts ORDER BY sequence")?;
     let rows = rows.query_map([], |row| row.get(0).map(Said))?.collect::<Result<Vec<_>, _>>()?;
     assert!(session.view::<EventSlice<Said>>()?.iter().eq(rows.iter()));
     println!("{} rows, as the session has them", rows.len());

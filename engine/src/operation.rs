@@ -19,6 +19,9 @@ pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 /// Describes an operation that waits for somebody: it asked before it did anything, or left its result to others.
 pub type SuspendedOperation = image::SuspendedOperation<SmolStr>;
 
+/// Name of a restore in the log, in place of a tool's. The arguments hold the position that the restore returns to.
+pub(crate) const RESTORE: &str = "foldlog.restore";
+
 /// Names the records that announce a child session. The ids of child sessions are hashed from it too.
 pub(crate) const CHILD_SESSION: &str = "foldlog.child_session";
 

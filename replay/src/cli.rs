@@ -546,7 +546,8 @@ enum Verb {
     },
     /// Take a session back to a position, with the files of its workspaces, without its host. Writes into the session.
     ///
-    /// What is there is captured first, and `--undo` brings it back. Files that were changed by hand are kept.
+    /// What is there is captured first, and `--undo` brings it back. Files that were changed by hand since the last call are kept. Let
+    /// nobody write into the folders meanwhile.
     #[command(after_help = REWIND_JSON)]
     Rewind {
         /// The session's folder.
@@ -575,6 +576,10 @@ enum Verb {
         /// The folder that holds a workspace's captures, if it is not in the session's folder.
         #[arg(long, value_name = "NAME=DIR")]
         snapshots: Vec<String>,
+        /// Another folder for a workspace, such as that of a backup or a copy. What is there is captured first. Files that are not as
+        /// the last call left them count as changed by hand: an empty folder gets its files with --overwrite.
+        #[arg(long, value_name = "NAME=DIR")]
+        rebind: Vec<String>,
     },
     /// List the questions of suspended calls that wait for an answer, in all sessions of a store.
     ///
@@ -904,10 +909,21 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             let asked = verbs::restore::Asked { checkpoint, by, reason, apply_later, folders };
             verbs::restore::run(&session, &asked, output)
         }
-        Verb::Rewind { session, to, undo: _, preview, overwrite, by, reason, workspaces, snapshots } => {
+        Verb::Rewind {
+            session,
+            to,
+            undo: _,
+            preview,
+            overwrite,
+            by,
+            reason,
+            workspaces,
+            snapshots,
+            rebind,
+        } => {
             let folders = &verbs::recover::Asked {
                 workspaces: &workspaces,
-                rebound: &[],
+                rebound: &rebind,
                 overwrite: false,
                 snapshots: &snapshots,
                 force: false,

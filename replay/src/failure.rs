@@ -250,6 +250,9 @@ fn next_after(error: &Error) -> Option<String> {
             "it was not opened; put the session's own file back in its place, and let nobody else write into the store"
         }
         Error::FutureFormat { .. } => "read the session with a newer version of foldlog",
+        Error::InsideTransaction { .. } => {
+            "`foldlog ledger SESSION` shows where its operation begins and ends: give the position before its begin, or that of its end"
+        }
         Error::NoSuchPosition { .. } => "`foldlog show SESSION` lists the positions",
         Error::NoRewind(_) => {
             "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back"
@@ -259,7 +262,7 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::Filesystem(filesystem::Error::Replaced { .. }) => {
             "no file was changed; give the folder that the session worked on, or another one that takes its place, by --rebind \
-             NAME=DIR of `foldlog recover` or `restore`: DIR is empty, or --overwrite removes its files"
+             NAME=DIR of `foldlog recover`, `restore` or `rewind`: DIR is empty, or --overwrite removes its files"
         }
         Error::ResourceDirty { session_dir, .. } | Error::ResourceMaybeDirty { session_dir, .. } => {
             return Some(format!(

@@ -8,8 +8,9 @@ use foldlog_codec::body::{
     Action, CallOrigin, Cause, Dispatch, Observed, Outcome, Payload, ResourceSnapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use serde::de::DeserializeOwned;
 
 use super::LogReader;
@@ -152,6 +153,20 @@ impl RecordedEvent {
             return Ok(None);
         }
         read_event(self.version, self.sequence, &self.bytes).map(Some)
+    }
+
+    /// Returns the event as a value, in the form of the version at which it was recorded: for hosts that know its name at run time
+    /// only.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`] if it is no value.
+    pub fn value(&self) -> Result<Value> {
+        Value::decode(&self.bytes).map_err(|error| Error::Decode {
+            name: self.name.clone(),
+            sequence: self.sequence,
+            reason: error.to_string(),
+        })
     }
 }
 

@@ -4,12 +4,13 @@
 //!
 //! 1. Each event is handed over once, in the order of the log, whether it stood there before or is written meanwhile.
 //! 2. Memory does not grow with the log, nor with how far a reader is behind: a feed holds at most [`BATCH`] of what it hands
-//!    over.
+//!    over, and two numbers for each rollback of the log.
 //! 3. A feed takes no lock, and nobody who writes waits for it.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::path::Path;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use super::follow::{Followed, Follower};
 use crate::changes::Changes;
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::fold::path::Path as LivePath;
 use crate::log::objects::Objects;
 use crate::session::{Listening, Session};
 use crate::storage::{FileStorage, Storage};
@@ -40,7 +42,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 ///
 /// A read model keeps the sequence number of the last event that it took together with what it made of it, and goes on behind
 /// it the next time. It sees every event that was dispatched, those included that a rollback abandons later: the rollback is
-/// handed over too.
+/// handed over too, and says which records count no more, and which count again.
 ///
 /// ```
 /// # use foldlog::{Event, SessionTypes, Store};
@@ -69,7 +71,11 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// ```
 pub struct EventFeed {
     follower: Follower,
+    storage: Arc<dyn Storage>,
+    dir: PathBuf,
     objects: Arc<Objects>,
+    /// Rollbacks of the log up to what was read; `None` if they have to be read first.
+    path: Option<LivePath>,
     read: VecDeque<Fed>,
     /// What stopped the reading, behind what was read.
     failed: Option<Error>,
@@ -87,12 +93,20 @@ pub struct EventFeed {
 pub enum Fed {
     /// An event was dispatched.
     Event(FedEvent),
-    /// STATE went back: what the events after `to` did to STATE slices counts no more. What they did to LOG slices stays.
+    /// STATE went back: what the events of some records did to STATE slices counts no more, and what those of others did, which
+    /// an earlier rollback had abandoned, counts again. What any of them did to LOG slices stays.
+    ///
+    /// A read model keeps the rows of abandoned records, marked as such: a rollback to a position that was abandoned, as undoing
+    /// a [rewind](crate::tools::ExecutionState::undo_rewind) is, brings them back.
     RolledBack {
         /// Sequence number of the record that rolled back.
         at: SequenceNumber,
         /// Position to which STATE went back.
         to: SequenceNumber,
+        /// Records that count no more, in ascending order.
+        abandoned: Vec<RangeInclusive<SequenceNumber>>,
+        /// Records that count again, in ascending order.
+        restored: Vec<RangeInclusive<SequenceNumber>>,
     },
     /// A recovery of the log replaced records that were handed over, which were not durable yet: they never happened. What
     /// stands in their place follows.
@@ -188,11 +202,14 @@ impl EventFeed {
         dir: impl AsRef<Path>,
         from: impl Into<SequenceNumber>,
     ) -> Result<EventFeed> {
-        let dir = dir.as_ref();
+        let (dir, from) = (dir.as_ref(), from.into());
         let objects = Arc::new(Objects::new(Arc::clone(&storage), dir));
         Ok(EventFeed {
-            follower: Follower::open_on(storage, dir, from)?,
+            follower: Follower::open_on(Arc::clone(&storage), dir, from)?,
+            storage,
+            dir: dir.to_owned(),
             objects,
+            path: (from == SequenceNumber::MIN).then(LivePath::default),
             read: VecDeque::new(),
             failed: None,
             told: None,
@@ -207,7 +224,8 @@ impl EventFeed {
         self.follower.session()
     }
 
-    /// Returns what comes next, if it is there already. Does not wait.
+    /// Returns what comes next, if it is there already. Does not wait. The first rollback behind a position other than 0 has the log
+    /// read from its beginning.
     ///
     /// # Errors
     ///
@@ -268,42 +286,91 @@ impl EventFeed {
 
     /// Reads what is there, as much as a feed reads ahead.
     fn read_on(&mut self) {
-        let (read, objects) = (&mut self.read, self.objects.as_ref());
+        let EventFeed { follower, storage, dir, objects, read, path, .. } = self;
         let mut full = false;
-        let polled = self.follower.poll(|met| {
+        let polled = follower.poll(|met| {
             full = read.len() >= BATCH;
             if full {
-                // Ends the poll, and the next one begins with this record.
-                return Err(Error::NoSuchPosition { position: SequenceNumber::MAX, last: None });
+                return Err(enough());
             }
-            read.extend(match met {
-                Followed::Record { record, names } => fed(&record, names, objects)?,
-                Followed::Replaced { from, through } => Some(Fed::Replaced { from, through }),
-            });
+            match met {
+                Followed::Record { record, names } => match rolled_back_to(&record)? {
+                    Some(to) => {
+                        let known = match path.take() {
+                            Some(path) => path,
+                            None => path_before(storage, dir, record.sequence)?,
+                        };
+                        read.push_back(rolled_back(&known, record.sequence, to));
+                        let known = path.insert(known);
+                        known.add(record.sequence, to);
+                    }
+                    None => read.extend(event(&record, names, objects)?.map(Fed::Event)),
+                },
+                Followed::Replaced { from, through } => {
+                    *path = None;
+                    read.push_back(Fed::Replaced { from, through });
+                }
+            }
             Ok(())
         });
         self.failed = polled.err().filter(|_| !full);
     }
 }
 
-/// Returns what a feed hands over of a record, if anything.
-fn fed(record: &Record<'_>, names: &Names, objects: &Objects) -> Result<Option<Fed>> {
-    let bad = Error::unread(record.sequence);
-    let to = match record.kind {
-        Kind::DISPATCH => {
-            let recorded = ContentReading { names, objects }.recorded(record)?;
-            let (sequence, time) = (recorded.sequence, recorded.time);
-            return Ok(match recorded.content {
-                RecordedContent::Event(event) => Some(Fed::Event(FedEvent { sequence, time, event })),
-                _ => None,
-            });
+/// Ends a poll. Nobody sees the error, and the next poll begins with the same record.
+fn enough() -> Error {
+    Error::NoSuchPosition { position: SequenceNumber::MAX, last: None }
+}
+
+/// Reads which rollbacks stand before the record `end`.
+fn path_before(storage: &Arc<dyn Storage>, dir: &Path, end: SequenceNumber) -> Result<LivePath> {
+    let mut path = LivePath::default();
+    let mut is_over = false;
+    let polled = Follower::open_on(Arc::clone(storage), dir, SequenceNumber::MIN)?.poll(|met| {
+        let Followed::Record { record, .. } = met else { return Ok(()) };
+        is_over = record.sequence >= end;
+        if is_over {
+            return Err(enough());
         }
+        if let Some(to) = rolled_back_to(&record)? {
+            path.add(record.sequence, to);
+        }
+        Ok(())
+    });
+    match polled {
+        Err(error) if !is_over => Err(error),
+        _ => Ok(path),
+    }
+}
+
+/// Returns what a feed hands over of a rollback. `path` has those before it.
+fn rolled_back(path: &LivePath, at: SequenceNumber, to: SequenceNumber) -> Fed {
+    let restored = path.abandoned_by(to + 1, at.saturating_sub(1));
+    Fed::RolledBack { at, to, abandoned: path.abandoned_by(at, to), restored }
+}
+
+/// Returns the position to which a record rolled STATE back.
+fn rolled_back_to(record: &Record<'_>) -> Result<Option<SequenceNumber>> {
+    let bad = Error::unread(record.sequence);
+    Ok(match record.kind {
         Kind::ROLLBACK => Some(Rollback::decode(record.body).map_err(bad)?.to),
         // The end of a call that was not committed is the rollback to its begin.
         Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.rolled_back_to(),
         _ => None,
-    };
-    Ok(to.map(|to| Fed::RolledBack { at: record.sequence, to }))
+    })
+}
+
+/// Returns the event of a record, if it holds one.
+fn event(record: &Record<'_>, names: &Names, objects: &Objects) -> Result<Option<FedEvent>> {
+    if record.kind != Kind::DISPATCH {
+        return Ok(None);
+    }
+    let recorded = ContentReading { names, objects }.recorded(record)?;
+    let (sequence, time) = (recorded.sequence, recorded.time);
+    Ok(match recorded.content {
+        RecordedContent::Event(event) => Some(FedEvent { sequence, time, event }),
+        _ => None,
+    })
 }
 
 impl LogReader {

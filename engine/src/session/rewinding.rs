@@ -12,7 +12,7 @@ use crate::conversation::EntryContent;
 use crate::error::{Error, Result};
 use crate::fold::projection::Projection;
 use crate::items::Items;
-use crate::sabotage::{self, Breakage};
+use crate::operation::RESTORE;
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 /// Number of calls that are read at a time.
@@ -80,10 +80,8 @@ impl Session {
 
     /// Returns the last captures of these resources that any call left, whatever was rolled back since: what the resources
     /// are, but for what was changed by hand.
-    pub(crate) fn captures_now(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, CaptureFound>> {
-        let (path, last) = (self.live_path(), self.position().unwrap_or_default());
-        let live_alone = sabotage::is(Breakage::HandChangesByLivePath);
-        self.last_captures(names, &|end| !live_alone || path.is_live(end, last))
+    fn captures_now(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, CaptureFound>> {
+        self.last_captures(names, &|_| true)
     }
 
     /// Returns the captures of these resources in the record of a begin.
@@ -121,24 +119,36 @@ impl Session {
         let mut found = BTreeMap::new();
         self.calls_back(&mut |item| {
             let Some((end, _)) = item.position().filter(|(end, _)| wanted(*end)) else { return Ok(true) };
-            // What a failed or interrupted call changed was rolled back.
-            let mut left = match item.outcome {
-                Outcome::Committed | Outcome::Suspended => self.captures_at_end_of(end)?,
-                _ => RecordedCaptures::new(),
-            };
-            let mut of = (end, true);
-            if left.is_empty() && item.outcome != Outcome::Committed {
-                left = self.read_begin(item.begin, |begin| begin.resources)?;
-                of = (item.begin, false);
-            }
+            let (left, of) = self.captures_left_by(item, end)?;
             take(&mut found, names, left, of);
             Ok(found.len() < names.len())
         })?;
         Ok(found)
     }
 
+    /// Returns the captures that a call left whose end is the record `end`, and which record holds them. A restore that failed or
+    /// was interrupted left none: it may have worked on another folder.
+    pub(crate) fn captures_left_by(
+        &self,
+        call: &ToolInvoked,
+        end: SequenceNumber,
+    ) -> Result<(RecordedCaptures, (SequenceNumber, bool))> {
+        if call.tool == RESTORE && call.outcome != Outcome::Committed {
+            return Ok((RecordedCaptures::new(), (end, true)));
+        }
+        // What a failed or interrupted call changed was rolled back.
+        let left = match call.outcome {
+            Outcome::Committed | Outcome::Suspended => self.captures_at_end_of(end)?,
+            _ => RecordedCaptures::new(),
+        };
+        if !left.is_empty() || call.outcome == Outcome::Committed {
+            return Ok((left, (end, true)));
+        }
+        Ok((self.read_begin(call.begin, |begin| begin.resources)?, (call.begin, false)))
+    }
+
     /// Hands the calls that have ended to `visit`, the last one first, until it returns `false`.
-    fn calls_back(&self, visit: &mut dyn FnMut(&Item<ToolInvoked>) -> Result<bool>) -> Result<()> {
+    pub(crate) fn calls_back(&self, visit: &mut dyn FnMut(&Item<ToolInvoked>) -> Result<bool>) -> Result<()> {
         let calls = self.log::<ToolInvocations>()?;
         let mut end = calls.len();
         while end > 0 {
@@ -244,7 +254,7 @@ impl Session {
 }
 
 /// Adds those of the wanted captures that are not found yet.
-fn take(
+pub(crate) fn take(
     found: &mut BTreeMap<String, CaptureFound>,
     names: &BTreeSet<String>,
     captured: RecordedCaptures,

@@ -40,11 +40,10 @@ use super::call::{AnyTool, CallInfo, ExecuteOptions, Group, InterruptedCall, Too
 use super::captures::Captures;
 use super::children::ChildReport;
 use super::execution::Leases;
-use super::restoring::RESTORE;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::operation::{NotUndone, OpenOperation, UnsettledOperation};
+use crate::operation::{NotUndone, OpenOperation, RESTORE, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 use crate::session::{Asker, Patience, Session, Settlement};

@@ -19,14 +19,11 @@ use super::checkpoints::ToolCheckpoint;
 use super::execution::ExecutionState;
 use super::replayed;
 use crate::error::{Error, Result, caught};
+use crate::operation::RESTORE;
 use crate::options::SessionOptions;
 use crate::sabotage::{self, Breakage};
 use crate::session::{RollbackReport, Session};
 use crate::store::Store;
-
-/// Name of a restore in the log, in place of a tool's. The arguments hold the position that the restore
-/// returns to, and of a [rewind](super::rewind) more.
-pub(super) const RESTORE: &str = "foldlog.restore";
 
 impl ExecutionState {
     /// Restores the session and every resource of a snapshot, including those that are not rolled back with a

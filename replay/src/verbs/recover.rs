@@ -255,8 +255,9 @@ pub(super) fn places(
                     ));
                 }
                 (None, None) => {
+                    let name = escape::text(&name);
                     let what =
-                        format!("the call worked on the workspace `{name}`, whose folder is not given");
+                        format!("the session works on the workspace `{name}`, whose folder is not given");
                     return Err(Failure::usage(what, format!("give its folder: --workspace {name}=DIR")));
                 }
             };

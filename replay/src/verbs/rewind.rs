@@ -1,11 +1,12 @@
 //! `foldlog rewind`: takes a session and the folders that it works on back to an earlier position, without its host.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
-use foldlog::filesystem::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
+use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
 use foldlog::tools::{
     CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
     RewindPreview, RewindReport,
@@ -16,6 +17,7 @@ use foldlog_codec::escape;
 use serde::Serialize;
 
 use super::recover::{self, places};
+use super::run::again::quoted;
 use crate::conversations::differences;
 use crate::diff::{self, Difference, unlike};
 use crate::failure::{Failure, HOLDS, Result};
@@ -73,6 +75,10 @@ fn told(failure: Failure) -> Failure {
             error.to_string(),
             "let its host recover it, or do so by `foldlog recover SESSION --workspace NAME=DIR`",
         ),
+        Failure::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => Failure::usage(
+            error.to_string(),
+            "the session is as it was, and so are the other files; remove what is in the way, and rewind again",
+        ),
         failure => failure,
     }
 }
@@ -104,7 +110,7 @@ fn rewind(
         Some(to) => state.rewind(to, &options)?,
         None => state.undo_rewind(&options)?,
     };
-    if output.json() { output.value(&report) } else { print_report(&report, &roots, output) }
+    if output.json() { output.value(&report) } else { print_report(&report, dir, &roots, output) }
 }
 
 /// Makes a run of the session on the folders that were given. Returns their paths too, by the names of the workspaces.
@@ -116,12 +122,13 @@ fn run_of(
     let captured = session.recorded_captures()?.into_iter();
     let captured = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
     let places = places(captured, dir, asked.folders)?;
-    if places.is_empty() && !asked.folders.workspaces.is_empty() {
+    if places.is_empty() && !(asked.folders.workspaces.is_empty() && asked.folders.rebound.is_empty()) {
         return Err(Failure::usage("the session has no captures of a workspace", "leave out --workspace"));
     }
     let (mut roots, mut resources) = (BTreeMap::new(), ResourceRegistry::builder());
     for place in places {
-        let files = Arc::new(place.open(false)?);
+        // What stands in a folder that takes the place of another one is captured before it is changed.
+        let files = Arc::new(place.open(true)?);
         roots.insert(place.name.clone(), files.root().to_owned());
         resources = resources.named(place.name, files);
     }
@@ -205,11 +212,12 @@ fn print_preview(
 
 fn print_report(
     report: &RewindReport,
+    dir: &Path,
     roots: &BTreeMap<String, PathBuf>,
     output: &mut Output<'_>,
 ) -> Result<()> {
     let (to, operation) = (report.rolled_back.to, report.operation);
-    output.line(format_args!("the session is as it was at position {to} since operation {operation}"))?;
+    output.line(format_args!("the session is as it was at position {to}; operation {operation} says so"))?;
     for ResourceRewound { name, capture, created, modified, removed, kept, kept_more, left_out } in
         &report.resources
     {
@@ -235,7 +243,16 @@ fn print_report(
             call.operation
         ));
     }
-    output.line("`foldlog rewind SESSION --undo` brings back what was there")
+    output.line("to bring back what was there:")?;
+    let mut command =
+        format!("foldlog rewind {} --undo --by \"$USER\" --reason WHY", quoted(dir.as_os_str()));
+    for (name, root) in roots {
+        let mut folder = OsString::from(format!("{name}="));
+        folder.push(root);
+        command.push_str(" --workspace ");
+        command.push_str(&quoted(&folder));
+    }
+    output.line(format_args!("    {command}"))
 }
 
 fn print_place(

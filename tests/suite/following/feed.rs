@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use foldlog::audit::{EventFeed, Fed, FedEvent};
-use foldlog::{BackgroundSync, Session, SnapshotOptions, Store, StoreOptions};
+use foldlog::{BackgroundSync, Session, SnapshotOptions, Store, StoreOptions, Value};
 use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
 
 use super::*;
@@ -32,7 +32,8 @@ fn add(session: &Session, title: &str) {
 /// A table of steps by their sequence numbers, as a host keeps one in a database, with the position up to which it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Table {
-    rows: BTreeMap<u64, String>,
+    /// Titles, and whether they count.
+    rows: BTreeMap<u64, (String, bool)>,
     notes: usize,
     next: u64,
 }
@@ -43,14 +44,24 @@ impl Table {
             Fed::Event(FedEvent { sequence, event, .. }) => {
                 assert!(sequence.get() >= self.next, "{sequence} comes twice");
                 if let Some(step) = event.read::<StepAdded>().unwrap() {
-                    self.rows.insert(sequence.get(), step.title);
+                    // As a host sees it that knows the name alone.
+                    let value = event.value().unwrap();
+                    assert_eq!(value.get("title").and_then(Value::as_str), Some(step.title.as_str()));
+                    self.rows.insert(sequence.get(), (step.title, true));
                 }
                 self.notes += usize::from(event.read::<Noted>().unwrap().is_some());
                 self.next = sequence.get() + 1;
             }
-            Fed::RolledBack { at, to } => {
+            Fed::RolledBack { at, abandoned, restored, .. } => {
                 // The notes are in LOG and stay.
-                self.rows.retain(|sequence, _| *sequence <= to.get());
+                for (ranges, counts) in [(abandoned, false), (restored, true)] {
+                    for range in ranges {
+                        for (_, row) in self.rows.range_mut(range.start().get()..=range.end().get()) {
+                            assert_ne!(row.1, counts, "{row:?} is told twice");
+                            row.1 = counts;
+                        }
+                    }
+                }
                 self.next = at.get() + 1;
             }
             other => panic!("{other:?}"),
@@ -65,7 +76,7 @@ impl Table {
     }
 
     fn titles(&self) -> Vec<String> {
-        self.rows.values().cloned().collect()
+        self.rows.values().filter(|(_, counts)| *counts).map(|(title, _)| title.clone()).collect()
     }
 
     #[track_caller]
@@ -118,6 +129,39 @@ fn a_model_that_is_stopped_anywhere_goes_on_behind_what_it_took() {
     let mut read = Table::default();
     read.catch_up(&mut reader.events_from(0).unwrap());
     assert_eq!(read, model);
+}
+
+/// A rollback may go to a position that an earlier one has abandoned, as undoing a rewind does: the events there count again. A
+/// model was told the position alone, and lost them.
+#[test]
+fn a_model_follows_rollbacks_forth_and_back_from_wherever_it_stands() {
+    let disk = MemoryStorage::new();
+    let session = store(&disk).create(&types()).unwrap();
+    let mut models = vec![Table::default()];
+    let mut feed = session.events_from(0).unwrap();
+    let mut live = Table::default();
+    let mut positions = Vec::new();
+    for step in 0..40_u64 {
+        add(&session, &format!("step {step}"));
+        positions.push(session.position().unwrap());
+        if step % 3 == 2 {
+            // Here and there, some of it abandoned, all of it deterministic.
+            session.rollback_to(positions[(step * 7 % positions.len() as u64) as usize]).unwrap();
+        }
+        live.catch_up(&mut feed);
+        live.is_of(&session);
+        // One that begins anew at each moment, and goes on behind what it had.
+        let mut anew = models.last().unwrap().clone();
+        anew.catch_up(&mut session.events_from(anew.next).unwrap());
+        anew.is_of(&session);
+        assert_eq!(anew, live);
+        models.push(anew);
+    }
+    for mut behind in models {
+        behind.catch_up(&mut session.events_from(behind.next).unwrap());
+        behind.is_of(&session);
+        assert_eq!(behind, live);
+    }
 }
 
 #[test]

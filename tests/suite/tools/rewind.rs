@@ -243,12 +243,21 @@ fn what_was_changed_by_hand_is_kept_and_an_undo_brings_back_even_what_was_overwr
     let report = room.rewind(then);
     assert_eq!(kept(&report), ["notes", "page"]);
     assert_eq!(room.seen().1, files(&[("notes", "mine"), ("other", "one"), ("page", "hand")]));
-    // They are the run's files now: nobody has changed them since.
+    // An earlier rewind makes them no tool's files: they are kept again, and named, also when it is undone.
+    let report = room.rewind(then);
+    assert_eq!(kept(&report), ["notes", "page"]);
+    room.undo();
+    assert_eq!(room.seen().1, files(&[("notes", "mine"), ("other", "one"), ("page", "hand")]));
+    room.undo();
     let report = room.rewind(then);
     assert_eq!(
-        (kept(&report), room.file("page").unwrap().as_str(), room.file("notes")),
-        (vec![], "one", None)
+        (kept(&report), room.file("page").unwrap().as_str(), room.file("notes").as_deref()),
+        (vec!["notes", "page"], "hand", Some("mine"))
     );
+    // Once a call has worked with them, they are as the last call left them.
+    room.call("true");
+    let report = room.rewind(then);
+    assert_eq!((kept(&report), room.file("page").unwrap().as_str()), (vec![], "one"));
     room.undo();
     assert_eq!(room.file("page").unwrap(), "hand");
     // Another rewind goes where the first one came from.
@@ -312,6 +321,30 @@ fn what_tools_did_before_a_rollback_of_state_alone_is_nobodys_change_by_hand() {
     room.call("printf three > page");
     room.rewind(behind);
     assert_eq!(room.file("page").as_deref(), Some("one"));
+}
+
+/// A rewind that was tried on another folder left that folder's capture as the last one: the next rewind took all that the
+/// workspace holds for changes by hand, and left it as it was.
+#[test]
+fn a_rewind_that_was_tried_on_another_folder_says_nothing_of_this_one() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    room.call("printf two > page; printf new > new");
+    let other = room.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("theirs"), "theirs").unwrap();
+    let store = room.session().dir().join("workspace");
+    let files = HostFilesystem::open(&other, store, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    let state = ExecutionState::new(room.session().clone(), resources);
+    let refused = state.rewind(then, &RewindOptions::default());
+    assert!(matches!(refused, Err(Error::Filesystem(_))), "{refused:?}");
+    assert_eq!(fs::read_to_string(other.join("theirs")).unwrap(), "theirs");
+    let report = room.rewind(then);
+    assert_eq!(
+        (kept(&report), room.seen().1),
+        (vec![], BTreeMap::from([("page".to_owned(), "one".to_owned())]))
+    );
 }
 
 #[test]
@@ -467,21 +500,32 @@ type Held = BTreeMap<&'static str, (String, u32)>;
 #[derive(Clone, Default)]
 struct Model {
     files: Held,
-    /// The files as the last call left them.
-    last: Held,
+    /// The files as the last call or rewind left them.
+    left: Held,
+    /// The files if nobody but tools had changed them since the last call.
+    by_tools: Held,
     plan: Vec<String>,
-    /// Files and plan before the last rewind.
-    undo: Option<(Held, Vec<String>)>,
+    /// What was there before the last rewind.
+    undo: Option<Then>,
+}
+
+/// What a rewind goes to.
+#[derive(Clone)]
+struct Then {
+    files: Held,
+    by_tools: Held,
+    plan: Vec<String>,
 }
 
 impl Model {
-    /// Goes to files and a plan; what was changed by hand is kept unless it is overwritten. Returns the paths that are.
-    fn go(&mut self, target: &Held, plan: &[String], overwrite: bool) -> BTreeSet<&'static str> {
-        let Model { files, last, .. } = self.clone();
+    /// Goes back; what was changed by hand is kept unless it is overwritten. Returns the paths that are.
+    fn go(&mut self, then: &Then, overwrite: bool) -> BTreeSet<&'static str> {
+        let Model { files, by_tools, plan, .. } = self.clone();
+        let target = &then.files;
         let mut to = target.clone();
         let mut kept = BTreeSet::new();
         for path in PATHS {
-            if overwrite || last.get(path) == files.get(path) || target.get(path) == files.get(path) {
+            if overwrite || by_tools.get(path) == files.get(path) || target.get(path) == files.get(path) {
                 continue;
             }
             kept.insert(path);
@@ -490,8 +534,9 @@ impl Model {
                 None => drop(to.remove(path)),
             }
         }
-        self.undo = Some((files, self.plan.clone()));
-        (self.files, self.last, self.plan) = (to.clone(), to, plan.to_vec());
+        self.undo = Some(Then { files, by_tools, plan });
+        (self.files, self.left) = (to.clone(), to);
+        (self.by_tools, self.plan) = (then.by_tools.clone(), then.plan.clone());
         kept
     }
 }
@@ -528,8 +573,8 @@ proptest! {
         let room = Room::new();
         let root = root(room.folder.path());
         let mut model = Model::default();
-        // By position: the files that the last call before had left, and the plan.
-        let mut positions: Vec<(SequenceNumber, Held, Vec<String>)> = Vec::new();
+        // By position: the files that the last call or rewind before had left, and the plan.
+        let mut positions: Vec<(SequenceNumber, Then)> = Vec::new();
         let first = Act::Call(vec![(0, Some(0)), (2, Some(0))], false);
         for (number, act) in std::iter::once(first).chain(acts).enumerate() {
             match &act {
@@ -548,7 +593,7 @@ proptest! {
                         model.files = held;
                         model.plan.push(title);
                     }
-                    model.last = model.files.clone();
+                    (model.left, model.by_tools) = (model.files.clone(), model.files.clone());
                 }
                 Act::Hand(path, text) => write_file(&root, &mut model.files, PATHS[*path], *text),
                 Act::Rename(from, to) => {
@@ -566,8 +611,8 @@ proptest! {
                     }
                 }
                 Act::Rewind(at, overwrite) => {
-                    let (to, target, plan) = positions[at % positions.len()].clone();
-                    let expected = model.go(&target, &plan, *overwrite);
+                    let (to, then) = positions[at % positions.len()].clone();
+                    let expected = model.go(&then, *overwrite);
                     let report = room.rewind_by(to, &RewindOptions { overwrite: *overwrite, ..RewindOptions::default() });
                     let kept: BTreeSet<&str> = kept(&report).into_iter().collect();
                     prop_assert_eq!(kept, expected);
@@ -575,11 +620,11 @@ proptest! {
                 Act::Undo(overwrite) => {
                     let options = RewindOptions { overwrite: *overwrite, ..RewindOptions::default() };
                     let undone = room.state().undo_rewind(&options);
-                    let Some((target, plan)) = model.undo.clone() else {
+                    let Some(then) = model.undo.clone() else {
                         prop_assert!(matches!(undone, Err(Error::NoRewind(_))));
                         continue;
                     };
-                    let expected = model.go(&target, &plan, *overwrite);
+                    let expected = model.go(&then, *overwrite);
                     let report = undone.unwrap();
                     let kept: BTreeSet<&str> = kept(&report).into_iter().collect();
                     prop_assert_eq!(kept, expected);
@@ -587,7 +632,8 @@ proptest! {
             }
             prop_assert_eq!(&files_in(&root), &model.files, "after {:?}", act);
             prop_assert_eq!(&plan(room.session()), &model.plan);
-            positions.push((room.at(), model.last.clone(), model.plan.clone()));
+            let Model { left: files, by_tools, plan, .. } = model.clone();
+            positions.push((room.at(), Then { files, by_tools, plan }));
         }
         // The next process says the same.
         let room = room.reopen();

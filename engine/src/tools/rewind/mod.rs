@@ -15,8 +15,12 @@
 //! # What was changed by hand
 //!
 //! The last capture that any call left, whatever was rolled back since, says what the files are if nobody but tools changed
-//! them: rolling back STATE alone touches no file. What the present capture has otherwise was changed by hand, and is kept, by
-//! the rules of `HostFilesystem::merged`, unless the host says to overwrite it. The rewind's begin holds it in any case.
+//! them: rolling back STATE alone touches no file. Rewinds change files by hand no less and no more than they go back
+//! (`by_tools.rs`). What the present capture has otherwise was changed by hand, and is kept, by the rules of
+//! `HostFilesystem::merged`, unless the host says to overwrite it. The rewind's begin holds it in any case.
+//!
+//! What somebody writes while the rewind runs, behind its begin's capture, is not told from what was there: it may be overwritten,
+//! and no undo brings it back. Nobody else should write into the workspace meanwhile.
 //!
 //! # Undo
 //!
@@ -24,6 +28,7 @@
 //! it brings back whatever the rewind had overwritten, and can itself be undone. What happened since the rewind is abandoned
 //! like everything that a rewind abandons: files that were changed by hand since are kept, and the preview tells the rest.
 
+mod by_tools;
 mod report;
 
 use std::collections::BTreeSet;
@@ -42,8 +47,9 @@ pub use report::{
 use super::call::RestoreScope;
 use super::captures::{Captures, RewoundCaptures};
 use super::execution::ExecutionState;
-use super::restoring::{Prepared, RESTORE, WayBack};
+use super::restoring::{Prepared, WayBack};
 use crate::error::{Error, Result, caught};
+use crate::operation::RESTORE;
 use crate::session::Asker;
 use crate::session::rewinding::CaptureFound;
 use crate::types::encode;
@@ -131,7 +137,8 @@ impl ExecutionState {
     /// are, and are [named](RewindReport::left).
     ///
     /// Files that were changed by hand since the last call are kept as they are and [named](ResourceRewound::kept), unless
-    /// [`overwrite`](RewindOptions::overwrite) is set.
+    /// [`overwrite`](RewindOptions::overwrite) is set; so are those that an earlier rewind kept. Nobody should write into a
+    /// workspace while the rewind runs: what is written then may be overwritten for good.
     ///
     /// The log holds the rewind as an operation of its own, `foldlog.restore`, whose begin captures what is there:
     /// [`undo_rewind`](ExecutionState::undo_rewind) brings it back in one step. If anything fails, session and resources are
@@ -308,7 +315,7 @@ impl ExecutionState {
             Some(begin) => session.captures_of_begin(begin, &names)?,
             None => session.captures_at(goal.to, &names)?,
         };
-        let last = session.captures_now(&names)?;
+        let last = self.captures_by_tools(&names)?;
         let mut captures = RewoundCaptures::default();
         let (mut resources, mut left) = (Vec::new(), Vec::new());
         for (name, resource) in registered.captured() {

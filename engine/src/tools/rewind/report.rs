@@ -44,7 +44,8 @@ pub struct RewindPreview {
     pub tags: Vec<TagAbandoned>,
     /// Ranges of records that would be abandoned. They stay in the log.
     pub abandoned: Vec<RangeInclusive<SequenceNumber>>,
-    /// Calls among them that may have effects outside of the session and its resources, which no rewind undoes.
+    /// Committed calls among them that may have effects outside of the session and its resources, which no rewind undoes. What failed
+    /// and interrupted calls may have done, the ledger says.
     pub outside: Vec<OutsideCall>,
 }
 

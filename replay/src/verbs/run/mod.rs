@@ -17,7 +17,7 @@
 //! 3. No value of an environment variable is recorded or printed.
 //! 4. What can be told to be wrong before a session is made is told before: no session is left behind.
 
-mod again;
+pub(crate) mod again;
 mod asked;
 mod failed;
 mod found;

@@ -1,0 +1,95 @@
+//! What the resources are if nobody but tools changed them, as the log knows it: what else is there was changed by hand.
+//!
+//! | last of the calls that have ended | the resources are, but for changes by hand |
+//! |---|---|
+//! | a tool's, or a plain restore | as its end captured them, or as its begin did if what it changed was rolled back |
+//! | a rewind | as the capture that it went back to; what it kept beside that was changed by hand before |
+//! | an undo of a rewind | as they were before the call that is undone |
+//! | a restore or rewind that failed or was interrupted | as they were before it |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::Outcome;
+use foldlog_codec::msgpack::{self, Value};
+
+use super::{Arguments, CaptureMoment, ExecutionState, Recorded, ResourceRewound};
+use crate::error::{Error, Result};
+use crate::operation::RESTORE;
+use crate::sabotage::{self, Breakage};
+use crate::session::rewinding::{CaptureFound, take};
+
+impl ExecutionState {
+    /// Returns the captures by which changes by hand are told, by the names of these resources.
+    pub(super) fn captures_by_tools(
+        &self,
+        names: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, CaptureFound>> {
+        let mut found = BTreeMap::new();
+        let mut sought = vec![(SequenceNumber::MAX, names.clone())];
+        while let Some((end, names)) = sought.pop() {
+            self.look_back(end, names, &mut found, &mut sought)?;
+        }
+        Ok(found)
+    }
+
+    /// Looks back through the calls that had ended before the record `limit` for the captures of these resources. Those that a
+    /// rewind went back to are `sought` where it found them.
+    fn look_back(
+        &self,
+        limit: SequenceNumber,
+        names: BTreeSet<String>,
+        found: &mut BTreeMap<String, CaptureFound>,
+        sought: &mut Vec<(SequenceNumber, BTreeSet<String>)>,
+    ) -> Result<()> {
+        let session = self.session();
+        let (path, last) = (session.live_path(), session.position().unwrap_or_default());
+        let live_alone = sabotage::is(Breakage::HandChangesByLivePath);
+        let (mut limit, mut names) = (limit, names);
+        session.calls_back(&mut |item| {
+            let counts = |end: SequenceNumber| end < limit && (!live_alone || path.is_live(end, last));
+            let Some((end, _)) = item.position().filter(|(end, _)| counts(*end)) else { return Ok(true) };
+            let is_restore = item.tool == RESTORE && item.outcome == Outcome::Committed;
+            let rewind = if is_restore { self.arguments_of(item.begin)? } else { None };
+            match rewind {
+                Some(Arguments { rewind, .. }) => match rewind.undoes {
+                    Some(undone) => limit = undone.into(),
+                    None => {
+                        for ResourceRewound { name, capture, .. } in self.recorded_by(end)?.resources {
+                            if !names.remove(&name) {
+                                continue;
+                            }
+                            let (record, only) = (capture.record, BTreeSet::from([name]));
+                            match capture.of {
+                                CaptureMoment::CallEnded => sought.push((record + 1, only)),
+                                _ => {
+                                    let captured = session.read_begin(record, |begin| begin.resources)?;
+                                    take(found, &only, captured, (record, false));
+                                }
+                            }
+                        }
+                    }
+                },
+                None => {
+                    let (left, of) = session.captures_left_by(item, end)?;
+                    take(found, &names, left, of);
+                    names.retain(|name| !found.contains_key(name));
+                }
+            }
+            Ok(!names.is_empty())
+        })
+    }
+
+    /// Returns the arguments of a rewind; `None` if the restore that begins there is no rewind.
+    fn arguments_of(&self, begin: SequenceNumber) -> Result<Option<Arguments>> {
+        let arguments = self.session().read_begin(begin, |begin| begin.arguments)?;
+        let arguments = Value::decode(&arguments).map_err(Error::unread(begin))?;
+        Ok(arguments.as_str().and_then(|text| serde_json::from_str(text).ok()))
+    }
+
+    /// Returns what the record of a rewind's end says.
+    fn recorded_by(&self, end: SequenceNumber) -> Result<Recorded> {
+        let value = self.session().read_end(end)?.0.unwrap_or_default().encode();
+        msgpack::from_slice(&value).map_err(Error::unread(end))
+    }
+}
