@@ -53,6 +53,13 @@ pub enum Error {
         /// Why the path is refused.
         reason: String,
     },
+    /// The workspace changed between its last capture and a restore that was to keep whatever is there otherwise. Nothing was
+    /// restored.
+    #[error("the workspace {} was changed meanwhile", escape::path(path))]
+    Changed {
+        /// Folder of the workspace.
+        path: PathBuf,
+    },
     /// A snapshot has to read more bytes than `HostFilesystemOptions::capture_bytes_max` allows. No snapshot was taken.
     #[error(
         "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{}`; leave paths out, \

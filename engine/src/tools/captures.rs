@@ -327,12 +327,12 @@ impl RewoundCaptures {
         resource: &dyn AnyResource,
         present: &Captures,
         (target, last): (&[u8], &[u8]),
-        overwrite: bool,
+        (overwrite, unless_changed): (bool, bool),
     ) -> Result<Option<Told>> {
         let present = present.get(name).and_then(|captured| captured.snapshot.clone());
         let Some(present) = present else { return Ok(None) };
         let (target, last) = (resource.recall(target)?, resource.recall(last)?);
-        let asked = Rewinding { target: &target, last: &last, present: &present, overwrite };
+        let asked = Rewinding { target: &target, last: &last, present: &present, overwrite, unless_changed };
         let Rewound { to, files, kept, left_out } = resource.rewind(&asked)?;
         let name = Cow::Owned(name.to_owned());
         self.captured.push(Captured { name, snapshot: Some(to), recorded: None });

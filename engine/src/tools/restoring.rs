@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
+use foldlog_filesystem as filesystem;
 
 use super::call::{CallInfo, Ending, Operation, RestoreScope, ToolCall, ToolReport};
 use super::captures::{Captures, CompositeSnapshot};
@@ -79,7 +80,7 @@ impl ExecutionState {
             return self.session().rollback_to(position);
         }
         let way = WayBack { position, arguments: format!("{{\"position\":{position}}}"), scope };
-        let prepare = |_: &Captures| Ok(Prepared { captures: captures.clone(), value: None });
+        let prepare = |_: &Captures, _: bool| Ok(Prepared { captures: captures.clone(), value: None });
         Ok(way.go(self, &|| Ok(()), &prepare)?.0)
     }
 
@@ -116,6 +117,17 @@ pub(super) struct Prepared {
     pub(super) value: Option<Vec<u8>>,
 }
 
+/// How often a restore that keeps what is there otherwise looks at what that is. Where it changes all the time, the last look has
+/// to do.
+const LOOKS_MAX: u32 = 8;
+
+/// Returns whether nothing was restored of a resource since somebody else changed it.
+fn is_changed(error: &Error) -> bool {
+    let Error::RestoreFailed { failed, .. } = error else { return false };
+    let is_changed = |error: &Error| matches!(error, Error::Filesystem(filesystem::Error::Changed { .. }));
+    failed.iter().all(|(_, error)| is_changed(error))
+}
+
 /// Describes a restore: where it goes, and how the log names it.
 pub(super) struct WayBack {
     pub(super) position: SequenceNumber,
@@ -125,13 +137,14 @@ pub(super) struct WayBack {
 }
 
 impl WayBack {
-    /// Restores the session to the position and the resources to what `prepare` makes of the captures of the begin, or leaves
+    /// Restores the session to the position and the resources to what `prepare` makes of the captures of the begin, or of later ones
+    /// if it is told to have the restore refused where something has changed since and it is refused; or leaves
     /// all as they are. Nothing is recorded if `still_due` fails, which is called once nothing else runs.
     pub(super) fn go(
         &self,
         state: &ExecutionState,
         still_due: &dyn Fn() -> Result<()>,
-        prepare: &dyn Fn(&Captures) -> Result<Prepared>,
+        prepare: &dyn Fn(&Captures, bool) -> Result<Prepared>,
     ) -> Result<(RollbackReport, ToolReport)> {
         let WayBack { position, scope, .. } = *self;
         let call = ToolCall::new(RESTORE, self.arguments.clone());
@@ -146,8 +159,18 @@ impl WayBack {
             Operation::begin(state, state.session(), info, &call.arguments, &patience, still_due)?;
         let session = operation.context().session().clone();
         let restored = caught("the snapshot", || {
-            let Prepared { captures, value } = prepare(&operation.before())?;
-            let not_undone = state.put_back(&captures, scope == RestoreScope::All)?;
+            let mut present = operation.before();
+            let mut looks = 1;
+            let (not_undone, value) = loop {
+                let Prepared { captures, value } = prepare(&present, looks < LOOKS_MAX)?;
+                match state.put_back(&captures, scope == RestoreScope::All) {
+                    Err(error) if looks < LOOKS_MAX && is_changed(&error) => {
+                        present = state.capture(None, || None)?;
+                        looks += 1;
+                    }
+                    put_back => break (put_back?, value),
+                }
+            };
             Ok((session.restore_to(position)?, not_undone, value))
         });
         let cause = match restored {

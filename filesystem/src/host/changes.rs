@@ -313,6 +313,7 @@ mod tests {
                 repositories: None,
                 folder: None,
                 left_out_by: None,
+                unless_changed: false,
             }
         }
 

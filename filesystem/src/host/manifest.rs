@@ -1,5 +1,6 @@
 //! What a workspace holds: the walk's result, the stat cache, and what a snapshot says, in one shape.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -88,6 +89,24 @@ pub(super) struct Folder {
     pub(super) entries: Vec<Entry>,
     /// How many files and links are in here and below.
     pub(super) files: u64,
+}
+
+impl Folder {
+    /// Returns whether all files and links are as they were, as far as their times and lengths tell.
+    pub(super) fn is_as(self: &Arc<Folder>, before: &Arc<Folder>) -> bool {
+        if Arc::ptr_eq(self, before) {
+            return true;
+        }
+        let captured = |entry: &&Entry| matches!(entry.node, Node::Leaf(_) | Node::Folder(_));
+        let found = before.entries.iter().filter(captured).map(|entry| (&*entry.name, &entry.node));
+        let mut found: HashMap<&[u8], &Node> = found.collect();
+        let as_before = |entry: &Entry| match (&entry.node, found.remove(&*entry.name)) {
+            (Node::Leaf(now), Some(Node::Leaf(before))) => now.stat == before.stat,
+            (Node::Folder(now), Some(Node::Folder(before))) => now.is_as(before),
+            _ => false,
+        };
+        self.entries.iter().filter(captured).all(as_before) && found.is_empty()
+    }
 }
 
 /// Extended attributes, sorted by their names; nothing where there are none.

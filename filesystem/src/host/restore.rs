@@ -62,7 +62,8 @@ impl HostFilesystem {
     /// # Errors
     ///
     /// [`Error::Replaced`] if the snapshot was taken of another folder, and [`Error::Object`] if the store lacks an
-    /// object that is needed or holds it damaged: nothing was changed then. [`Error::Full`] if the disk has no room,
+    /// object that is needed or holds it damaged: nothing was changed then, nor with [`Error::Changed`], if the snapshot is to be
+    /// restored [only as long as the workspace is as it was](FilesystemSnapshot::unless_changed). [`Error::Full`] if the disk has no room,
     /// although everything that is to go was removed first: make room, and restore again. [`Error::NotRestored`] if
     /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
     /// [`Error::Path`] if the workspace cannot be read.
@@ -100,6 +101,10 @@ impl HostFilesystem {
             None => Repositories::default(),
         };
         let walked = self.walk_all(state, &root, &rules, &commit, metadata.as_ref())?;
+        let is_as_captured = state.last.as_ref().is_some_and(|last| walked.root.is_as(&last.root));
+        if snapshot.unless_changed && !is_as_captured {
+            return Err(Error::Changed { path: self.root.clone() });
+        }
         // Whatever bears a new time was not looked at since.
         let found = Repositories::of(&root, &walked.repositories, &mut state.seen, &|_| true);
         let is_told = metadata.is_some() && !sabotage::is(Breakage::RepositoryUntold);

@@ -53,6 +53,9 @@ pub struct FilesystemSnapshot {
     /// [`commit`](FilesystemSnapshot::commit); only what a [rewind](super::HostFilesystem::merged) restores has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out_by: Option<String>,
+    /// Whether a restore is [refused](crate::Error::Changed) if the workspace is not as its last capture found it. Never recorded.
+    #[serde(skip)]
+    pub unless_changed: bool,
 }
 
 impl HostFilesystem {
@@ -167,6 +170,7 @@ impl HostFilesystem {
             metadata: Some(metadata.to_string()),
             repositories: repositories.map(|id| id.to_string()),
             left_out_by: None,
+            unless_changed: false,
         })
     }
 

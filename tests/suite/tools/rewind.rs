@@ -12,7 +12,7 @@ use foldlog::filesystem::{
 };
 use foldlog::replay::Replay;
 use foldlog::tools::{CaptureMoment, RewindOptions, RewindPreview, RewindReport};
-use foldlog::{Durability, Policy, SequenceNumber, SnapshotOptions};
+use foldlog::{Durability, Kind, Policy, SequenceNumber, SnapshotOptions};
 use proptest::prelude::*;
 
 use super::*;
@@ -321,6 +321,31 @@ fn what_tools_did_before_a_rollback_of_state_alone_is_nobodys_change_by_hand() {
     room.call("printf three > page");
     room.rewind(behind);
     assert_eq!(room.file("page").as_deref(), Some("one"));
+}
+
+/// What somebody wrote once a rewind had captured what was there was removed for good: nothing had it, not even an undo.
+#[test]
+fn what_is_written_while_a_rewind_begins_is_kept_too() {
+    let room = Room::new();
+    let then = room.call("printf one > page; printf one > other");
+    room.call("printf two > page; printf two > other; mkdir gone; printf new > gone/new");
+    let root = root(room.folder.path());
+    // The subscriber is told of the begin, which holds the capture, before anything goes back.
+    let subscription = room.session().subscribe(move |told| {
+        if told.kind() == Kind::TOOL_BEGIN {
+            fs::write(root.join("page"), "hand").unwrap();
+            fs::write(root.join("gone/late"), "late").unwrap();
+        }
+    });
+    let report = room.state().rewind(then, &RewindOptions::default()).unwrap();
+    assert_eq!(kept(&report), ["gone/late", "page"]);
+    let expected = files(&[("gone/late", "late"), ("other", "one"), ("page", "hand")]);
+    assert_eq!(room.seen().1, expected);
+    room.session().unsubscribe(subscription);
+    // Nor does an undo take it away.
+    let report = room.undo();
+    assert_eq!(kept(&report), ["gone/late", "page"]);
+    assert_eq!(room.file("page").unwrap(), "hand");
 }
 
 /// A rewind that was tried on another folder left that folder's capture as the last one: the next rewind took all that the

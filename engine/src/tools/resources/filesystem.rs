@@ -120,12 +120,13 @@ mod host {
         }
 
         fn rewind(&self, asked: &Rewinding<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
-            let Rewinding { target, last, present, overwrite } = *asked;
+            let Rewinding { target, last, present, overwrite, unless_changed } = *asked;
             self.check_folder(target)?;
             let Merged { snapshot, kept, left_out } =
                 self.merged(&Merging { target, last, present, overwrite })?;
             let files = self.rewound(present, &snapshot)?;
-            Ok(Rewound { to: snapshot, files, kept, left_out })
+            let to = FilesystemSnapshot { unless_changed, ..snapshot };
+            Ok(Rewound { to, files, kept, left_out })
         }
 
         fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {

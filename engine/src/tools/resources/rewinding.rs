@@ -13,6 +13,9 @@ pub struct Rewinding<'a, S> {
     pub present: &'a S,
     /// Whether what was changed by hand goes back too.
     pub overwrite: bool,
+    /// Whether the capture that is returned is to be restored only as long as the resource is as `present` found it, if the
+    /// resource can tell.
+    pub unless_changed: bool,
 }
 
 /// Says what a rewind restores of a resource, and what that changes.

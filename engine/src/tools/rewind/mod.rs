@@ -19,8 +19,9 @@
 //! (`by_tools.rs`). What the present capture has otherwise was changed by hand, and is kept, by the rules of
 //! `HostFilesystem::merged`, unless the host says to overwrite it. The rewind's begin holds it in any case.
 //!
-//! What somebody writes while the rewind runs, behind its begin's capture, is not told from what was there: it may be overwritten,
-//! and no undo brings it back. Nobody else should write into the workspace meanwhile.
+//! What somebody writes behind the begin's capture counts as changed by hand too: the files are looked at once more before any is
+//! touched, and what differs is captured. But what is written into a file in the moments between that look and its turn is
+//! overwritten, and no undo brings it back. Nobody else should write into the workspace meanwhile.
 //!
 //! # Undo
 //!
@@ -216,8 +217,9 @@ impl ExecutionState {
         let arguments =
             serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;
         let lacking = self.lacking()?;
-        let prepare = |present: &Captures| {
-            let Planned { captures, resources, mut left } = self.planned(goal, present, overwrite)?;
+        let prepare = |present: &Captures, unless_changed: bool| {
+            let how = (overwrite, unless_changed);
+            let Planned { captures, resources, mut left } = self.planned(goal, present, how)?;
             left.extend(lacking.iter().cloned());
             let resources = resources.into_iter().map(rewound).collect();
             let value = encode(RESTORE, &Recorded { resources, left })?;
@@ -261,7 +263,7 @@ impl ExecutionState {
         let goal = goal()?;
         session.check_target(goal.to)?;
         let present = self.capture(None, || None)?;
-        let Planned { resources, mut left, .. } = self.planned(goal, &present, options.overwrite)?;
+        let Planned { resources, mut left, .. } = self.planned(goal, &present, (options.overwrite, false))?;
         left.extend(self.lacking()?);
         let from = session.position().unwrap_or_default();
         let (abandoned, outside) = session.abandoned_by(from + 1, goal.to)?;
@@ -306,8 +308,9 @@ impl ExecutionState {
         })
     }
 
-    /// Finds out what a rewind restores, now that the resources are as `present` says.
-    fn planned(&self, goal: Goal, present: &Captures, overwrite: bool) -> Result<Planned> {
+    /// Finds out what a rewind restores, now that the resources are as `present` says: whether it overwrites what was changed by
+    /// hand, and whether it is to be carried out only as long as nothing else changes, says `how`.
+    fn planned(&self, goal: Goal, present: &Captures, how: (bool, bool)) -> Result<Planned> {
         let (session, registered) = (self.session(), self.registered());
         let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
@@ -335,8 +338,7 @@ impl ExecutionState {
                 stays("its captures end with the process that took them");
                 continue;
             };
-            let rewound =
-                caught(name, || captures.add(name, resource.as_ref(), present, (&to, &last), overwrite))?;
+            let rewound = caught(name, || captures.add(name, resource.as_ref(), present, (&to, &last), how))?;
             let Some((files, kept, left_out)) = rewound else {
                 stays("it is not captured now");
                 continue;
