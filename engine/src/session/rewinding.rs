@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Idempotency, ItemId, Outcome, Policy, ToolBegin};
-use foldlog_codec::msgpack::Value;
 
 use super::operation_records::RecordedCaptures;
 use super::{AbandonedCall, Session};
@@ -78,12 +77,6 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the last captures of these resources that any call left, whatever was rolled back since: what the resources
-    /// are, but for what was changed by hand.
-    fn captures_now(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, CaptureFound>> {
-        self.last_captures(names, &|_| true)
-    }
-
     /// Returns the captures of these resources in the record of a begin.
     pub(crate) fn captures_of_begin(
         &self,
@@ -106,7 +99,7 @@ impl Session {
         for item in self.log::<ToolInvocations>()?.iter() {
             names.extend(self.read_begin(item?.begin, |begin| begin.resources)?.into_keys());
         }
-        let found = self.captures_now(&names)?.into_iter();
+        let found = self.last_captures(&names, &|_| true)?.into_iter();
         Ok(found.filter_map(|(name, found)| Some((name, found.recorded?))).collect())
     }
 
@@ -162,30 +155,6 @@ impl Session {
             end = from;
         }
         Ok(())
-    }
-
-    /// Returns the begin of the last committed operation named `tool` on the live path whose arguments are `wanted`.
-    pub(crate) fn last_operation(
-        &self,
-        tool: &str,
-        wanted: &dyn Fn(&str) -> bool,
-    ) -> Result<Option<SequenceNumber>> {
-        let (path, last) = (self.live_path(), self.position());
-        let mut found = None;
-        self.calls_back(&mut |item| {
-            let end = item.position().map(|(end, _)| end);
-            let is_live = end.zip(last).is_some_and(|(end, last)| path.is_live(end, last));
-            if item.tool != tool || item.outcome != Outcome::Committed || !is_live {
-                return Ok(true);
-            }
-            let arguments = self.read_begin(item.begin, |begin| begin.arguments)?;
-            let arguments = Value::decode(&arguments).map_err(Error::unread(item.begin))?;
-            if arguments.as_str().is_some_and(wanted) {
-                found = Some(item.begin);
-            }
-            Ok(found.is_none())
-        })?;
-        Ok(found)
     }
 
     /// Checks that STATE can be rolled back to a position now.

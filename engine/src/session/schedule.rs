@@ -111,7 +111,7 @@ pub(crate) struct CallScope {
 #[derive(Default)]
 pub(super) struct Stop {
     is_told: AtomicBool,
-    /// Notified when the operation is told to stop.
+    /// Wakes the futures that listen for the order to stop.
     #[cfg(feature = "async")]
     futures: Wakers,
 }

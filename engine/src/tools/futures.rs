@@ -362,28 +362,19 @@ impl ToolRunner {
 
 /// Runs the tool of a call that has begun, and ends the call.
 async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Result<ToolReport> {
-    let context = operation.context().clone();
-    match started(tool.as_ref(), &arguments, &context) {
-        Ok(Some(answering)) => {
-            let ending = drive(&context, answering).await;
-            end(operation, ending).await
-        }
-        Ok(None) => {
-            on_thread(context, move || {
-                let ending = run_handler(operation.context(), |context| tool.call(&arguments, context));
-                operation.finish(ending)
-            })
-            .await
-        }
-        Err(panicked) => end(operation, *panicked).await,
-    }
+    ended(run_tool(tool, operation, arguments, true).await).await
 }
 
 /// Runs the tool of a call that has begun beside others, and ends the call unless that waits for the calls before it.
 async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Ran {
-    if ends_at_once(tool.as_ref()) {
-        return Ran::Ended(run(tool, operation, arguments).await);
+    match ends_at_once(tool.as_ref()) {
+        true => Ran::Ended(run(tool, operation, arguments).await),
+        false => run_tool(tool, operation, arguments, false).await,
     }
+}
+
+/// Runs the tool of a call that has begun. A thread that runs it ends the call too if it `ends_there`.
+async fn run_tool(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String, ends_there: bool) -> Ran {
     let context = operation.context().clone();
     match started(tool.as_ref(), &arguments, &context) {
         Ok(Some(answering)) => {
@@ -393,11 +384,22 @@ async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: Str
         Ok(None) => {
             on_thread(context, move || {
                 let ending = run_handler(operation.context(), |context| tool.call(&arguments, context));
-                Ran::Returned(operation, Box::new(ending))
+                match ends_there {
+                    true => Ran::Ended(operation.finish(ending)),
+                    false => Ran::Returned(operation, Box::new(ending)),
+                }
             })
             .await
         }
         Err(panicked) => Ran::Returned(operation, panicked),
+    }
+}
+
+/// Ends a call whose tool has returned, unless it has ended.
+async fn ended(ran: Ran) -> Result<ToolReport> {
+    match ran {
+        Ran::Ended(report) => report,
+        Ran::Returned(operation, ending) => end(operation, *ending).await,
     }
 }
 
@@ -412,10 +414,7 @@ async fn together(calls: Vec<Asked>) -> Vec<Result<ToolReport>> {
     }
     let mut reports = Vec::with_capacity(running.len());
     for ran in all(running).await {
-        reports.push(match ran {
-            Ran::Ended(report) => report,
-            Ran::Returned(operation, ending) => end(operation, *ending).await,
-        });
+        reports.push(ended(ran).await);
     }
     reports
 }
@@ -445,7 +444,7 @@ fn started(
     catch_unwind(start).map_err(|panic| Box::new(Ending::panicked(&*panic)))
 }
 
-/// Has a thread of the pool do what a call's tool does, which is told to stop if the wait is given up.
+/// Runs a call's tool on a thread of the pool, and tells it to stop if the wait is given up.
 async fn on_thread<T: Send + 'static>(context: ToolContext, job: impl FnOnce() -> T + Send + 'static) -> T {
     let stop = StopOnDrop(Some(context));
     let done = carried(job).await;

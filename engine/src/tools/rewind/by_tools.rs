@@ -13,11 +13,12 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
 use foldlog_codec::msgpack::{self, Value};
 
-use super::{Arguments, CaptureMoment, ExecutionState, Recorded, ResourceRewound};
+use super::{Arguments, CaptureMoment, ExecutionState, Recorded, ResourceRewound, Rewind};
 use crate::error::{Error, Result};
 use crate::operation::RESTORE;
 use crate::sabotage::{self, Breakage};
 use crate::session::rewinding::{CaptureFound, take};
+use crate::types::ToolInvoked;
 
 impl ExecutionState {
     /// Returns the captures by which changes by hand are told, by the names of these resources.
@@ -43,16 +44,15 @@ impl ExecutionState {
         sought: &mut Vec<(SequenceNumber, BTreeSet<String>)>,
     ) -> Result<()> {
         let session = self.session();
-        let (path, last) = (session.live_path(), session.position().unwrap_or_default());
-        let live_alone = sabotage::is(Breakage::HandChangesByLivePath);
+        let live_alone = sabotage::is(Breakage::HandChangesByLivePath)
+            .then(|| (session.live_path(), session.position().unwrap_or_default()));
         let (mut limit, mut names) = (limit, names);
         session.calls_back(&mut |item| {
-            let counts = |end: SequenceNumber| end < limit && (!live_alone || path.is_live(end, last));
-            let Some((end, _)) = item.position().filter(|(end, _)| counts(*end)) else { return Ok(true) };
-            let is_restore = item.tool == RESTORE && item.outcome == Outcome::Committed;
-            let rewind = if is_restore { self.arguments_of(item.begin)? } else { None };
-            match rewind {
-                Some(Arguments { rewind, .. }) => match rewind.undoes {
+            let is_live = |end| live_alone.as_ref().is_none_or(|(path, last)| path.is_live(end, *last));
+            let position = item.position().filter(|(end, _)| *end < limit && is_live(*end));
+            let Some((end, _)) = position else { return Ok(true) };
+            match self.rewind_of(item)? {
+                Some(rewind) => match rewind.undoes {
                     Some(undone) => limit = undone.into(),
                     None => {
                         for ResourceRewound { name, capture, .. } in self.recorded_by(end)?.resources {
@@ -80,11 +80,15 @@ impl ExecutionState {
         })
     }
 
-    /// Returns the arguments of a rewind; `None` if the restore that begins there is no rewind.
-    fn arguments_of(&self, begin: SequenceNumber) -> Result<Option<Arguments>> {
-        let arguments = self.session().read_begin(begin, |begin| begin.arguments)?;
-        let arguments = Value::decode(&arguments).map_err(Error::unread(begin))?;
-        Ok(arguments.as_str().and_then(|text| serde_json::from_str(text).ok()))
+    /// Returns what tells a call from another one if it is a rewind that was carried out.
+    pub(super) fn rewind_of(&self, call: &ToolInvoked) -> Result<Option<Rewind>> {
+        if call.tool != RESTORE || call.outcome != Outcome::Committed {
+            return Ok(None);
+        }
+        let arguments = self.session().read_begin(call.begin, |begin| begin.arguments)?;
+        let arguments = Value::decode(&arguments).map_err(Error::unread(call.begin))?;
+        let arguments = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
+        Ok(arguments.map(|arguments: Arguments| arguments.rewind))
     }
 
     /// Returns what the record of a rewind's end says.

@@ -200,9 +200,17 @@ impl ExecutionState {
 
     /// Finds the last rewind that can be undone.
     fn last_rewind(&self) -> Result<Goal> {
-        let is_rewind = |arguments: &str| serde_json::from_str::<Arguments>(arguments).is_ok();
         let session = self.session();
-        let begin = session.last_operation(RESTORE, &is_rewind)?.ok_or(Error::NoRewind(session.id()))?;
+        let (path, last) = (session.live_path(), session.position().unwrap_or_default());
+        let mut found = None;
+        session.calls_back(&mut |call| {
+            let is_live = call.position().is_some_and(|(end, _)| path.is_live(end, last));
+            if is_live && self.rewind_of(call)?.is_some() {
+                found = Some(call.begin);
+            }
+            Ok(found.is_none())
+        })?;
+        let begin = found.ok_or(Error::NoRewind(session.id()))?;
         Ok(Goal { to: begin.saturating_sub(1), undoes: Some(begin) })
     }
 
