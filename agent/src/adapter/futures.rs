@@ -29,8 +29,8 @@ use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{AsyncProvider, CancelToken, Delta};
 use crate::shortening::ShortenOptions;
 
-/// Is told what arrives of an answer. Whoever polls the evaluation calls it, so that it must not block: one that hands on what
-/// it is told through a channel does not.
+/// Takes what arrives of an answer. Whoever polls the evaluation calls it, so that it must not block: one that sends what it takes
+/// through a channel does not.
 pub type AsyncOnDelta = dyn FnMut(Delta<'_>) + Send;
 
 /// Is called after each turn that is recorded, by a thread of a pool.
@@ -39,29 +39,29 @@ pub type AsyncOnTurn = dyn FnMut(&Session) -> Result<()> + Send;
 /// Says how a prompt is evaluated by [`ProviderAdapter::evaluate_async`]: as [`EvaluateOptions`] do, but with functions that
 /// move with the future.
 pub struct AsyncEvaluateOptions {
-    /// As [`EvaluateOptions::evaluation_id`].
+    /// Says what [`EvaluateOptions::evaluation_id`] says.
     pub evaluation_id: Option<String>,
-    /// As [`EvaluateOptions::resume_from`].
+    /// Says what [`EvaluateOptions::resume_from`] says.
     pub resume_from: ResumeFrom,
-    /// As [`EvaluateOptions::messages`].
+    /// Says what [`EvaluateOptions::messages`] says.
     pub messages: Vec<UserMessage>,
-    /// As [`EvaluateOptions::deadline`].
+    /// Says what [`EvaluateOptions::deadline`] says.
     pub deadline: Deadline,
-    /// As [`EvaluateOptions::budget`].
+    /// Says what [`EvaluateOptions::budget`] says.
     pub budget: Option<Budget>,
-    /// As [`EvaluateOptions::tracker`].
+    /// Says what [`EvaluateOptions::tracker`] says.
     pub tracker: Option<Arc<BudgetTracker>>,
-    /// As [`EvaluateOptions::visibility_overrides`].
+    /// Says what [`EvaluateOptions::visibility_overrides`] says.
     pub visibility_overrides: VisibilityOverrides,
-    /// As [`EvaluateOptions::shorten`].
+    /// Says what [`EvaluateOptions::shorten`] says.
     pub shorten: Option<ShortenOptions>,
-    /// As [`EvaluateOptions::cancel`].
+    /// Says what [`EvaluateOptions::cancel`] says.
     pub cancel: CancelToken,
     /// Is told what arrives of an answer before it is recorded, and when that is discarded.
     pub on_delta: Option<Box<AsyncOnDelta>>,
     /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
     pub on_turn: Option<Box<AsyncOnTurn>>,
-    /// As [`EvaluateOptions::record`].
+    /// Says what [`EvaluateOptions::record`] says.
     pub record: bool,
 }
 
