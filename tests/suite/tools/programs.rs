@@ -162,12 +162,18 @@ fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() 
 /// The state of the process that the script's group is named by, as the system puts it: `Z` where it has ended.
 const LEADER: &str = "group=$(cut -d' ' -f5 /proc/$$/stat); cut -d' ' -f3 /proc/$group/stat";
 
+/// Tells whether a script's last line says that a process lives: it sleeps, or runs still where it has just begun.
+fn says_that_it_lives(printed: &str) -> bool {
+    ["S\n", "R\n"].contains(&printed)
+}
+
 #[test]
 fn a_script_that_signals_its_whole_group_does_not_leave_it_without_its_leader() {
     // The leader ended with the others, and no later program of the call would have ended with the process.
     for signal in ["HUP", "INT", "TERM"] {
         let all = format!("sleep 0.2; trap '' {signal}; kill -{signal} 0");
-        assert_eq!(shells(&[&all, LEADER]), "S\n", "{signal}");
+        let leader = shells(&[&all, LEADER]);
+        assert!(says_that_it_lives(&leader), "{signal}: {leader}");
     }
 }
 
@@ -175,7 +181,8 @@ fn a_script_that_signals_its_whole_group_does_not_leave_it_without_its_leader() 
 fn where_the_leader_was_killed_the_next_program_has_another() {
     let killed =
         format!("kill -KILL $(cut -d' ' -f5 /proc/$$/stat); until [ \"$({LEADER})\" = Z ]; do :; done");
-    assert_eq!(shells(&[&killed, LEADER]), "S\n");
+    let leader = shells(&[&killed, LEADER]);
+    assert!(says_that_it_lives(&leader), "{leader}");
 }
 
 #[test]
