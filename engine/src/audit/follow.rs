@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Declare, EventDeclaration, SliceDeclaration};
-use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::record::Names;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
@@ -16,10 +15,10 @@ use crate::log::follow::Cursor;
 use crate::log::scan::FrameAt;
 use crate::storage::{FileStorage, Storage};
 
-/// Number of records whose digests are kept, to tell records that a recovery rewrote unchanged from records
+/// Number of records whose marks are kept, to tell records that a recovery rewrote unchanged from records
 /// that it replaced. Only records that are not attested as durable count, and the engine syncs long before
 /// there are so many.
-const DIGESTS_MAX: usize = 1 << 17;
+const MARKS_MAX: usize = 1 << 17;
 
 /// Follows a log that another process may be writing. [`poll`](Follower::poll) hands over the records that
 /// were appended since the last poll, and never waits.
@@ -29,8 +28,8 @@ const DIGESTS_MAX: usize = 1 << 17;
 /// opening. Records before the one at which the follower starts are not checked.
 ///
 /// A poll reads the new bytes and, if there are none, the names in the folder. Memory does not grow with the
-/// log: it holds a window of 64 KiB or the largest record, the names that the log declared, 16 bytes for each
-/// record that no sync has covered, at most 2 MiB, and a header for each segment that is still ahead.
+/// log: it holds a window of 64 KiB or the largest record, the names that the log declared, 24 bytes for each
+/// record that no sync has covered, at most 3 MiB, and a header for each segment that is still ahead.
 #[derive(Clone, Debug)]
 pub struct Follower {
     cursor: Cursor,
@@ -78,8 +77,18 @@ struct Handed {
     names: Names,
     events: BTreeMap<u32, EventDeclaration>,
     slices: BTreeMap<u32, SliceDeclaration>,
-    /// Digests of the records before `next`.
-    digests: VecDeque<[u8; 16]>,
+    /// Marks of the records before `next`.
+    marks: VecDeque<Mark>,
+}
+
+/// Tells a record from another one that a recovery wrote in its place. Those that a recovery rewrites unchanged have the CRCs of
+/// other frames, since these cover more than a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    time_us: i64,
+    len: usize,
+    /// CRC of the kind and the body.
+    crc: u32,
 }
 
 impl Follower {
@@ -114,7 +123,7 @@ impl Follower {
             names: Names::default(),
             events: BTreeMap::new(),
             slices: BTreeMap::new(),
-            digests: VecDeque::new(),
+            marks: VecDeque::new(),
         };
         Ok(Follower { cursor, handed })
     }
@@ -183,10 +192,10 @@ impl Handed {
         if kind.is_envelope() || sequence < self.from {
             return Ok(false);
         }
-        let digest = digest(&record);
+        let mark = Mark::of(&record);
         if sequence < self.next {
-            // A record without a digest was durable when it was handed over, and no recovery rewrites it.
-            if self.digest_of(sequence).is_none_or(|known| *known == digest) {
+            // A record without a mark was durable when it was handed over, and no recovery rewrites it.
+            if self.mark_of(sequence).is_none_or(|known| *known == mark) {
                 return Ok(false);
             }
             visit(Followed::Replaced { from: sequence, through: self.next - 1 })?;
@@ -194,9 +203,9 @@ impl Handed {
         }
         visit(Followed::Record { record, names: &self.names })?;
         self.next = sequence + 1;
-        self.digests.push_back(digest);
-        if self.digests.len() > DIGESTS_MAX {
-            self.digests.pop_front();
+        self.marks.push_back(mark);
+        if self.marks.len() > MARKS_MAX {
+            self.marks.pop_front();
         }
         Ok(true)
     }
@@ -219,30 +228,30 @@ impl Handed {
         Ok(())
     }
 
-    fn digest_of(&self, sequence: SequenceNumber) -> Option<&[u8; 16]> {
+    fn mark_of(&self, sequence: SequenceNumber) -> Option<&Mark> {
         let back = usize::try_from(self.next.checked_since(sequence)?).ok()?;
-        self.digests.get(self.digests.len().checked_sub(back)?)
+        self.marks.get(self.marks.len().checked_sub(back)?)
     }
 
-    /// Drops the digests of records that are durable, which no recovery rewrites.
+    /// Drops the marks of records that are durable, which no recovery rewrites.
     fn forget_below(&mut self, watermark: SequenceNumber) {
-        let first = self.next.saturating_sub(self.digests.len() as u64);
+        let first = self.next.saturating_sub(self.marks.len() as u64);
         let durable = usize::try_from(watermark.since(first)).unwrap_or(usize::MAX);
-        self.digests.drain(..durable.min(self.digests.len()));
+        self.marks.drain(..durable.min(self.marks.len()));
     }
 
     /// Counts the records from `sequence` on as not handed over.
     fn forget_from(&mut self, sequence: SequenceNumber) {
         let gone = usize::try_from(self.next.since(sequence)).unwrap_or(usize::MAX);
-        self.digests.truncate(self.digests.len().saturating_sub(gone));
+        self.marks.truncate(self.marks.len().saturating_sub(gone));
         self.next = sequence;
     }
 }
 
-fn digest(record: &Record<'_>) -> [u8; 16] {
-    let mut digest = SegmentDigest::new();
-    digest.update(record.sequence, record.kind, record.time_us, record.body);
-    let mut short = [0; 16];
-    short.iter_mut().zip(digest.finish()).for_each(|(slot, byte)| *slot = byte);
-    short
+impl Mark {
+    fn of(record: &Record<'_>) -> Mark {
+        let mut crc = crc32fast::Hasher::new_with_initial(u32::from(record.kind.byte()));
+        crc.update(record.body);
+        Mark { time_us: record.time_us, len: record.body.len(), crc: crc.finalize() }
+    }
 }

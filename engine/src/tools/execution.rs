@@ -567,10 +567,10 @@ impl ExecutionState {
         self.parent().is_some()
     }
 
-    /// Returns whether no resource of the run is captured, so that its calls write nothing but records.
+    /// Returns whether what is captured of the run is in memory, so that its calls write nothing but records.
     #[cfg(feature = "async")]
-    pub(crate) fn captures_nothing(&self) -> bool {
-        self.parent().is_none() && self.registered().captured().is_empty()
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.parent().is_none() && self.registered().is_in_memory()
     }
 
     /// Returns the earlier one of `until` and the deadline of the call under whose leases the run works.

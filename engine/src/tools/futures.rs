@@ -4,7 +4,7 @@
 //! |---|---|
 //! | waiting for the schedule | nobody: the future is woken when the schedule changes |
 //! | waiting for another session's lease | nobody: it is asked for again, at growing intervals |
-//! | captures, begin, end, restores | a thread of the pool, for that long; the future's own thread if there is nothing to capture and nothing to be synced |
+//! | captures, begin, end, restores | a thread of the pool, for that long; the future's own thread if what is captured is in memory and nothing has to be synced |
 //! | a tool that is a future | whoever polls the call |
 //! | any other tool | a thread of the pool, until it returns |
 //! | calls that run beside each other | each as above, all polled by whoever polls them |
@@ -260,7 +260,7 @@ impl ToolRunner {
 
 /// Returns whether begins and ends of the calls of a run touch no files, so that no thread has to be asked for them.
 fn touches_no_files(state: &ExecutionState) -> bool {
-    state.session().durability() == Durability::Process && state.captures_nothing()
+    state.session().durability() == Durability::Process && state.is_in_memory()
 }
 
 impl Asked {

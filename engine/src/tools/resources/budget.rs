@@ -99,6 +99,10 @@ impl Snapshotable for BudgetTracker {
         false
     }
 
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     fn rolls_back(&self) -> bool {
         false
     }

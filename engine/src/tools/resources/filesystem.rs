@@ -24,6 +24,10 @@ impl Snapshotable for InMemoryFilesystem {
         false
     }
 
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     fn is_unchanged(&self, since: &MemorySnapshot) -> bool {
         self.is_at(since)
     }

@@ -246,6 +246,12 @@ pub trait Snapshotable: Send + Sync + 'static {
         true
     }
 
+    /// Returns whether its captures, restores and comparisons work on memory alone and are short; `false` by default. Async hosts
+    /// have the others done by a thread of a pool, so that no task waits for a disk.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
+
     /// Takes the lease of the resource for `holder`: waits until nobody else works on the resource, but not
     /// past `until`. `None`, the default, says that the resource needs no lease.
     ///
@@ -281,6 +287,8 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn rolls_back(&self) -> bool;
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_shared(&self) -> bool;
+    #[cfg(feature = "async")]
+    fn is_in_memory(&self) -> bool;
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>>;
@@ -339,6 +347,11 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn is_shared(&self) -> bool {
         Snapshotable::is_shared(self)
+    }
+
+    #[cfg(feature = "async")]
+    fn is_in_memory(&self) -> bool {
+        Snapshotable::is_in_memory(self)
     }
 
     fn free_caches(&self) {

@@ -93,6 +93,12 @@ impl ResourceRegistry {
         self.inner.captured.values().any(|resource| resource.is_shared())
     }
 
+    /// Returns whether all of the resources that are captured are in memory.
+    #[cfg(feature = "async")]
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.inner.captured.values().all(|resource| resource.is_in_memory())
+    }
+
     /// Returns whether any of the resources is rolled back with a failed tool.
     pub(crate) fn is_rolled_back(&self) -> bool {
         self.inner.captured.values().any(|resource| resource.rolls_back())
