@@ -4,8 +4,10 @@
 //! and envelope frames are not content, so a recovery that rewrites frames leaves every digest as it was.
 //!
 //! For each record, the hasher takes the sequence number (`u64`), the kind byte, the time in microseconds (`i64`) and
-//! the BLAKE3 of the body (32 bytes), all little-endian.
+//! the BLAKE3 of the body (32 bytes), all little-endian. Of a record whose body a compaction has dropped, it takes the kind and
+//! the BLAKE3 that were kept, so that a compaction leaves every digest as it was.
 
+use crate::body::Dropped;
 use crate::{Kind, SequenceNumber};
 
 /// Number of bytes that are gathered before the hasher takes them: it hashes one large piece several times as fast as
@@ -30,10 +32,15 @@ impl SegmentDigest {
     /// Adds the next record. `time_us` is in microseconds since 1970-01-01 UTC.
     pub fn update(&mut self, sequence: SequenceNumber, kind: Kind, time_us: i64, body: &[u8]) {
         self.records += 1;
+        let dropped = (kind == Kind::DROPPED).then(|| Dropped::decode(body).ok()).flatten();
+        let (kind, hash) = match dropped {
+            Some(dropped) => (dropped.kind, dropped.hash),
+            None => (kind, *blake3::hash(body).as_bytes()),
+        };
         self.gathered.extend_from_slice(&sequence.to_le_bytes());
         self.gathered.push(kind.byte());
         self.gathered.extend_from_slice(&time_us.to_le_bytes());
-        self.gathered.extend_from_slice(blake3::hash(body).as_bytes());
+        self.gathered.extend_from_slice(&hash);
         if self.gathered.len() >= GATHERED_BYTES {
             self.hasher.update(&self.gathered);
             self.gathered.clear();

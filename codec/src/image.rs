@@ -23,6 +23,7 @@
 //! | `opened` | array of sequence number and `Opened` body, alternating: one pair for the session and one for each of its ancestors |
 //! | `rollbacks` | packed: sequence number `u64`, target `u64`, whether LOG was preserved `u8` |
 //! | `index` | packed: sequence number `u64`, segment ordinal `u32`, offset `u64` |
+//! | `compacted` | packed: ordinal `u32` and salt `u64` of each compacted segment; left out if there is none |
 //! | `declared` | a `Declare` body: all names, with the versions and bindings under which records use them |
 //! | `tags` | map of the session's tags |
 //! | `unsupported` | array of sequence number and kind of the first record that could not be folded; left out if there is none |
@@ -87,6 +88,8 @@ pub struct Image<'a> {
     pub rollbacks: Vec<(SequenceNumber, Rollback)>,
     /// Positions of some records in the segments, for seeking.
     pub index: Vec<Indexed>,
+    /// Ordinals and salts of the compacted segments among those that the image covers.
+    pub compacted: Vec<(u32, u64)>,
     /// Declarations of all events and slices.
     pub declared: Declare,
     /// Tags of the session.
@@ -221,6 +224,7 @@ impl<'a> Image<'a> {
         let optional = usize::from(self.boot_id.is_some())
             + usize::from(self.unsupported.is_some())
             + usize::from(!self.conversations.is_empty())
+            + usize::from(!self.compacted.is_empty())
             + lists.iter().filter(|len| **len > 0).count();
         writer.raw(&[0; 8]).map(15 + optional);
         writer.str("next").unsigned(self.next_sequence.get());
@@ -253,6 +257,14 @@ impl<'a> Image<'a> {
             packed.extend(offset.to_le_bytes());
         }
         writer.str("index").bin(&packed);
+        if !self.compacted.is_empty() {
+            let mut packed = Vec::with_capacity(self.compacted.len() * 12);
+            for (ordinal, salt) in &self.compacted {
+                packed.extend(ordinal.to_le_bytes());
+                packed.extend(salt.to_le_bytes());
+            }
+            writer.str("compacted").bin(&packed);
+        }
         writer.str("declared").bin(&self.declared.encode());
         writer.str("tags");
         write_tags(&mut writer, &self.tags);
@@ -377,6 +389,7 @@ struct Fields<'a> {
     openings: Vec<(SequenceNumber, Opened)>,
     rollbacks: Vec<(SequenceNumber, Rollback)>,
     index: Vec<Indexed>,
+    compacted: Vec<(u32, u64)>,
     declared: Option<Declare>,
     tags: BTreeMap<String, String>,
     unsupported: Option<(SequenceNumber, Kind)>,
@@ -416,6 +429,9 @@ impl<'a> Fields<'a> {
                     let (sequence, ordinal, offset) = (packed.sequence()?, packed.u32()?, packed.u64()?);
                     Ok(Indexed { sequence, ordinal, offset })
                 })?;
+            }
+            "compacted" => {
+                self.compacted = Packed(value.bin()?).all(|packed| Ok((packed.u32()?, packed.u64()?)))?;
             }
             "declared" => self.declared = Some(Declare::decode(value.bin()?)?),
             "tags" => self.tags = read_tags(value)?,
@@ -458,6 +474,7 @@ impl<'a> Fields<'a> {
             openings: self.openings,
             rollbacks: self.rollbacks,
             index: self.index,
+            compacted: self.compacted,
             declared: required(KIND, "declared", self.declared)?,
             tags: self.tags,
             unsupported: self.unsupported,
@@ -552,6 +569,7 @@ mod tests {
             openings: vec![(0.into(), opened)],
             rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: false })],
             index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
+            compacted: vec![(0, 77)],
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
             unsupported: Some((39.into(), Kind::OBSERVED)),

@@ -106,8 +106,8 @@ kinds! {
     ROLLBACK = 16, "rollback";
     /// Imports the slices of an export into a new session. See [`Import`](crate::body::Import).
     IMPORT = 17, "import";
-    /// Reserved for the whole STATE, so that older bodies can be deleted. This version does not write it.
-    BASE = 18, "base";
+    /// Stands for a record whose body a compaction has dropped. See [`Dropped`](crate::body::Dropped).
+    DROPPED = 18, "dropped";
     /// Envelope: attests that every record below the header's watermark is durable. Its body is empty.
     SYNCED = 128, "synced";
     /// Envelope: ends a segment whose successor exists. See [`Seal`](crate::body::Seal).
@@ -119,6 +119,10 @@ kinds! {
     /// Envelope: attests what [`SYNCED`](Kind::SYNCED) does, and states that the writer closed the session behind the last record.
     /// Its body is empty.
     CLOSED = 132, "closed";
+    /// Envelope: begins a segment that a compaction has written. See [`Compacted`](crate::body::Compacted).
+    COMPACTED = 133, "compacted";
+    /// Envelope: names the items that STATE and CACHE slices held at a position. See [`Base`](crate::body::Base).
+    BASE = 134, "base";
 }
 
 impl Kind {

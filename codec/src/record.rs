@@ -1,5 +1,6 @@
 //! Holds one record in memory, and makes its JSON form.
 
+mod compaction;
 mod conversation;
 mod operation;
 
@@ -10,9 +11,9 @@ use chrono::{DateTime, SecondsFormat};
 use serde::{Serialize, Serializer};
 
 use crate::body::{
-    Action, AdapterState, Added, Answer, Declare, Dispatch, Effect, Import, Input, ItemId, Lane, ObjectId,
-    Observed, Opened, Parent, Payload, PromptAccepted, Removed, Request, Resumed, Rollback, Seal, Settle,
-    Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    Action, AdapterState, Added, Answer, Base, Compacted, Declare, Dispatch, Dropped, Effect, Import, Input,
+    ItemId, Lane, ObjectId, Observed, Opened, Parent, Payload, PromptAccepted, Removed, Request, Resumed,
+    Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use crate::msgpack::{Hex, Limits, MSGPACK, OBJECT, Streamed, Value, tagged};
 use crate::{Error, Kind, SequenceNumber};
@@ -258,6 +259,9 @@ impl<'a> Record<'a> {
                 object.set("hash", Value::from(hex(&seal.hash)));
             }
             Kind::SYNCED | Kind::CLOSED => {}
+            Kind::DROPPED => compaction::dropped(&mut object, Dropped::decode(self.body)?),
+            Kind::COMPACTED => compaction::compacted(&mut object, Compacted::decode(self.body)?),
+            Kind::BASE => compaction::base(&mut object, Base::decode(self.body)?, names, &mut budget)?,
             _ => {
                 let body = Streamed::new(self.body, Limits::of_payload());
                 object.set("body", body.map_or(Part::Hex(self.body), Part::Payload));

@@ -369,6 +369,23 @@ pub enum Error {
         /// Position of the last record; `None` where the log holds no record.
         last: Option<SequenceNumber>,
     },
+    /// A compaction replaced a segment while it was read. What reads a log begins anew then; it is an error only if that happens
+    /// again and again.
+    #[error("segment {} was replaced by a compaction while it was read; read it again", escape::path(path))]
+    CompactedMeanwhile {
+        /// Path of the segment.
+        path: PathBuf,
+    },
+    /// A compaction has dropped what the slices held at that position.
+    #[error(
+        "what the slices held at position {position} was dropped by a compaction; from position {earliest} on they are known"
+    )]
+    Compacted {
+        /// Position that the caller asked for.
+        position: SequenceNumber,
+        /// First position from which on every position up to the next compacted one is known.
+        earliest: SequenceNumber,
+    },
     /// A large payload is missing from the object folder, or its bytes do not match its name.
     #[error("object {}: {}", escape::path(path), escape::text(reason))]
     Object {

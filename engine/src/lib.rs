@@ -69,8 +69,8 @@ pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
-    BackupOptions, BackupReport, ImportOptions, MissingObject, SalvageReport, SessionSummary, SkippedBytes,
-    Store,
+    BackupOptions, BackupReport, CompactOptions, CompactReport, ImportOptions, KeptSnapshots, MissingObject,
+    SalvageReport, SessionSummary, SkippedBytes, Store,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

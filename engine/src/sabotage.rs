@@ -71,6 +71,12 @@ foldlog_codec::breakages! {
     ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
     ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's folder is not made durable.",
 
+    // Compaction.
+    NeededBodyDropped = "needed-body-dropped": "A compaction drops bodies whose items slices still hold.",
+    BaseLeftOut = "base-left-out": "A compaction writes no base at a position that is kept.",
+    CompactedNamedUnsynced = "compacted-named-unsynced": "A compacted segment takes its name before it is durable.",
+    OldestCompactedFirst = "oldest-compacted-first": "A compaction replaces the oldest segment first.",
+
     // Tools.
     BeginNotDurable = "begin-not-durable": "A tool runs before its begin is durable.",
     EndNotDurable = "end-not-durable": "A call returns before its end is durable.",

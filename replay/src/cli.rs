@@ -191,6 +191,16 @@ With --json one object:
   failed       sessions of a store that could not be copied: session, reason
   passed_over  number of folders of a store that hold no records";
 
+/// Describes the fields of `compact --json`.
+const COMPACT_JSON: &str = "\
+With --json one object:
+  session   id of the session
+  through   position through which bodies were dropped; null if there was nothing to drop
+  kept      positions at and before it at which the slices are known
+  dropped   number of records whose bodies were dropped
+  segments  number of segments that were written anew
+  bytes     bytes that the log has less";
+
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
 With --json one object:
@@ -319,6 +329,28 @@ enum Verb {
         /// Copy the newest image too, so that the copy opens as fast as the session.
         #[arg(long)]
         images: bool,
+    },
+    /// Drop the bodies of STATE that nothing needs any more, of a session that is not open for writing.
+    ///
+    /// What the slices hold now stays, and so do LOG slices, calls, conversations, times and the hashes of what is dropped. Positions
+    /// that are not kept cannot be gone back to any more. Forks that were made before have their own files.
+    #[command(after_help = COMPACT_JSON)]
+    Compact {
+        /// The session's folder.
+        #[arg(value_name = "SESSION")]
+        session: PathBuf,
+        /// Which snapshots keep their positions.
+        #[arg(long, value_enum, default_value_t)]
+        keep: verbs::compact::Kept,
+        /// Another position that is kept; may be given several times.
+        #[arg(long = "keep-position", value_name = "POSITION")]
+        positions: Vec<u64>,
+        /// Keep the bodies of the last DAYS days.
+        #[arg(long = "keep-days", value_name = "DAYS")]
+        days: Option<u64>,
+        /// Tell what would be dropped, and change nothing.
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
@@ -848,6 +880,10 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
     match verb {
         Verb::Demo { dir } => verbs::demo::run(dir.as_deref(), output),
         Verb::Backup { from, to, images } => verbs::backup::run(&from, &to, images, output),
+        Verb::Compact { session, keep, positions, days, dry_run } => {
+            let asked = verbs::compact::Asked { keep, positions, days, dry_run };
+            verbs::compact::run(&session, &asked, output)
+        }
         Verb::Import(ImportVerb::TauBench { file, store }) => verbs::import::tau_bench(&file, &store, output),
         Verb::Import(ImportVerb::SweAgent { files, store }) => {
             verbs::import::swe_agent(&files, &store, output)

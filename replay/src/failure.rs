@@ -253,6 +253,9 @@ fn next_after(error: &Error) -> Option<String> {
         Error::InsideTransaction { .. } => {
             "`foldlog ledger SESSION` shows where its operation begins and ends: give the position before its begin, or that of its end"
         }
+        Error::Compacted { .. } => {
+            "`foldlog compact` keeps the positions of snapshots that have a tag; a fork or a backup made before it has the others"
+        }
         Error::NoSuchPosition { .. } => "`foldlog show SESSION` lists the positions",
         Error::NoRewind(_) => {
             "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back"

@@ -285,6 +285,11 @@ impl Model {
         ((u128::from(rng.next_u64()) * 1000) >> 64) as u64
     }
 
+    /// Observes something, which changes no slice, and returns its position.
+    pub fn observe(&mut self) -> u64 {
+        self.write("observed")
+    }
+
     /// Takes a snapshot and returns its position.
     pub fn snapshot(&mut self) -> u64 {
         self.write("snapshot")

@@ -30,6 +30,9 @@
 //! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` if a recovery rewrote records: the sequence number behind the last of them |
 //! | seal | `next` ordinal, `records`, `hash` |
 //! | synced | no body: the watermark of the frame's header is the attestation |
+//! | dropped | `k` kind of the record, `len` of its body in bytes, `hash` BLAKE3 of its body |
+//! | compacted | `upto` position through which bodies are missing, `end` behind the segment's last frame; `was` and `crc` the end and the last checksum of the segment that was replaced. Each number takes nine bytes |
+//! | base | `at` position, `more` if the next base frame goes on with it, `slices` array of maps (`s` slice id, `items` packed runs, each the sequence number `u64` and the ordinal `u32` of its first item, its version `u32`, and the number `u32` of items, one for each record from there on) |
 //!
 //! # Lanes
 //!
@@ -52,6 +55,7 @@
 //! | integer `2 * slice + 1` | the event replaced all items |
 //! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item in front of which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
 
+mod compaction;
 mod conversation;
 mod declare;
 mod dispatch;
@@ -68,6 +72,7 @@ mod tool_begin;
 mod tool_end;
 
 pub use crate::msgpack::{OBJECT_BYTES_MAX, payload_fits};
+pub use compaction::{Base, BaseSlice, Compacted, Dropped, ItemRun};
 pub use conversation::{
     AdapterState, Answer, AnsweredCall, Blocks, ConversationScope, Input, PromptAccepted, PromptIdentity,
     Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
@@ -258,6 +263,9 @@ pub fn check(kind: Kind, body: &[u8]) -> Result<(), Error> {
         Kind::ADAPTER_STATE => AdapterState::decode(body).map(drop),
         Kind::RESUMED => Resumed::decode(body).map(drop),
         Kind::SEAL => Seal::decode(body).map(drop),
+        Kind::DROPPED => Dropped::decode(body).map(drop),
+        Kind::COMPACTED => Compacted::decode(body).map(drop),
+        Kind::BASE => Base::decode(body).map(drop),
         Kind::SYNCED | Kind::CLOSED => Ok(()),
         _ => crate::msgpack::check(body),
     }

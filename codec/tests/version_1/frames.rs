@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
-    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane,
-    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot,
-    Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin,
-    ToolEnd,
+    Action, Added, Base, BaseSlice, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Compacted, Decision,
+    Declare, Dispatch, Dropped, Effect, EventDeclaration, ExternalEffects, Idempotency, Import,
+    ImportedSlice, InnerCall, ItemId, ItemRun, Lane, NotUndone, ObjectId, Observed, Opened, Outcome, Parent,
+    Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
+    Suspension, SuspensionForm, ToolBegin, ToolEnd,
 };
 
 use super::conversations::{TEXT, adapter_states, conversations};
@@ -436,6 +436,38 @@ fn envelopes() -> Vec<Golden> {
             Body::Seal(Seal { next: 8, records: 4_321, hash: ObjectId::of(b"records").hash }),
         ),
         golden(
+            "dropped",
+            Kind::DROPPED,
+            Body::Dropped(Dropped { kind: Kind::DISPATCH, len: 300, hash: ObjectId::of(b"dropped").hash }),
+        ),
+        golden(
+            "compacted",
+            Kind::COMPACTED,
+            Body::Compacted(Compacted {
+                through: 987.into(),
+                end: 1_234,
+                replaced_end: 65_500,
+                replaced_crc: 0x0bad_cafe,
+            }),
+        ),
+        golden(
+            "base",
+            Kind::BASE,
+            Body::Base(Base {
+                position: 987.into(),
+                goes_on: false,
+                slices: vec![
+                    BaseSlice { slice: 0, items: vec![run(12, 0, 1, 30), run(7, 2, 3, 1)] },
+                    BaseSlice { slice: 2, items: Vec::new() },
+                ],
+            }),
+        ),
+        golden(
+            "base-that-goes-on",
+            Kind::BASE,
+            Body::Base(Base { position: 987.into(), goes_on: true, slices: Vec::new() }),
+        ),
+        golden(
             "resumed",
             Kind::RESUMED,
             Body::Resumed(Resumed {
@@ -583,4 +615,8 @@ pub(super) fn object_reference() -> &'static [u8] {
 /// Returns the kind of a byte that only a later version can name.
 pub(crate) fn later(byte: u8) -> Kind {
     Kind::from_byte(byte).expect("only 0 is no kind")
+}
+
+fn run(sequence: u64, ordinal: u32, version: u32, count: u32) -> ItemRun {
+    ItemRun { first: ItemId { sequence: sequence.into(), ordinal }, version, count }
 }

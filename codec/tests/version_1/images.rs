@@ -19,7 +19,7 @@ use super::{PREDECESSOR_CRC, SESSION, context, tags};
 
 /// Returns an image of a session at rest, one within a call while an interrupted operation waits to be settled, one with
 /// conversations, and one with suspended calls.
-pub(crate) fn images() -> [(&'static str, Image<'static>); 4] {
+pub(crate) fn images() -> [(&'static str, Image<'static>); 5] {
     let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
     let opened = Opened { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
     let slice = |id, name: &str, policy| SliceDeclaration {
@@ -38,6 +38,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 4] {
         openings: vec![(0.into(), opened)],
         rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: true })],
         index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
+        compacted: Vec::new(),
         declared: Declare {
             events: Vec::new(),
             slices: vec![slice(0, "plan", Policy::State), slice(1, "notes", Policy::Log)],
@@ -87,6 +88,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 4] {
         begun: vec![BegunImage { begin: 33.into(), slices: vec![begun] }],
         ..at_rest.clone()
     };
+    let behind = Image { compacted: vec![(0, 77), (1, u64::MAX)], ..at_rest.clone() };
     let conversing = Image { conversations: conversations(), ..within_a_call.clone() };
     let waiting = Image {
         suspended: suspended(),
@@ -100,6 +102,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 4] {
         ("image-at-rest", at_rest),
         ("image-within-a-call", within_a_call),
         ("image-with-conversations", conversing),
+        ("image-behind-a-compaction", behind),
         ("image-with-suspended-calls", waiting),
     ]
 }

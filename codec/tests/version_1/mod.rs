@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, Observed, Opened, PromptAccepted, Request,
-    Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    AdapterState, Answer, Base, Compacted, Declare, Dispatch, Dropped, Import, Input, Lane, Observed, Opened,
+    PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::record::Names;
@@ -65,6 +65,9 @@ pub(crate) enum Body {
     AdapterState(AdapterState<'static>),
     Resumed(Resumed),
     Seal(Seal),
+    Dropped(Dropped),
+    Compacted(Compacted),
+    Base(Base),
     /// The bytes of a body for which this crate has no type.
     Bytes(&'static [u8]),
 }
@@ -91,6 +94,9 @@ impl Body {
             Body::AdapterState(body) => body.encode(),
             Body::Resumed(body) => body.encode(),
             Body::Seal(body) => body.encode(),
+            Body::Dropped(body) => body.encode(),
+            Body::Compacted(body) => body.encode(),
+            Body::Base(body) => body.encode(),
             Body::Bytes(bytes) => bytes.to_vec(),
         }
     }
@@ -120,6 +126,9 @@ impl Body {
             Body::AdapterState(body) => same(name, AdapterState::decode(bytes), body),
             Body::Resumed(body) => same(name, Resumed::decode(bytes), body),
             Body::Seal(body) => same(name, Seal::decode(bytes), body),
+            Body::Dropped(body) => same(name, Dropped::decode(bytes), body),
+            Body::Compacted(body) => same(name, Compacted::decode(bytes), body),
+            Body::Base(body) => same(name, Base::decode(bytes), body),
             Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),
         }
     }

@@ -7,7 +7,7 @@ use foldlog_codec::SequenceNumber;
 use super::{LogReader, StateReader};
 use crate::error::Result;
 use crate::fold::path::Path;
-use crate::fold::projection::{LogSlices, Projection};
+use crate::fold::projection::Projection;
 use crate::log::scan::Location;
 use crate::session::State;
 
@@ -26,7 +26,7 @@ pub struct AlongPath<'a> {
 
 impl<'a> AlongPath<'a> {
     pub(super) fn of(reader: &'a LogReader) -> AlongPath<'a> {
-        AlongPath { reader, projection: Projection::new(LogSlices::Unread), live: Vec::new(), at: None }
+        AlongPath { reader, projection: reader.history().along(), live: Vec::new(), at: None }
     }
 
     /// Returns the slices at `position`, folding only the records that were live then.
@@ -55,10 +55,10 @@ impl<'a> AlongPath<'a> {
         let position = position.into();
         self.reader.check_position(position)?;
         if !goes_on(&mut self.live, &self.reader.path, position) {
-            self.projection = Projection::new(LogSlices::Unread);
+            self.projection = self.reader.history().along();
         }
         // A fold that fails midway must not be used again.
-        let mut projection = std::mem::replace(&mut self.projection, Projection::new(LogSlices::Unread));
+        let mut projection = std::mem::replace(&mut self.projection, self.reader.history().along());
         let live = std::mem::take(&mut self.live);
         self.reader.history().fold_on(&mut projection, &live, position, &mut self.at)?;
         let state = self.reader.reader_of(projection.clone());

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::LogReader;
 use crate::error::{Error, Result};
+use crate::log::compaction::Compaction;
 use crate::log::objects::Objects;
 use crate::session::Session;
 use crate::types::{Event, read_event};
@@ -218,8 +219,9 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if the body of a record cannot be read, [`Error::Object`] if an object is missing or damaged,
-    /// [`Error::Io`] if the log can no longer be read; the error of `visit`.
+    /// [`Error::Compacted`] for a record whose body a compaction has dropped, [`Error::Inconsistent`] if the body of a record cannot
+    /// be read, [`Error::Object`] if an object is missing or damaged, [`Error::Io`] if the log can no longer be read; the error of
+    /// `visit`.
     pub fn contents(
         &self,
         from: impl Into<SequenceNumber>,
@@ -227,7 +229,8 @@ impl LogReader {
         mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
         let names = self.names();
-        let reading = ContentReading { names: &names, objects: &self.objects };
+        let compaction = self.places.compaction.as_deref();
+        let reading = ContentReading { names: &names, objects: &self.objects, compaction };
         self.records(from, through, |record| visit(reading.recorded(record)?))
     }
 }
@@ -248,7 +251,8 @@ impl Session {
         let source = self.log_source();
         let mut names = Names::default();
         names.learn(&source.names.all());
-        let reading = ContentReading { names: &names, objects: &source.objects };
+        let compaction = source.places.compaction.as_deref();
+        let reading = ContentReading { names: &names, objects: &source.objects, compaction };
         let (from, through) = (from.into(), through.into());
         source.places.read(&source.storage, from, through, &mut |record| visit(reading.recorded(&record)?))
     }
@@ -258,6 +262,7 @@ impl Session {
 pub(super) struct ContentReading<'a> {
     pub(super) names: &'a Names,
     pub(super) objects: &'a Objects,
+    pub(super) compaction: Option<&'a Compaction>,
 }
 
 impl ContentReading<'_> {
@@ -315,6 +320,10 @@ impl ContentReading<'_> {
                     elapsed_us: end.elapsed_us,
                     after: self.captures(sequence, end.resources)?,
                 })
+            }
+            Kind::DROPPED => {
+                let earliest = self.compaction.map(|compaction| compaction.earliest_from(sequence));
+                return Err(Error::Compacted { position: sequence, earliest: earliest.unwrap_or(sequence) });
             }
             kind => RecordedContent::Other(kind),
         };

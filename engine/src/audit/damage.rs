@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
 use crate::log::scan::Scan;
 use crate::log::scan::sound::scan_sound;
 use crate::log::scan::survey::{self, Place, Stretch};
@@ -193,6 +192,20 @@ impl LogReader {
             if let Some(below) = below {
                 cut_scan(storage, &mut scan, below)?;
             }
+            // Within a compacted range nobody knows what the slices held.
+            if let Some(compaction) = scan.compaction.clone().filter(|_| !options.outline) {
+                let (next, known) = (scan.next_sequence, compaction.known_end(scan.next_sequence));
+                match known.checked_sub(1) {
+                    Some(_) if known < next => cut_scan(storage, &mut scan, known)?,
+                    Some(_) => {}
+                    None => {
+                        let position = next.saturating_sub(1);
+                        let unknown =
+                            Error::Compacted { position, earliest: compaction.earliest_from(position) };
+                        return Err(damage.take().unwrap_or(unknown));
+                    }
+                }
+            }
             Ok(scan)
         })?;
         let (scan, outline) = read;
@@ -267,13 +280,9 @@ struct SoundPart {
 
 /// Cuts a scan before the record `below`.
 fn cut_scan(storage: &Arc<dyn Storage>, scan: &mut Scan, below: SequenceNumber) -> Result<()> {
-    let places = Places {
-        segments: Arc::clone(&scan.segments),
-        index: scan.index.clone(),
-        next_sequence: scan.next_sequence,
-    };
-    let (places, located) = cut(storage, places, below.saturating_sub(1))?;
+    let (places, located) = cut(storage, scan.places(), below.saturating_sub(1))?;
     (scan.segments, scan.index, scan.next_sequence) = (places.segments, places.index, places.next_sequence);
+    scan.compaction = places.compaction;
     scan.rollbacks.split_off(&below);
     scan.openings.retain(|(sequence, _)| *sequence < below);
     if let Some((sequence, opened)) = scan.openings.last() {

@@ -28,6 +28,8 @@ use crate::changes::Changes;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::path::Path as LivePath;
+use crate::log::chain;
+use crate::log::compaction::Compaction;
 use crate::log::objects::Objects;
 use crate::session::{Listening, Session};
 use crate::storage::{FileStorage, Storage};
@@ -229,7 +231,8 @@ impl EventFeed {
     ///
     /// # Errors
     ///
-    /// Those of [`Follower::poll`], once all before the damage was handed over; [`Error::Inconsistent`] if the body of a record
+    /// [`Error::Compacted`] for an event that a compaction has dropped: a read model begins with what the slices hold at the
+    /// earliest position that is known, and goes on behind it. Those of [`Follower::poll`], once all before the damage was handed over; [`Error::Inconsistent`] if the body of a record
     /// cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn try_next(&mut self) -> Result<Option<Fed>> {
         if self.read.is_empty() && self.failed.is_none() {
@@ -294,6 +297,9 @@ impl EventFeed {
                 return Err(enough());
             }
             match met {
+                Followed::Record { record, .. } if record.kind == Kind::DROPPED => {
+                    return Err(dropped(storage.as_ref(), dir, record.sequence)?);
+                }
                 Followed::Record { record, names } => match rolled_back_to(&record)? {
                     Some(to) => {
                         let known = match path.take() {
@@ -320,6 +326,13 @@ impl EventFeed {
 /// Ends a poll. Nobody sees the error, and the next poll begins with the same record.
 fn enough() -> Error {
     Error::NoSuchPosition { position: SequenceNumber::MAX, last: None }
+}
+
+/// Makes the error of an event that a compaction has dropped.
+fn dropped(storage: &dyn Storage, dir: &Path, position: SequenceNumber) -> Result<Error> {
+    let compaction = Compaction::of(storage, &chain::discover(storage, dir)?.segments)?;
+    let earliest = compaction.map_or(position, |compaction| compaction.earliest_from(position));
+    Ok(Error::Compacted { position, earliest })
 }
 
 /// Reads which rollbacks stand before the record `end`.
@@ -365,7 +378,7 @@ fn event(record: &Record<'_>, names: &Names, objects: &Objects) -> Result<Option
     if record.kind != Kind::DISPATCH {
         return Ok(None);
     }
-    let recorded = ContentReading { names, objects }.recorded(record)?;
+    let recorded = ContentReading { names, objects, compaction: None }.recorded(record)?;
     let (sequence, time) = (recorded.sequence, recorded.time);
     Ok(match recorded.content {
         RecordedContent::Event(event) => Some(FedEvent { sequence, time, event }),

@@ -193,6 +193,10 @@ impl Handed {
             return Ok(false);
         }
         let mark = Mark::of(&record);
+        if sequence < self.next && kind == Kind::DROPPED {
+            // It was handed over as it was.
+            return Ok(false);
+        }
         if sequence < self.next {
             // A record without a mark was durable when it was handed over, and no recovery rewrites it.
             if self.mark_of(sequence).is_none_or(|known| *known == mark) {

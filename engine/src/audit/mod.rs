@@ -24,6 +24,7 @@ mod versions;
 
 use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -191,8 +192,19 @@ pub fn walk_on(
     dir: &Path,
     visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
 ) -> Result<Walked> {
-    let scan = scan::scan(storage.as_ref(), dir, &mut |at| {
-        visit(&FrameInfo::of(&at.segment.path, at.offset, at.frame))
+    // Where a segment was replaced meanwhile, goes on behind the last record that was handed over.
+    let mut next = SequenceNumber::MIN;
+    let scan = scan::whole(|| {
+        let from = next;
+        scan::scan(storage.as_ref(), dir, &mut |at| {
+            let header = at.frame.header;
+            if header.sequence < from {
+                return Ok(());
+            }
+            visit(&FrameInfo::of(&at.segment.path, at.offset, at.frame))?;
+            next = header.sequence + u64::from(!header.kind.is_envelope());
+            Ok(())
+        })
     })?;
     let report =
         RecoveryReport { exposed: exposed_on(storage.as_ref(), dir), ..RecoveryReport::of(&scan, None) };
@@ -207,6 +219,18 @@ pub fn exposed(dir: &Path) -> Option<Exposed> {
 
 fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
     log::exposed::find(storage, dir, StoreAccess::Private)
+}
+
+/// Describes records among which a compaction has dropped bodies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompactedRange {
+    /// Sequence number of the first record.
+    pub from: SequenceNumber,
+    /// Sequence number of the last record. What the slices held is known again from this position on.
+    pub through: SequenceNumber,
+    /// Positions in the range at which it is known, in ascending order.
+    pub known: Vec<SequenceNumber>,
 }
 
 impl LogReader {
@@ -280,12 +304,25 @@ impl LogReader {
         let dir = dir.as_ref().to_owned();
         let objects = Arc::new(Objects::new(Arc::clone(&storage), &dir));
         let budget = options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN);
+        scan::whole(|| LogReader::open_once(&storage, &dir, &objects, (options, budget)))
+    }
+
+    fn open_once(
+        storage: &Arc<dyn Storage>,
+        dir: &Path,
+        objects: &Arc<Objects>,
+        (options, budget): (ReadOptions, u64),
+    ) -> Result<LogReader> {
+        let (storage, dir, objects) = (Arc::clone(storage), dir.to_owned(), Arc::clone(objects));
         let (scan, outline) = read_outline(&storage, &dir, &objects, budget)?;
         let (outline, failed) = match outline {
             Ok(outline) => (outline, None),
             Err(error) => (Projection::default(), Some(error)),
         };
         let mut reader = LogReader::of_scan(storage, dir, objects, options, scan, outline);
+        if let (Some(compaction), false) = (&reader.places.compaction, options.outline) {
+            compaction.check_end(reader.places.next_sequence)?;
+        }
         if !options.outline {
             reader.folded = Some(reader.fold_below(reader.places.next_sequence, &mut |_, _| Ok(()))?);
         }
@@ -311,7 +348,7 @@ impl LogReader {
             storage,
             dir,
             options,
-            places: Places { segments: scan.segments, index: scan.index, next_sequence: scan.next_sequence },
+            places: scan.places(),
             path: LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
             rollbacks: scan.rollbacks,
             outline,
@@ -506,7 +543,8 @@ impl LogReader {
     }
 
     /// Returns the slices at `position`, folding only the records that were live then: abandoned records are
-    /// left out, also from LOG slices.
+    /// left out, also from LOG slices. CACHE slices hold what they gathered along the path; from a compacted range on, what they
+    /// held when the base was written.
     ///
     /// # Errors
     ///
@@ -591,10 +629,21 @@ impl LogReader {
         Ok(digest.finish())
     }
 
+    /// Returns the ranges of the log in which a compaction has dropped what slices held, in ascending order.
+    pub fn compacted(&self) -> Vec<CompactedRange> {
+        let Some(compaction) = &self.places.compaction else { return Vec::new() };
+        let range = |range: &RangeInclusive<SequenceNumber>| CompactedRange {
+            from: *range.start(),
+            through: *range.end(),
+            known: compaction.bases_in(range.clone()).collect(),
+        };
+        compaction.ranges().iter().map(range).collect()
+    }
+
     fn check_position(&self, position: SequenceNumber) -> Result<()> {
         let next = self.places.next_sequence;
         if position < next {
-            return Ok(());
+            return self.places.compaction.as_ref().map_or(Ok(()), |compaction| compaction.check(position));
         }
         Err(Error::NoSuchPosition { position, last: next.checked_sub(1) })
     }

@@ -148,7 +148,7 @@ fn read_behind_image(sources: (&Arc<dyn Storage>, &Objects, u64), dir: &Path) ->
 impl Read {
     fn overview(self, storage: &Arc<dyn Storage>, now_us: i64) -> Result<SessionOverview> {
         let Read { scan, outline, created_at_us } = self;
-        let places = Places { segments: scan.segments, index: scan.index, next_sequence: scan.next_sequence };
+        let places = scan.places();
         let path = LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
         let standings = Standings {
             operations: &outline.operations,

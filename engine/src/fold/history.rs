@@ -12,12 +12,15 @@ use super::memory::Watch;
 use super::path::Path;
 use super::projection::{DecodedValues, Folding, LogSlices, Projection};
 use super::record_body::RecordBody;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
 use crate::storage::Storage;
 use crate::types::SessionTypes;
+
+/// Number of times that a fold begins anew since a compaction replaced a segment.
+const REPLACED_MAX: usize = 100;
 
 /// Holds a log that can be read: its places, its objects and its rollbacks.
 pub(crate) struct History<'a> {
@@ -48,7 +51,38 @@ impl History<'_> {
         (log_slices, watch): (LogSlices, Option<Watch>),
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
-        let folded = LiveState { watch, ..LiveState::new(log_slices) };
+        let mut unvisited = SequenceNumber::MIN;
+        let mut once = |history: &History<'_>, watch: Option<Watch>| {
+            history.fold_once(end, types, (log_slices, watch), &mut |record, projection| {
+                if record.sequence >= unvisited {
+                    visit(record, projection)?;
+                    unvisited = record.sequence + 1;
+                }
+                Ok(())
+            })
+        };
+        let mut folded = once(self, watch.clone());
+        for _ in 0..REPLACED_MAX {
+            let Err(Error::CompactedMeanwhile { path }) = &folded else { break };
+            let places = self.places.found_again(self.storage, path)?;
+            folded = once(&History { places: &places, ..*self }, watch.clone());
+        }
+        folded
+    }
+
+    fn fold_once(
+        &self,
+        end: SequenceNumber,
+        types: Option<&SessionTypes>,
+        (log_slices, watch): (LogSlices, Option<Watch>),
+        visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
+    ) -> Result<LiveState> {
+        let compaction = self.places.compaction.as_ref().filter(|_| log_slices != LogSlices::Outline);
+        if let (Some(compaction), Some(last)) = (compaction, end.checked_sub(1)) {
+            compaction.check(last)?;
+        }
+        let projection = Projection::new(log_slices).over(compaction);
+        let folded = LiveState { watch, projection, ..LiveState::default() };
         self.fold_behind(folded, end, types, visit)
     }
 
@@ -70,7 +104,7 @@ impl History<'_> {
         if let Some(last) = next.checked_sub(1) {
             folded.keep_target(last);
         }
-        self.places.read(self.storage, next, end - 1, &mut |record| {
+        self.places.read_for_fold(self.storage, next, end - 1, &mut |record| {
             folded.apply_record(&record, sources)?;
             visit(&record, &folded.projection)
         })?;
@@ -82,9 +116,14 @@ impl History<'_> {
     /// Folds only the records that were live when `position` was written. The path has taken rollbacks into
     /// account, so they change no slice.
     pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
-        let mut projection = Projection::new(LogSlices::Unread);
+        let mut projection = self.along();
         self.fold_on(&mut projection, &path.live_at(position), position, &mut None)?;
         Ok(projection)
+    }
+
+    /// Begins a fold along live ranges.
+    pub(crate) fn along(&self) -> Projection {
+        Projection::new(LogSlices::Unread).over(self.places.compaction.as_ref())
     }
 
     /// Continues a fold along live ranges, given in ascending order, through `position`. `at` is the location
@@ -100,17 +139,23 @@ impl History<'_> {
         if next > position {
             return Ok(());
         }
+        if let Some(compaction) = &self.places.compaction {
+            compaction.check(position)?;
+        }
         self.places.read_on(self.storage, (next, position), at, &mut |record| {
             let at = live.partition_point(|range| *range.end() < record.sequence);
             let on_path = live.get(at).is_some_and(|range| range.contains(&record.sequence));
-            if !on_path || record.kind == Kind::ROLLBACK {
+            if !on_path {
                 return projection.pass_over(&record);
+            }
+            if record.kind == Kind::ROLLBACK {
+                return projection.pass_on_path(&record);
             }
             let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
             match RecordBody::of(&record)? {
                 // Operations are not rolled back with STATE, so a path has none: a begin may be on it without
                 // its end.
-                RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_over(&record),
+                RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_on_path(&record),
                 RecordBody::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
                 content => projection.apply(record.sequence, content, DecodedValues::Nothing, &folding),
             }

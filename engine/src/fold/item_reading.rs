@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use foldlog_codec::Kind;
 use foldlog_codec::body::{ItemId, ObjectId, Payload};
 
 use super::log_source::{LogSource, NEAR_RECORDS};
@@ -143,6 +144,10 @@ fn each_payload(
         source.places.read_until(&source.storage, first.sequence, last.sequence, &mut |record| {
             if rest.first().is_none_or(|(id, _)| id.sequence != record.sequence) {
                 return Ok(ControlFlow::Continue(()));
+            }
+            if record.kind == Kind::DROPPED {
+                let (position, earliest) = (record.sequence, source.places.next_sequence.saturating_sub(1));
+                return Err(Error::Compacted { position, earliest });
             }
             for (ordinal, payload, _) in source.items_in(&record, slice)? {
                 let Some((name, others)) = rest.split_first() else { break };

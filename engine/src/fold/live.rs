@@ -128,7 +128,7 @@ impl LiveState {
         if let Some(begin) = ended {
             self.positions.end(begin);
         }
-        if is_snapshot {
+        if is_snapshot && self.projection.is_exact() {
             self.positions.keep_snapshot(sequence, Arc::new(self.projection.freeze()));
         }
         Ok(())

@@ -45,7 +45,7 @@ const BYTES_BETWEEN: u64 = 1 << 20;
 const RECORDS_BETWEEN: u64 = 1 << 14;
 
 /// Counts the memory of a fold, and fails it if it takes too much.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Watch {
     session_dir: PathBuf,
     budget: u64,
@@ -127,5 +127,6 @@ impl Projection {
             + self.operations.count() as u64 * OPERATION_BYTES
             + self.conversations.held_bytes()
             + self.items_bytes()
+            + self.gathered_bytes()
     }
 }

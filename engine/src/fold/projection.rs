@@ -10,6 +10,7 @@
 //! 2. Records are applied in the order of their sequence numbers, without a gap.
 //! 3. Clones share everything that has not changed, so a kept position costs little.
 
+mod gathering;
 mod rollback;
 mod slice_state;
 
@@ -26,6 +27,7 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 pub(crate) use rollback::Frozen;
 pub(super) use slice_state::SliceState;
 
+use gathering::Gathering;
 use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
 use super::conversations::Conversations;
@@ -103,6 +105,8 @@ pub(crate) struct Projection {
     pub(crate) conversations: Conversations,
     next_sequence: SequenceNumber,
     log_slices: LogSlices,
+    /// Compacted ranges that were not passed yet; `None` in nearly every log.
+    gathering: Option<Box<Gathering>>,
 }
 
 /// Describes the change of one slice by a record, checked and with its items decoded.
@@ -130,6 +134,7 @@ impl Projection {
             conversations: Conversations::restored(&image.conversations),
             next_sequence: image.next_sequence,
             log_slices: LogSlices::InLog,
+            gathering: None,
         }
     }
 
@@ -203,7 +208,7 @@ impl Projection {
         decoded_values: DecodedValues<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
-        self.check_next(sequence)?;
+        self.begin(sequence)?;
         let mut content = content;
         let conversation = self.conversations.change(&mut content, &self.operations);
         match self.without_items(content) {
@@ -214,6 +219,11 @@ impl Projection {
             RecordBody::Import(import) => self.import(sequence, import, folding)?,
             RecordBody::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
             RecordBody::Snapshot | RecordBody::Observed | RecordBody::Conversation(_) => {}
+            RecordBody::Dropped if self.gathers() || self.log_slices == LogSlices::Outline => {}
+            RecordBody::Dropped => {
+                let reason = "its body was dropped, and no base says what it did".to_owned();
+                return Err(Error::Inconsistent { sequence, reason });
+            }
             RecordBody::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
             RecordBody::ToolEnd(end) => {
                 self.tool_end(sequence, &end, folding)?;
@@ -233,7 +243,7 @@ impl Projection {
             self.conversations.carry_out(sequence, change, &self.operations);
         }
         self.next_sequence += 1;
-        Ok(())
+        self.end_gathering(sequence)
     }
 
     /// Applies a plain event, as nearly every record is: nothing is made here that is moved afterwards.
@@ -249,9 +259,19 @@ impl Projection {
         (event, data, value): (u32, Payload<'_>, Option<V>),
         folding: &Folding<'_>,
     ) -> Result<()> {
-        self.check_next(sequence)?;
+        self.begin(sequence)?;
         self.as_declared(sequence, (event, data, value), folding)?;
         self.next_sequence += 1;
+        self.end_gathering(sequence)
+    }
+
+    /// Checks that a record is the next one.
+    #[inline]
+    fn begin(&mut self, sequence: SequenceNumber) -> Result<()> {
+        self.check_next(sequence)?;
+        if self.gathering.is_some() {
+            self.begin_gathering(sequence);
+        }
         Ok(())
     }
 
@@ -267,12 +287,14 @@ impl Projection {
         let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
         let [binding] = declared.bindings.as_slice() else {
             let value = value.and_then(NewValue::shared);
-            return as_declared_many(&mut self.slices, (sequence, declared), (data, value), folding);
+            let gathers = self.gathers();
+            return as_declared_many(&mut self.slices, (sequence, declared), (data, value), folding, gathers);
         };
+        let gathers = self.gathering.as_ref().is_some_and(|gathering| gathering.within());
         // Nearly every event has one binding, and needs no list of rows.
         let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? else { return Ok(()) };
         match (value, slice.decoder.as_ref()) {
-            (Some(value), _) => put_value(slice, binding, id, version, value),
+            (Some(value), _) => put_value(slice, (binding, gathers), id, version, value),
             (None, Some(decoder)) if data.object().is_none() => {
                 let recorded = Recorded::InBody(data.bytes());
                 match &mut slice.items {
@@ -281,13 +303,13 @@ impl Projection {
                     }
                     _ => {
                         let item = RowItem::Typed(decoder.alone(version, sequence, recorded)?);
-                        put(slice, binding, Row { id, version, item });
+                        put(slice, (binding, gathers), Row { id, version, item });
                     }
                 }
             }
             (None, _) => {
                 let item = new_item(slice, sequence, (data, version), None, folding)?;
-                put(slice, binding, Row { id, version, item });
+                put(slice, (binding, gathers), Row { id, version, item });
             }
         }
         Ok(())
@@ -314,9 +336,9 @@ impl Projection {
     ///
     /// [`Error::Inconsistent`] if `sequence` is not the next sequence number.
     pub(super) fn pass_over_event(&mut self, sequence: SequenceNumber) -> Result<()> {
-        self.check_next(sequence)?;
+        self.begin(sequence)?;
         self.next_sequence += 1;
-        Ok(())
+        self.end_gathering(sequence)
     }
 
     fn check_next(&self, sequence: SequenceNumber) -> Result<()> {
@@ -341,6 +363,17 @@ impl Projection {
         }
         self.next_sequence = record.sequence + 1;
         Ok(())
+    }
+
+    /// Skips a record that is on the path being folded and changes nothing along it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`pass_over`](Projection::pass_over), and those of a base behind the record.
+    pub(crate) fn pass_on_path(&mut self, record: &Record<'_>) -> Result<()> {
+        self.begin(record.sequence)?;
+        self.pass_over(record)?;
+        self.end_gathering(record.sequence)
     }
 
     fn declare(
@@ -417,11 +450,18 @@ impl Projection {
             .slices
             .get(effect.slice as usize)
             .ok_or_else(|| bad(format!("slice {} was never declared", effect.slice)))?;
-        let name = || self.names.slice_name(effect.slice);
+        let id = effect.slice;
+        let name = || self.names.slice_name(id);
         if slice.policy == Policy::Log && (effect.removed != Removed::None || effect.before.is_some()) {
             return Err(bad(format!("LOG slice `{}` only grows", name())));
         }
         let rows = slice.items.held();
+        // What was removed in a compacted range may never have been gathered.
+        let gathers = self.gathers() && slice.policy != Policy::Log;
+        let effect = match gathers {
+            true => Effect { removed: Removed::None, before: None, ..effect },
+            false => effect,
+        };
         if let Removed::Items(ids) = &effect.removed {
             let mut seen = std::collections::BTreeSet::new();
             // Nearly always there is one alone.
@@ -540,11 +580,11 @@ impl Projection {
         end: &ToolEnd<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
-        self.check_next(sequence)?;
+        self.begin(sequence)?;
         let row = self.invoked(sequence, end, folding)?;
         self.push_invoked(end, row);
         self.next_sequence += 1;
-        Ok(())
+        self.end_gathering(sequence)
     }
 
     fn push_invoked(&mut self, end: &ToolEnd<'_>, row: Row) {
@@ -583,6 +623,7 @@ fn as_declared_many(
     (sequence, declared): (SequenceNumber, &EventDeclaration),
     (data, value): (Payload<'_>, Option<AnyValue>),
     folding: &Folding<'_>,
+    gathers: bool,
 ) -> Result<()> {
     let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
     let decoded_values = value.map_or(DecodedValues::Nothing, DecodedValues::Event);
@@ -595,7 +636,7 @@ fn as_declared_many(
     }
     for (binding, item) in items {
         if let Some(slice) = slices.get_mut(binding.slice as usize) {
-            put(slice, binding, Row { id, version, item });
+            put(slice, (binding, gathers), Row { id, version, item });
         }
     }
     Ok(())

@@ -43,6 +43,8 @@ pub(crate) enum RecordBody<'a> {
     ToolBegin(MaybeOwned<'a, ToolBegin<'a>>),
     ToolEnd(MaybeOwned<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
+    /// A record whose body a compaction has dropped.
+    Dropped,
     /// A record of a conversation, of which the fold holds only where it is. The fold takes the note.
     Conversation(Option<ConversationNote>),
     /// A record of a kind that this version cannot fold.
@@ -76,6 +78,7 @@ impl<'a> RecordBody<'a> {
             // The snapshot's tag and policies matter for exports only.
             Kind::SNAPSHOT => Ok(RecordBody::Snapshot),
             Kind::OBSERVED => Ok(RecordBody::Observed),
+            Kind::DROPPED => Ok(RecordBody::Dropped),
             Kind::TOOL_BEGIN => {
                 ToolBegin::decode(body).map(|begin| RecordBody::ToolBegin(MaybeOwned::Owned(Box::new(begin))))
             }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{ItemId, OPEN_OPERATIONS_MAX, Policy};
+use foldlog_codec::body::{OPEN_OPERATIONS_MAX, Policy};
 use foldlog_codec::image::{BegunImage, BegunSlice, Image, ItemImage, SliceImage};
 
 use super::log_source::LogSource;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::items::Items;
 use crate::items::log_items::{LogItems, Mark};
 use crate::items::row::{Row, RowItem, RowRef};
-use crate::items::rows::Rows;
+use crate::items::rows::{Rows, in_order};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::names::Names;
@@ -218,18 +218,7 @@ fn begun_states(
 /// keys from the items that they precede, as they did then.
 fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
     let mut rows = SliceTypes::no_rows(types);
-    // From the end: an item is in order of insertion if all behind it came later.
-    let mut least: Option<ItemId> = None;
-    let mut in_order: Vec<bool> = items
-        .iter()
-        .rev()
-        .map(|item| {
-            let in_order = least.is_none_or(|least| item.id < least);
-            least = Some(least.map_or(item.id, |least| least.min(item.id)));
-            in_order
-        })
-        .collect();
-    in_order.reverse();
+    let in_order = in_order(items.iter().map(|item| item.id));
     for (item, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
         match types {
             Some(types) if item.id.ordinal == 0 => {
@@ -285,6 +274,8 @@ fn with_tail(
 
 #[cfg(test)]
 mod tests {
+    use foldlog_codec::body::ItemId;
+
     use super::*;
 
     #[test]

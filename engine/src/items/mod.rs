@@ -53,6 +53,14 @@ impl Items {
         }
     }
 
+    /// Returns all items, unless they are in the log.
+    pub(crate) fn held_rows(&self) -> Option<&Rows> {
+        match self {
+            Items::Held(rows) => Some(rows),
+            Items::InLog(_) => None,
+        }
+    }
+
     pub(crate) fn push(&mut self, row: Row) {
         match self {
             Items::Held(rows) => rows.push(row),

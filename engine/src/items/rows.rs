@@ -112,6 +112,21 @@ fn natural_key(id: ItemId) -> Key {
     (Key::from(id.sequence.get()) << 64) | (Key::from(id.ordinal) << 32)
 }
 
+/// Returns which items are in the order of insertion: all behind such an item came later.
+pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool> {
+    let mut least: Option<ItemId> = None;
+    let mut in_order: Vec<bool> = ids
+        .rev()
+        .map(|id| {
+            let in_order = least.is_none_or(|least| id < least);
+            least = Some(least.map_or(id, |least| least.min(id)));
+            in_order
+        })
+        .collect();
+    in_order.reverse();
+    in_order
+}
+
 impl Rows {
     /// Makes an empty slice with an index of its items.
     pub(crate) fn indexed(index: Option<Box<dyn KeyIndex>>) -> Rows {
@@ -335,6 +350,24 @@ impl Rows {
         self.open = None;
         self.by_key.hold_only(natural_key(row.id), Slot::Row(row));
         self.len = 1;
+    }
+
+    /// Appends items that are in any order to an empty slice. Items that a reducer once inserted before older ones get their
+    /// keys from the items that they precede, as they did then.
+    pub(crate) fn arranged(mut self, items: Vec<Row>) -> Rows {
+        let in_order = in_order(items.iter().map(|row| row.id));
+        for (row, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
+            self.push(row.clone());
+        }
+        let mut before = Vec::new();
+        for (row, in_order) in items.into_iter().zip(in_order) {
+            match in_order {
+                true if before.is_empty() => {}
+                true => self.insert_before(row.id, std::mem::take(&mut before)),
+                false => before.push(row),
+            }
+        }
+        self
     }
 
     /// Returns the same items in the same order, after making those that are in no run anew.

@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::Seal;
-use foldlog_codec::frame::Context;
-use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
+use foldlog_codec::body::{Compacted, Seal};
+use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN};
+use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 
 use super::layout;
@@ -33,6 +33,11 @@ pub(crate) struct Segment {
     pub(crate) header: SegmentHeader,
     /// Offset at which the segment's part of the chain ends; `None` where no later segment says so.
     pub(crate) end: Option<u64>,
+    /// What a compacted segment says of itself.
+    pub(crate) compacted: Option<Compacted>,
+    /// Checksum that the next segment names as its predecessor's, if that is not the one of the last frame: a compacted segment
+    /// stands for one that ended with it.
+    pub(crate) replaced_crc: Option<u32>,
 }
 
 impl Segment {
@@ -45,6 +50,36 @@ impl Segment {
     /// Returns the checksum that the segment's first frame names as its predecessor's.
     pub(crate) fn first_predecessor_crc(&self) -> u32 {
         self.header.previous.map_or(0, |previous| previous.crc)
+    }
+
+    /// Returns the segment in a file, whose end no later segment says.
+    pub(crate) fn of(path: PathBuf, header: SegmentHeader, compacted: Option<Compacted>) -> Segment {
+        Segment { path, header, end: None, compacted, replaced_crc: None }
+    }
+
+    /// Lets the segment's part of the chain end where the next segment's header says. If that names the end of a segment which
+    /// this one replaces, this one ends where it says itself; a fork may end within the compacted segment.
+    pub(crate) fn end_at(&mut self, previous: Previous) {
+        let replaces = |compacted: &Compacted| {
+            (previous.end, previous.crc) == (compacted.replaced_end, compacted.replaced_crc)
+        };
+        let replacing = self.compacted.filter(replaces);
+        self.end = Some(replacing.map_or(previous.end, |compacted| compacted.end));
+        self.replaced_crc = replacing.map(|compacted| compacted.replaced_crc);
+    }
+
+    /// Returns the segment as its next one says that it ends.
+    pub(crate) fn ended_at(mut self, previous: Option<Previous>) -> Segment {
+        if let Some(previous) = previous {
+            self.end_at(previous);
+        }
+        self
+    }
+
+    /// Returns the checksum that the next segment names as its predecessor's, where the last frame of this one has the
+    /// checksum `last_crc`.
+    pub(crate) fn exit_crc(&self, last_crc: u32) -> u32 {
+        self.replaced_crc.unwrap_or(last_crc)
     }
 
     /// Returns the seal behind the segment's end, and the seal's length in bytes, if there is a sound one. The seal
@@ -61,6 +96,21 @@ impl Segment {
         let Ok(frame) = window.frame(self.context(), end).map_err(io)? else { return Ok(None) };
         let seal = (frame.header.kind == Kind::SEAL).then(|| Seal::decode(frame.body).ok()).flatten();
         Ok(seal.map(|seal| (frame.header.predecessor_crc, seal, frame.len() as u64)))
+    }
+
+    /// Fails with [`Error::CompactedMeanwhile`] if a compaction has replaced the segment's file since its header was read.
+    pub(crate) fn check_not_replaced(&self, storage: &dyn Storage) -> Result<()> {
+        let found = Beyond::read(storage, self.path.clone(), self.header.ordinal)?;
+        let replaced = found.is_some_and(|found| {
+            let is_another = |header: SegmentHeader| {
+                header != self.header && SegmentHeader { salt: self.header.salt, ..header } == self.header
+            };
+            found.compacted.is_some() && found.header.is_some_and(is_another)
+        });
+        match replaced {
+            true => Err(Error::CompactedMeanwhile { path: self.path.clone() }),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
@@ -92,6 +142,8 @@ pub(crate) struct Beyond {
     pub(crate) header: Option<SegmentHeader>,
     /// Salts that a broken header suggests.
     pub(crate) salts: Vec<u64>,
+    /// What a compacted segment says of itself in its first frame.
+    pub(crate) compacted: Option<Compacted>,
 }
 
 /// Holds the chain and what stands behind it.
@@ -179,7 +231,7 @@ impl Beyond {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(|error| Error::unopened(storage, &path, error))?,
         };
-        let mut bytes = vec![0; HEADER_LEN];
+        let mut bytes = vec![0; HEADER_LEN + FRAME_HEADER_LEN + Compacted::LEN];
         let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
         bytes.truncate(read);
         let (header, salts) = match SegmentHeader::decode(&bytes) {
@@ -189,7 +241,12 @@ impl Beyond {
             }
             Err(_) => (None, SegmentHeader::salvage_salts(&bytes)),
         };
-        Ok(Some(Beyond { path, named, header, salts }))
+        let compacted = header.and_then(|header| {
+            let context = Context::new(header.salt, header.first_sequence);
+            let frame = frame::decode(context, bytes.get(HEADER_LEN..)?).ok()?;
+            (frame.header.kind == Kind::COMPACTED).then(|| Compacted::decode(frame.body).ok()).flatten()
+        });
+        Ok(Some(Beyond { path, named, header, salts, compacted }))
     }
 }
 
@@ -259,14 +316,15 @@ fn follow(found: BTreeMap<u32, Beyond>, floor: Option<u32>) -> Result<Followed> 
     'starts: while let Some(top) = start {
         let mut segments = Vec::new();
         let mut at = Some((top, None));
-        while let Some((ordinal, end)) = at {
+        while let Some((ordinal, previous)) = at {
             let file = found.get(&ordinal);
             let Some((file, header)) = file.and_then(|file| file.header.map(|header| (file, header))) else {
                 missing = file.is_none().then_some(ordinal);
                 start = found.range(..ordinal).next_back().map(|(below, _)| *below);
                 continue 'starts;
             };
-            segments.push(Segment { path: file.path.clone(), header, end });
+            let segment = Segment::of(file.path.clone(), header, file.compacted);
+            segments.push(segment.ended_at(previous));
             at = match header.previous {
                 // An ordinal that does not go down would lead around in a circle.
                 Some(previous) if previous.ordinal >= ordinal => {
@@ -281,7 +339,7 @@ fn follow(found: BTreeMap<u32, Beyond>, floor: Option<u32>) -> Result<Followed> 
                     })));
                 }
                 Some(previous) if floor.is_some_and(|floor| previous.ordinal <= floor) => None,
-                Some(previous) => Some((previous.ordinal, Some(previous.end))),
+                Some(previous) => Some((previous.ordinal, Some(previous))),
                 None => None,
             };
         }

@@ -191,7 +191,7 @@ pub(crate) fn check(
     }
     match at.offset > end {
         true => Err(unsound(segment, end, at.next_sequence, "a frame crosses the end of the segment")),
-        false => Ok(at),
+        false => Ok(Spot { last_crc: segment.exit_crc(at.last_crc), ..at }),
     }
 }
 

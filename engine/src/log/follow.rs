@@ -106,6 +106,14 @@ impl Cursor {
     /// The errors of a scan of headers: [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`],
     /// [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
     pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: SequenceNumber) -> Result<Cursor> {
+        scan::whole(|| {
+            let cursor = Cursor::open_once(storage, dir, from)?;
+            cursor.segment.check_not_replaced(storage.as_ref())?;
+            Ok(cursor)
+        })
+    }
+
+    fn open_once(storage: &Arc<dyn Storage>, dir: &Path, from: SequenceNumber) -> Result<Cursor> {
         let chain = chain::discover(storage.as_ref(), dir)?;
         if chain.missing.is_some() {
             // A scan tells a segment that a power cut took from one that somebody removed.
@@ -257,7 +265,7 @@ impl Cursor {
         let reason = if next.header.first_sequence != self.next_sequence {
             let (first, next) = (next.header.first_sequence, self.next_sequence);
             format!("the segment begins at record {first}, but record {next} should be its first")
-        } else if next.first_predecessor_crc() != self.last_crc {
+        } else if next.first_predecessor_crc() != self.segment.exit_crc(self.last_crc) {
             "the segment does not follow the one that its header names as its predecessor".to_owned()
         } else {
             return self.go_to(next);
@@ -267,7 +275,17 @@ impl Cursor {
     }
 
     fn go_to(&mut self, segment: Segment) -> Result<()> {
+        let mut segment = segment;
         self.file = segment.open(self.storage.as_ref())?;
+        if let Err(error) = segment.check_not_replaced(self.storage.as_ref()) {
+            let before = segment.header.ordinal.checked_sub(1);
+            let found = chain::discover_above(self.storage.as_ref(), &self.dir, before)?.segments;
+            let again = found.iter().position(|found| found.header.ordinal == segment.header.ordinal);
+            let Some(again) = again else { return Err(error) };
+            segment = found.get(again).cloned().ok_or(error)?;
+            self.file = segment.open(self.storage.as_ref())?;
+            self.ahead = found.into_iter().skip(again + 1).collect();
+        }
         self.offset = HEADER_LEN as u64;
         self.last_crc = segment.first_predecessor_crc();
         self.next_sequence = segment.header.first_sequence;
@@ -336,6 +354,10 @@ impl Cursor {
         if found.header == Some(self.segment.header) {
             return Ok(());
         }
+        // A compaction has replaced it; what is open here is what stood there, and as good.
+        if self.segment.check_not_replaced(self.storage.as_ref()).is_err() {
+            return Ok(());
+        }
         let reason = "the segment's header has changed since the log was opened".to_owned();
         Err(self.corrupt_at(path, 0, (None, None), reason))
     }
@@ -354,10 +376,11 @@ impl Cursor {
         };
         let here = self.segment.header.ordinal;
         match first.header.previous.filter(|previous| previous.ordinal == here) {
-            Some(previous) if previous.end >= self.offset => {
-                let known = self.segment.end.replace(previous.end) == Some(previous.end);
+            Some(previous) if self.segment.clone().ended_at(Some(previous)).end >= Some(self.offset) => {
+                let before = self.segment.end;
+                self.segment.end_at(previous);
                 self.ahead = segments.into();
-                Ok(!known || previous.end == self.offset)
+                Ok(before != self.segment.end || self.segment.end == Some(self.offset))
             }
             _ if first.header.first_sequence > self.next_sequence => {
                 let (begins, next) = (first.header.first_sequence, self.next_sequence);

@@ -7,6 +7,8 @@
 //! | `scan` | walking a log, telling damage from a torn tail, finding the sound part of a damaged log |
 //! | `reader` | reading records by position |
 //! | `follow` | reading records as another process writes them |
+//! | `compacting` | writing a compacted segment into the place of another one |
+//! | `compaction` | what compactions have left of a log, and what a compacted segment is |
 //! | `copying` | copying a log that is being written, for a backup |
 //! | `writer` | appending, rollover, sealing, recovery |
 //! | `publish` | one sync for every thread that waits |
@@ -19,6 +21,8 @@
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod chain;
+pub(crate) mod compacting;
+pub(crate) mod compaction;
 pub(crate) mod copying;
 pub(crate) mod exposed;
 pub(crate) mod follow;

@@ -1,6 +1,7 @@
 //! Reading records by position.
 
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::frame::{Frame, Header};
@@ -8,7 +9,8 @@ use foldlog_codec::image::Indexed;
 use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{Record, SequenceNumber};
 
-use super::chain::Segment;
+use super::chain::{self, Segment};
+use super::compaction::Compaction;
 use super::scan::Location;
 use super::window::Window;
 use crate::error::{Error, Result};
@@ -16,6 +18,9 @@ use crate::storage::Storage;
 
 /// Number of bytes of a segment between two places that the index keeps.
 const INDEX_BYTES: u64 = 64 << 10;
+
+/// Number of times that a reading begins anew behind what it has read, since a compaction replaced a segment.
+const REPLACED_MAX: usize = 1000;
 
 /// Holds the places of some records: the first of each segment, and one every 64 KiB. A reader finds the others from
 /// these by walking. The index grows by less than a thousandth of the log's length. Cheap to clone.
@@ -52,6 +57,8 @@ pub(crate) struct Places {
     pub(crate) segments: Arc<Vec<Segment>>,
     pub(crate) index: Index,
     pub(crate) next_sequence: SequenceNumber,
+    /// What compactions have left of the log, if there were any.
+    pub(crate) compaction: Option<Arc<Compaction>>,
 }
 
 /// Takes the place of a frame's segment in the chain, the frame's offset there, and the frame.
@@ -67,6 +74,12 @@ impl Places {
         self.index.places.iter().filter_map(indexed).collect()
     }
 
+    /// Returns the ordinals and salts of the compacted segments.
+    pub(crate) fn compacted(&self) -> Vec<(u32, u64)> {
+        let compacted = self.segments.iter().filter(|segment| segment.compacted.is_some());
+        compacted.map(|segment| (segment.header.ordinal, segment.header.salt)).collect()
+    }
+
     /// Hands the records from `from` through `through` to `visit`, in order. Each record is checked again.
     pub(crate) fn read(
         &self,
@@ -78,6 +91,23 @@ impl Places {
         self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
     }
 
+    /// Hands the records from `from` through `through` to `visit`, as [`read`](Places::read) does, for a fold: fails with
+    /// [`Error::CompactedMeanwhile`] if a compaction has replaced a segment, since what it has left is to be known beforehand.
+    pub(crate) fn read_for_fold(
+        &self,
+        storage: &Arc<dyn Storage>,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.walk(storage, from, through, &mut |_, _, frame| {
+            let header = frame.header;
+            let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
+            visit(Record { sequence, kind, time_us, body: frame.body })?;
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
     /// Hands the records from `from` through `through` to `visit`, in order, until `visit` breaks.
     pub(crate) fn read_until(
         &self,
@@ -86,11 +116,37 @@ impl Places {
         through: SequenceNumber,
         visit: &mut dyn FnMut(Record<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        self.walk(storage, from, through, &mut |_, _, frame| {
-            let header = frame.header;
-            let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
-            visit(Record { sequence, kind, time_us, body: frame.body })
-        })
+        let mut next = from;
+        let mut again: Option<Places> = None;
+        for _ in 0..REPLACED_MAX {
+            let places = again.as_ref().unwrap_or(self);
+            let walked = places.walk(storage, next, through, &mut |_, _, frame| {
+                let header = frame.header;
+                let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
+                let seen = visit(Record { sequence, kind, time_us, body: frame.body })?;
+                next = sequence + 1;
+                Ok(seen)
+            });
+            match walked {
+                Err(Error::CompactedMeanwhile { path }) => again = Some(self.found_again(storage, &path)?),
+                walked => return walked,
+            }
+        }
+        Err(Error::CompactedMeanwhile { path: PathBuf::new() })
+    }
+
+    /// Finds the segments of the same records anew, after a compaction has replaced that of `path`. Records are found by walking.
+    pub(crate) fn found_again(&self, storage: &Arc<dyn Storage>, path: &Path) -> Result<Places> {
+        let dir = path.parent().unwrap_or(path);
+        let mut segments = chain::discover(storage.as_ref(), dir)?.segments;
+        segments.retain(|segment| segment.header.first_sequence < self.next_sequence);
+        let mut index = Index::default();
+        for (at, segment) in segments.iter().enumerate() {
+            index.note(segment.header.first_sequence, Location { segment: at, offset: HEADER_LEN as u64 });
+        }
+        let compaction = Compaction::of(storage.as_ref(), &segments)?;
+        let compaction = compaction.and_then(|compaction| compaction.below(self.next_sequence));
+        Ok(Places { segments: Arc::new(segments), index, compaction, next_sequence: self.next_sequence })
     }
 
     /// Hands the records from `from` through `through` to `visit`, for a caller that reads one stretch after the other.
@@ -144,6 +200,7 @@ impl Places {
                 let frame = match window.frame(context, offset).map_err(io)? {
                     Ok(frame) => frame,
                     Err(error) => {
+                        segment.check_not_replaced(storage.as_ref())?;
                         return Err(segment.changed(offset, segment.header.first_sequence, &error));
                     }
                 };
@@ -227,7 +284,10 @@ impl Places {
             while offset < window.end() && segment.end.is_none_or(|end| offset < end) {
                 let frame = match window.frame(context, offset).map_err(io)? {
                     Ok(frame) => frame,
-                    Err(error) => return Err(segment.changed(offset, from, &error)),
+                    Err(error) => {
+                        segment.check_not_replaced(storage.as_ref())?;
+                        return Err(segment.changed(offset, from, &error));
+                    }
                 };
                 let len = frame.len() as u64;
                 if visit(index, offset, frame)?.is_break() {

@@ -44,8 +44,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
+use super::compaction::Compaction;
 use super::layout;
-use super::reader::Index;
+use super::reader::{Index, Places};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 use crate::sabotage::{self, Breakage};
@@ -92,6 +93,8 @@ pub struct TornTail {
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) segments: Arc<Vec<Segment>>,
+    /// What compactions have left of the log, if there were any.
+    pub(crate) compaction: Option<Arc<Compaction>>,
     pub(crate) ordinal_max: u32,
     pub(crate) session: Uuid,
     /// The session's own `Opened` record; `opened_sequence` separates its records from those it shares with its parent.
@@ -128,6 +131,18 @@ pub(crate) struct Scan {
     pub(crate) same_boot: bool,
 }
 
+impl Scan {
+    /// Returns the places of the records.
+    pub(crate) fn places(&self) -> Places {
+        Places {
+            segments: Arc::clone(&self.segments),
+            index: self.index.clone(),
+            next_sequence: self.next_sequence,
+            compaction: self.compaction.clone(),
+        }
+    }
+}
+
 /// Holds a sound frame and where it stands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameAt<'a> {
@@ -142,6 +157,20 @@ impl<'a> FrameAt<'a> {
         let Header { sequence, kind, time_us, .. } = self.frame.header;
         Record { sequence, kind, time_us, body: self.frame.body }
     }
+}
+
+/// Number of times that a reading begins anew since a compaction replaced a segment.
+const REPLACED_MAX: usize = 100;
+
+/// Reads a log, and once more if a compaction has replaced a segment meanwhile.
+pub(crate) fn whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..REPLACED_MAX {
+        match read() {
+            Err(Error::CompactedMeanwhile { .. }) => {}
+            read => return read,
+        }
+    }
+    read()
 }
 
 /// Walks the log in `dir`, and hands each sound frame to `visit` in order.
@@ -166,6 +195,11 @@ impl<'a> Scanner<'a> {
     pub(crate) fn new(storage: &'a dyn Storage, dir: &'a Path) -> Result<Scanner<'a>> {
         let chain = chain::discover(storage, dir)?;
         Ok(Scanner { walk: Walk::new(storage, dir, chain), start: (0, SEGMENT_HEADER_LEN as u64) })
+    }
+
+    /// Returns what compactions have left of the log, if there were any.
+    pub(crate) fn compaction(&self) -> Result<Option<Arc<Compaction>>> {
+        Compaction::of(self.walk.storage, &self.walk.chain.segments)
     }
 
     /// Returns how many bytes are to be walked, those of the last segment left out: that segment may be long and nearly
@@ -303,6 +337,7 @@ impl<'a> Walk<'a> {
                     }
                 },
             };
+            segment.check_not_replaced(self.storage)?;
             let (expected_crc, found_crc, reason) = problem;
             let verdict = self.judge(&BadSpot { segment: index, offset, expected_crc, found_crc, reason });
             // Each verdict by itself: what proves damage may have been written while the frame passed for torn.
@@ -320,6 +355,9 @@ impl<'a> Walk<'a> {
             self.chain.segments.truncate(index + 1);
             ends_here = true;
             break;
+        }
+        if !ends_here {
+            self.last_crc = segment.exit_crc(self.last_crc);
         }
         let seal = if ends_here { None } else { segment.seal(self.storage)? };
         // Where an image covers the beginning of a segment, those bytes count too.
@@ -482,7 +520,9 @@ impl<'a> Walk<'a> {
             && self.watermark == self.next_sequence;
         let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
         leftovers.append(&mut self.chain.half_built);
+        let compaction = Compaction::of(self.storage, &self.chain.segments)?;
         Ok(Scan {
+            compaction,
             ordinal_max: self.chain.ordinal_max,
             segments: Arc::new(self.chain.segments),
             session: opened.session,

@@ -99,7 +99,7 @@ use crate::divergence::{Divergence, LeaveOut};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live::LiveState;
-use crate::fold::projection::LogSlices;
+use crate::fold::projection::{LogSlices, Projection};
 use crate::log::reader::Places;
 use crate::options::{SessionOptions, StoreOptions};
 use crate::sabotage::{self, Breakage};
@@ -417,7 +417,13 @@ impl<'a> Replay<'a> {
     }
 
     fn state_behind(&self, recorded: &RecordedLog<'_>, begin: SequenceNumber) -> Result<LiveState> {
-        let mut live = LiveState::new(LogSlices::InLog);
+        if let Some(range) = recorded.places.compaction.as_ref().and_then(|all| all.ranges().last())
+            && begin <= *range.end()
+        {
+            return Err(Error::Compacted { position: begin.saturating_sub(1), earliest: *range.end() });
+        }
+        let projection = Projection::new(LogSlices::InLog).over(recorded.places.compaction.as_ref());
+        let mut live = LiveState { projection, ..LiveState::default() };
         // Kept while the records pass, or each of these rollbacks would fold the log once more.
         recorded.rollbacks.range(begin..).for_each(|(_, rollback)| live.positions.expect_target(rollback.to));
         let live = self.continued(live, recorded, begin)?;

@@ -117,6 +117,7 @@ impl Taken {
             openings: self.openings.clone(),
             rollbacks: self.rollbacks.clone(),
             index: self.source.places.indexed(),
+            compacted: self.source.places.compacted(),
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
             unsupported: self.projection.unsupported,

@@ -174,6 +174,19 @@ impl Session {
         Ok(drawn)
     }
 
+    /// Finishes the segment that is written, and records in the next one that `name` was the reason, with the position before it.
+    /// Needs no types.
+    pub(crate) fn finish_segment(&self, name: &str) -> Result<()> {
+        let mut state = self.inner.settleable()?;
+        let before = state.log.next_sequence();
+        self.inner.roll_over(&mut state)?;
+        let data = encode(name, &before)?;
+        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
+        let pending = PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed);
+        let time_us = self.inner.now_us();
+        self.inner.write(state, time_us, [pending]).map(drop)
+    }
+
     /// Returns the recorded value of the observation that comes next in a replay.
     fn observe_again<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let recorded = match self.next_recorded(&[Kind::OBSERVED])? {

@@ -39,7 +39,7 @@ use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
 use crate::log::reader::Places;
-use crate::log::scan::{FrameAt, Scan, Scanner};
+use crate::log::scan::{self, FrameAt, Scan, Scanner};
 use crate::log::writer::Log;
 use crate::names::Names;
 use crate::operation::{OpenOperation, UnsettledOperation};
@@ -151,6 +151,15 @@ pub(crate) fn open_read(
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
 ) -> Result<Read> {
+    scan::whole(|| open_read_once(storage, dir, types, log_slices))
+}
+
+fn open_read_once(
+    storage: &Arc<dyn Storage>,
+    dir: &FilePath,
+    types: Option<&SessionTypes>,
+    log_slices: LogSlices,
+) -> Result<Read> {
     let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
     let mut images = Images::default();
     let scanner = match log_slices {
@@ -158,7 +167,10 @@ pub(crate) fn open_read(
         _ => Scanner::new(storage.as_ref(), dir)?,
     };
     // Kept, since the fold may have to start once more.
-    let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
+    let projection = match images.projection.take() {
+        Some(projection) => projection,
+        None => Projection::new(log_slices).over(scanner.compaction()?.as_ref()),
+    };
     let folded = images.folded(&projection);
     let folding = Fold { folded, sources: Sources { objects: &objects, types }, failed: false };
     let (mut scan, folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
@@ -178,7 +190,7 @@ pub(crate) fn open_read(
     // worth keeping, and for one whose last records are left out. The second also begins behind the image,
     // unless a rollback since goes to a position before it.
     if folded.projection.next_sequence() != scan.next_sequence {
-        let places = places(&scan);
+        let places = scan.places();
         let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
         let end = scan.next_sequence;
         let behind = images.next_sequence.filter(|next| *next <= end);
@@ -195,6 +207,9 @@ pub(crate) fn open_read(
             }
         };
     }
+    if let Some(compaction) = &scan.compaction {
+        compaction.check_end(scan.next_sequence)?;
+    }
     Ok(Read { scan, folded, images })
 }
 
@@ -209,7 +224,9 @@ pub(crate) fn read_outline(
 ) -> Result<(Scan, Result<Projection>)> {
     let none = Projection::new(LogSlices::Outline);
     let sources = (storage, objects, budget);
-    read_outline_by(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
+    scan::whole(|| {
+        read_outline_by(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
+    })
 }
 
 /// Takes each frame of a walk over a log.
@@ -245,7 +262,7 @@ pub(crate) fn read_outline_by(
         let last = scan.next_sequence.saturating_sub(1);
         let first = begun.next_sequence();
         let read =
-            places(&scan).read(storage, first, last, &mut |record| folded.apply_record(&record, sources));
+            scan.places().read(storage, first, last, &mut |record| folded.apply_record(&record, sources));
         if let Err(error) = read {
             return Ok((scan, Err(error)));
         }
@@ -317,13 +334,8 @@ impl Images {
 impl Read {
     /// Returns the places of the session's records.
     pub(crate) fn places(&self) -> Places {
-        places(&self.scan)
+        self.scan.places()
     }
-}
-
-fn places(scan: &Scan) -> Places {
-    let (segments, index) = (Arc::clone(&scan.segments), scan.index.clone());
-    Places { segments, index, next_sequence: scan.next_sequence }
 }
 
 /// Cuts the log before the first record, not known to be durable, whose object is missing. Such a record may
@@ -337,7 +349,7 @@ fn leave_out_records_without_objects(
         return Ok(());
     }
     let mut first_bad = None;
-    places(scan).read(storage, scan.watermark, SequenceNumber::MAX, &mut |record| {
+    scan.places().read(storage, scan.watermark, SequenceNumber::MAX, &mut |record| {
         let missing = record
             .objects()
             .iter()
@@ -348,7 +360,7 @@ fn leave_out_records_without_objects(
         Ok(())
     })?;
     if let Some(sequence) = first_bad {
-        let located = places(scan).locate(storage, sequence)?;
+        let located = scan.places().locate(storage, sequence)?;
         let segment = scan.segments.get(located.segment).map(|segment| segment.path.clone());
         let bytes = scan.torn.as_ref().map_or(0, |torn| torn.bytes) + scan.end.saturating_sub(located.offset);
         let segment = segment.unwrap_or_default();

@@ -74,7 +74,7 @@ impl SharedPrefix {
 impl Inner {
     fn shared_prefix(&self, state: &WriterState, position: SequenceNumber) -> Result<SharedPrefix> {
         let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
-        let mut projection = self.frozen_at(state, position)?.projection().clone();
+        let mut projection = self.frozen_at(state, position)?.projection().clone().behind_ranges();
         projection.conversations = state.live.projection.conversations.through(position);
         let rollbacks =
             state.live.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
@@ -96,9 +96,13 @@ pub(crate) fn cut(
         let last = places.next_sequence.checked_sub(1);
         return Err(Error::NoSuchPosition { position, last });
     }
+    if let Some(compaction) = &places.compaction {
+        compaction.check(position)?;
+    }
     let located = places.locate(storage, position)?;
     places.index.cut_at(position + 1);
     places.next_sequence = position + 1;
+    places.compaction = places.compaction.and_then(|compaction| compaction.below(position + 1));
     let segments = Arc::make_mut(&mut places.segments);
     segments.truncate(located.segment + 1);
     if let Some(last) = segments.last_mut() {

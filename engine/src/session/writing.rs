@@ -527,6 +527,16 @@ impl Inner {
         Ok(next)
     }
 
+    /// Goes over to a new segment.
+    pub(super) fn roll_over(&self, state: &mut WriterState) -> Result<()> {
+        let WriterState { log, live, .. } = state;
+        let names = &live.projection.names;
+        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+        log.roll_over(self.now_us(), &context).map_err(|error| self.failed(error))?;
+        self.gate.raise(log.recovered());
+        Ok(())
+    }
+
     /// Returns once every record below `target` is durable.
     pub(super) fn sync_through(&self, target: SequenceNumber) -> Result<()> {
         let plan = || {

@@ -53,7 +53,7 @@ use super::Store;
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Segment};
 use crate::log::copying::{Extent, copy_bytes, extent};
-use crate::log::{images, layout};
+use crate::log::{images, layout, scan};
 use crate::session::lock_or_read_only;
 use crate::storage::{EntryKind, Storage, whole_path};
 use checking::Part;
@@ -183,8 +183,17 @@ impl Store {
         let Some(_lock) = lock else {
             return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
         };
+        scan::whole(|| self.back_up_once((dir, &whole_dir), session, options))
+    }
+
+    fn back_up_once(
+        &self,
+        (dir, whole_dir): (&Path, &Path),
+        session: Uuid,
+        options: BackupOptions,
+    ) -> Result<BackupReport> {
         let to = self.session_dir(session);
-        if whole_path(&to) == whole_dir {
+        if whole_path(&to) == *whole_dir {
             let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
             return Err(Error::WithinSession { path, session_dir });
         }
@@ -193,11 +202,17 @@ impl Store {
         let tip = if is_folder { Tip::of(self.storage().as_ref(), &to) } else { None };
         let source = extent(self.storage(), dir, tip.as_ref().map(Tip::end))?;
         let copying = Copying { store: self, from: dir, to: &to, session, source, options };
-        match there {
+        let copied = match there {
             None => copying.first(),
             Some(_) if is_folder => copying.again(tip),
             Some(entry) => Err(copying.no_copy(format!("it is {}", entry.kind))),
+        };
+        if copied.as_ref().is_err_and(Error::is_damage) {
+            // What was copied may be of a segment that a compaction has replaced since.
+            let segments = &copying.source.segments;
+            segments.iter().try_for_each(|segment| segment.check_not_replaced(self.storage().as_ref()))?;
         }
+        copied
     }
 
     /// Opens the store of the copies, on the same storage.

@@ -192,6 +192,7 @@ impl Store {
             reason: "the fork's own segment holds no frame".to_owned(),
         })?;
         let scan = Scan {
+            compaction: log.places.compaction.clone(),
             segments: Arc::new(segments),
             ordinal_max: last.ordinal,
             session: opened.session,
@@ -264,7 +265,8 @@ impl Store {
         }
         self.link_images(places.next_sequence, parent, dir);
         storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
-        Ok(Places { segments: Arc::new(linked), ..places.clone() })
+        let compaction = places.compaction.as_ref().and_then(|all| all.below(places.next_sequence));
+        Ok(Places { segments: Arc::new(linked), compaction, ..places.clone() })
     }
 
     /// Links the images of the shared records, so that opening the fork need not fold all of them. Skips an

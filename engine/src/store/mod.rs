@@ -5,6 +5,7 @@
 //! session. At most one process writes a session, which it locks; reading takes no lock.
 
 mod backup;
+mod compact;
 mod conversations;
 mod export;
 mod fork;
@@ -35,6 +36,7 @@ use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
 pub use backup::{BackupOptions, BackupReport};
+pub use compact::{CompactOptions, CompactReport, KeptSnapshots};
 pub use export::ImportOptions;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 

@@ -266,7 +266,7 @@ impl Salvaging<'_> {
             }
             file.sync_data().map_err(|error| io("sync", error))?;
         }
-        Ok(Segment { path, header: segment.header, end: Some(end) })
+        Ok(Segment { path, end: Some(end), ..segment.clone() })
     }
 
     /// Copies the objects that the records name, up to the first that is not sound.
@@ -307,6 +307,14 @@ impl Salvaging<'_> {
     /// Folds the records below `below`, and returns the first one that cannot be folded.
     fn fold(&self, laid: &Places, below: SequenceNumber) -> Result<Option<Unsound>> {
         let storage = self.store.storage();
+        // Within a compacted range nobody knows what the slices held.
+        if let (Some(compaction), Some(position)) = (&laid.compaction, below.checked_sub(1)) {
+            let sequence = compaction.known_end(below);
+            if sequence < below {
+                let earliest = compaction.earliest_from(position);
+                return Ok(Some(Unsound { sequence, error: Error::Compacted { position, earliest } }));
+            }
+        }
         let objects = Objects::new(Arc::clone(storage), self.building);
         let rollbacks = self.rollbacks(below);
         let history = History { storage, places: laid, objects: &objects, rollbacks: &rollbacks };

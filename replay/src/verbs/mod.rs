@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod checkpoints;
+pub mod compact;
 pub mod demo;
 pub mod diff;
 pub mod export;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{Durability, Export, ImportOptions, Kind, Record};
+use foldlog::{CompactOptions, Durability, Export, ImportOptions, Kind, Record};
 use foldlog_codec::frame::HEADER_LEN;
-use foldlog_tests::crash::{Machine, write_steps};
+use foldlog_tests::crash::{BOOT, Machine, write_steps};
 use foldlog_tests::fuzz::{BUILT, FITTED, Set};
-use foldlog_tests::host::{Noted, types};
+use foldlog_tests::host::{DraftEdited, Noted, types};
 use uuid::Uuid;
 
 use super::folder;
@@ -87,6 +87,15 @@ fn write_segments() {
     let (machine, id) = small();
     write("segments", "small-files", &Set::input(0, &files(&machine, id)));
     write("segments", "small-files-images-fitted", &Set::input(8, &files(&machine, id)));
+    let compacted = machine.copied(BOOT);
+    let session = compacted.open(id, Durability::Boundary).unwrap();
+    for n in 0..30 {
+        session.dispatch(DraftEdited { place: 0, line: format!("{n}{}", "x".repeat(90)) }).unwrap();
+    }
+    session.close().unwrap();
+    let store = compacted.process(Durability::Boundary);
+    assert!(store.compact(id, &CompactOptions::default()).unwrap().dropped > 20);
+    write("segments", "compacted-files", &Set::input(0, &files(&compacted, id)));
     write("segments", "small-files-power-cut", &Set::input(4, &files(&machine, id)));
     let mut envelopes = vec![BUILT];
     for (name, frame) in golden() {

@@ -1,6 +1,6 @@
 //! Histories: what may happen to a session, in any order.
 
-use foldlog::Durability;
+use foldlog::{Durability, KeptSnapshots};
 use foldlog_tests::host::{Noted, StepAdded};
 use foldlog_tests::model::{Change, Cleared};
 use proptest::prelude::*;
@@ -59,6 +59,8 @@ pub(super) enum Action {
     },
     /// Out to JSON text and in again; the new session goes on.
     Import,
+    /// Keeping the positions of these snapshots.
+    Compact(KeptSnapshots),
 }
 
 /// How a session ends before it is opened again.
@@ -133,6 +135,14 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
+/// Any actions, among them compactions.
+fn actions_and_compactions(most: usize) -> impl Strategy<Value = Vec<Action>> {
+    let kept = prop::sample::select(vec![KeptSnapshots::All, KeptSnapshots::None]);
+    let compact = kept.prop_map(Action::Compact);
+    let undone = any::<Index>().prop_map(Action::RollBackLogsToo);
+    prop::collection::vec(prop_oneof![20 => action(), 2 => compact, 1 => undone], 0..most)
+}
+
 /// Any actions, among them those that take LOG back.
 pub(super) fn actions_and_logs_undone(most: usize) -> impl Strategy<Value = Vec<Action>> {
     let undone = any::<Index>().prop_map(Action::RollBackLogsToo);
@@ -141,9 +151,18 @@ pub(super) fn actions_and_logs_undone(most: usize) -> impl Strategy<Value = Vec<
 
 /// Any history.
 pub(super) fn histories() -> impl Strategy<Value = History> {
+    histories_of(prop::collection::vec(action(), 1..40))
+}
+
+/// Any history, with compactions.
+pub(super) fn compacted_histories() -> impl Strategy<Value = History> {
+    histories_of(actions_and_compactions(60))
+}
+
+fn histories_of(actions: impl Strategy<Value = Vec<Action>>) -> impl Strategy<Value = History> {
     let durability = prop::sample::select(vec![Durability::Process, Durability::Boundary, Durability::Every]);
     let hosts = prop::sample::select(vec![Hosts::Typed, Hosts::Named, Hosts::InTurn]);
-    (grounds(), durability, hosts, any::<bool>(), prop::collection::vec(action(), 1..40)).prop_map(
+    (grounds(), durability, hosts, any::<bool>(), actions).prop_map(
         |(ground, durability, hosts, awaits, actions)| History { ground, durability, hosts, awaits, actions },
     )
 }

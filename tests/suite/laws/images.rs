@@ -10,8 +10,8 @@ use foldlog::log::SegmentSizes;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    BackgroundSync, Durability, Export, FixedClock, ImportOptions, RecoveryReport, Session, SessionOptions,
-    Slice, SnapshotOptions, Store, StoreOptions,
+    BackgroundSync, CompactOptions, Durability, Export, FixedClock, ImportOptions, RecoveryReport, Session,
+    SessionOptions, Slice, SnapshotOptions, Store, StoreOptions,
 };
 use foldlog_tests::host::*;
 use proptest::prelude::*;
@@ -365,6 +365,13 @@ fn perform(store: &Store, session: &mut Option<Session>, action: &Action) -> Str
             let closed = told(session.take().unwrap().close());
             let again = store.open_session(id, &types()).unwrap();
             (closed + &all_of(&again), Some(again))
+        }
+        Action::Compact(snapshots) => {
+            session.take().unwrap().close().unwrap();
+            let options = CompactOptions { snapshots: *snapshots, ..CompactOptions::default() };
+            let compacted = told(store.compact(id, &options));
+            let again = store.open_session(id, &types()).unwrap();
+            (compacted + &all_of(&again), Some(again))
         }
         Action::Fork { at, follow } => match store.fork(id, place(at), &types(), SessionOptions::default()) {
             Ok(fork) => (all_of(&fork), follow.then_some(fork)),

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{CompactedRange, LogReader};
 use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    Durability, Error, Event, Export, FixedClock, ImportOptions, Policy, Result, SequenceNumber, Session,
-    SessionOptions, SessionTypes, Slice, Snapshot, SnapshotOptions, State, Store, StoreOptions,
+    CompactOptions, Durability, Error, Event, Export, FixedClock, ImportOptions, KeptSnapshots, Kind, Policy,
+    Result, SequenceNumber, Session, SessionOptions, SessionTypes, Slice, Snapshot, SnapshotOptions, State,
+    Store, StoreOptions,
 };
+use foldlog_codec::body::Dropped;
 use foldlog_tests::host::*;
 use foldlog_tests::model::{Change, Cleared, Model, Slices};
 use foldlog_tests::named_host;
@@ -41,6 +43,8 @@ pub(super) struct World {
     pub(super) shown: BTreeMap<u64, State>,
     left: Vec<(Uuid, Model)>,
     made: u64,
+    /// Positions at which a compaction has dropped what the slices held.
+    pub(super) gone: BTreeSet<u64>,
 }
 
 impl World {
@@ -66,6 +70,7 @@ impl World {
             shown: BTreeMap::new(),
             left: Vec::new(),
             made: 1,
+            gone: BTreeSet::new(),
         };
         world.check_live();
         world
@@ -107,6 +112,7 @@ impl World {
             shown: self.shown.clone(),
             left: self.left.clone(),
             made: self.made,
+            gone: self.gone.clone(),
         }
     }
 
@@ -150,11 +156,17 @@ impl World {
                 self.snapshots.push(snapshot);
             }
             Action::RollBack(at) => {
-                self.roll_back(at.index(self.model.past.len()) as u64);
+                let to = at.index(self.model.past.len()) as u64;
+                if !self.is_gone(to) {
+                    self.roll_back(to);
+                }
             }
             Action::RollBackToSnapshot(at) => {
                 if !self.snapshots.is_empty() {
                     let snapshot = self.snapshots[at.index(self.snapshots.len())].clone();
+                    if self.is_gone(snapshot.position.get()) {
+                        return;
+                    }
                     let done = self.session().rollback(&snapshot).unwrap();
                     let (sequence, abandoned) = self.model.roll_back(snapshot.position.get());
                     assert_eq!((done.sequence, flat(&done.abandoned)), (sequence.into(), abandoned));
@@ -162,6 +174,9 @@ impl World {
             }
             Action::RollBackLogsToo(at) => {
                 let to = at.index(self.model.past.len()) as u64;
+                if self.is_gone(to) {
+                    return;
+                }
                 let done = rollback_discarding_logs(self.session(), to).unwrap();
                 let (sequence, abandoned) = self.model.roll_back_logs_too(to);
                 assert_eq!((done.sequence, flat(&done.abandoned)), (sequence.into(), abandoned));
@@ -169,9 +184,12 @@ impl World {
             Action::Reopen(how) => self.reopen(*how),
             Action::Fork { at, follow } => {
                 let at = at.index(self.model.past.len()) as u64;
-                self.fork(at, *follow);
+                if !self.is_gone(at) {
+                    self.fork(at, *follow);
+                }
             }
             Action::Import => self.import(),
+            Action::Compact(kept) => self.compact(*kept),
         }
     }
 
@@ -226,6 +244,53 @@ impl World {
         self.session = Some(self.store.open_session(id, &self.types()).unwrap());
     }
 
+    /// Returns whether a compaction has dropped what the slices held at a position, of which everybody is told.
+    fn is_gone(&self, position: u64) -> bool {
+        let refused = |error| matches!(error, Error::Compacted { position: at, earliest } if at == position && earliest > at);
+        let gone = self.gone.contains(&position);
+        if gone {
+            assert!(refused(self.session().rollback_to(position).unwrap_err()));
+            assert!(refused(self.session().state_at(position).unwrap_err()));
+            assert!(refused(self.reader().state_at(position).unwrap_err()));
+            assert!(refused(self.reader().state_along(position).unwrap_err()));
+            let fork =
+                self.store.fork(self.session().id(), position, &self.types(), SessionOptions::default());
+            assert!(refused(fork.unwrap_err()));
+        }
+        gone
+    }
+
+    fn compact(&mut self, kept: KeptSnapshots) {
+        let before = self.reader().digest_through(self.model.position()).unwrap();
+        let id = self.session().id();
+        self.session.take().unwrap().close().unwrap();
+        let report =
+            self.store.compact(id, &CompactOptions { snapshots: kept, ..CompactOptions::default() }).unwrap();
+        self.opened += 1;
+        self.session = Some(self.store.open_session(id, &self.types()).unwrap());
+        let last = self.model.position();
+        assert_eq!(self.reader().digest_through(last).unwrap(), before, "hashes of what was dropped stay");
+        // The last segment was finished, which is recorded.
+        if self.session().position() > Some(last.into()) {
+            self.model.observe();
+        }
+        let snapshots = self.snapshots.iter().map(|snapshot| snapshot.position);
+        let ours =
+            snapshots.filter(|position| kept == KeptSnapshots::All && !self.gone.contains(&position.get()));
+        let ours: BTreeSet<_> = ours.collect();
+        self.gone.clear();
+        for CompactedRange { from, through, known, .. } in self.reader().compacted() {
+            assert!(known.is_empty() || known.last() == Some(&through), "{known:?}");
+            let unknown =
+                (from.get()..=through.get()).filter(|position| !known.contains(&(*position).into()));
+            self.gone.extend(unknown);
+        }
+        assert!(
+            report.kept.iter().chain(&ours).all(|position| !self.gone.contains(&position.get())),
+            "{report:?}"
+        );
+    }
+
     fn identity(&mut self) -> (SessionOptions, BTreeMap<String, String>) {
         self.made += 1;
         let tags = BTreeMap::from([("made".to_owned(), self.made.to_string())]);
@@ -242,6 +307,7 @@ impl World {
             let parent = self.session.replace(fork).unwrap();
             self.left.push((parent.id(), std::mem::replace(&mut self.model, model)));
             self.snapshots.clear();
+            self.gone.retain(|position| *position <= at);
             self.shown.retain(|position, _| *position <= at);
         } else {
             // The parent goes on and may write into the very file that the fork shares.
@@ -262,6 +328,7 @@ impl World {
         self.left.push((exported.id(), std::mem::replace(&mut self.model, model)));
         self.snapshots.clear();
         self.shown.clear();
+        self.gone.clear();
     }
 
     /// The live session against the model: stored values, and values as the host's types.
@@ -307,7 +374,9 @@ impl World {
             let mut kinds = Vec::new();
             let visited = reader.records(0, u64::MAX, |record| {
                 assert_eq!(record.sequence, kinds.len() as u64, "sequence numbers have no gaps");
-                kinds.push(record.kind.name().to_owned());
+                let dropped =
+                    (record.kind == Kind::DROPPED).then(|| Dropped::decode(record.body).unwrap().kind);
+                kinds.push(dropped.unwrap_or(record.kind).name().to_owned());
                 Ok(())
             });
             visited.unwrap();

@@ -75,6 +75,8 @@ pub struct ReducersReplayed {
     pub accepted: u64,
     /// First divergences, in the order of their records.
     pub divergences: Vec<Divergence>,
+    /// Number of dispatches in compacted ranges, whose reducers were not run: what their slices held there is not known.
+    pub compacted: u64,
     /// Events that the log binds to slices for which the host declares no reducers. These were not run.
     pub not_registered: Vec<UnregisteredEvent>,
     /// Slices that differ at the end, if the produced effects were folded.
@@ -201,6 +203,13 @@ impl fmt::Display for ReducersReplayed {
         write!(f, "{diverged} differ")?;
         if self.accepted > 0 {
             write!(f, ", {} more do in slices that changed on purpose", self.accepted)?;
+        }
+        if self.compacted > 0 {
+            write!(
+                f,
+                "\n{} dispatches were not run: a compaction has dropped what their reducers saw",
+                self.compacted
+            )?;
         }
         for event in &self.not_registered {
             write!(f, "\n{event}")?;

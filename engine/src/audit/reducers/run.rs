@@ -52,6 +52,7 @@ pub(super) fn replay(
             diverged: 0,
             accepted: 0,
             divergences: Vec::new(),
+            compacted: 0,
             not_registered: types.unregistered(&reader.outline.names),
             slices: Vec::new(),
             stopped: None,
@@ -74,7 +75,8 @@ pub(super) fn replay(
 
 /// Makes the state of no records, for a fold of the whole log.
 pub(super) fn live_state(reader: &LogReader) -> LiveState {
-    let mut live = LiveState::new(LogSlices::InLog);
+    let projection = Projection::new(LogSlices::InLog).over(reader.places.compaction.as_ref());
+    let mut live = LiveState { projection, ..LiveState::default() };
     reader.rollbacks.values().for_each(|rollback| live.positions.expect_target(rollback.to));
     live
 }
@@ -101,7 +103,10 @@ impl<'a> Replay<'a> {
                 self.seed = self.reader.opened.seed;
             }
         }
-        if record.kind == Kind::DISPATCH {
+        let compaction = self.reader.places.compaction.as_ref();
+        if compaction.is_some_and(|compaction| compaction.covers(record.sequence)) {
+            self.report.compacted += u64::from(matches!(record.kind, Kind::DISPATCH | Kind::DROPPED));
+        } else if record.kind == Kind::DISPATCH {
             let dispatch = Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
             if let Action::Event { event, data } = dispatch.action
                 && let Some((reducing, names)) = self.reducing(record, (event, data), before)

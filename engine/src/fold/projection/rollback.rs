@@ -3,6 +3,7 @@
 //! A rollback restores STATE, empties CACHE, and keeps LOG, names, tags and operations.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Policy, Rollback};
@@ -71,7 +72,18 @@ impl Projection {
             let reason = format!("it rolls back to {to}, which is not before it");
             return Err(Error::Inconsistent { sequence, reason });
         }
-        let known = (folding.frozen)(to).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
+        let frozen = (folding.frozen)(to);
+        if self.gathers() {
+            if let Some(then) = frozen.as_ref().filter(|then| then.projection.is_exact()) {
+                self.gather_from(then);
+            }
+            if rollback.preserve_logs {
+                return Ok(());
+            }
+        }
+        // LOG is known in a compacted range too.
+        let is_known = |frozen: &Arc<Frozen>| self.gathers() || frozen.projection.is_exact();
+        let known = frozen.filter(is_known).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
         let frozen = known.ok_or_else(|| Error::Inconsistent {
             sequence,
             reason: format!("nothing is known of position {to}"),
@@ -82,10 +94,11 @@ impl Projection {
 
     /// Rolls STATE back to what it was in `frozen`, and empties CACHE. `sequence` is the rollback's record.
     fn roll_back_to(&mut self, sequence: SequenceNumber, rollback: &Rollback, frozen: &Frozen) {
-        let to = rollback.to;
+        let (to, gathers) = (rollback.to, self.gathers());
         for (index, slice) in self.slices.iter_mut().enumerate() {
             let then = frozen.projection.slices.get(index).map(|then| &then.items);
             match (&mut slice.items, then) {
+                (Items::Held(_), _) if gathers && slice.policy != Policy::Log => {}
                 (Items::Held(rows), _) if slice.policy == Policy::Cache => rows.clear(),
                 _ if slice.policy == Policy::Log && rollback.preserve_logs => {}
                 (Items::Held(rows), Some(Items::Held(then))) => *rows = then.clone(),

@@ -42,10 +42,11 @@ pub(super) fn bound_slice<'a>(
     Ok((binding.built_in != BuiltIn::Explicit).then_some(slice))
 }
 
-pub(super) fn put(slice: &mut SliceState, binding: &Binding, row: Row) {
+/// Adds an item to a slice, as its binding was declared to. Replaces nothing if it only `gathers`.
+pub(super) fn put(slice: &mut SliceState, (binding, gathers): (&Binding, bool), row: Row) {
     match &mut slice.items {
         Items::Held(rows) => {
-            if binding.built_in == BuiltIn::Replace {
+            if binding.built_in == BuiltIn::Replace && !gathers {
                 rows.clear();
             }
             rows.push(row);
@@ -58,7 +59,7 @@ pub(super) fn put(slice: &mut SliceState, binding: &Binding, row: Row) {
 #[inline]
 pub(super) fn put_value<V: NewValue>(
     slice: &mut SliceState,
-    binding: &Binding,
+    (binding, gathers): (&Binding, bool),
     id: ItemId,
     version: u32,
     value: V,
@@ -67,7 +68,7 @@ pub(super) fn put_value<V: NewValue>(
         Items::Held(rows) if binding.built_in != BuiltIn::Replace => value.push(rows, id, version),
         _ => {
             if let Some(value) = value.shared() {
-                put(slice, binding, Row { id, version, item: RowItem::Typed(value) });
+                put(slice, (binding, gathers), Row { id, version, item: RowItem::Typed(value) });
             }
         }
     }

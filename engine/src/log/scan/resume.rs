@@ -18,6 +18,7 @@ use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use super::{Location, Scanner, Walk};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
+use crate::log::compaction::Compaction;
 use crate::log::reader::{Index, Places};
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
@@ -54,8 +55,10 @@ impl Scanner<'_> {
             };
             index.note(place.sequence, Location { segment, offset: place.offset });
         }
+        let segments: Vec<Segment> = segments.iter().take(at + 1).cloned().collect();
         let places = Places {
-            segments: Arc::new(segments.iter().take(at + 1).cloned().collect()),
+            compaction: Compaction::of(self.walk.storage, &segments)?,
+            segments: Arc::new(segments),
             index: index.clone(),
             next_sequence: image.next_sequence,
         };
@@ -108,13 +111,19 @@ impl Walk<'_> {
         else {
             return Ok(None);
         };
+        // What an image says of places in a segment holds for those bytes only.
+        if segment.compacted.is_some()
+            && !image.compacted.contains(&(segment.header.ordinal, segment.header.salt))
+        {
+            return Ok(None);
+        }
         let of_image = image.openings.iter().any(|(_, opened)| opened.session == segment.header.session);
         let Some(records) = next.header.first_sequence.checked_since(segment.header.first_sequence) else {
             return Ok(None);
         };
         let seal = segment.seal_behind(self.storage)?;
         let seals = |last_crc: u32, seal: &Seal| {
-            last_crc == next.first_predecessor_crc()
+            segment.exit_crc(last_crc) == next.first_predecessor_crc()
                 && seal.next == next.header.ordinal
                 && seal.records == records
         };
@@ -141,6 +150,6 @@ impl Walk<'_> {
             sequence += u64::from(!frame.header.kind.is_envelope());
             offset += frame.len() as u64;
         }
-        Ok(crc == next.first_predecessor_crc() && sequence == next.header.first_sequence)
+        Ok(segment.exit_crc(crc) == next.first_predecessor_crc() && sequence == next.header.first_sequence)
     }
 }

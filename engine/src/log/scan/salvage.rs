@@ -36,6 +36,7 @@ use uuid::Uuid;
 use super::{FrameAt, Walk, out_of_chain, search};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Beyond, Chain, Segment, SegmentFiles};
+use crate::log::compaction::Compaction;
 use crate::log::layout;
 use crate::log::reader::Places;
 use crate::log::window::Window;
@@ -127,7 +128,7 @@ pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart>
     let mut files = chain::segment_files(storage, dir)?;
     loop {
         let mut reading = Reading::new(storage, dir, files)?;
-        let Some(stranger) = reading.run()? else { return Ok(reading.finish()) };
+        let Some(stranger) = reading.run()? else { return reading.finish() };
         files = reading.files;
         if let Some(file) = files.sound.remove(&stranger) {
             files.others.push(file);
@@ -198,6 +199,7 @@ impl<'a> Reading<'a> {
         let went = loop {
             self.walk.end = offset;
             if next.is_some_and(|next| self.leads_to(&segment, offset, &next)) {
+                self.walk.last_crc = segment.exit_crc(self.walk.last_crc);
                 break Went::ToNext;
             }
             let (last_crc, next_sequence) = (self.walk.last_crc, self.walk.next_sequence);
@@ -247,9 +249,10 @@ impl<'a> Reading<'a> {
 
     /// Returns whether the next segment begins behind what was read of this one up to `offset`.
     fn leads_to(&self, segment: &Segment, offset: u64, next: &SegmentHeader) -> bool {
-        next.previous
-            == Some(Previous { ordinal: segment.header.ordinal, end: offset, crc: self.walk.last_crc })
-            && next.first_sequence == self.walk.next_sequence
+        let Some(previous) = next.previous else { return false };
+        let ended = segment.clone().ended_at(Some(previous));
+        let here = (segment.header.ordinal, Some(offset), ended.exit_crc(self.walk.last_crc));
+        here == (previous.ordinal, ended.end, previous.crc) && next.first_sequence == self.walk.next_sequence
     }
 
     /// Says what it means that a segment's sound frames end at `offset`, although `next` may follow.
@@ -259,7 +262,8 @@ impl<'a> Reading<'a> {
         };
         let between = segment.header.ordinal + 1..next.ordinal;
         let skips = !between.is_empty() && self.files.sound.range(between).next().is_some();
-        if offset >= previous.end || skips { Went::Stranger(next.ordinal) } else { Went::Ended }
+        let end = segment.clone().ended_at(Some(previous)).end;
+        if Some(offset) >= end || skips { Went::Stranger(next.ordinal) } else { Went::Ended }
     }
 
     /// Goes on with a file whose header is lost but whose first frame follows what was read, and then with the segments
@@ -279,7 +283,7 @@ impl<'a> Reading<'a> {
             self.mends.push(Mend { path: path.clone(), ordinal: above, offset: 0, bytes });
             let segments = &mut self.walk.chain.segments;
             let index = segments.len();
-            segments.push(Segment { path, header, end: None });
+            segments.push(Segment::of(path, header, None));
             while let Some(next) = self.files.sound.values().rev().find_map(|file| {
                 let header = file.header?;
                 let follows = header.previous.is_some_and(|previous| previous.ordinal == above);
@@ -287,9 +291,9 @@ impl<'a> Reading<'a> {
             }) {
                 let (file, header) = next;
                 if let (Some(last), Some(previous)) = (segments.last_mut(), header.previous) {
-                    last.end = Some(previous.end);
+                    last.end_at(previous);
                 }
-                segments.push(Segment { path: file.path.clone(), header, end: None });
+                segments.push(Segment::of(file.path.clone(), header, file.compacted));
                 above = header.ordinal;
             }
             return Ok(Some(index));
@@ -398,7 +402,9 @@ impl<'a> Reading<'a> {
         };
     }
 
-    fn finish(self) -> SoundPart {
+    fn finish(self) -> Result<SoundPart> {
+        let compaction = Compaction::of(self.walk.storage, &self.walk.chain.segments)?;
+        let compaction = compaction.and_then(|compaction| compaction.below(self.walk.next_sequence));
         let Walk { dir, chain, index, next_sequence, openings, rollbacks, epoch, .. } = self.walk;
         let walked = chain.segments;
         let (last, end) = self.last_record;
@@ -407,8 +413,8 @@ impl<'a> Reading<'a> {
         if let Some(last) = segments.last_mut() {
             last.end = Some(end);
         }
-        SoundPart {
-            places: Places { segments: Arc::new(segments), index, next_sequence },
+        Ok(SoundPart {
+            places: Places { compaction, segments: Arc::new(segments), index, next_sequence },
             walked,
             mends: self.mends,
             openings,
@@ -417,7 +423,7 @@ impl<'a> Reading<'a> {
             followed_by: self.followed_by,
             named: layout::session_of(dir),
             files: self.files,
-        }
+        })
     }
 }
 

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::{Context, Frame};
-use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
+use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Kind, SequenceNumber, body};
 
 use super::{describe, out_of_chain, search};
@@ -128,13 +128,13 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
     parts.extend(behind.into_iter().map(Part::Behind));
     let above = files.sound.iter().rev().filter(|(ordinal, _)| top.is_some_and(|top| **ordinal > top));
     parts.extend(above.map(|(_, file)| Part::Foreign(file)));
-    let mut at = top.map(|top| (top, None));
-    while let Some((ordinal, end)) = at {
+    let mut at: Option<(u32, Option<Previous>)> = top.map(|top| (top, None));
+    while let Some((ordinal, previous)) = at {
         let found = files.sound.get(&ordinal);
         let Some((file, header)) = found.and_then(|file| Some((file, file.header?))) else {
             let lost = files.others.iter().find(|file| file.named == ordinal);
             parts.push(match lost {
-                Some(file) => Part::Lost(file, end),
+                Some(file) => Part::Lost(file, previous.map(|previous| previous.end)),
                 None => Part::Missing(layout::segment_file(dir, ordinal)),
             });
             let below = files.sound.range(..ordinal).next_back().map(|(below, _)| *below);
@@ -146,9 +146,10 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
             at = below.map(|below| (below, None));
             continue;
         };
-        parts.push(Part::Segment(Segment { path: file.path.clone(), header, end }));
+        let segment = Segment::of(file.path.clone(), header, file.compacted);
+        parts.push(Part::Segment(segment.ended_at(previous)));
         // An ordinal that does not go down would lead around in a circle; such headers count as lost.
-        at = header.previous.map(|previous| (previous.ordinal, Some(previous.end)));
+        at = header.previous.map(|previous| (previous.ordinal, Some(previous)));
     }
     parts.reverse();
     parts
@@ -214,7 +215,8 @@ impl Surveyor<'_, '_> {
             self.resume(segment, &mut at, reason)?;
         }
         let whole = segment.end.is_none_or(|end| at.offset >= end);
-        (self.crc, self.next) = if whole { (Some(at.crc), Some(at.next)) } else { (None, None) };
+        let crc = segment.exit_crc(at.crc);
+        (self.crc, self.next) = if whole { (Some(crc), Some(at.next)) } else { (None, None) };
         Ok(())
     }
 

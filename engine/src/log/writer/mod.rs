@@ -259,7 +259,7 @@ impl Log {
             }
             start => start,
         };
-        let places = Places { segments: scan.segments, index: scan.index, next_sequence: scan.next_sequence };
+        let places = scan.places();
         let mut log = Log::at(ground, dir, (scan.session, scan.opened.seed), places, start);
         log.ordinal_max = Some(scan.ordinal_max);
         log.last_crc = scan.last_crc;

@@ -187,7 +187,7 @@ impl Log {
             salt: Generator::salt(self.seed, ordinal),
             previous,
         };
-        let segment = Segment { path, header, end: None };
+        let segment = Segment::of(path, header, None);
         let active = Active::new(file, &segment, SEGMENT_HEADER_LEN as u64, capacity);
         (active, segment)
     }

@@ -109,6 +109,18 @@ impl Log {
             self.set_limit();
             return Ok(());
         }
+        self.go_over(len, context)
+    }
+
+    /// Begins to write if that is still to be done, and goes over to a new segment.
+    pub(crate) fn roll_over(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
+        self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
+        self.go_over(0, context)
+    }
+
+    /// Goes over to a new segment with room for `len` bytes.
+    fn go_over(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
+        let Some(active) = &self.active else { return Ok(()) };
         let previous = Previous { ordinal: active.ordinal, end: active.offset, crc: self.last_crc };
         self.new_segment(Some(previous), len, context)?;
         self.set_limit();

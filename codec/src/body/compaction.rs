@@ -1,0 +1,248 @@
+//! Encodes and decodes what a compaction writes: the place of a dropped record, the head of a compacted segment, and bases.
+
+use super::fields::{bad, fixed, list, required, walk, walk_map};
+use super::{ItemId, SLICES_MAX};
+use crate::msgpack::Writer;
+use crate::{Error, Kind, SequenceNumber};
+
+/// Length in bytes of a packed [`ItemRun`].
+const RUN_LEN: usize = 8 + 4 + 4 + 4;
+
+/// Stands in the place of a record whose body a compaction has dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// Kind of the record.
+    pub kind: Kind,
+    /// Length of the body in bytes.
+    pub len: u64,
+    /// BLAKE3 of the body, so that a copy that somebody holds can be shown to be what was dropped.
+    pub hash: [u8; 32],
+}
+
+impl Dropped {
+    /// Describes the body of a record that is about to be dropped.
+    pub fn of(kind: Kind, body: &[u8]) -> Dropped {
+        Dropped { kind, len: body.len() as u64, hash: *blake3::hash(body).as_bytes() }
+    }
+
+    /// Encodes the body of a `dropped` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(64);
+        writer.map(3).str("k").unsigned(self.kind.byte().into());
+        writer.str("len").unsigned(self.len).str("hash").bin(&self.hash);
+        writer.finish()
+    }
+
+    /// Decodes the body of a `dropped` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &[u8]) -> Result<Dropped, Error> {
+        const KIND: &str = "dropped";
+        let (mut kind, mut len, mut hash) = (None, None, None);
+        walk(KIND, bytes, |name, value| {
+            match name {
+                "k" => kind = u8::try_from(value.unsigned()?).ok().and_then(Kind::from_byte),
+                "len" => len = Some(value.unsigned()?),
+                "hash" => hash = Some(fixed(value)?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let kind = required(KIND, "k", kind)?;
+        if kind.is_envelope() || kind == Kind::DROPPED {
+            return Err(bad(KIND, format!("a body of kind {kind} is never dropped")));
+        }
+        Ok(Dropped { kind, len: required(KIND, "len", len)?, hash: required(KIND, "hash", hash)? })
+    }
+}
+
+/// Envelope: begins a compacted segment, which stands in the place of another one of the same ordinal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// Position through which bodies of STATE may be missing. A base says what the slices held there.
+    pub through: SequenceNumber,
+    /// Offset, in bytes, behind the last frame of this segment.
+    pub end: u64,
+    /// Offset, in bytes, behind the last frame of the segment that was replaced, which the next segment's header names.
+    pub replaced_end: u64,
+    /// Checksum of the last frame of the segment that was replaced, which the next segment's header names.
+    pub replaced_crc: u32,
+}
+
+impl Compacted {
+    /// Length in bytes of every encoded body: the offset behind the last frame has to be known before the first is written.
+    pub const LEN: usize = 1 + (5 + 9) + (4 + 9) + (4 + 9) + (4 + 9);
+
+    /// Encodes the body of a `compacted` frame as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let packed = |value: u64| value.to_be_bytes();
+        let mut out = Vec::with_capacity(Compacted::LEN);
+        out.push(0x84);
+        let fields = [
+            ("upto", self.through.get()),
+            ("end", self.end),
+            ("was", self.replaced_end),
+            ("crc", u64::from(self.replaced_crc)),
+        ];
+        for (name, value) in fields {
+            out.push(0xa0 | name.len() as u8);
+            out.extend_from_slice(name.as_bytes());
+            // Always nine bytes.
+            out.push(0xcf);
+            out.extend_from_slice(&packed(value));
+        }
+        out
+    }
+
+    /// Decodes the body of a `compacted` frame.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &[u8]) -> Result<Compacted, Error> {
+        const KIND: &str = "compacted";
+        let (mut through, mut end, mut was, mut crc) = (None, None, None, None);
+        walk(KIND, bytes, |name, value| {
+            match name {
+                "upto" => through = Some(value.unsigned()?.into()),
+                "end" => end = Some(value.unsigned()?),
+                "was" => was = Some(value.unsigned()?),
+                "crc" => crc = Some(value.unsigned32()?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Compacted {
+            through: required(KIND, "upto", through)?,
+            end: required(KIND, "end", end)?,
+            replaced_end: required(KIND, "was", was)?,
+            replaced_crc: required(KIND, "crc", crc)?,
+        })
+    }
+}
+
+/// Envelope: names the items that STATE and CACHE slices held at a position. The items themselves stay in their records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Position: the sequence number of the last record whose effects are in it.
+    pub position: SequenceNumber,
+    /// Whether another frame at the same position goes on where this one ends.
+    pub goes_on: bool,
+    /// Items of the slices, in ascending order of the slices' ids. A slice that is not named was empty.
+    pub slices: Vec<BaseSlice>,
+}
+
+/// Names the items of one slice in a [`Base`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseSlice {
+    /// Id of the slice.
+    pub slice: u32,
+    /// Items, in the slice's order.
+    pub items: Vec<ItemRun>,
+}
+
+/// Names items of records that follow each other, each at the same place of its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemRun {
+    /// First of the items.
+    pub first: ItemId,
+    /// Version at which they were recorded.
+    pub version: u32,
+    /// Number of items.
+    pub count: u32,
+}
+
+impl ItemRun {
+    /// Returns the items' names.
+    pub fn ids(self) -> impl Iterator<Item = ItemId> {
+        let ItemId { sequence, ordinal } = self.first;
+        (0..u64::from(self.count)).map(move |at| ItemId { sequence: sequence + at, ordinal })
+    }
+}
+
+impl Base {
+    /// Encodes the body of a `base` frame as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(2 + usize::from(self.goes_on)).str("at").unsigned(self.position.get());
+        if self.goes_on {
+            writer.str("more").bool(true);
+        }
+        writer.str("slices").array(self.slices.len());
+        for BaseSlice { slice, items } in &self.slices {
+            let mut packed = Vec::with_capacity(items.len() * RUN_LEN);
+            for ItemRun { first, version, count } in items {
+                packed.extend_from_slice(&first.sequence.to_le_bytes());
+                packed.extend_from_slice(&first.ordinal.to_le_bytes());
+                packed.extend_from_slice(&version.to_le_bytes());
+                packed.extend_from_slice(&count.to_le_bytes());
+            }
+            writer.map(2).str("s").unsigned(u64::from(*slice)).str("items").bin(&packed);
+        }
+        writer.finish()
+    }
+
+    /// Decodes the body of a `base` frame.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, if a field is missing or malformed, or if an item is none of a record at or before the position.
+    pub fn decode(bytes: &[u8]) -> Result<Base, Error> {
+        const KIND: &str = "base";
+        let (mut position, mut goes_on, mut slices) = (None, false, Vec::new());
+        walk(KIND, bytes, |name, value| {
+            match name {
+                "at" => position = Some(SequenceNumber::from(value.unsigned()?)),
+                "more" => goes_on = value.bool()?,
+                "slices" => {
+                    slices = list(value, |element| {
+                        let (mut slice, mut items) = (None, Vec::new());
+                        walk_map(element, |name, value| {
+                            match name {
+                                "s" => slice = Some(value.unsigned32()?),
+                                "items" => items = runs(value.bin()?)?,
+                                _ => {}
+                            }
+                            Ok(())
+                        })?;
+                        Ok(BaseSlice { slice: required(KIND, "s", slice)?, items })
+                    })?;
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let position = required(KIND, "at", position)?;
+        if slices.len() > SLICES_MAX || !slices.is_sorted_by(|before, after| before.slice < after.slice) {
+            return Err(bad(KIND, "its slices are too many, or not in order"));
+        }
+        let known = |run: &ItemRun| {
+            run.first.sequence <= position && u64::from(run.count) <= position.since(run.first.sequence) + 1
+        };
+        if !slices.iter().flat_map(|slice| &slice.items).all(known) {
+            return Err(bad(KIND, "it names an item that is younger than the base"));
+        }
+        Ok(Base { position, goes_on, slices })
+    }
+}
+
+fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
+    let (runs, rest) = packed.as_chunks::<RUN_LEN>();
+    if !rest.is_empty() {
+        return Err(bad("base", "the names of its items end early"));
+    }
+    let run = |run: &[u8; RUN_LEN]| -> Option<ItemRun> {
+        let number = |at: usize| Some(u32::from_le_bytes(*run.get(at..)?.first_chunk()?));
+        let sequence = u64::from_le_bytes(*run.first_chunk()?).into();
+        let first = ItemId { sequence, ordinal: number(8)? };
+        Some(ItemRun { first, version: number(12)?, count: number(16)? })
+    };
+    runs.iter()
+        .map(|bytes| run(bytes).ok_or_else(|| bad("base", "the names of its items end early")))
+        .collect()
+}

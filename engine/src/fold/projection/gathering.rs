@@ -1,0 +1,176 @@
+//! Folding a compacted range of a log, in which bodies are missing.
+//!
+//! In such a range, STATE and CACHE slices are not folded. All that its records hold for them is gathered, nothing is removed,
+//! and a rollback changes nothing but that it adds what it brings back from before the range. A base then picks those items that
+//! it names, in its order. What was gathered is kept beside, since the range may go on behind the base.
+//!
+//! # Invariants
+//!
+//! 1. Behind a record with a base, and behind the range, the slices are what they would be if no body were missing.
+//! 2. An item that a base names and no record holds is an error.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::{BaseSlice, ItemId, Policy};
+
+use super::{Frozen, Projection};
+use crate::error::{Error, Result};
+use crate::items::Items;
+use crate::items::row::Row;
+use crate::items::rows::Rows;
+use crate::log::compaction::Compaction;
+
+/// Holds what a fold knows of compacted ranges that it has not passed.
+#[derive(Clone, Debug)]
+pub(super) struct Gathering {
+    compaction: Arc<Compaction>,
+    /// Whether the record that is being applied is in a range.
+    within: bool,
+    /// What was gathered, by the slices' ids, while the slices are those of a base.
+    aside: Option<BTreeMap<usize, Rows>>,
+    /// Items that rollbacks brought back from before the range.
+    brought: BTreeMap<(usize, ItemId), Row>,
+}
+
+impl Gathering {
+    /// Returns whether the record that is being applied is in a range.
+    pub(super) fn within(&self) -> bool {
+        self.within
+    }
+}
+
+impl Projection {
+    /// Lets the projection of no records be one of a log that was compacted.
+    pub(crate) fn over(mut self, compaction: Option<&Arc<Compaction>>) -> Projection {
+        self.gathering = compaction.map(|compaction| {
+            Box::new(Gathering {
+                compaction: Arc::clone(compaction),
+                within: false,
+                aside: None,
+                brought: BTreeMap::new(),
+            })
+        });
+        self
+    }
+
+    /// Lets no record that follows be in a compacted range, as in a fork that goes on behind a base.
+    pub(crate) fn behind_ranges(self) -> Projection {
+        Projection { gathering: None, ..self }
+    }
+
+    /// Returns whether the slices are those of the projection's position.
+    pub(crate) fn is_exact(&self) -> bool {
+        let Some(gathering) = &self.gathering else { return true };
+        self.next_sequence.checked_sub(1).is_none_or(|last| gathering.compaction.knows(last))
+    }
+
+    /// Returns whether the record that is being applied is in a compacted range.
+    #[inline]
+    pub(super) fn gathers(&self) -> bool {
+        self.gathering.as_ref().is_some_and(|gathering| gathering.within)
+    }
+
+    /// Begins a record that stands before the end of the last range.
+    #[cold]
+    pub(super) fn begin_gathering(&mut self, sequence: SequenceNumber) {
+        let Some(gathering) = &mut self.gathering else { return };
+        gathering.within = gathering.compaction.covers(sequence);
+        match gathering.within {
+            true => {
+                for (id, rows) in gathering.aside.take().into_iter().flatten() {
+                    if let Some(Items::Held(present)) = self.slices.get_mut(id).map(|slice| &mut slice.items)
+                    {
+                        *present = rows;
+                    }
+                }
+            }
+            false => {
+                (gathering.aside, gathering.brought) = (None, BTreeMap::new());
+                if !gathering.compaction.reaches(sequence) {
+                    self.gathering = None;
+                }
+            }
+        }
+    }
+
+    /// Ends a record: picks what a base at its position names.
+    pub(super) fn end_gathering(&mut self, sequence: SequenceNumber) -> Result<()> {
+        let Some(gathering) = self.gathering.take_if(|gathering| gathering.within) else { return Ok(()) };
+        let picked = match gathering.compaction.base(sequence) {
+            Some(base) => self.pick(sequence, base, &gathering.brought).map(Some),
+            None => Ok(None),
+        };
+        self.gathering = Some(gathering);
+        if let Some(picked) = picked? {
+            let mut aside = BTreeMap::new();
+            for (id, rows) in picked {
+                if let Some(Items::Held(present)) = self.slices.get_mut(id).map(|slice| &mut slice.items) {
+                    aside.insert(id, std::mem::replace(present, rows));
+                }
+            }
+            if let Some(gathering) = &mut self.gathering {
+                gathering.aside = Some(aside);
+            }
+        }
+        Ok(())
+    }
+
+    fn pick(
+        &self,
+        sequence: SequenceNumber,
+        base: &[BaseSlice],
+        brought: &BTreeMap<(usize, ItemId), Row>,
+    ) -> Result<Vec<(usize, Rows)>> {
+        let bad = |reason: String| Error::Inconsistent { sequence, reason };
+        if let Some(unknown) = base.iter().find(|slice| slice.slice as usize >= self.slices.len()) {
+            return Err(bad(format!("its base names slice {}, which was never declared", unknown.slice)));
+        }
+        let held = self.slices.iter().enumerate().filter(|(_, slice)| slice.policy != Policy::Log);
+        held.filter_map(|(id, slice)| Some((id, slice.items.held_rows()?)))
+            .map(|(id, gathered)| {
+                let named = base.iter().find(|slice| slice.slice as usize == id);
+                let names = || named.into_iter().flat_map(|slice| &slice.items).flat_map(|run| run.ids());
+                if gathered.iter().map(|row| row.id).eq(names()) {
+                    return Ok((id, gathered.clone()));
+                }
+                let mut by_name: BTreeMap<ItemId, Row> = BTreeMap::new();
+                // Names may be many more than there are items, in a log that lies.
+                for row in gathered.iter() {
+                    by_name.insert(row.id, row.to_row());
+                }
+                let mut rows = Vec::new();
+                for name in names() {
+                    let row = by_name.remove(&name).or_else(|| brought.get(&(id, name)).cloned());
+                    rows.push(row.ok_or_else(|| {
+                        let (at, ordinal) = (name.sequence, name.ordinal);
+                        bad(format!(
+                            "its base names item {at}.{ordinal} of slice {id}, which no record holds"
+                        ))
+                    })?);
+                }
+                Ok((id, gathered.emptied().arranged(rows)))
+            })
+            .collect()
+    }
+
+    /// Gathers what a rollback brings back from a position before the range.
+    pub(super) fn gather_from(&mut self, then: &Frozen) {
+        let Some(gathering) = &mut self.gathering else { return };
+        let slices = self.slices.iter().zip(&then.projection().slices).enumerate();
+        for (id, (now, then)) in slices.filter(|(_, (now, _))| now.policy == Policy::State) {
+            let (Some(now), Some(then)) = (now.items.held_rows(), then.items.held_rows()) else { continue };
+            for row in then.iter().filter(|row| !now.contains(row.id)) {
+                gathering.brought.entry((id, row.id)).or_insert_with(|| row.to_row());
+            }
+        }
+    }
+
+    /// Counts the items that are held beside those of the slices.
+    pub(in crate::fold) fn gathered_bytes(&self) -> u64 {
+        let Some(gathering) = &self.gathering else { return 0 };
+        let aside = gathering.aside.iter().flatten().map(|(_, rows)| rows.unread_bytes()).sum::<u64>();
+        aside + gathering.brought.len() as u64 * 256
+    }
+}

@@ -1,0 +1,482 @@
+//! Compaction: a session gives up bodies of STATE that nothing needs any more.
+//!
+//! # What is dropped, and what stays
+//!
+//! A compaction goes through one position. Dropped are the bodies of dispatches at and before it which changed STATE and CACHE
+//! slices alone and of which no item is left there, nor at a position that is kept. Everything else stays: LOG slices,
+//! declarations, tags, calls and their results, conversations; of a record whose body was dropped, its sequence number, time, kind
+//! and the BLAKE3 of the body, so that a copy that somebody holds can be shown to be what was dropped.
+//!
+//! Kept positions are those of snapshots, as the options say, those to which a rollback behind the position goes, and the one
+//! before the last rewind, so that it can be undone. Any other position in the compacted range gives [`Error::Compacted`].
+//!
+//! # Which position
+//!
+//! The last one that the options allow, but none within or behind an operation that is open, unsettled or suspended, and none
+//! within one that has ended. The segment in which the session was written last is finished first, if it is to be compacted.
+//!
+//! # While it runs
+//!
+//! | who | sees |
+//! |---|---|
+//! | a writer | the session is locked; it cannot be open for writing |
+//! | a reader, a follower | each segment as it was or as it is now; what it reads from one that was replaced meanwhile, it reads again |
+//! | a fork that was made earlier | its own names of the old files |
+//! | somebody who opens the session after a kill | a session that is compacted in part, from some segment on ([`crate::log::compaction`]) |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog_codec::body::{
+    Action, BaseSlice, BuiltIn, Dispatch, Dropped, ItemRun, Outcome, Payload, Policy, Snapshot, ToolBegin,
+    ToolEnd,
+};
+use foldlog_codec::msgpack;
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Store;
+use crate::error::{Error, Result};
+use crate::fold::history::History;
+use crate::fold::path::Path as LivePath;
+use crate::fold::projection::{LogSlices, Projection};
+use crate::items::Items;
+use crate::log::compacting::Rewriting;
+use crate::log::images;
+use crate::log::objects::Objects;
+use crate::log::reader::Places;
+use crate::names::Names;
+use crate::operation::RESTORE;
+use crate::sabotage::{self, Breakage};
+use crate::session::{Read, lock_or_read_only, open_read};
+
+/// Name of the observation that a compaction records if it finishes the segment in which the session was written last.
+const OBSERVED: &str = "foldlog.compact";
+
+/// Names the snapshots whose positions a compaction keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptSnapshots {
+    /// Those with a tag.
+    #[default]
+    Tagged,
+    /// All.
+    All,
+    /// None.
+    None,
+}
+
+/// Holds the options of a compaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompactOptions {
+    /// Snapshots whose positions are kept.
+    pub snapshots: KeptSnapshots,
+    /// Further positions that are kept.
+    pub positions: BTreeSet<SequenceNumber>,
+    /// Age up to which bodies are kept, by the times of their records.
+    pub younger_than: Option<Duration>,
+    /// Whether nothing is changed, and the report says what a compaction would do.
+    pub dry_run: bool,
+}
+
+/// Reports what a compaction did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CompactReport {
+    /// Id of the session.
+    pub session: Uuid,
+    /// Position through which bodies were dropped; `None` if there was nothing to drop.
+    pub through: Option<SequenceNumber>,
+    /// Positions at and before it at which the slices are known.
+    pub kept: Vec<SequenceNumber>,
+    /// Number of records whose bodies were dropped now.
+    pub dropped: u64,
+    /// Number of segments that were written anew.
+    pub segments: u64,
+    /// Bytes that the log has less. A segment that a fork has too stays on the disk for it.
+    pub bytes: u64,
+}
+
+/// Set of records, by their sequence numbers.
+#[derive(Default)]
+struct Records(Vec<u64>);
+
+impl Records {
+    fn add(&mut self, sequence: SequenceNumber) {
+        let (word, bit) = (sequence.get() / 64, sequence.get() % 64);
+        let Ok(word) = usize::try_from(word) else { return };
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        if let Some(word) = self.0.get_mut(word) {
+            *word |= 1 << bit;
+        }
+    }
+
+    fn remove(&mut self, sequence: SequenceNumber) {
+        let word = usize::try_from(sequence.get() / 64).unwrap_or(usize::MAX);
+        if let Some(word) = self.0.get_mut(word) {
+            *word &= !(1 << (sequence.get() % 64));
+        }
+    }
+
+    fn first(&self) -> Option<SequenceNumber> {
+        let (at, word) = self.0.iter().enumerate().find(|(_, word)| **word != 0)?;
+        Some((at as u64 * 64 + u64::from(word.trailing_zeros())).into())
+    }
+
+    fn last(&self) -> Option<SequenceNumber> {
+        let (at, word) = self.0.iter().enumerate().rfind(|(_, word)| **word != 0)?;
+        Some((at as u64 * 64 + 63 - u64::from(word.leading_zeros())).into())
+    }
+
+    fn contains(&self, sequence: SequenceNumber) -> bool {
+        let word = usize::try_from(sequence.get() / 64).unwrap_or(usize::MAX);
+        self.0.get(word).is_some_and(|word| word & (1 << (sequence.get() % 64)) != 0)
+    }
+}
+
+/// Says what a compaction drops.
+struct Plan {
+    through: SequenceNumber,
+    bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
+    drops: Records,
+    dropped: u64,
+    bytes: u64,
+}
+
+/// Holds what one reading of the records says of positions.
+#[derive(Default)]
+struct Marks {
+    /// Runs of tools: begins, and ends behind them.
+    runs: Vec<(SequenceNumber, SequenceNumber)>,
+    snapshots: Vec<(SequenceNumber, bool)>,
+    /// Begins of rewinds, by their ends.
+    rewinds: BTreeMap<SequenceNumber, SequenceNumber>,
+    /// Last record before the first one that is younger than the options allow.
+    old: Option<SequenceNumber>,
+}
+
+impl Store {
+    /// Drops the bodies of STATE of a session that nothing needs any more, so that its log takes room in proportion to what its
+    /// slices hold and to its history. What the slices hold now, LOG slices, calls, conversations, times and the hashes of all
+    /// bodies stay. The session must not be open for writing.
+    ///
+    /// ```
+    /// # use foldlog::{CompactOptions, Event, SessionTypes, Slice, SnapshotOptions, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Drafted(String);
+    /// # impl Event for Drafted {
+    /// #     const NAME: &'static str = "text.drafted";
+    /// # }
+    /// # struct Text;
+    /// # impl Slice for Text {
+    /// #     const NAME: &'static str = "text";
+    /// #     type Item = Drafted;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// let types = SessionTypes::builder().slice::<Text>().replace_latest::<Text>().build()?;
+    /// let store = Store::open(folder.path())?;
+    /// let session = store.create(&types)?;
+    /// for draft in 0..100 {
+    ///     session.dispatch(Drafted(format!("draft {draft}, {}", "and so on. ".repeat(20))))?;
+    /// }
+    /// let id = session.id();
+    /// session.close()?;
+    /// let report = store.compact(id, &CompactOptions::default())?;
+    /// assert_eq!(report.dropped, 99);
+    /// assert_eq!(store.open_session(id, &types)?.view::<Text>()?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open for writing,
+    ///   [`Error::ReadOnly`] if the store takes no writes, [`Error::Full`] if the disk has no room for one segment more.
+    /// - [`Error::Interrupted`] if an operation was left open: recover the session first.
+    /// - Those of [`LogReader::open`](crate::audit::LogReader::open) if the session is damaged.
+    pub fn compact(&self, session: Uuid, options: &CompactOptions) -> Result<CompactReport> {
+        let dir = self.existing(session)?;
+        if options.dry_run {
+            let read = open_read(self.storage(), &dir, None, LogSlices::Unread)?;
+            return Ok(match self.plan(&dir, &read, options, true)? {
+                Some(plan) => plan.report(session, 0),
+                None => CompactReport { session, ..CompactReport::default() },
+            });
+        }
+        self.finish_last_segment(session, &dir, options)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        let Some(_lock) = lock else {
+            return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
+        };
+        let read = open_read(self.storage(), &dir, None, LogSlices::Unread)?;
+        match self.plan(&dir, &read, options, false)? {
+            Some(plan) => self.carry_out(&dir, &read, plan),
+            None => Ok(CompactReport { session, ..CompactReport::default() }),
+        }
+    }
+
+    /// Finishes the segment in which the session was written last, if something is to be dropped there.
+    fn finish_last_segment(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<()> {
+        let opened = self.open_to_recover(session)?;
+        let operations = opened.recovery().interrupted.clone();
+        if !operations.is_empty() {
+            opened.close()?;
+            return Err(Error::Interrupted { session, operations });
+        }
+        let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
+        let last = read.scan.segments.last().map(|last| last.header.first_sequence);
+        let plan = self.plan(dir, &read, options, true)?;
+        let is_wanted = plan.is_some_and(|plan| plan.drops.last() >= last);
+        let finished = match is_wanted {
+            true => opened.finish_segment(OBSERVED),
+            false => Ok(()),
+        };
+        opened.close().and(finished)
+    }
+
+    /// Chooses what to drop; `None` if there is nothing.
+    fn plan(&self, dir: &Path, read: &Read, options: &CompactOptions, whole: bool) -> Result<Option<Plan>> {
+        let storage = self.storage();
+        let (scan, projection) = (&read.scan, &read.folded.projection);
+        if let Some((sequence, kind)) = projection.unsupported {
+            return Err(Error::UnsupportedKind { sequence, kind });
+        }
+        let places = scan.places();
+        let objects = Objects::new(Arc::clone(storage), dir);
+        let next = scan.next_sequence;
+        let finished = scan.segments.last().map_or(SequenceNumber::MIN, |last| last.header.first_sequence);
+        let marks = self.marks(&places, options)?;
+        let Some(mut through) = (if whole { next } else { finished }).checked_sub(1) else { return Ok(None) };
+        if options.younger_than.is_some() {
+            let Some(old) = marks.old else { return Ok(None) };
+            through = through.min(old);
+        }
+        let operations = &projection.operations;
+        let waiting = operations
+            .open()
+            .flat_map(|open| [open.begin, open.operation.get().into()])
+            .chain(operations.unsettled().flat_map(|one| [one.begin, one.operation.get().into()]))
+            .chain(operations.suspended().map(|one| one.operation.get().into()));
+        if let Some(first) = waiting.min() {
+            let Some(before) = first.checked_sub(1) else { return Ok(None) };
+            through = through.min(before);
+        }
+        let mut runs = marks.runs;
+        runs.sort_unstable();
+        for (begin, end) in runs.into_iter().rev() {
+            if (begin..end).contains(&through) {
+                let Some(before) = begin.checked_sub(1) else { return Ok(None) };
+                through = before;
+            }
+        }
+        let before = places.compaction.as_deref();
+        let last_range = before.and_then(|before| before.ranges().last());
+        if last_range.is_some_and(|range| through < *range.end()) {
+            return Ok(None);
+        }
+        let snapshots = marks.snapshots.iter().filter(|(_, tagged)| match options.snapshots {
+            KeptSnapshots::All => true,
+            KeptSnapshots::Tagged => *tagged,
+            KeptSnapshots::None => false,
+        });
+        let behind = scan.rollbacks.range(through + 1..).map(|(_, rollback)| rollback.to);
+        let path = LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
+        let is_live = |end: &SequenceNumber| path.is_live(*end, next.saturating_sub(1));
+        let rewound = marks.rewinds.iter().rfind(|(end, _)| is_live(end));
+        let rewound = rewound.and_then(|(_, begin)| begin.checked_sub(1));
+        let kept: BTreeSet<SequenceNumber> = snapshots
+            .map(|(position, _)| *position)
+            .chain(options.positions.iter().copied())
+            .chain(behind)
+            .chain(rewound)
+            .filter(|position| *position < through && before.is_none_or(|before| before.knows(*position)))
+            .chain([through])
+            .collect();
+        let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
+        Plan::of(&history, through, &kept)
+    }
+
+    fn marks(&self, places: &Places, options: &CompactOptions) -> Result<Marks> {
+        let now_us = self.inner.options.clock.now_us();
+        let young = options
+            .younger_than
+            .map(|age| now_us.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)));
+        let (mut marks, mut is_young, mut begun) = (Marks::default(), false, BTreeSet::new());
+        places.read(self.storage(), SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
+            is_young |= young.is_some_and(|young| record.time_us > young);
+            if !is_young {
+                marks.old = Some(record.sequence);
+            }
+            let bad = Error::unread(record.sequence);
+            match record.kind {
+                Kind::SNAPSHOT => {
+                    let tagged = Snapshot::decode(record.body).map_err(bad)?.tag.is_some();
+                    marks.snapshots.push((record.sequence, tagged));
+                }
+                Kind::TOOL_BEGIN => {
+                    let begin = ToolBegin::decode(record.body).map_err(bad)?;
+                    if begin.tool == RESTORE && is_rewind(begin.arguments) {
+                        begun.insert(record.sequence);
+                    }
+                }
+                Kind::TOOL_END => {
+                    let end = ToolEnd::decode(record.body).map_err(bad)?;
+                    marks.runs.push((end.begin, record.sequence));
+                    if begun.remove(&end.begin) && end.outcome == Outcome::Committed {
+                        marks.rewinds.insert(record.sequence, end.begin);
+                    }
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(marks)
+    }
+
+    fn carry_out(&self, dir: &Path, read: &Read, plan: Plan) -> Result<CompactReport> {
+        let (segments, storage) = (&read.scan.segments, self.storage().as_ref());
+        let mut written = 0;
+        let mut pairs: Vec<_> = segments.iter().zip(segments.iter().skip(1)).collect();
+        if !sabotage::is(Breakage::OldestCompactedFirst) {
+            pairs.reverse();
+        }
+        for (segment, next) in pairs {
+            let records = segment.header.first_sequence..next.header.first_sequence;
+            if records.start > plan.through {
+                continue;
+            }
+            if plan.drops.first().is_none_or(|first| first >= records.end) {
+                continue;
+            }
+            let bases: Vec<_> =
+                plan.bases.iter().filter(|(position, _)| records.contains(position)).cloned().collect();
+            let bases = if sabotage::is(Breakage::BaseLeftOut) { Vec::new() } else { bases };
+            Rewriting {
+                storage,
+                dir,
+                segment,
+                next: &next.header,
+                through: plan.through,
+                bases: &bases,
+                drops: &|sequence| plan.drops.contains(sequence),
+            }
+            .run()?;
+            written += 1;
+        }
+        images::remove_all(storage, dir, &Arc::default());
+        Ok(plan.report(read.scan.session, written))
+    }
+}
+
+impl Plan {
+    /// Plans to drop what is at or before `through` and no kept position needs.
+    fn of(
+        history: &History<'_>,
+        through: SequenceNumber,
+        kept: &BTreeSet<SequenceNumber>,
+    ) -> Result<Option<Plan>> {
+        let mut plan = Plan { through, bases: Vec::new(), drops: Records::default(), dropped: 0, bytes: 0 };
+        let mut lens: Vec<(SequenceNumber, u32)> = Vec::new();
+        let mut needed = Records::default();
+        history.fold(through + 1, None, LogSlices::Unread, &mut |record, projection| {
+            // The last record stays, so that whoever reads on from the position has nothing of the range before it.
+            let may_go = record.kind == Kind::DISPATCH
+                && record.sequence < through
+                && is_droppable(record, &projection.names)?;
+            if let Some(saved) = may_go.then(|| saved_by(record)).flatten() {
+                plan.drops.add(record.sequence);
+                lens.push((record.sequence, saved));
+            }
+            if kept.contains(&record.sequence) {
+                let base = names_in(projection);
+                for id in base.iter().flat_map(|slice| &slice.items).flat_map(|run| run.ids()) {
+                    needed.add(id.sequence);
+                }
+                plan.bases.push((record.sequence, base));
+            }
+            Ok(())
+        })?;
+        for (sequence, saved) in lens {
+            if needed.contains(sequence) && !sabotage::is(Breakage::NeededBodyDropped) {
+                plan.drops.remove(sequence);
+            } else {
+                plan.dropped += 1;
+                plan.bytes += u64::from(saved);
+            }
+        }
+        Ok((plan.dropped > 0).then_some(plan))
+    }
+
+    fn report(&self, session: Uuid, segments: u64) -> CompactReport {
+        CompactReport {
+            session,
+            through: Some(self.through),
+            kept: self.bases.iter().map(|(position, _)| *position).collect(),
+            dropped: self.dropped,
+            segments,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// Returns whether these arguments of a restore are those of a rewind, which can be undone. Long ones may be.
+fn is_rewind(arguments: Payload<'_>) -> bool {
+    let text: Option<String> = msgpack::from_slice(arguments.bytes()).ok();
+    let value = text.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    value.is_none_or(|value| value.get("rewind").is_some())
+}
+
+/// Returns how many bytes it saves to drop the body of a record; `None` if none.
+fn saved_by(record: &Record<'_>) -> Option<u32> {
+    let stands = Dropped { kind: record.kind, len: record.body.len() as u64, hash: [0; 32] }.encode().len();
+    u32::try_from(record.body.len().checked_sub(stands)?).ok().filter(|saved| *saved > 0)
+}
+
+/// Returns whether a dispatch changed slices, and none of them is LOG.
+fn is_droppable(record: &Record<'_>, names: &Names) -> Result<bool> {
+    let Dispatch { action, effects } =
+        Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
+    let is_log = |slice: u32| names.slice(slice).is_none_or(|slice| slice.policy == Policy::Log);
+    Ok(match (&action, effects) {
+        (Action::Tag { .. }, _) => false,
+        (_, Some(effects)) => !effects.is_empty() && !effects.iter().any(|effect| is_log(effect.slice)),
+        (Action::Event { event, .. }, None) => {
+            let bindings = names.event(*event).map(|event| event.bindings.as_slice()).unwrap_or_default();
+            let changed = bindings.iter().filter(|binding| binding.built_in != BuiltIn::Explicit);
+            changed.clone().next().is_some() && !changed.clone().any(|binding| is_log(binding.slice))
+        }
+        (_, None) => false,
+    })
+}
+
+/// Returns the names of the items of STATE and CACHE slices.
+fn names_in(projection: &Projection) -> Vec<BaseSlice> {
+    let mut base = Vec::new();
+    for id in 0..projection.names.slices().len() as u32 {
+        let Some((policy, Items::Held(rows))) = projection.items(id) else { continue };
+        if policy == Policy::Log || rows.is_empty() {
+            continue;
+        }
+        let mut items: Vec<ItemRun> = Vec::new();
+        for row in rows.iter() {
+            match items.last_mut() {
+                Some(run)
+                    if run.version == row.version
+                        && run.first.ordinal == row.id.ordinal
+                        && run.first.sequence + u64::from(run.count) == row.id.sequence
+                        && run.count < u32::MAX =>
+                {
+                    run.count += 1;
+                }
+                _ => items.push(ItemRun { first: row.id, version: row.version, count: 1 }),
+            }
+        }
+        base.push(BaseSlice { slice: id, items });
+    }
+    base
+}

@@ -1,0 +1,657 @@
+//! Compaction: a log gives up what nothing needs any more, a kill at any step leaves a whole log, and whoever reads meanwhile
+//! reads on. That nothing else changes, law 7 shows ([`crate::laws`]).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use foldlog::audit::{EventFeed, Fed, Followed, Follower, LogReader, ReadOptions, Recorded, damaged_seals};
+use foldlog::log::SegmentSizes;
+use foldlog::storage::{CrashKind, Fault, Op};
+use foldlog::tools::{ExecuteOptions, RewindOptions, ToolCall, ToolRegistry, ToolRunner};
+use foldlog::{
+    BackupOptions, CompactOptions, CompactReport, Durability, Error, ExecutionState, KeptSnapshots, Kind,
+    ResourceRegistry, SequenceNumber, Session, SessionOptions, SnapshotOptions, State, Store, StoreOptions,
+};
+use foldlog_codec::body::Dropped;
+use foldlog_tests::crash::{BOOT, Machine, large_note, step};
+use foldlog_tests::host::{Draft, DraftEdited, LinesPasted, Notes, assert_reduced_again, types};
+use foldlog_tests::verbs::foldlog;
+use uuid::Uuid;
+
+/// Writes a line of the draft over and over, and other things now and then.
+fn write(session: &Session, edits: u64) {
+    for n in 0..edits {
+        let line = format!("line {n} of {}", "a long story ".repeat(8));
+        session.dispatch(DraftEdited { place: (n % 3) as usize, line }).unwrap();
+        if n % 10 == 0 {
+            session.dispatch(step(n)).unwrap();
+            session.dispatch(large_note(n)).unwrap();
+            session.dispatch(LinesPasted { lines: vec!["one".to_owned(), "two".to_owned()] }).unwrap();
+        }
+    }
+}
+
+fn compact(machine: &Machine, id: Uuid) -> foldlog::Result<CompactReport> {
+    machine.process(Durability::Boundary).compact(id, &CompactOptions::default())
+}
+
+/// A closed session of several segments, most of whose bodies nobody needs.
+fn written() -> (Machine, Uuid) {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write(&session, 40);
+    session.snapshot(SnapshotOptions::tagged("then")).unwrap();
+    write(&session, 40);
+    let id = session.id();
+    session.close().unwrap();
+    (machine.copied(BOOT), id)
+}
+
+fn tagged(reader: &LogReader) -> SequenceNumber {
+    reader.snapshots().unwrap()[0].position
+}
+
+#[test]
+fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
+    let (machine, id) = written();
+    let before = machine.audit(id).unwrap();
+    let (last, state) = (before.last_position(), before.state().unwrap());
+    let (digest, then) = (before.digest_through(last).unwrap(), before.state_at(tagged(&before)).unwrap());
+    let planned = machine
+        .process(Durability::Boundary)
+        .compact(id, &CompactOptions { dry_run: true, ..CompactOptions::default() })
+        .unwrap();
+    assert_eq!(machine.audit(id).unwrap().log_bytes(), before.log_bytes(), "a dry run changes nothing");
+
+    let report = compact(&machine, id).unwrap();
+    assert_eq!(
+        (planned.dropped, planned.bytes, planned.through),
+        (report.dropped, report.bytes, report.through)
+    );
+    assert!(report.dropped > 60 && report.segments > 3, "{report:?}");
+    let after = machine.audit(id).unwrap();
+    assert!(
+        after.log_bytes() < before.log_bytes() * 2 / 3,
+        "{} of {}",
+        after.log_bytes(),
+        before.log_bytes()
+    );
+    assert_eq!(after.state_at(last).unwrap(), state);
+    assert_eq!(after.state_at(tagged(&after)).unwrap(), then, "what has a name is kept");
+    assert_eq!(after.digest_through(last).unwrap(), digest, "the hashes of what was dropped stay");
+    assert!(after.check_seals().unwrap() > 3);
+    assert_reduced_again(&after, &types());
+
+    // Whoever has a copy of what was dropped can show that it is that.
+    let mut dropped = BTreeMap::new();
+    after
+        .records(0, u64::MAX, |record| {
+            if record.kind == Kind::DROPPED {
+                dropped.insert(record.sequence, Dropped::decode(record.body).unwrap());
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(dropped.len() as u64, report.dropped);
+    let (copy, _) = written();
+    let mut shown = 0;
+    copy.audit(id)
+        .unwrap()
+        .records(0, u64::MAX, |record| {
+            if let Some(dropped) = dropped.get(&record.sequence) {
+                assert_eq!(Dropped::of(record.kind, record.body), *dropped);
+                shown += 1;
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(shown, report.dropped);
+
+    // Nothing is left to be dropped, until more is written.
+    assert_eq!(compact(&machine, id).unwrap().through, None);
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    assert_eq!(session.view::<Draft>().unwrap().len(), state.slices["draft"].items.len() as u64);
+    write(&session, 30);
+    let state = session.state().unwrap();
+    session.close().unwrap();
+    assert!(compact(&machine, id).unwrap().dropped > 20);
+    assert_eq!(machine.open(id, Durability::Boundary).unwrap().state().unwrap().slices, state.slices);
+}
+
+#[test]
+fn positions_are_kept_as_the_options_say_and_others_are_refused() {
+    let (machine, id) = written();
+    let reader = machine.audit(id).unwrap();
+    let (kept, asked) = (tagged(&reader), SequenceNumber::from(17));
+    let (then, there) = (reader.state_at(kept).unwrap(), reader.state_at(asked).unwrap());
+    let options = CompactOptions { positions: [asked].into(), ..CompactOptions::default() };
+    let report = machine.process(Durability::Boundary).compact(id, &options).unwrap();
+    assert!(
+        report.kept.contains(&kept) && report.kept.contains(&asked) && report.kept.len() == 3,
+        "{report:?}"
+    );
+    let through = report.through.unwrap();
+
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    let gone = |error: Error, at: SequenceNumber| {
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::Compacted { position, earliest } if position == at && earliest == through),
+            "{text}"
+        );
+    };
+    gone(session.rollback_to(18).unwrap_err(), 18.into());
+    gone(session.state_at(18).unwrap_err(), 18.into());
+    let store = machine.process(Durability::Boundary);
+    gone(store.fork(id, 18, &types(), SessionOptions::default()).unwrap_err(), 18.into());
+    for (at, was) in [(kept, &then), (asked, &there)] {
+        session.rollback_to(at).unwrap();
+        assert_eq!(draft(&session.state().unwrap()), draft(was), "back at {at}");
+        let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap();
+        fork.dispatch(DraftEdited { place: 0, line: "in the fork".to_owned() }).unwrap();
+        let live = fork.state().unwrap();
+        let fork = (fork.id(), fork.close().unwrap()).0;
+        assert_eq!(
+            machine.open(fork, Durability::Boundary).unwrap().state().unwrap(),
+            live,
+            "and goes on from there"
+        );
+    }
+    // A rollback behind the range keeps its target through the next compaction.
+    write(&session, 20);
+    let state = session.state().unwrap();
+    session.close().unwrap();
+    let none = CompactOptions { snapshots: KeptSnapshots::None, ..CompactOptions::default() };
+    machine.process(Durability::Boundary).compact(id, &none).unwrap();
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    assert_eq!(session.state().unwrap().slices, state.slices);
+    assert!(session.rollback_to(kept).is_err());
+    session.close().unwrap();
+
+    let (machine, id) = written();
+    let young =
+        CompactOptions { younger_than: Some(Duration::from_secs(86_400)), ..CompactOptions::default() };
+    assert_eq!(machine.process(Durability::Boundary).compact(id, &young).unwrap().through, None);
+}
+
+fn draft(state: &State) -> Vec<Arc<[u8]>> {
+    state.slices["draft"].items.iter().map(|item| Arc::clone(&item.bytes)).collect()
+}
+
+/// The bytes of each file of a session, but for images.
+fn segments(machine: &Machine, id: Uuid) -> Vec<(PathBuf, Vec<u8>)> {
+    machine
+        .segments(id)
+        .into_iter()
+        .map(|path| (path.clone(), machine.disk.read_file(&path).unwrap()))
+        .collect()
+}
+
+/// Whatever stands there by then, it amounts to the same, and the next compaction ends what this one began.
+#[test]
+fn a_compaction_that_is_killed_at_any_step_leaves_a_whole_log() {
+    let (whole, id) = written();
+    let reader = whole.audit(id).unwrap();
+    let (last, state) = (reader.last_position(), reader.state().unwrap());
+    let digest = reader.digest_through(last).unwrap();
+    let look = |machine: &Machine, killed: &str| {
+        let audit = machine.audit(id).unwrap_or_else(|error| panic!("{killed}: {error}"));
+        assert_eq!(audit.digest_through(last).unwrap(), digest, "{killed}");
+        assert_eq!(audit.state().unwrap().slices, state.slices, "{killed}");
+        audit.check_seals().unwrap_or_else(|error| panic!("{killed}: {error}"));
+        let ranges = audit.compacted().len();
+        let session = machine.open(id, Durability::Boundary).unwrap();
+        assert_eq!(session.state().unwrap().slices, state.slices, "{killed}");
+        session.dispatch(step(3)).unwrap();
+        session.rollback_to(last).unwrap_or_else(|error| panic!("{killed}: {error}"));
+        let after = session.state().unwrap();
+        assert_eq!(after.slices["plan"], state.slices["plan"], "{killed}");
+        session.close().unwrap();
+        compact(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
+        let again = machine.audit(id).unwrap();
+        assert_eq!(again.state().unwrap().slices, after.slices, "{killed}");
+        assert!(
+            machine.disk.files().iter().all(|path| path.extension().is_none_or(|it| it != "new")),
+            "{killed}"
+        );
+        ranges
+    };
+    let mut partly = BTreeMap::new();
+    for at in 1.. {
+        let machine = whole.copied(BOOT);
+        machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
+        let done = compact(&machine, id);
+        machine.disk.clear_faults();
+        if done.is_ok() {
+            break;
+        }
+        let kinds = [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: at }];
+        for kind in kinds {
+            let machine = whole.copied(BOOT);
+            machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
+            compact(&machine, id).unwrap_err();
+            machine.disk.clear_faults();
+            machine.crash(kind);
+            let whole = machine.segments(id).len();
+            *partly.entry((look(&machine, &format!("killed at {at}, {kind:?}")), whole)).or_insert(0) += 1;
+        }
+    }
+    assert!(
+        partly.keys().any(|(ranges, _)| *ranges == 0) && partly.keys().any(|(ranges, _)| *ranges == 1),
+        "{partly:?}"
+    );
+    for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir] {
+        let refused = (1..8).filter(|nth| {
+            let machine = whole.copied(BOOT);
+            machine.disk.inject(Fault::FailNth { op, nth: *nth, error: std::io::ErrorKind::Other });
+            let done = compact(&machine, id);
+            machine.disk.clear_faults();
+            look(&machine, &format!("{op:?} {nth}"));
+            done.is_err()
+        });
+        assert!(refused.count() > 0, "{op:?}");
+    }
+}
+
+#[test]
+fn a_fork_that_was_made_before_has_all_that_it_shares() {
+    let (machine, id) = written();
+    let store = machine.process(Durability::Boundary);
+    let at = machine.audit(id).unwrap().last_position();
+    let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap();
+    let fork = (fork.id(), fork.close().unwrap()).0;
+    let states = states(&machine, fork);
+    assert!(store.compact(id, &CompactOptions::default()).unwrap().dropped > 0);
+    assert!(states == self::states(&machine, fork), "each of its positions is as it was");
+    // It can be compacted for itself, and says so.
+    let report = store.compact(fork, &CompactOptions::default()).unwrap();
+    assert!(report.dropped > 0);
+    assert_eq!(machine.audit(fork).unwrap().state().unwrap().slices, states[&at].slices);
+}
+
+/// A fork at a kept position has the head of its parent's segment, with what the parent's slices held behind it. That was taken for
+/// the fork's own, once the fork was compacted too.
+#[test]
+fn a_fork_of_a_compacted_session_is_compacted_for_itself() {
+    let (machine, id) = written();
+    compact(&machine, id).unwrap();
+    let store = machine.process(Durability::Boundary);
+    let kept = tagged(&machine.audit(id).unwrap());
+    let fork = store.fork(id, kept, &types(), SessionOptions::default()).unwrap();
+    let id = fork.id();
+    write(&fork, 60);
+    fork.snapshot(SnapshotOptions::tagged("of the fork")).unwrap();
+    write(&fork, 20);
+    fork.close().unwrap();
+    let before: BTreeMap<_, _> = {
+        let reader = machine.audit(id).unwrap();
+        let own = (kept.get() + 1..reader.records_len()).map(SequenceNumber::from);
+        own.map(|at| (at, reader.state_at(at).unwrap())).collect()
+    };
+    let report = compact(&machine, id).unwrap();
+    assert!(report.dropped > 40, "{report:?}");
+    let reader = machine.audit(id).unwrap();
+    let mut known = 0;
+    for (at, then) in &before {
+        match reader.state_at(*at) {
+            Ok(now) => {
+                assert_eq!(now, *then, "at {at}");
+                known += 1;
+            }
+            Err(error) => assert!(matches!(error, Error::Compacted { .. }), "{error}"),
+        }
+    }
+    assert!(known >= 2 && known < before.len(), "{known}");
+}
+
+/// Undoing the last rewind needs the position before it, also behind restores of checkpoints, which are calls of the same name.
+#[test]
+fn the_last_rewind_can_still_be_undone() {
+    let (machine, id) = written();
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    let state = || ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let (before, options) = (draft(&session.state().unwrap()), RewindOptions::default());
+    state().rewind(30, &options).unwrap();
+    write(&session, 10);
+    let checkpoint = state().snapshot(None).unwrap();
+    write(&session, 10);
+    state().restore(&checkpoint).unwrap();
+    write(&session, 10);
+    session.close().unwrap();
+    assert!(compact(&machine, id).unwrap().dropped > 0);
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    state.undo_rewind(&options).unwrap();
+    assert_eq!(draft(&session.state().unwrap()), before);
+}
+
+/// A compaction that was killed is ended by the next one, even if nothing was written in between.
+#[test]
+fn what_a_killed_compaction_left_is_done_by_the_next() {
+    let (whole, id) = written();
+    let dropped = compact(&whole.copied(BOOT), id).unwrap().dropped;
+    let machine = whole.copied(BOOT);
+    machine.disk.inject(Fault::FailNth { op: Op::Rename, nth: 3, error: std::io::ErrorKind::Other });
+    compact(&machine, id).unwrap_err();
+    machine.disk.clear_faults();
+    let left = compact(&machine, id).unwrap().dropped;
+    assert!(left > 0 && left < dropped, "{left} of {dropped}");
+    assert_eq!(machine.audit(id).unwrap().compacted()[0].from, 0, "all of it is compacted now");
+}
+
+fn states(machine: &Machine, id: Uuid) -> BTreeMap<SequenceNumber, State> {
+    let reader = machine.audit(id).unwrap();
+    let all = (0..reader.records_len()).map(SequenceNumber::from);
+    all.map(|at| (at, reader.state_at(at).unwrap())).collect()
+}
+
+#[test]
+fn a_session_that_is_open_or_was_interrupted_is_left_alone() {
+    let (machine, id) = written();
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    assert!(matches!(compact(&machine, id), Err(Error::Locked { .. })));
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let operation = runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap();
+    operation.context().session().dispatch(step(1)).unwrap();
+    machine.crash(CrashKind::Process);
+    std::mem::forget(operation);
+    let before = segments(&machine, id);
+    assert!(matches!(compact(&machine, id), Err(Error::Interrupted { .. })));
+    assert!(before == segments(&machine, id));
+    assert!(matches!(compact(&machine, Uuid::from_u128(4)), Err(Error::NoSuchSession { .. })));
+}
+
+/// A call stays whole: the compacted range ends before it, or behind it.
+#[test]
+fn no_range_ends_within_a_call() {
+    let (machine, id) = written();
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let operation = runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap();
+    let begin = session.position().unwrap();
+    for n in 0..200 {
+        let line = format!("{n} within the call, {}", "and so on ".repeat(9));
+        operation.context().session().dispatch(DraftEdited { place: 0, line }).unwrap();
+    }
+    operation.fail(foldlog::tools::ToolError::failed("it did not work")).unwrap();
+    let slices = session.state().unwrap().slices;
+    session.close().unwrap();
+    // The end is in the segment that is finished last, so nothing behind the begin is as old as asked for.
+    let report = compact(&machine, id).unwrap();
+    assert!(report.dropped > 200, "a call that is over gives up its bodies too: {report:?}");
+    assert_eq!(machine.audit(id).unwrap().state().unwrap().slices, slices);
+    assert!(report.kept.iter().all(|position| *position < begin || *position >= begin + 201), "{report:?}");
+}
+
+/// A reader that began before goes on with what stands there now, and hands over each record once.
+#[test]
+fn who_reads_while_segments_are_replaced_reads_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = SegmentSizes { first_bytes: 16 << 10, max_bytes: 16 << 10, ahead_bytes_min: 0 };
+    let options = StoreOptions { segments: sizes, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let id = session.id();
+    write(&session, 400);
+    session.close().unwrap();
+    let (dir, stop) = (store.session_dir(id), AtomicBool::new(false));
+    let reader = LogReader::open(&dir).unwrap();
+    let (last, notes) = (reader.last_position(), reader.state().unwrap().slices["notes"].clone());
+    let digest = reader.digest_through(last).unwrap();
+    let rounds = 12;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // One that knows the old places, and one that knows those of this moment.
+                    assert_eq!(reader.digest_through(last).unwrap(), digest);
+                    let now = LogReader::open(&dir).unwrap();
+                    assert_eq!(now.digest_through(last).unwrap(), digest);
+                    assert!(now.state().unwrap().slices["notes"].items.starts_with(&notes.items));
+                    let (mut follower, mut next) = (Follower::open(&dir, 0).unwrap(), 0);
+                    follower
+                        .poll(|met| {
+                            if let Followed::Record { record, .. } = met {
+                                assert_eq!(record.sequence.get(), next);
+                                next += 1;
+                            }
+                            Ok(())
+                        })
+                        .unwrap();
+                    assert!(next > last.get());
+                }
+            });
+        }
+        for _ in 0..rounds {
+            let session = store.open_session(id, &types()).unwrap();
+            write(&session, 60);
+            session.close().unwrap();
+            store.compact(id, &CompactOptions::default()).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let session = store.open_session(id, &types()).unwrap();
+    assert!(session.log::<Notes>().unwrap().len() > notes.items.len() as u64);
+}
+
+/// A follower that stands in a segment which is replaced goes on in the file that it has.
+#[test]
+fn a_follower_within_a_log_that_is_compacted_hands_over_each_record_once() {
+    let (machine, id) = written();
+    let storage = Arc::new(machine.disk.clone());
+    let last = machine.audit(id).unwrap().last_position();
+    for stop in [0_u64, 10, 25, 60, last.get()] {
+        let machine = machine.copied(BOOT);
+        let storage = Arc::new(machine.disk.clone());
+        let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
+        let mut seen = Vec::new();
+        let _ = follower.poll(|met| {
+            let Followed::Record { record, .. } = met else { panic!("nothing was replaced by a recovery") };
+            if record.sequence.get() > stop {
+                return Err(Error::NoSuchPosition { position: record.sequence, last: None });
+            }
+            seen.push(record.sequence.get());
+            Ok(())
+        });
+        compact(&machine, id).unwrap();
+        let session = machine.open(id, Durability::Boundary).unwrap();
+        session.dispatch(step(9)).unwrap();
+        follower
+            .poll(|met| {
+                let Followed::Record { record, .. } = met else {
+                    panic!("nothing was replaced by a recovery")
+                };
+                seen.push(record.sequence.get());
+                Ok(())
+            })
+            .unwrap();
+        let all: Vec<u64> = (0..=session.position().unwrap().get()).collect();
+        assert_eq!(seen, all, "stopped at {stop}");
+    }
+    drop(storage);
+}
+
+/// A read model cannot be made of events that are gone, and is told where it may begin.
+#[test]
+fn a_feed_says_where_events_were_dropped_and_goes_on_behind() {
+    let (machine, id) = written();
+    compact(&machine, id).unwrap();
+    let storage = Arc::new(machine.disk.clone());
+    let mut feed = EventFeed::open_on(storage.clone(), machine.dir(id), 0).unwrap();
+    let earliest = loop {
+        match feed.try_next() {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it passed over what was dropped"),
+            Err(Error::Compacted { earliest, .. }) => break earliest,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    session.dispatch(step(1)).unwrap();
+    let nothing = |_: Recorded<'_>| Ok(());
+    for read in
+        [session.contents(0, u64::MAX, nothing), machine.audit(id).unwrap().contents(0, u64::MAX, nothing)]
+    {
+        assert!(matches!(read, Err(Error::Compacted { earliest: then, .. }) if then == earliest), "{read:?}");
+    }
+    session.contents(earliest + 1, u64::MAX, nothing).unwrap();
+    let mut feed = EventFeed::open_on(storage, machine.dir(id), earliest + 1).unwrap();
+    let mut fed = 0;
+    while let Some(next) = feed.try_next().unwrap() {
+        fed += u64::from(matches!(next, Fed::Event(_)));
+    }
+    assert_eq!(fed, 1);
+}
+
+/// Of what a compaction wrote, no byte can change unseen.
+#[test]
+fn a_changed_byte_anywhere_in_a_compacted_segment_is_found() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write(&session, 12);
+    let id = session.id();
+    session.close().unwrap();
+    assert!(compact(&machine, id).unwrap().dropped > 0);
+    let machine = machine.copied(BOOT);
+    let sound = machine.audit(id).unwrap();
+    let (last, state) = (sound.last_position(), sound.state().unwrap());
+    let digest = sound.digest_through(last).unwrap();
+    let seals = sound.check_seals().unwrap();
+    let compacted = segments(&machine, id).remove(0);
+    let (mut found, mut sealed) = (0, 0);
+    // Whole pages are allocated; behind the seal stands nothing.
+    let used = compacted.1.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    for at in 0..used {
+        let mut bytes = compacted.1.clone();
+        bytes[at] ^= 0x10;
+        machine.disk.write_file(&compacted.0, &bytes).unwrap();
+        match machine.audit(id) {
+            Err(error) => {
+                assert!(error.is_damage() || matches!(error, Error::FutureFormat { .. }), "{at}: {error}");
+                found += 1;
+            }
+            // The seal stands behind the end; without a sound one there is nothing to check by it.
+            Ok(reader) => {
+                assert_eq!(reader.state().unwrap(), state, "byte {at}");
+                assert_eq!(reader.digest_through(last).unwrap(), digest, "byte {at}");
+                assert_eq!(reader.check_seals().unwrap(), seals - 1, "byte {at}");
+                sealed += 1;
+            }
+        }
+    }
+    assert!(sealed < 120 && found > 1_000, "{sealed} of the seal, {found}");
+}
+
+/// A copy of a compacted session is compacted too, and is gone on with until the session is compacted again.
+#[test]
+fn a_backup_of_a_compacted_session_is_restored_and_gone_on_with() {
+    let (machine, id) = written();
+    let store = || Store::open_with("/mnt/copies", machine.options(Durability::Boundary)).unwrap();
+    let back_up = || store().backup_from(machine.dir(id), BackupOptions::default());
+    compact(&machine, id).unwrap();
+    let first = back_up().unwrap();
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    write(&session, 12);
+    session.close().unwrap();
+    let second = back_up().unwrap();
+    assert_eq!(second.records_before, first.records);
+    let state = machine.audit(id).unwrap().state().unwrap();
+    let restored = store().open_session(id, &types()).unwrap();
+    assert_eq!(restored.state().unwrap(), state);
+    restored.close().unwrap();
+    compact(&machine, id).unwrap();
+    assert!(matches!(back_up(), Err(Error::NotACopy { .. })), "it has other segments now");
+    let copy = store().open_read_only(id, &types()).unwrap();
+    assert_eq!(copy.state().unwrap(), state, "and the copy is as it was");
+}
+
+/// What stands before the first damage is read and salvaged as far as slices are known: up to a base, or before the range.
+#[test]
+fn a_damaged_compacted_log_is_salvaged_up_to_a_position_that_is_known() {
+    let (machine, id) = written();
+    compact(&machine, id).unwrap();
+    let machine = machine.copied(BOOT);
+    let sound = machine.audit(id).unwrap();
+    let (kept, last) = (tagged(&sound), sound.last_position());
+    let [then, now] = [kept, last].map(|at| sound.state_at(at).unwrap().slices);
+    let mut ends = BTreeMap::new();
+    for (path, bytes) in segments(&machine, id) {
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let mut damaged = bytes.clone();
+        damaged[used / 2] ^= 4;
+        machine.disk.write_file(&path, &damaged).unwrap();
+        let storage = Arc::new(machine.disk.clone());
+        let read = LogReader::open_sound(storage, machine.dir(id), ReadOptions::default());
+        let salvaged =
+            machine.process(Durability::Boundary).salvage(machine.dir(id), SessionOptions::default());
+        let end = match (read, salvaged) {
+            (Ok(read), Ok(salvaged)) => {
+                let position = read.last_position();
+                let slices = read.state().unwrap().slices;
+                assert!(position != kept || slices == then, "up to the base");
+                assert!(position < last || slices == now);
+                let again = machine.audit(salvaged.session).unwrap();
+                // A salvage also puts right what can be known again.
+                assert!(salvaged.records > position.get());
+                assert_eq!(again.state_at(position).unwrap().slices, slices);
+                machine.open(salvaged.session, Durability::Boundary).unwrap().dispatch(step(1)).unwrap();
+                Some(position)
+            }
+            (Err(read), Err(salvaged)) => {
+                assert!(read.is_damage() && salvaged.is_damage(), "{read} {salvaged}");
+                None
+            }
+            (read, salvaged) => panic!("{path:?}: {:?} {:?}", read.map(drop), salvaged.map(drop)),
+        };
+        *ends.entry(end).or_insert(0) += 1;
+        machine.disk.write_file(&path, &bytes).unwrap();
+    }
+    assert!(ends.contains_key(&None) && ends.contains_key(&Some(kept)), "{ends:?}");
+}
+
+#[test]
+fn the_binary_compacts_a_session_and_says_what_it_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let session = store.create(&types()).unwrap();
+    write(&session, 50);
+    session.snapshot(SnapshotOptions::tagged("then")).unwrap();
+    write(&session, 50);
+    let dir = session.dir().to_owned();
+    let locked = foldlog(["compact".into(), dir.clone().into_os_string()]);
+    assert_eq!(locked.code, 2, "{}", locked.stderr);
+    session.close().unwrap();
+    let planned = foldlog(["compact".into(), dir.clone().into_os_string(), "--dry-run".into()]);
+    assert!(
+        planned.code == 0 && planned.stdout.contains("would drop"),
+        "{}{}",
+        planned.stdout,
+        planned.stderr
+    );
+    let done =
+        foldlog(["compact".into(), dir.clone().into_os_string(), "--keep-position".into(), "30".into()]);
+    assert!(
+        done.code == 0 && done.stdout.contains("dropped the bodies of"),
+        "{}{}",
+        done.stdout,
+        done.stderr
+    );
+    assert!(done.stdout.contains("30"), "{}", done.stdout);
+    let same = ["compact".into(), dir.clone().into_os_string(), "--keep-position".into(), "30".into()];
+    let again = foldlog(same);
+    assert!(again.code == 0 && again.stdout.contains("nothing to drop"), "{}{}", again.stdout, again.stderr);
+    for verb in ["verify", "show", "stats", "state"] {
+        let ran = foldlog([verb.into(), dir.clone().into_os_string()]);
+        assert_eq!(ran.code, 0, "{verb}: {}", ran.stderr);
+    }
+    let at = foldlog(["state".into(), dir.clone().into_os_string(), "--at".into(), "31".into()]);
+    assert!(at.code == 2 && at.stderr.contains("was dropped by a compaction"), "{}", at.stderr);
+    let json = foldlog(["show".into(), dir.clone().into_os_string(), "--json".into()]);
+    assert!(json.stdout.contains(r#""kind":"dropped","#), "{}", &json.stdout[..400]);
+    assert!(damaged_seals(&dir).unwrap().is_empty());
+}
