@@ -34,7 +34,7 @@
 //! 4. Watermarks never decrease along the chain.
 
 use crate::sabotage::{self, Breakage};
-use crate::{Error, Kind, SequenceNumber, crc};
+use crate::{Error, Kind, Record, SequenceNumber, crc};
 
 /// Length in bytes of the header in front of every body.
 pub const HEADER_LEN: usize = 28;
@@ -116,7 +116,13 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-impl Frame<'_> {
+impl<'a> Frame<'a> {
+    /// Returns what the frame holds, without its framing.
+    pub fn record(&self) -> Record<'a> {
+        let Header { sequence, kind, time_us, .. } = self.header;
+        Record { sequence, kind, time_us, body: self.body }
+    }
+
     /// Returns the length of the whole frame in bytes, its header included.
     pub fn len(&self) -> usize {
         HEADER_LEN + self.body.len()

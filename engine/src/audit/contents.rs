@@ -322,8 +322,8 @@ impl ContentReading<'_> {
                 })
             }
             Kind::DROPPED => {
-                let earliest = self.compaction.map(|compaction| compaction.earliest_from(sequence));
-                return Err(Error::Compacted { position: sequence, earliest: earliest.unwrap_or(sequence) });
+                let nothing = Error::Compacted { position: sequence, earliest: sequence };
+                return Err(self.compaction.map_or(nothing, |compaction| compaction.unknown(sequence)));
             }
             kind => RecordedContent::Other(kind),
         };

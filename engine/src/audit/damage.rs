@@ -199,10 +199,8 @@ impl LogReader {
                     Some(_) if known < next => cut_scan(storage, &mut scan, known)?,
                     Some(_) => {}
                     None => {
-                        let position = next.saturating_sub(1);
-                        let unknown =
-                            Error::Compacted { position, earliest: compaction.earliest_from(position) };
-                        return Err(damage.take().unwrap_or(unknown));
+                        let unknown = || compaction.unknown(next.saturating_sub(1));
+                        return Err(damage.take().unwrap_or_else(unknown));
                     }
                 }
             }

@@ -232,8 +232,8 @@ impl EventFeed {
     /// # Errors
     ///
     /// [`Error::Compacted`] for an event that a compaction has dropped: a read model begins with what the slices hold at the
-    /// earliest position that is known, and goes on behind it. Those of [`Follower::poll`], once all before the damage was handed over; [`Error::Inconsistent`] if the body of a record
-    /// cannot be read, [`Error::Object`] if an object is missing or damaged.
+    /// earliest position that is known, and goes on behind it. Those of [`Follower::poll`], once all before the damage was handed
+    /// over; [`Error::Inconsistent`] if the body of a record cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn try_next(&mut self) -> Result<Option<Fed>> {
         if self.read.is_empty() && self.failed.is_none() {
             self.read_on();
@@ -331,8 +331,8 @@ fn enough() -> Error {
 /// Makes the error of an event that a compaction has dropped.
 fn dropped(storage: &dyn Storage, dir: &Path, position: SequenceNumber) -> Result<Error> {
     let compaction = Compaction::of(storage, &chain::discover(storage, dir)?.segments)?;
-    let earliest = compaction.map_or(position, |compaction| compaction.earliest_from(position));
-    Ok(Error::Compacted { position, earliest })
+    let nothing = Error::Compacted { position, earliest: position };
+    Ok(compaction.map_or(nothing, |compaction| compaction.unknown(position)))
 }
 
 /// Reads which rollbacks stand before the record `end`.

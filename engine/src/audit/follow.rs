@@ -185,19 +185,19 @@ impl Handed {
     /// Takes a frame, and returns whether its record was handed over.
     fn take(&mut self, at: &FrameAt<'_>, visit: &mut dyn FnMut(Followed<'_>) -> Result<()>) -> Result<bool> {
         let header = at.frame.header;
-        let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
-        let record = Record { sequence, kind, time_us, body: at.frame.body };
+        let record = at.record();
+        let Record { sequence, kind, .. } = record;
         self.learn(&record)?;
         self.forget_below(header.watermark.min(sequence));
         if kind.is_envelope() || sequence < self.from {
             return Ok(false);
         }
         let mark = Mark::of(&record);
-        if sequence < self.next && kind == Kind::DROPPED {
-            // It was handed over as it was.
-            return Ok(false);
-        }
         if sequence < self.next {
+            // A record whose body was dropped since was handed over as it was.
+            if kind == Kind::DROPPED {
+                return Ok(false);
+            }
             // A record without a mark was durable when it was handed over, and no recovery rewrites it.
             if self.mark_of(sequence).is_none_or(|known| *known == mark) {
                 return Ok(false);

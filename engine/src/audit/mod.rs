@@ -643,7 +643,7 @@ impl LogReader {
     fn check_position(&self, position: SequenceNumber) -> Result<()> {
         let next = self.places.next_sequence;
         if position < next {
-            return self.places.compaction.as_ref().map_or(Ok(()), |compaction| compaction.check(position));
+            return self.places.check_known(position);
         }
         Err(Error::NoSuchPosition { position, last: next.checked_sub(1) })
     }

@@ -12,15 +12,12 @@ use super::memory::Watch;
 use super::path::Path;
 use super::projection::{DecodedValues, Folding, LogSlices, Projection};
 use super::record_body::RecordBody;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
 use crate::storage::Storage;
 use crate::types::SessionTypes;
-
-/// Number of times that a fold begins anew since a compaction replaced a segment.
-const REPLACED_MAX: usize = 100;
 
 /// Holds a log that can be read: its places, its objects and its rollbacks.
 pub(crate) struct History<'a> {
@@ -52,38 +49,22 @@ impl History<'_> {
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
         let mut unvisited = SequenceNumber::MIN;
-        let mut once = |history: &History<'_>, watch: Option<Watch>| {
-            history.fold_once(end, types, (log_slices, watch), &mut |record, projection| {
+        self.places.whole(self.storage, |places| {
+            // A fold without items needs to know of no bodies.
+            let compaction = places.compaction.as_ref().filter(|_| log_slices != LogSlices::Outline);
+            if let (Some(compaction), Some(last)) = (compaction, end.checked_sub(1)) {
+                compaction.check(last)?;
+            }
+            let projection = Projection::new(log_slices).over(compaction);
+            let folded = LiveState { watch: watch.clone(), projection, ..LiveState::default() };
+            History { places, ..*self }.fold_behind(folded, end, types, &mut |record, projection| {
                 if record.sequence >= unvisited {
                     visit(record, projection)?;
                     unvisited = record.sequence + 1;
                 }
                 Ok(())
             })
-        };
-        let mut folded = once(self, watch.clone());
-        for _ in 0..REPLACED_MAX {
-            let Err(Error::CompactedMeanwhile { path }) = &folded else { break };
-            let places = self.places.found_again(self.storage, path)?;
-            folded = once(&History { places: &places, ..*self }, watch.clone());
-        }
-        folded
-    }
-
-    fn fold_once(
-        &self,
-        end: SequenceNumber,
-        types: Option<&SessionTypes>,
-        (log_slices, watch): (LogSlices, Option<Watch>),
-        visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
-    ) -> Result<LiveState> {
-        let compaction = self.places.compaction.as_ref().filter(|_| log_slices != LogSlices::Outline);
-        if let (Some(compaction), Some(last)) = (compaction, end.checked_sub(1)) {
-            compaction.check(last)?;
-        }
-        let projection = Projection::new(log_slices).over(compaction);
-        let folded = LiveState { watch, projection, ..LiveState::default() };
-        self.fold_behind(folded, end, types, visit)
+        })
     }
 
     /// Continues a fold through the records below `end`. Fails if one of them rolls back to a position before
@@ -139,9 +120,7 @@ impl History<'_> {
         if next > position {
             return Ok(());
         }
-        if let Some(compaction) = &self.places.compaction {
-            compaction.check(position)?;
-        }
+        self.places.check_known(position)?;
         self.places.read_on(self.storage, (next, position), at, &mut |record| {
             let at = live.partition_point(|range| *range.end() < record.sequence);
             let on_path = live.get(at).is_some_and(|range| range.contains(&record.sequence));

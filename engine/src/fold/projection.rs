@@ -283,14 +283,13 @@ impl Projection {
         (event, data, value): (u32, Payload<'_>, Option<V>),
         folding: &Folding<'_>,
     ) -> Result<()> {
+        let gathers = self.gathers();
         let declared = declared(&self.names, sequence, event)?;
         let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
         let [binding] = declared.bindings.as_slice() else {
             let value = value.and_then(NewValue::shared);
-            let gathers = self.gathers();
             return as_declared_many(&mut self.slices, (sequence, declared), (data, value), folding, gathers);
         };
-        let gathers = self.gathering.as_ref().is_some_and(|gathering| gathering.within());
         // Nearly every event has one binding, and needs no list of rows.
         let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? else { return Ok(()) };
         match (value, slice.decoder.as_ref()) {

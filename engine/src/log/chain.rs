@@ -60,12 +60,20 @@ impl Segment {
     /// Lets the segment's part of the chain end where the next segment's header says. If that names the end of a segment which
     /// this one replaces, this one ends where it says itself; a fork may end within the compacted segment.
     pub(crate) fn end_at(&mut self, previous: Previous) {
-        let replaces = |compacted: &Compacted| {
-            (previous.end, previous.crc) == (compacted.replaced_end, compacted.replaced_crc)
-        };
-        let replacing = self.compacted.filter(replaces);
-        self.end = Some(replacing.map_or(previous.end, |compacted| compacted.end));
-        self.replaced_crc = replacing.map(|compacted| compacted.replaced_crc);
+        let replaces = self.replaces(previous);
+        self.end = Some(self.end_named_by(previous));
+        self.replaced_crc = replaces.map(|compacted| compacted.replaced_crc);
+    }
+
+    /// Returns where the segment's part of the chain ends if the next segment's header says `previous`.
+    pub(crate) fn end_named_by(&self, previous: Previous) -> u64 {
+        self.replaces(previous).map_or(previous.end, |compacted| compacted.end)
+    }
+
+    /// Returns what the segment says of itself if `previous` names the end of one which it replaces.
+    fn replaces(&self, previous: Previous) -> Option<Compacted> {
+        let (end, crc) = (previous.end, previous.crc);
+        self.compacted.filter(|compacted| (end, crc) == (compacted.replaced_end, compacted.replaced_crc))
     }
 
     /// Returns the segment as its next one says that it ends.
@@ -101,16 +109,18 @@ impl Segment {
     /// Fails with [`Error::CompactedMeanwhile`] if a compaction has replaced the segment's file since its header was read.
     pub(crate) fn check_not_replaced(&self, storage: &dyn Storage) -> Result<()> {
         let found = Beyond::read(storage, self.path.clone(), self.header.ordinal)?;
-        let replaced = found.is_some_and(|found| {
-            let is_another = |header: SegmentHeader| {
-                header != self.header && SegmentHeader { salt: self.header.salt, ..header } == self.header
-            };
-            found.compacted.is_some() && found.header.is_some_and(is_another)
-        });
-        match replaced {
+        match found.is_some_and(|found| self.is_replaced_by(&found)) {
             true => Err(Error::CompactedMeanwhile { path: self.path.clone() }),
             false => Ok(()),
         }
+    }
+
+    /// Returns whether a file holds the compacted segment that stands for this one.
+    pub(crate) fn is_replaced_by(&self, found: &Beyond) -> bool {
+        let is_another = |header: SegmentHeader| {
+            header != self.header && SegmentHeader { salt: self.header.salt, ..header } == self.header
+        };
+        found.compacted.is_some() && found.header.is_some_and(is_another)
     }
 
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {

@@ -78,33 +78,29 @@ impl Writing<'_> {
 }
 
 impl Rewriting<'_> {
-    /// Writes the segment anew and gives it the name of the old one. Both the bytes and the name are durable then. Returns the
-    /// lengths of the old and of the new file's part of the log, in bytes.
+    /// Writes the segment anew and gives it the name of the old one. Both the bytes and the name are durable then.
     ///
     /// # Errors
     ///
     /// [`Error::Corrupt`] if the old segment is damaged, [`Error::Full`] if the disk has no room, [`Error::Io`]. The old segment
     /// stays then.
-    pub(crate) fn run(&self) -> Result<(u64, u64)> {
+    pub(crate) fn run(&self) -> Result<()> {
         let ordinal = self.segment.header.ordinal;
         let building = layout::building_segment_file(self.dir, ordinal);
         let path = layout::segment_file(self.dir, ordinal);
         // A file with this temporary name was left by an attempt that never ended.
         let _ = self.storage.remove_file(&building);
-        let written = self.write(&building);
-        let written = written.and_then(|written| {
-            self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
-            Ok(written)
+        let replaced = self.write(&building).and_then(|()| {
+            self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))
         });
-        if written.is_err() {
+        if replaced.is_err() {
             let _ = self.storage.remove_file(&building);
         }
-        let written = written?;
-        self.storage.sync_dir(self.dir).map_err(|error| Error::io("sync", self.dir, error))?;
-        Ok(written)
+        replaced?;
+        self.storage.sync_dir(self.dir).map_err(|error| Error::io("sync", self.dir, error))
     }
 
-    fn write(&self, building: &Path) -> Result<(u64, u64)> {
+    fn write(&self, building: &Path) -> Result<()> {
         let old = self.segment;
         let head = self.head();
         let mut end =
@@ -163,8 +159,7 @@ impl Rewriting<'_> {
             compacted: Some(compacted),
             replaced_crc: Some(replaced_crc),
         };
-        self.check(&new, &seal)?;
-        Ok((old.end.unwrap_or(0), end))
+        self.check(&new, &seal)
     }
 
     /// Reads the new segment again, and checks that it holds the records of the old one.

@@ -152,15 +152,13 @@ impl Compaction {
 
     /// Fails with [`Error::Compacted`] unless the slices are known at a position.
     pub(crate) fn check(&self, position: SequenceNumber) -> Result<()> {
-        match self.range_of(position).filter(|_| !self.bases.contains_key(&position)) {
-            Some(range) => Err(Error::Compacted { position, earliest: *range.end() }),
-            None => Ok(()),
-        }
+        if self.knows(position) { Ok(()) } else { Err(self.unknown(position)) }
     }
 
-    /// Returns the first position, at or behind `position`, from which on the slices are known.
-    pub(crate) fn earliest_from(&self, position: SequenceNumber) -> SequenceNumber {
-        self.range_of(position).map_or(position, |range| *range.end())
+    /// Makes the error of a position at which something is not known, with the first one from which on all is.
+    pub(crate) fn unknown(&self, position: SequenceNumber) -> Error {
+        let earliest = self.range_of(position).map_or(position, |range| *range.end());
+        Error::Compacted { position, earliest }
     }
 
     /// Fails with [`Error::Inconsistent`] if a log of the records below `next` ends where the slices are not known.

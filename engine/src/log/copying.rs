@@ -209,9 +209,7 @@ fn unsound(segment: &Segment, offset: u64, sequence: SequenceNumber, reason: &st
 
 /// Returns the record that a frame holds; `None` for an envelope frame.
 pub(crate) fn record_of<'a>(frame: &Frame<'a>) -> Option<Record<'a>> {
-    let header = frame.header;
-    let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
-    (!kind.is_envelope()).then_some(Record { sequence, kind, time_us, body: frame.body })
+    (!frame.header.kind.is_envelope()).then(|| frame.record())
 }
 
 /// Returns the first record below `below` that two logs do not share, among those from the first of `left` on. The

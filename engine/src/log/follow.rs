@@ -274,8 +274,7 @@ impl Cursor {
         Err(self.corrupt_at(&next.path, 0, crcs, reason))
     }
 
-    fn go_to(&mut self, segment: Segment) -> Result<()> {
-        let mut segment = segment;
+    fn go_to(&mut self, mut segment: Segment) -> Result<()> {
         self.file = segment.open(self.storage.as_ref())?;
         if let Err(error) = segment.check_not_replaced(self.storage.as_ref()) {
             let before = segment.header.ordinal.checked_sub(1);
@@ -351,11 +350,8 @@ impl Cursor {
         let Some(found) = chain::read_header(self.storage.as_ref(), path.clone(), ordinal)? else {
             return Err(Error::MissingSegment { session: self.session, ordinal, path: path.clone() });
         };
-        if found.header == Some(self.segment.header) {
-            return Ok(());
-        }
-        // A compaction has replaced it; what is open here is what stood there, and as good.
-        if self.segment.check_not_replaced(self.storage.as_ref()).is_err() {
+        // If a compaction has replaced it, what is open here is what stood there, and as good.
+        if found.header == Some(self.segment.header) || self.segment.is_replaced_by(&found) {
             return Ok(());
         }
         let reason = "the segment's header has changed since the log was opened".to_owned();
@@ -376,7 +372,7 @@ impl Cursor {
         };
         let here = self.segment.header.ordinal;
         match first.header.previous.filter(|previous| previous.ordinal == here) {
-            Some(previous) if self.segment.clone().ended_at(Some(previous)).end >= Some(self.offset) => {
+            Some(previous) if self.segment.end_named_by(previous) >= self.offset => {
                 let before = self.segment.end;
                 self.segment.end_at(previous);
                 self.ahead = segments.into();

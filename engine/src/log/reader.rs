@@ -1,7 +1,7 @@
 //! Reading records by position.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::frame::{Frame, Header};
@@ -11,16 +11,13 @@ use foldlog_codec::{Record, SequenceNumber};
 
 use super::chain::{self, Segment};
 use super::compaction::Compaction;
-use super::scan::Location;
+use super::scan::{self, Location};
 use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
 /// Number of bytes of a segment between two places that the index keeps.
 const INDEX_BYTES: u64 = 64 << 10;
-
-/// Number of times that a reading begins anew behind what it has read, since a compaction replaced a segment.
-const REPLACED_MAX: usize = 1000;
 
 /// Holds the places of some records: the first of each segment, and one every 64 KiB. A reader finds the others from
 /// these by walking. The index grows by less than a thousandth of the log's length. Cheap to clone.
@@ -100,12 +97,7 @@ impl Places {
         through: SequenceNumber,
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.walk(storage, from, through, &mut |_, _, frame| {
-            let header = frame.header;
-            let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
-            visit(Record { sequence, kind, time_us, body: frame.body })?;
-            Ok(ControlFlow::Continue(()))
-        })
+        self.walk(storage, from, through, &mut |_, _, frame| visit(frame.record()).map(ControlFlow::Continue))
     }
 
     /// Hands the records from `from` through `through` to `visit`, in order, until `visit` breaks.
@@ -117,26 +109,38 @@ impl Places {
         visit: &mut dyn FnMut(Record<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut next = from;
-        let mut again: Option<Places> = None;
-        for _ in 0..REPLACED_MAX {
-            let places = again.as_ref().unwrap_or(self);
-            let walked = places.walk(storage, next, through, &mut |_, _, frame| {
-                let header = frame.header;
-                let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
-                let seen = visit(Record { sequence, kind, time_us, body: frame.body })?;
-                next = sequence + 1;
+        self.whole(storage, |places| {
+            places.walk(storage, next, through, &mut |_, _, frame| {
+                let seen = visit(frame.record())?;
+                next = frame.header.sequence + 1;
                 Ok(seen)
-            });
-            match walked {
-                Err(Error::CompactedMeanwhile { path }) => again = Some(self.found_again(storage, &path)?),
-                walked => return walked,
+            })
+        })
+    }
+
+    /// Has records read by these places, and again by places that are found anew whenever a compaction has replaced a segment.
+    pub(crate) fn whole<T>(
+        &self,
+        storage: &Arc<dyn Storage>,
+        mut read: impl FnMut(&Places) -> Result<T>,
+    ) -> Result<T> {
+        let mut again: Option<Places> = None;
+        scan::whole(|| {
+            let read = read(again.as_ref().unwrap_or(self));
+            if let Err(Error::CompactedMeanwhile { path }) = &read {
+                again = Some(self.found_again(storage, path)?);
             }
-        }
-        Err(Error::CompactedMeanwhile { path: PathBuf::new() })
+            read
+        })
+    }
+
+    /// Fails with [`Error::Compacted`] if a compaction has dropped what the slices held at a position.
+    pub(crate) fn check_known(&self, position: SequenceNumber) -> Result<()> {
+        self.compaction.as_ref().map_or(Ok(()), |compaction| compaction.check(position))
     }
 
     /// Finds the segments of the same records anew, after a compaction has replaced that of `path`. Records are found by walking.
-    pub(crate) fn found_again(&self, storage: &Arc<dyn Storage>, path: &Path) -> Result<Places> {
+    fn found_again(&self, storage: &Arc<dyn Storage>, path: &Path) -> Result<Places> {
         let dir = path.parent().unwrap_or(path);
         let mut segments = chain::discover(storage.as_ref(), dir)?.segments;
         segments.retain(|segment| segment.header.first_sequence < self.next_sequence);
@@ -160,10 +164,9 @@ impl Places {
     ) -> Result<()> {
         let start = at.take().filter(|(sequence, _)| *sequence <= from).map(|(_, location)| location);
         self.walk_from(storage, (from, through), start, &mut |segment, offset, frame| {
-            let header = frame.header;
-            let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
-            visit(Record { sequence, kind, time_us, body: frame.body })?;
-            *at = Some((sequence + 1, Location { segment, offset: offset + frame.len() as u64 }));
+            visit(frame.record())?;
+            *at =
+                Some((frame.header.sequence + 1, Location { segment, offset: offset + frame.len() as u64 }));
             Ok(ControlFlow::Continue(()))
         })
     }

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
-use foldlog_codec::frame::{Frame, Header};
+use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Kind, Record, SequenceNumber};
 use serde::{Deserialize, Serialize};
@@ -154,13 +154,12 @@ pub(crate) struct FrameAt<'a> {
 impl<'a> FrameAt<'a> {
     /// Returns the record that the frame holds.
     pub(crate) fn record(&self) -> Record<'a> {
-        let Header { sequence, kind, time_us, .. } = self.frame.header;
-        Record { sequence, kind, time_us, body: self.frame.body }
+        self.frame.record()
     }
 }
 
 /// Number of times that a reading begins anew since a compaction replaced a segment.
-const REPLACED_MAX: usize = 100;
+const REPLACED_MAX: usize = 1000;
 
 /// Reads a log, and once more if a compaction has replaced a segment meanwhile.
 pub(crate) fn whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
@@ -337,9 +336,12 @@ impl<'a> Walk<'a> {
                     }
                 },
             };
-            segment.check_not_replaced(self.storage)?;
             let (expected_crc, found_crc, reason) = problem;
             let verdict = self.judge(&BadSpot { segment: index, offset, expected_crc, found_crc, reason });
+            // At a plain end nothing was replaced, unless the walk begins behind the end of what is there now.
+            if !matches!(verdict, Ok(None)) || from > window.end() {
+                segment.check_not_replaced(self.storage)?;
+            }
             // Each verdict by itself: what proves damage may have been written while the frame passed for torn.
             let again = match &verdict {
                 Ok(None) => None,

@@ -96,9 +96,7 @@ pub(crate) fn cut(
         let last = places.next_sequence.checked_sub(1);
         return Err(Error::NoSuchPosition { position, last });
     }
-    if let Some(compaction) = &places.compaction {
-        compaction.check(position)?;
-    }
+    places.check_known(position)?;
     let located = places.locate(storage, position)?;
     places.index.cut_at(position + 1);
     places.next_sequence = position + 1;

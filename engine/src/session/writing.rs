@@ -19,7 +19,7 @@ use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::items::AnyValue;
 use crate::log::publish::SyncGate;
-use crate::log::writer::{AppendContext, Body, Room, SyncPlan};
+use crate::log::writer::{AppendContext, Body, Log, Room, SyncPlan};
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
@@ -463,10 +463,19 @@ impl Inner {
         if state.recording.is_some() {
             return Ok(());
         }
+        self.prepare(state, |log, context| log.reserve(time_us, bodies, room, context))
+    }
+
+    /// Has the log prepare for what is to be written, which may be what comes before the first append.
+    fn prepare(
+        &self,
+        state: &mut WriterState,
+        prepare: impl FnOnce(&mut Log, &AppendContext<'_>) -> Result<()>,
+    ) -> Result<()> {
         let WriterState { log, live, .. } = state;
         let names = &live.projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.reserve(time_us, bodies, room, &context).map_err(|error| self.failed(error))?;
+        prepare(log, &context).map_err(|error| self.failed(error))?;
         self.gate.raise(log.recovered());
         Ok(())
     }
@@ -519,22 +528,13 @@ impl Inner {
         if state.closed {
             return Err(Error::Closed { session: self.id });
         }
-        let WriterState { log, live, .. } = &mut *state;
-        let names = &live.projection.names;
-        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.begin(self.now_us(), &context).map_err(|error| self.failed(error))?;
-        self.gate.raise(log.recovered());
+        self.prepare(&mut state, |log, context| log.begin(self.now_us(), context))?;
         Ok(next)
     }
 
     /// Goes over to a new segment.
     pub(super) fn roll_over(&self, state: &mut WriterState) -> Result<()> {
-        let WriterState { log, live, .. } = state;
-        let names = &live.projection.names;
-        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.roll_over(self.now_us(), &context).map_err(|error| self.failed(error))?;
-        self.gate.raise(log.recovered());
-        Ok(())
+        self.prepare(state, |log, context| log.roll_over(self.now_us(), context))
     }
 
     /// Returns once every record below `target` is durable.

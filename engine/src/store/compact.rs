@@ -115,13 +115,6 @@ impl Records {
         }
     }
 
-    fn remove(&mut self, sequence: SequenceNumber) {
-        let word = usize::try_from(sequence.get() / 64).unwrap_or(usize::MAX);
-        if let Some(word) = self.0.get_mut(word) {
-            *word &= !(1 << (sequence.get() % 64));
-        }
-    }
-
     fn first(&self) -> Option<SequenceNumber> {
         let (at, word) = self.0.iter().enumerate().find(|(_, word)| **word != 0)?;
         Some((at as u64 * 64 + u64::from(word.trailing_zeros())).into())
@@ -208,7 +201,9 @@ impl Store {
                 None => CompactReport { session, ..CompactReport::default() },
             });
         }
-        self.finish_last_segment(session, &dir, options)?;
+        if !self.finish_last_segment(session, &dir, options)? {
+            return Ok(CompactReport { session, ..CompactReport::default() });
+        }
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         let Some(_lock) = lock else {
             return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
@@ -220,8 +215,9 @@ impl Store {
         }
     }
 
-    /// Finishes the segment in which the session was written last, if something is to be dropped there.
-    fn finish_last_segment(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<()> {
+    /// Finishes the segment in which the session was written last, if something is to be dropped there. Returns whether anything is
+    /// to be dropped at all.
+    fn finish_last_segment(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<bool> {
         let opened = self.open_to_recover(session)?;
         let operations = opened.recovery().interrupted.clone();
         if !operations.is_empty() {
@@ -231,12 +227,11 @@ impl Store {
         let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
         let last = read.scan.segments.last().map(|last| last.header.first_sequence);
         let plan = self.plan(dir, &read, options, true)?;
-        let is_wanted = plan.is_some_and(|plan| plan.drops.last() >= last);
-        let finished = match is_wanted {
+        let finished = match plan.as_ref().is_some_and(|plan| plan.drops.last() >= last) {
             true => opened.finish_segment(OBSERVED),
             false => Ok(()),
         };
-        opened.close().and(finished)
+        opened.close().and(finished).map(|()| plan.is_some())
     }
 
     /// Chooses what to drop; `None` if there is nothing.
@@ -340,17 +335,14 @@ impl Store {
 
     fn carry_out(&self, dir: &Path, read: &Read, plan: Plan) -> Result<CompactReport> {
         let (segments, storage) = (&read.scan.segments, self.storage().as_ref());
-        let mut written = 0;
+        let (mut written, first) = (0, plan.drops.first());
         let mut pairs: Vec<_> = segments.iter().zip(segments.iter().skip(1)).collect();
         if !sabotage::is(Breakage::OldestCompactedFirst) {
             pairs.reverse();
         }
         for (segment, next) in pairs {
             let records = segment.header.first_sequence..next.header.first_sequence;
-            if records.start > plan.through {
-                continue;
-            }
-            if plan.drops.first().is_none_or(|first| first >= records.end) {
+            if records.start > plan.through || first.is_none_or(|first| first >= records.end) {
                 continue;
             }
             let bases: Vec<_> =
@@ -381,7 +373,7 @@ impl Plan {
         kept: &BTreeSet<SequenceNumber>,
     ) -> Result<Option<Plan>> {
         let mut plan = Plan { through, bases: Vec::new(), drops: Records::default(), dropped: 0, bytes: 0 };
-        let mut lens: Vec<(SequenceNumber, u32)> = Vec::new();
+        let mut saving: Vec<(SequenceNumber, u32)> = Vec::new();
         let mut needed = Records::default();
         history.fold(through + 1, None, LogSlices::Unread, &mut |record, projection| {
             // The last record stays, so that whoever reads on from the position has nothing of the range before it.
@@ -389,8 +381,7 @@ impl Plan {
                 && record.sequence < through
                 && is_droppable(record, &projection.names)?;
             if let Some(saved) = may_go.then(|| saved_by(record)).flatten() {
-                plan.drops.add(record.sequence);
-                lens.push((record.sequence, saved));
+                saving.push((record.sequence, saved));
             }
             if kept.contains(&record.sequence) {
                 let base = names_in(projection);
@@ -401,10 +392,9 @@ impl Plan {
             }
             Ok(())
         })?;
-        for (sequence, saved) in lens {
-            if needed.contains(sequence) && !sabotage::is(Breakage::NeededBodyDropped) {
-                plan.drops.remove(sequence);
-            } else {
+        for (sequence, saved) in saving {
+            if !needed.contains(sequence) || sabotage::is(Breakage::NeededBodyDropped) {
+                plan.drops.add(sequence);
                 plan.dropped += 1;
                 plan.bytes += u64::from(saved);
             }

@@ -311,8 +311,7 @@ impl Salvaging<'_> {
         if let (Some(compaction), Some(position)) = (&laid.compaction, below.checked_sub(1)) {
             let sequence = compaction.known_end(below);
             if sequence < below {
-                let earliest = compaction.earliest_from(position);
-                return Ok(Some(Unsound { sequence, error: Error::Compacted { position, earliest } }));
+                return Ok(Some(Unsound { sequence, error: compaction.unknown(position) }));
             }
         }
         let objects = Objects::new(Arc::clone(storage), self.building);

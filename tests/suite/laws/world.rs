@@ -244,7 +244,7 @@ impl World {
         self.session = Some(self.store.open_session(id, &self.types()).unwrap());
     }
 
-    /// Returns whether a compaction has dropped what the slices held at a position, of which everybody is told.
+    /// Returns whether a compaction has dropped what the slices held at a position, and checks that whoever asks for it is told.
     fn is_gone(&self, position: u64) -> bool {
         let refused = |error| matches!(error, Error::Compacted { position: at, earliest } if at == position && earliest > at);
         let gone = self.gone.contains(&position);

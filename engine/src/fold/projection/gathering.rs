@@ -34,13 +34,6 @@ pub(super) struct Gathering {
     brought: BTreeMap<(usize, ItemId), Row>,
 }
 
-impl Gathering {
-    /// Returns whether the record that is being applied is in a range.
-    pub(super) fn within(&self) -> bool {
-        self.within
-    }
-}
-
 impl Projection {
     /// Lets the projection of no records be one of a log that was compacted.
     pub(crate) fn over(mut self, compaction: Option<&Arc<Compaction>>) -> Projection {

@@ -262,8 +262,11 @@ impl<'a> Reading<'a> {
         };
         let between = segment.header.ordinal + 1..next.ordinal;
         let skips = !between.is_empty() && self.files.sound.range(between).next().is_some();
-        let end = segment.clone().ended_at(Some(previous)).end;
-        if Some(offset) >= end || skips { Went::Stranger(next.ordinal) } else { Went::Ended }
+        if offset >= segment.end_named_by(previous) || skips {
+            Went::Stranger(next.ordinal)
+        } else {
+            Went::Ended
+        }
     }
 
     /// Goes on with a file whose header is lost but whose first frame follows what was read, and then with the segments
