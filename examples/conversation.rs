@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use foldlog::conversation::Role;
-use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
 use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Store};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
@@ -60,8 +60,7 @@ fn converse(
     model: &ProviderAdapter<ScriptedProvider>,
     dies: bool,
 ) -> Result<String, Box<dyn std::error::Error>> {
-    let snapshots = session.dir().join("files");
-    let files = HostFilesystem::open(folder.join("workspace"), snapshots, HostFilesystemOptions::default())?;
+    let files = session.open_workspace(folder.join("workspace"), HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
     let prompt = Prompt::text("examples", "page")

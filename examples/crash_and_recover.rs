@@ -8,7 +8,7 @@ use std::process::{Command, abort};
 use std::sync::Arc;
 use std::{env, fs};
 
-use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -33,8 +33,7 @@ impl Tool for Release {
 }
 
 fn runner(folder: &Path, session: Session) -> Result<ToolRunner, Box<dyn std::error::Error>> {
-    let snapshots = session.dir().join("files");
-    let files = HostFilesystem::open(folder.join("workspace"), snapshots, HostFilesystemOptions::default())?;
+    let files = session.open_workspace(folder.join("workspace"), HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     Ok(ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Release)))
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::{env, fs, thread};
 
 use foldlog::audit::LogReader;
-use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
 use foldlog::replay::Replay;
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
@@ -74,8 +74,7 @@ fn types() -> foldlog::Result<SessionTypes> {
 /// The host: recovers what was left open, reads its mail in one thread, and publishes in another. A live run and a replay
 /// call it alike. Where the records of a recorded process end, its next write fails, and it returns the error.
 fn host(session: &Session, workspace: &Path, tool: Publish, title: &str) -> Result<()> {
-    let captures = session.dir().join("files");
-    let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default())?;
+    let files = session.open_workspace(workspace, HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
     let runner = ToolRunner::new(state, ToolRegistry::new().with(tool));

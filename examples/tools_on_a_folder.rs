@@ -5,7 +5,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -43,8 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(workspace.join("settings.json"), "{}")?;
 
     let session = Store::open(folder.path().join("store"))?.create(&SessionTypes::builder().build()?)?;
-    let snapshots = session.dir().join("files");
-    let files = HostFilesystem::open(&workspace, snapshots, HostFilesystemOptions::default())?;
+    let files = session.open_workspace(&workspace, HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Write));

@@ -25,7 +25,7 @@ use crate::{Error, Kind, SequenceNumber};
 /// use foldlog_codec::record::Names;
 /// use foldlog_codec::{Kind, Record};
 ///
-/// let body = Snapshot { tag: Some("before".to_owned()), policies: vec![Policy::State] }.encode();
+/// let body = Snapshot { tag: Some("before".to_owned()), policies: vec![Policy::State], resources: vec![] }.encode();
 /// let record = Record { sequence: 7.into(), kind: Kind::SNAPSHOT, time_us: 0, body: &body };
 /// let json = serde_json::to_value(record.to_json(&Names::default())?).unwrap();
 /// assert_eq!(json["sequence"], 7);
@@ -135,6 +135,11 @@ impl<'a> Record<'a> {
                 let items = import.slices.iter().flat_map(|slice| &slice.items);
                 objects.extend(items.filter_map(|(item, _)| item.object()));
             }
+            Kind::SNAPSHOT => {
+                let Ok(snapshot) = Snapshot::decode(self.body) else { return objects };
+                let captures = snapshot.resources.iter().filter_map(|resource| resource.snapshot);
+                objects.extend(captures.filter_map(|payload| payload.object()));
+            }
             Kind::TOOL_BEGIN => {
                 let Ok(begin) = ToolBegin::decode(self.body) else { return objects };
                 let snapshots = begin.resources.iter().filter_map(|resource| resource.snapshot);
@@ -212,6 +217,9 @@ impl<'a> Record<'a> {
                 object.set("tag", snapshot.tag.map_or(Value::Nil, Value::from));
                 let policies = snapshot.policies.iter().map(|policy| Value::from(policy.name()));
                 object.set("policies", Value::Array(policies.collect()));
+                if !snapshot.resources.is_empty() {
+                    object.set("resources", operation::resources(snapshot.resources)?);
+                }
             }
             Kind::ROLLBACK => {
                 let rollback = Rollback::decode(self.body)?;

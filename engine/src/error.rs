@@ -386,6 +386,14 @@ pub enum Error {
         /// First position from which on every position up to the next compacted one is known.
         earliest: SequenceNumber,
     },
+    /// A capture of a workspace was [collected](crate::Store::collect), since nobody was to need it any more. Nothing was changed.
+    #[error("the capture {} was collected from {}", escape::text(capture), escape::path(store))]
+    Collected {
+        /// Folder that keeps the captures.
+        store: PathBuf,
+        /// Id of the capture's commit, or of its metadata, in hexadecimal.
+        capture: String,
+    },
     /// A large payload is missing from the object folder, or its bytes do not match its name.
     #[error("object {}: {}", escape::path(path), escape::text(reason))]
     Object {
@@ -697,6 +705,7 @@ impl From<filesystem::Error> for Error {
         match error {
             filesystem::Error::DeadlineExceeded => Error::DeadlineExceeded { operation: None },
             filesystem::Error::Full { path, bytes, source } => Error::Full { path, bytes, source },
+            filesystem::Error::Collected { store, object } => Error::Collected { store, capture: object },
             error => Error::Filesystem(error),
         }
     }

@@ -69,8 +69,9 @@ pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
-    BackupOptions, BackupReport, CompactOptions, CompactReport, ImportOptions, KeptSnapshots, MissingObject,
-    SalvageReport, SessionSummary, SkippedBytes, Store,
+    BackupOptions, BackupReport, CapturesInUse, CollectOptions, CollectReport, Collected, CompactOptions,
+    CompactReport, ImportOptions, KeptSnapshots, MissingObject, SalvageReport, SessionSummary, SkippedBytes,
+    Store,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

@@ -77,6 +77,11 @@ foldlog_codec::breakages! {
     CompactedNamedUnsynced = "compacted-named-unsynced": "A compacted segment takes its name before it is durable.",
     OldestCompactedFirst = "oldest-compacted-first": "A compaction replaces the oldest segment first.",
 
+    // Collection.
+    NamedObjectCollected = "named-object-collected": "A collection removes objects that records name.",
+    WaitingCaptureCollected = "waiting-capture-collected": "A collection removes what a suspended or unsettled call began with.",
+    ChildCapturesForgotten = "child-captures-forgotten": "A collection asks only the session's own log which captures are needed.",
+
     // Tools.
     BeginNotDurable = "begin-not-durable": "A tool runs before its begin is durable.",
     EndNotDurable = "end-not-durable": "A call returns before its end is durable.",

@@ -44,6 +44,14 @@ pub enum Error {
         /// What is wrong with the object.
         reason: String,
     },
+    /// A snapshot was collected, since nobody was to need it any more. Nothing was changed.
+    #[error("the snapshot {} was collected from {}", escape::text(object), escape::path(store))]
+    Collected {
+        /// Folder of the store of snapshots.
+        store: PathBuf,
+        /// Id of the snapshot's commit, or of its metadata, in hexadecimal.
+        object: String,
+    },
     /// The operation cannot use a path of the workspace, or the workspace itself. Nothing was changed.
     #[error("workspace path `{}`: {}", escape::text(path), escape::text(reason))]
     Path {

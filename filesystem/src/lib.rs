@@ -57,9 +57,9 @@ use serde::{Deserialize, Serialize};
 pub use error::{Error, Result, Unrestored};
 #[cfg(feature = "host")]
 pub use host::{
-    CaptureProgress, FileChange, FileFacts, FileForm, FilesystemSnapshot, HostFilesystem,
-    HostFilesystemOptions, Merged, Merging, Rebind, Restored, SnapshotReader, WorkspaceLease, WorkspaceMark,
-    WorkspaceNotice,
+    CaptureProgress, Collecting, Collection, FileChange, FileFacts, FileForm, FilesystemSnapshot,
+    HostFilesystem, HostFilesystemOptions, Merged, Merging, Rebind, Restored, SnapshotReader, WorkspaceLease,
+    WorkspaceMark, WorkspaceNotice, collect_pool, collect_snapshots,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

@@ -201,6 +201,15 @@ With --json one object:
   segments  number of segments that were written anew
   bytes     bytes that the log has less";
 
+/// Describes the fields of `gc --json`.
+const GC_JSON: &str = "\
+With --json one object:
+  sessions  by their ids, those of which anything was removed: objects, captures, images, leftovers, bytes;
+            objects: of large payloads; captures: objects of captures of workspaces; leftovers: what crashes have left;
+            bytes: what the disk gets back
+  skipped   by their ids, why nothing was removed of a session, or nothing of its captures
+  all       what was removed of the whole store, with the same fields";
+
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
 With --json one object:
@@ -351,6 +360,29 @@ enum Verb {
         /// Tell what would be dropped, and change nothing.
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Tell which files of a store nothing needs any more, or remove them with --yes.
+    ///
+    /// That is, objects of bodies that `compact` has dropped, captures of workspaces that no rewind is to need, old images, and what
+    /// crashes have left. Captures of the latest calls, of calls that are open or wait for somebody, of the last rewind, and of
+    /// snapshots that are kept stay. Sessions that are open or damaged are skipped.
+    #[command(after_help = GC_JSON)]
+    Gc {
+        /// The folder of a store, or of a session of one.
+        #[arg(value_name = "PATH")]
+        path: PathBuf,
+        /// Which snapshots keep their captures.
+        #[arg(long, value_enum, default_value_t)]
+        keep: verbs::compact::Kept,
+        /// Keep the captures of the latest N calls of each session [default: 100].
+        #[arg(long = "keep-calls", value_name = "N")]
+        calls: Option<u64>,
+        /// Keep the captures of the last DAYS days.
+        #[arg(long = "keep-days", value_name = "DAYS")]
+        days: Option<u64>,
+        /// Remove the files.
+        #[arg(long)]
+        yes: bool,
     },
     /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
@@ -883,6 +915,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Compact { session, keep, positions, days, dry_run } => {
             let asked = verbs::compact::Asked { keep, positions, days, dry_run };
             verbs::compact::run(&session, &asked, output)
+        }
+        Verb::Gc { path, keep, calls, days, yes } => {
+            verbs::gc::run(&path, &verbs::gc::Asked { keep, calls, days, yes }, output)
         }
         Verb::Import(ImportVerb::TauBench { file, store }) => verbs::import::tau_bench(&file, &store, output),
         Verb::Import(ImportVerb::SweAgent { files, store }) => {

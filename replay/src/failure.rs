@@ -256,6 +256,9 @@ fn next_after(error: &Error) -> Option<String> {
         Error::Compacted { .. } => {
             "`foldlog compact` keeps the positions of snapshots that have a tag; a fork or a backup made before it has the others"
         }
+        Error::Collected { .. } => {
+            "`foldlog gc` keeps the captures of the latest calls and of snapshots that have a tag; a backup made before it has the others"
+        }
         Error::NoSuchPosition { .. } => "`foldlog show SESSION` lists the positions",
         Error::NoRewind(_) => {
             "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back"

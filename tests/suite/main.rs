@@ -4,6 +4,7 @@ mod backups;
 mod bad_input;
 mod binary;
 mod claude;
+mod collection;
 mod compaction;
 mod conversation;
 mod crash;

@@ -6,25 +6,38 @@ use uuid::Uuid;
 
 use super::fields::{bad, fixed, list, required, walk, walk_map};
 use super::opened::{read_tags, write_tags};
-use super::{Lane, Payload, Policy};
+use super::operation::write_resources;
+use super::{Lane, Payload, Policy, ResourceSnapshot};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, SequenceNumber};
 
+const SNAPSHOT: &str = "snapshot";
+
 /// Marks a position, that of the record itself, for a later rollback.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot<'a> {
     /// Tag that the host gave the snapshot.
     pub tag: Option<String>,
     /// Policies of the slices that the snapshot covers, in ascending order.
     pub policies: Vec<Policy>,
+    /// Captures of resources that were taken with the snapshot, in the order of their names. Those that do not outlive their
+    /// process are left out.
+    pub resources: Vec<ResourceSnapshot<'a>>,
 }
 
-impl Snapshot {
+impl<'a> Snapshot<'a> {
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut())
+    }
+
     /// Encodes the body of a snapshot as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let stated = self.policies != [Policy::State];
-        writer.map(usize::from(self.tag.is_some()) + usize::from(stated));
+        writer.map(
+            usize::from(self.tag.is_some()) + usize::from(stated) + usize::from(!self.resources.is_empty()),
+        );
         if let Some(tag) = &self.tag {
             writer.str("tag").str(tag);
         }
@@ -34,6 +47,7 @@ impl Snapshot {
                 writer.str(policy.name());
             }
         }
+        write_resources(&mut writer, &self.resources);
         writer.finish()
     }
 
@@ -43,23 +57,24 @@ impl Snapshot {
     ///
     /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
     /// this crate reads, or if a field is missing or malformed.
-    pub fn decode(bytes: &[u8]) -> Result<Snapshot, Error> {
-        let (mut tag, mut policies) = (None, vec![Policy::State]);
-        walk("snapshot", bytes, |name, value| {
+    pub fn decode(bytes: &'a [u8]) -> Result<Snapshot<'a>, Error> {
+        let (mut tag, mut policies, mut resources) = (None, vec![Policy::State], Vec::new());
+        walk(SNAPSHOT, bytes, |name, value| {
             match name {
                 "tag" => tag = Some(value.str()?.to_owned()),
                 "policies" => policies = list(value, read_policy)?,
+                "res" => resources = list(value, |value| ResourceSnapshot::read(SNAPSHOT, value))?,
                 _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;
-        Ok(Snapshot { tag, policies })
+        Ok(Snapshot { tag, policies, resources })
     }
 }
 
 fn read_policy(reader: &mut Reader<'_>) -> Result<Policy, Error> {
     let name = reader.str()?;
-    Policy::from_name(name).ok_or_else(|| bad("snapshot", format!("policy `{name}` is not known")))
+    Policy::from_name(name).ok_or_else(|| bad(SNAPSHOT, format!("policy `{name}` is not known")))
 }
 
 /// Rolls STATE back to an earlier position.

@@ -7,7 +7,7 @@ use crate::body::{CallOrigin, NotUndone, ResourceSnapshot, Settle, Suspension, T
 use crate::msgpack::Value;
 use crate::{Error, OperationId};
 
-fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
+pub(super) fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
     array(resources.into_iter(), |resource| {
         let mut object = Object::of(2);
         object.set("resource", Value::from(resource.resource.into_owned()));

@@ -233,9 +233,9 @@ pub(crate) fn dispatch() -> impl Strategy<Value = Dispatch<'static>> {
     prop_oneof![dispatch_of(event, true), dispatch_of(own, false)]
 }
 
-pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot> {
-    (prop::option::of(text()), prop::collection::vec(policy(), 0..4))
-        .prop_map(|(tag, policies)| Snapshot { tag, policies })
+pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot<'static>> {
+    (prop::option::of(text()), prop::collection::vec(policy(), 0..4), resources())
+        .prop_map(|(tag, policies, resources)| Snapshot { tag, policies, resources })
 }
 
 pub(crate) fn rollback() -> impl Strategy<Value = Rollback> {

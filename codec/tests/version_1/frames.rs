@@ -49,7 +49,7 @@ fn in_lanes() -> Vec<Golden> {
     let event = Action::Event { event: 0, data: Payload::new(EVENT) };
     let dispatch = |action| Body::Dispatch(Dispatch { action, effects: None });
     let tag = Action::Tag { key: "team".to_owned(), value: Some("red".to_owned()) };
-    let snapshot = Snapshot { tag: None, policies: vec![Policy::State] };
+    let snapshot = Snapshot { tag: None, policies: vec![Policy::State], resources: Vec::new() };
     let settle = Settle::new(1_005.into(), Decision::Failed, "the host", "");
     let observed = Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) };
     let (within, named) = (Lane { name: None, ..lane() }, Lane { within: None, ..lane() });
@@ -192,7 +192,7 @@ fn positions() -> Vec<Golden> {
         golden(
             "snapshot-plain",
             Kind::SNAPSHOT,
-            Body::Snapshot(Snapshot { tag: None, policies: vec![Policy::State] }),
+            Body::Snapshot(Snapshot { tag: None, policies: vec![Policy::State], resources: Vec::new() }),
         ),
         golden(
             "snapshot-tagged",
@@ -200,6 +200,19 @@ fn positions() -> Vec<Golden> {
             Body::Snapshot(Snapshot {
                 tag: Some("before the refactoring".to_owned()),
                 policies: vec![Policy::State, Policy::Log],
+                resources: Vec::new(),
+            }),
+        ),
+        golden(
+            "snapshot-captured",
+            Kind::SNAPSHOT,
+            Body::Snapshot(Snapshot {
+                tag: Some("with the workspace".to_owned()),
+                policies: vec![Policy::State],
+                resources: vec![ResourceSnapshot {
+                    resource: "workspace".into(),
+                    snapshot: Some(Payload::new(ITEM)),
+                }],
             }),
         ),
         golden(

@@ -49,7 +49,7 @@ pub(crate) enum Body {
     Opened(Opened),
     Declare(Declare),
     Dispatch(Dispatch<'static>),
-    Snapshot(Snapshot),
+    Snapshot(Snapshot<'static>),
     Rollback(Rollback),
     Import(Import<'static>),
     ToolBegin(ToolBegin<'static>),

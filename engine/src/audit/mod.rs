@@ -48,6 +48,7 @@ use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
+pub use crate::log::layout::captures_dir;
 pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
 pub use contents::{

@@ -44,6 +44,7 @@ impl LeaveOut {
 /// only are added by `compare`.
 pub(super) fn always(kind: Kind) -> &'static [&'static str] {
     match kind {
+        Kind::SNAPSHOT => &["$.resources"],
         Kind::TOOL_BEGIN => &["$.resources", "$.shown"],
         Kind::TOOL_END => &["$.elapsed_us", "$.not_undone[*].reason"],
         Kind::REQUEST => &["$.failure.message"],

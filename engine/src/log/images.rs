@@ -18,6 +18,9 @@ use crate::storage::{Access, EntryKind, Storage, StorageFile};
 /// Number of images that are kept: if the newest cannot be used, the one before may.
 const KEPT_MAX: usize = 2;
 
+/// What the name of an image that is being written ends with.
+pub(crate) const UNFINISHED_SUFFIX: &str = ".image.new";
+
 /// Number of bytes that are read before the rest: a file that is no image is not read whole.
 const MAGIC_LEN: usize = 8;
 
@@ -32,6 +35,16 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, Pa
         .collect();
     images.sort_by(|left, right| right.cmp(left));
     images
+}
+
+/// Returns the images that an opening of a log with so many records may use.
+pub(crate) fn kept(
+    storage: &dyn Storage,
+    dir: &Path,
+    next_sequence: SequenceNumber,
+) -> impl Iterator<Item = PathBuf> {
+    let of_log = list(storage, dir).into_iter().filter(move |(at, _)| *at <= next_sequence);
+    of_log.take(KEPT_MAX).map(|(_, path)| path)
 }
 
 /// Removes a session's images and gives up the one that is being written, so that the disk has their room.

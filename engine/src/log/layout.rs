@@ -4,11 +4,14 @@
 //! <store>/
 //!   writers.lock                  one byte of it is locked for each session that is open for writing
 //!   writers/<session>.json        says who holds the lock; best effort
+//!   pool/<blake3>                 further names of the sessions' objects
+//!   pool/files/                   further names of the objects of captures
 //!   sessions/<session>/
 //!     0000000000.seg ...          segments, named by ordinal
 //!     0000000007.seg.new          a segment that a crash left half-built
 //!     recovery.spare              space for the next recovery, while calls are open
 //!     objects/<blake3>            large payloads
+//!     files/                      captures of the workspace, a store of git objects
 //!     snapshots/<records>.image   images, named by how many records they cover
 //!   sessions/.new-<session>/      a fork that is being built
 //!   sessions/.deleted-<session>/  a session that is being deleted
@@ -29,6 +32,21 @@ pub(crate) fn sessions_dir(store: &Path) -> PathBuf {
 
 pub(crate) fn session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(session.to_string())
+}
+
+/// Returns the folder of a store in which objects have further names.
+pub(crate) fn pool_dir(store: &Path) -> PathBuf {
+    store.join("pool")
+}
+
+/// Returns the folder in which objects of captures have further names.
+pub(crate) fn captures_pool(store: &Path) -> PathBuf {
+    pool_dir(store).join("files")
+}
+
+/// Returns the pool of the store in which a session's folder stands. `None` where it stands in no store.
+pub(crate) fn pool_of(dir: &Path) -> Option<PathBuf> {
+    store_of(dir).filter(|store| dir.parent() == Some(&sessions_dir(store))).map(pool_dir)
 }
 
 /// Returns the folders of a store, from below, that hold the names on the path to a session's folder.
@@ -55,6 +73,12 @@ pub(crate) fn building_session_dir(store: &Path, session: Uuid) -> PathBuf {
 /// Returns the folder that a session is renamed to before it is deleted.
 pub(crate) fn dying_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".deleted-{session}"))
+}
+
+/// Returns the session that a folder's name says is in the making, or about to be deleted.
+pub(crate) fn unfinished_session(name: &str) -> Option<Uuid> {
+    let id = name.strip_prefix(".new-").or_else(|| name.strip_prefix(".deleted-"))?;
+    Uuid::try_parse(id).ok().filter(|parsed| parsed.to_string() == id)
 }
 
 pub(crate) fn lock_file(store: &Path) -> PathBuf {
@@ -115,6 +139,12 @@ pub(crate) fn image_position(name: &str) -> Option<SequenceNumber> {
 
 pub(crate) fn objects_dir(dir: &Path) -> PathBuf {
     dir.join("objects")
+}
+
+/// Returns the folder within that of a session in which captures of its workspace belong; see
+/// [`Session::captures_dir`](crate::Session::captures_dir).
+pub fn captures_dir(dir: &Path) -> PathBuf {
+    dir.join("files")
 }
 
 /// Returns the session that a folder's name says. `None` where the name is no session id.

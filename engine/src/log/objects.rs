@@ -6,7 +6,11 @@
 //!    sync begins with [`Objects::take_unsynced`], before the segments.
 //! 3. Bytes are checked against length and hash each time they are read.
 //! 4. An object over [`OBJECT_BYTES_MAX`] is refused both when it is put and when it is read.
-//! 5. An object folder that is a link is not followed: whoever needs an object gets an error, an auditor too.
+//! 5. A store keeps each object once: an object that became durable gets a further name in the store's *pool*, and a session that
+//!    keeps the same bytes gets a name for that file, after it has compared them. Nothing is read from the pool otherwise, and
+//!    nothing is lost with it: where a name cannot be given, the object is written into a file of its own. A
+//!    [collection](crate::Store::collect) takes a name out of the pool when it is the file's last one.
+//! 6. An object folder that is a link is not followed: whoever needs an object gets an error, an auditor too.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +37,8 @@ pub(crate) struct Objects {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
     session_dir: PathBuf,
+    /// Pool of the store, where the session stands in one.
+    pool: Option<PathBuf>,
     unsynced: Mutex<BTreeMap<ObjectId, Arc<dyn StorageFile>>>,
     /// Objects that this process has written, and that a sync was planned for since.
     written: Mutex<BTreeSet<ObjectId>>,
@@ -49,6 +55,24 @@ pub(crate) struct Objects {
 pub(crate) struct Unsynced {
     pub(crate) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
     pub(crate) dirs: Vec<PathBuf>,
+    pool: Option<PathBuf>,
+}
+
+impl Unsynced {
+    /// Gives the objects, which have become durable, names in the pool. One that gets none costs room and nothing else.
+    pub(crate) fn pool(&self, storage: &dyn Storage) {
+        let Some(pool) = &self.pool else { return };
+        for (path, _) in &self.files {
+            let Some(name) = path.file_name() else { continue };
+            let pooled = pool.join(name);
+            let linked = storage.hard_link(path, &pooled);
+            if linked.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+                && storage.create_dir_all(pool).is_ok()
+            {
+                let _ = storage.hard_link(path, &pooled);
+            }
+        }
+    }
 }
 
 impl Objects {
@@ -57,6 +81,7 @@ impl Objects {
             storage,
             dir: layout::objects_dir(session_dir),
             session_dir: session_dir.to_owned(),
+            pool: layout::pool_of(session_dir),
             unsynced: Mutex::default(),
             written: Mutex::default(),
             checked: Mutex::default(),
@@ -98,7 +123,11 @@ impl Objects {
         self.check_folder()?;
         match self.read(&object) {
             // The object is missing, or is not what its name says: nothing is lost by replacing it.
-            Err(Error::Object { .. }) => self.write_new(&object, &path, bytes, false)?,
+            Err(Error::Object { .. }) => {
+                if !self.link_pooled(&object, &path, bytes) {
+                    self.write_new(&object, &path, bytes, false)?;
+                }
+            }
             Err(error) => return Err(error),
             Ok(_) if self.written.lock().contains(&object) => {}
             // An object that exists may come from a process that was killed before it synced. It may also be that of the session
@@ -109,6 +138,27 @@ impl Objects {
             },
         }
         Ok(object)
+    }
+
+    /// Gives the store's own file of an object the object's name in the session, if there is such a file and it holds these bytes.
+    /// Returns whether the object is there now.
+    fn link_pooled(&self, object: &ObjectId, path: &Path, bytes: &[u8]) -> bool {
+        let Some(pooled) = self.pool.as_ref().map(|pool| pool.join(object.file_name())) else { return false };
+        let Ok(file) = self.storage.open(&pooled, Access::Read) else { return false };
+        let mut found = vec![0; bytes.len()];
+        let is_whole = file.len().is_ok_and(|len| len == object.len);
+        let read = is_whole && file.read_at(&mut found, 0).is_ok_and(|read| read == bytes.len());
+        if !read || found != bytes {
+            return false;
+        }
+        // What is there is not what its name says.
+        let _ = self.storage.remove_file(path);
+        let linked =
+            self.storage.create_dir_all(&self.dir).is_ok() && self.storage.hard_link(&pooled, path).is_ok();
+        if linked {
+            self.unsynced.lock().insert(*object, file);
+        }
+        linked
     }
 
     /// Writes an object into a new file, and gives that the object's name. `sync_first` makes its bytes durable before: a durable
@@ -288,6 +338,7 @@ impl Objects {
             files: unsynced.into_iter().map(|(object, file)| (self.path(&object), file)).collect(),
             // The name of the object folder stands in the session's folder.
             dirs: vec![self.dir.clone(), self.session_dir.clone()],
+            pool: self.pool.clone(),
         }
     }
 }

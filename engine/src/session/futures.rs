@@ -149,7 +149,7 @@ impl Session {
     /// Takes a snapshot if the schedule allows that now, and else gives its options back.
     fn try_snapshot(&self, access: Access, options: SnapshotOptions) -> Attempted<SnapshotOptions, Snapshot> {
         match self.try_turn(access) {
-            Ok(Some(state)) => Ok(self.snapshot_now(state, options)),
+            Ok(Some(state)) => Ok(self.snapshot_now(state, options, Vec::new())),
             Ok(None) => Err(options),
             Err(error) => Ok(Err(error)),
         }

@@ -113,6 +113,7 @@ pub(crate) use opening::{
     Images, OpenAs, Read, RecordedPart, SessionSeed, VisitFrame, begin, check_declared, left_open,
     lock_or_read_only, open, open_as_read, open_read, open_recorded, read_outline, read_outline_by,
 };
+pub(crate) use operation_records::captures_of;
 pub(crate) use shared_prefix::{SharedPrefix, cut};
 pub(crate) use waiting::{Asker, Patience};
 
@@ -233,6 +234,13 @@ impl Session {
     /// Returns the folder of the session's log.
     pub fn dir(&self) -> &FilePath {
         &self.inner.dir
+    }
+
+    /// Returns the folder in the session's own in which captures of its workspace belong, so that they go where the session goes
+    /// and are [collected](crate::Store::collect) with it: the `store` of
+    /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open). Makes nothing.
+    pub fn captures_dir(&self) -> PathBuf {
+        crate::log::layout::captures_dir(&self.inner.dir)
     }
 
     /// Returns what opening found.

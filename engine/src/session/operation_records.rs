@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, ExternalEffects, Outcome, Payload, ResourceSnapshot, Settle, Suspension, ToolBegin,
-    ToolEnd,
+    self, CallOrigin, Cause, ExternalEffects, Outcome, Payload, ResourceSnapshot, Settle, Suspension,
+    ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
@@ -63,7 +63,7 @@ fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Resu
 }
 
 /// Returns captures in their recorded form, by the resources' names.
-pub(super) fn captures_of(
+pub(crate) fn captures_of(
     resources: Vec<ResourceSnapshot<'_>>,
     objects: &Objects,
 ) -> Result<RecordedCaptures> {
@@ -140,6 +140,7 @@ impl Session {
             let resources = match record.kind {
                 Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
                 Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
+                Kind::SNAPSHOT => body::Snapshot::decode(record.body).map_err(bad)?.resources,
                 _ => return Ok(()),
             };
             for resource in resources {

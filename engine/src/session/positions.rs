@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use foldlog_codec::body::{self, ExternalEffects, Outcome, Policy};
+use foldlog_codec::body::{self, ExternalEffects, Outcome, Policy, ResourceSnapshot};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ pub(crate) fn list(places: &Places, storage: &Arc<dyn Storage>, session: Uuid) -
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
         if record.kind == Kind::SNAPSHOT {
             let (position, time_us) = (record.sequence, record.time_us);
-            let body::Snapshot { tag, policies } =
+            let body::Snapshot { tag, policies, .. } =
                 body::Snapshot::decode(record.body).map_err(Error::unread(position))?;
             let policies = policies.into_iter().collect();
             found.push(Snapshot { session, position, time_us, tag, policies });
@@ -145,7 +145,16 @@ impl Session {
     ///
     /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
-        self.snapshot_now(self.writable(WriteScope::State)?, options)
+        self.snapshot_of(options, Vec::new())
+    }
+
+    /// Records a snapshot with the captures of resources that were taken with it.
+    pub(crate) fn snapshot_of(
+        &self,
+        options: SnapshotOptions,
+        resources: Vec<ResourceSnapshot<'_>>,
+    ) -> Result<Snapshot> {
+        self.snapshot_now(self.writable(WriteScope::State)?, options, resources)
     }
 
     /// Takes a snapshot, as the schedule allows now.
@@ -153,11 +162,14 @@ impl Session {
         &self,
         state: MutexGuard<'_, WriterState>,
         options: SnapshotOptions,
+        resources: Vec<ResourceSnapshot<'_>>,
     ) -> Result<Snapshot> {
         let inner = &self.inner;
         let time_us = inner.now_us();
-        let body =
-            body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
+        let policies = options.policies.iter().copied().collect();
+        let mut body = body::Snapshot { tag: options.tag.clone(), policies, resources };
+        let references = inner.references(&state, body.payloads_mut())?;
+        inner.refer(body.payloads_mut(), &references);
         let body = self.in_lane(body.encode());
         let pending = PendingRecord::new(Kind::SNAPSHOT, &body, RecordBody::Snapshot);
         let position = inner.write(state, time_us, [pending])?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -206,6 +206,10 @@ impl Storage for FileStorage {
             }
             _ => error,
         })
+    }
+
+    fn links(&self, path: &Path) -> io::Result<u64> {
+        Ok(fs::symlink_metadata(path)?.nlink())
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

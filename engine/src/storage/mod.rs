@@ -152,6 +152,12 @@ pub trait Storage: Send + Sync + Debug {
     /// file that name; the caller then copies.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Returns how many names lead to a file. The default implementation, for backends that do not know, returns 1.
+    fn links(&self, path: &Path) -> io::Result<u64> {
+        let _ = path;
+        Ok(1)
+    }
+
     /// Removes the name of a file. The bytes stay for as long as another name or an open handle leads to them.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 

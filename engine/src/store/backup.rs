@@ -41,6 +41,8 @@ mod beside;
 mod checking;
 mod extending;
 
+pub(super) use beside::{COPIED, is_unfinished};
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -23,6 +23,7 @@ use foldlog_codec::body::{ObjectId, Opened, Parent};
 use foldlog_codec::{Kind, SequenceNumber};
 use uuid::Uuid;
 
+use super::backup::is_unfinished;
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
@@ -31,7 +32,7 @@ use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::log::chain::Segment;
 use crate::log::reader::Places;
-use crate::log::scan::Scan;
+use crate::log::scan::{self, Scan};
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{images, layout};
 use crate::sabotage::{self, Breakage};
@@ -39,12 +40,16 @@ use crate::session::{Images, OpenAs, Read, Session, SharedPrefix, lock_or_read_o
 use crate::storage::{Access, EntryKind};
 use crate::types::SessionTypes;
 
+/// Name of the file in a store of captures that says what is known of the workspace.
+const STAT_CACHE: &str = "stat-cache";
+
 /// Bytes that are copied at a time if a file cannot be linked.
 const COPY_BYTES: usize = 4096;
 
 impl Store {
     /// Creates a session that shares the records of `parent` through `position` and continues on its own.
-    /// Later writes of either never reach the other. The shared records are durable when this returns.
+    /// Later writes of either never reach the other. The shared records are durable when this returns, and so are the captures that
+    /// they name, if these are in the parent's [folder of captures](Session::captures_dir): the fork has its own of these.
     ///
     /// The cost does not depend on how many records are shared, if the parent is open for writing in this
     /// store with the same `types` and `position` is its last record or one of its latest 256 snapshots.
@@ -92,6 +97,16 @@ impl Store {
         options: SessionOptions,
     ) -> Result<Session> {
         let position = position.into();
+        scan::whole(|| self.fork_once(parent, position, types, options.clone()))
+    }
+
+    fn fork_once(
+        &self,
+        parent: Uuid,
+        position: SequenceNumber,
+        types: &SessionTypes,
+        options: SessionOptions,
+    ) -> Result<Session> {
         let parent_dir = self.existing(parent)?;
         let writer = self.inner.writers.get(parent);
         let shared_prefix =
@@ -228,9 +243,10 @@ impl Store {
         }
         storage.create_dir_all(dir).map_err(|error| Error::unmade("create", dir, 0, error))?;
         let mut linked = Vec::new();
-        let mut behind = BTreeSet::new();
+        let (mut behind, mut captures_behind) = (BTreeSet::new(), false);
         places.read(storage, watermark, SequenceNumber::MAX, &mut |record| {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
+            captures_behind |= matches!(record.kind, Kind::TOOL_BEGIN | Kind::TOOL_END | Kind::SNAPSHOT);
             Ok(())
         })?;
         // A segment that others follow may end with frames that are no records, such as the `Resumed` of the
@@ -257,12 +273,13 @@ impl Store {
                     let (from, to) = (objects.join(&entry.name), to.join(&entry.name));
                     match behind.contains(&entry.name) {
                         true => self.copy_file(&from, &to, entry.len)?,
-                        false => self.link_file(&from, &to)?,
+                        false => self.link_object(&from, &to, places)?,
                     }
                 }
             }
             storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
         }
+        self.link_captures(parent, dir, captures_behind)?;
         self.link_images(places.next_sequence, parent, dir);
         storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
         let compaction = places.compaction.as_ref().and_then(|all| all.below(places.next_sequence));
@@ -282,6 +299,47 @@ impl Store {
         for next in shared {
             let _ = storage.hard_link(&layout::image_file(parent, next), &layout::image_file(dir, next));
         }
+    }
+
+    /// Links an object. One that a collection has removed since its folder was listed was dropped by a compaction before; if that
+    /// came in between too, the fork begins anew.
+    fn link_object(&self, from: &Path, to: &Path, places: &Places) -> Result<()> {
+        match self.link_file(from, to) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                let storage = self.storage().as_ref();
+                places.segments.iter().try_for_each(|segment| segment.check_not_replaced(storage))
+            }
+            linked => linked,
+        }
+    }
+
+    /// Links the captures in the parent's folder, whose files never change once they have their names, and copies what describes
+    /// their store. What is known of the parent's workspace stays behind. Copies everything if records name captures that are not
+    /// known to be durable.
+    fn link_captures(&self, parent: &Path, dir: &Path, copies: bool) -> Result<()> {
+        let storage = self.storage();
+        let (store, own) = (layout::captures_dir(parent), layout::captures_dir(dir));
+        let io = |op, path: &Path, error| Error::io(op, path, error);
+        let entry = storage.entry(&store).map_err(|error| io("look up", &store, error))?;
+        if entry.is_none_or(|entry| entry.kind != EntryKind::Folder) {
+            return Ok(());
+        }
+        let mut folders = vec![(store, own, false)];
+        while let Some((from, to, is_objects)) = folders.pop() {
+            storage.create_dir_all(&to).map_err(|error| Error::unmade("create", &to, 0, error))?;
+            for entry in storage.list(&from).map_err(|error| io("list", &from, error))? {
+                let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+                match entry.kind {
+                    EntryKind::Folder => folders.push((from, to, is_objects || entry.name == "objects")),
+                    EntryKind::File if is_unfinished(&entry.name) || entry.name == STAT_CACHE => {}
+                    EntryKind::File if is_objects && !copies => self.link_file(&from, &to)?,
+                    EntryKind::File => self.copy_file(&from, &to, entry.len)?,
+                    _ => {}
+                }
+            }
+            storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
+        }
+        Ok(())
     }
 
     /// Links a file whose bytes are known to be durable.

@@ -5,6 +5,7 @@
 //! session. At most one process writes a session, which it locks; reading takes no lock.
 
 mod backup;
+mod collect;
 mod compact;
 mod conversations;
 mod export;
@@ -36,6 +37,7 @@ use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
 pub use backup::{BackupOptions, BackupReport};
+pub use collect::{CapturesInUse, CollectOptions, CollectReport, Collected};
 pub use compact::{CompactOptions, CompactReport, KeptSnapshots};
 pub use export::ImportOptions;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
@@ -625,6 +627,10 @@ impl Store {
         self.storage().rename(&self.session_dir(session), &dying).map_err(io("delete"))?;
         self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
         drop(lock);
-        self.storage().remove_dir_all(&dying).map_err(|error| Error::io("delete", &dying, error))
+        match self.storage().remove_dir_all(&dying) {
+            // A collection takes it for what a killed process has left.
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("delete", &dying, error)),
+            _ => Ok(()),
+        }
     }
 }

@@ -179,6 +179,11 @@ impl Captures {
             .collect()
     }
 
+    /// Converts the captures that outlive their process to their form in the record of a snapshot.
+    pub(super) fn to_snapshot_record(&self) -> Vec<ResourceSnapshot<'_>> {
+        self.to_record().into_iter().filter(|resource| resource.snapshot.is_some()).collect()
+    }
+
     /// Decodes the captures of which only the recorded form is known, so that all can be restored.
     ///
     /// With `lenient`, for rolling back what a tool did, the result leaves out the resources that are not
@@ -238,6 +243,20 @@ impl Captures {
     pub(crate) fn check(&self, resources: &ResourceRegistry) -> Result<()> {
         let check = |resource: &dyn AnyResource, snapshot: &_| resource.check(snapshot).map(|()| Vec::new());
         self.each(resources, false, check).map(drop)
+    }
+
+    /// Checks that none of the captures was collected.
+    pub(super) fn check_kept(&self, resources: &ResourceRegistry) -> Result<()> {
+        for captured in self.of_each.iter() {
+            let resource = resources.captured().get(&captured.name);
+            let Some((resource, snapshot)) = resource.zip(captured.snapshot.as_ref()) else { continue };
+            // Whatever else is in the way, the restore says.
+            if let Err(error @ Error::Collected { .. }) = caught(&captured.name, || resource.check(snapshot))
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Calls `act` for each resource and its capture: for all resources, or for those alone that are rolled

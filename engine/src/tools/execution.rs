@@ -451,7 +451,7 @@ impl ExecutionState {
         let admission = self.session().admit(false, &patience, asker.clone())?;
         let _leases = self.lease(true, &patience, &asker)?;
         let resources = self.capture(None, || tag)?;
-        let session = admission.handle().snapshot(options)?;
+        let session = admission.handle().snapshot_of(options, resources.to_snapshot_record())?;
         Ok(self.composite(session, resources, metadata))
     }
 

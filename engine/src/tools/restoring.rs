@@ -42,7 +42,8 @@ impl ExecutionState {
     /// # Errors
     ///
     /// [`Error::SnapshotMismatch`] if the snapshot is of another session, holds a resource that this run does
-    /// not have, or holds a capture that did not outlive its process. [`Error::RestoreFailed`] if the restore
+    /// not have, or holds a capture that did not outlive its process. [`Error::Collected`] if a capture was collected: nothing was
+    /// recorded then. [`Error::RestoreFailed`] if the restore
     /// failed and a resource could not be brought back to what it was before; the error names these
     /// resources, and the session is [interrupted](Session::is_interrupted). If the restore failed and all
     /// were brought back, the error of what failed. [`Error::Interrupted`] if the session must be recovered
@@ -81,7 +82,7 @@ impl ExecutionState {
         }
         let way = WayBack { position, arguments: format!("{{\"position\":{position}}}"), scope };
         let prepare = |_: &Captures, _: bool| Ok(Prepared { captures: captures.clone(), value: None });
-        Ok(way.go(self, &|| Ok(()), &prepare)?.0)
+        Ok(way.go(self, &|| captures.check_kept(self.resources()), &prepare)?.0)
     }
 
     /// Creates a session that shares this session's records up to the position before a tool call, by the id

@@ -1,87 +1,137 @@
 //! Removes from the store what no snapshot needs any more.
+//!
+//! # The file `collected`
+//!
+//! Holds the ids of the commits and of the metadata of snapshots that were collected, 40 digits and a line feed each, the
+//! oldest first; the last [`COLLECTED_MAX`] of them. It tells a snapshot that was collected ([`Error::Collected`]) from one that
+//! is damaged. Each collection replaces it, whereby whoever knows of objects of the store forgets them.
+//!
+//! # What a kill leaves
+//!
+//! 1. The file `collected` names a snapshot before anything of it is removed.
+//! 2. Commits go before what they name, so that no commit is found whose tree is gone.
+//! 3. The next collection removes the rest.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use serde::{Deserialize, Serialize};
+
 use super::manifest::{Folder, Node};
 use super::metadata::Metadata;
-use super::objects::ObjectId;
+use super::objects::{ObjectId, Objects};
 use super::plan::Then;
+use super::snapshot::named_object;
 use super::state::CACHE;
-use super::trees::Commit;
+use super::trees::{Commit, Trees};
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 
-/// The file that each collection replaces, so that others forget what they know of the store.
+/// The file that each collection replaces.
 const COLLECTED: &str = "collected";
 
+/// Most ids that the file holds.
+const COLLECTED_MAX: usize = 1 << 20;
+
+/// Length of a line of the file.
+const LINE_LEN: usize = 41;
+
+/// Counts what a collection removed, or would remove.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Collection {
+    /// Number of objects.
+    pub objects: u64,
+    /// Bytes that the disk gets back: those of objects that have no further name.
+    pub bytes: u64,
+}
+
+/// Says which snapshots of a store are collected.
+#[derive(Clone, Copy, Debug)]
+pub struct Collecting<'a> {
+    /// Snapshots that stay. Those of which the store lacks the commit are passed over.
+    pub keep: &'a [FilesystemSnapshot],
+    /// Snapshots that are known and not to stay, which the store remembers as collected. What neither list names goes too.
+    pub give_up: &'a [FilesystemSnapshot],
+    /// Pool of the store, out of which what goes is taken too, unless other stores have it.
+    pub pool: Option<&'a Path>,
+    /// Whether nothing is removed, and the answer says what would be.
+    pub dry_run: bool,
+}
+
+/// Removes from the store of snapshots in the folder `store` every object that no kept snapshot needs. Nobody may take snapshots
+/// into the store meanwhile. A folder that is no such store is left alone.
+///
+/// # Errors
+///
+/// [`Error::Object`] if the commit of a kept snapshot, or a folder of it, is damaged: nothing was removed then. [`Error::Io`] if
+/// an object cannot be removed: some objects that no snapshot needs may remain.
+pub fn collect_snapshots(store: &Path, asked: &Collecting<'_>) -> Result<Collection> {
+    let objects = Objects::new(store.to_owned()).pooled(asked.pool.map(Path::to_owned));
+    if !is_store(&objects) {
+        return Ok(Collection::default());
+    }
+    let there = |snapshot: &&FilesystemSnapshot| {
+        ObjectId::parse(&snapshot.commit).is_some_and(|commit| objects.path(commit).is_file())
+    };
+    let keep: Vec<&FilesystemSnapshot> = asked.keep.iter().filter(there).collect();
+    let needed = needed_by(&objects, &mut Trees::default(), &keep)?;
+    if !asked.dry_run {
+        give_up(&objects, asked.give_up, &needed)?;
+    }
+    sweep(&objects, &needed, asked)
+}
+
 impl HostFilesystem {
-    /// Removes from the store every object that none of the snapshots `keep` needs, and returns the number of objects
-    /// that it removed. No other process may take snapshots into the store meanwhile.
+    /// Removes from the store every object that none of the snapshots `keep` needs. No other process may take snapshots into the
+    /// store meanwhile.
     ///
     /// # Errors
     ///
     /// [`Error::Object`] if a snapshot's commit, or a folder of it, is missing or damaged: nothing was removed then.
     /// [`Error::Io`] if an object cannot be removed: some objects that no snapshot needs may remain.
-    pub fn collect(&self, keep: &[FilesystemSnapshot]) -> Result<u64> {
+    pub fn collect(&self, keep: &[FilesystemSnapshot]) -> Result<Collection> {
         let mut state = self.state.lock();
         let state = &mut *state;
         self.begin(state, None);
-        if !self.objects.store().join("HEAD").is_file() {
-            return Ok(0);
+        if !is_store(&self.objects) {
+            return Ok(Collection::default());
         }
-        let mut needed = HashSet::new();
-        let (mut seen, mut seen_times) = (HashSet::new(), HashSet::new());
-        for snapshot in keep {
-            let id = self.commit_of(snapshot)?;
-            let commit = Commit::read(&self.objects, id)?;
-            needed.extend([id, commit.tree]);
-            state.trees.visit(&self.objects, commit.tree, Some(&mut seen), &mut |line, _| {
-                needed.insert(line.id);
-                Ok(())
-            })?;
-            if let Some(name) = &snapshot.metadata {
-                let id = self.object_of(name)?;
-                let metadata = Metadata::read(&self.objects, id)?;
-                let then = Then { tree: commit.tree, times: metadata.times };
-                state.trees.times(&self.objects, then, &mut seen_times)?;
-                needed.insert(id);
-                if let Some(repositories) = &snapshot.repositories {
-                    needed.insert(self.object_of(repositories)?);
-                }
-                needed.extend(state.trees.sparse_data(&self.objects, commit.tree, &metadata)?);
-            }
-        }
-        needed.extend(seen_times);
-        // Whoever knows of objects must forget them before the first one goes.
-        let cache = self.objects.store().join(CACHE);
-        match fs::remove_file(&cache) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::io("remove", cache, error));
-            }
-            _ => {}
-        }
-        self.objects.replace(COLLECTED, b"")?;
+        let all: Vec<&FilesystemSnapshot> = keep.iter().collect();
+        let needed = needed_by(&self.objects, &mut state.trees, &all)?;
+        give_up(&self.objects, &[], &needed)?;
         state.mark = Some(self.mark());
         state.trees.forget();
-        let mut removed = 0;
-        for id in self.objects.list()? {
-            if !needed.contains(&id) {
-                self.objects.remove(id)?;
-                removed += 1;
-            }
-        }
-        self.objects.remove_temporaries()?;
+        let removed =
+            sweep(&self.objects, &needed, &Collecting { keep, give_up: &[], pool: None, dry_run: false })?;
         if let Some(last) = &mut state.last {
             last.root = without(&last.root, &needed);
             (last.commit, last.metadata) = (None, None);
             state.unsaved += 1;
         }
         Ok(removed)
+    }
+
+    /// Checks that a snapshot was not [collected](collect_snapshots). Whether all its objects are there and sound, only a restore
+    /// finds out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Collected`] if it was.
+    pub fn check_kept(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+        let store = self.objects.store();
+        for name in [Some(&snapshot.commit), snapshot.metadata.as_ref()].into_iter().flatten() {
+            let id = self.object_of(name)?;
+            if !self.objects.path(id).exists() && was_collected(store, id) {
+                return Err(Error::Collected { store: store.to_owned(), object: id.to_string() });
+            }
+        }
+        Ok(())
     }
 
     /// Returns a number that every collection of the store changes.
@@ -97,6 +147,107 @@ impl HostFilesystem {
         }
         mark
     }
+}
+
+fn is_store(objects: &Objects) -> bool {
+    objects.store().join("HEAD").is_file()
+}
+
+/// Returns the objects that these snapshots need.
+fn needed_by(
+    objects: &Objects,
+    trees: &mut Trees,
+    keep: &[&FilesystemSnapshot],
+) -> Result<HashSet<ObjectId>> {
+    let mut needed = HashSet::new();
+    let (mut seen, mut seen_times) = (HashSet::new(), HashSet::new());
+    for snapshot in keep {
+        let mut needs = |name: &String| {
+            let id = named_object(objects, name)?;
+            let commit = Commit::read(objects, id)?;
+            needed.extend([id, commit.tree]);
+            trees.visit(objects, commit.tree, Some(&mut seen), &mut |line, _| {
+                needed.insert(line.id);
+                Ok(())
+            })?;
+            Ok(commit)
+        };
+        let commit = needs(&snapshot.commit)?;
+        snapshot.left_out_by.as_ref().map(needs).transpose()?;
+        if let Some(name) = &snapshot.metadata {
+            let id = named_object(objects, name)?;
+            let metadata = Metadata::read(objects, id)?;
+            let then = Then { tree: commit.tree, times: metadata.times };
+            trees.times(objects, then, &mut seen_times)?;
+            needed.insert(id);
+            if let Some(repositories) = &snapshot.repositories {
+                needed.insert(named_object(objects, repositories)?);
+            }
+            needed.extend(trees.sparse_data(objects, commit.tree, &metadata)?);
+        }
+    }
+    needed.extend(seen_times);
+    Ok(needed)
+}
+
+/// Lets everybody forget what they know of the store, and the store remember which snapshots it is about to give up.
+fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet<ObjectId>) -> Result<()> {
+    // Whoever knows of objects must forget them before the first one goes.
+    let cache = objects.store().join(CACHE);
+    match fs::remove_file(&cache) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", cache, error)),
+        _ => {}
+    }
+    let mut ids = collected(objects.store());
+    let mut known: HashSet<ObjectId> = ids.iter().copied().collect();
+    for name in snapshots.iter().flat_map(|it| [Some(&it.commit), it.metadata.as_ref()]).flatten() {
+        let id = named_object(objects, name)?;
+        if !needed.contains(&id) && objects.path(id).is_file() && known.insert(id) {
+            ids.push(id);
+        }
+    }
+    let from = ids.len().saturating_sub(COLLECTED_MAX);
+    let lines: String = ids.iter().skip(from).map(|id| format!("{id}\n")).collect();
+    objects.replace(COLLECTED, lines.as_bytes())
+}
+
+/// Removes every object that is not needed.
+fn sweep(objects: &Objects, needed: &HashSet<ObjectId>, asked: &Collecting<'_>) -> Result<Collection> {
+    let given_up = |snapshot: &FilesystemSnapshot| ObjectId::parse(&snapshot.commit);
+    let commits: BTreeSet<ObjectId> = asked.give_up.iter().filter_map(given_up).collect();
+    let (first, others): (Vec<_>, Vec<_>) =
+        objects.list()?.into_iter().filter(|id| !needed.contains(id)).partition(|id| commits.contains(id));
+    let mut removed = Collection::default();
+    for id in first.into_iter().chain(others) {
+        let found = fs::symlink_metadata(objects.path(id));
+        let is_last =
+            objects.unpool(id, asked.dry_run) || found.as_ref().is_ok_and(|found| found.nlink() == 1);
+        removed.objects += 1;
+        removed.bytes += found.ok().filter(|_| is_last).map_or(0, |found| found.len());
+        if !asked.dry_run {
+            objects.remove(id)?;
+        }
+    }
+    if !asked.dry_run {
+        objects.remove_temporaries()?;
+    }
+    Ok(removed)
+}
+
+/// Returns the ids in the file of a store that names what was collected, the oldest first. None if it cannot be read.
+fn collected(store: &Path) -> Vec<ObjectId> {
+    let path = store.join(COLLECTED);
+    let fits = |len: u64| len <= (COLLECTED_MAX * LINE_LEN) as u64;
+    if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && fits(found.len())) {
+        return Vec::new();
+    }
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    text.lines().filter_map(ObjectId::parse).collect()
+}
+
+/// Returns whether a snapshot was collected whose commit or metadata was the object `id`.
+pub(super) fn was_collected(store: &Path, id: ObjectId) -> bool {
+    collected(store).contains(&id)
 }
 
 /// Copies a folder's content, in which only the objects `kept` stay known.

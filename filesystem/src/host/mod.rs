@@ -9,6 +9,7 @@
 //! | `changes` | snapshots read from their store alone: what differs, files, contents |
 //! | `merge` | a snapshot with what was changed by hand since put in, for a rewind |
 //! | `comparison` | the walk through two snapshots side by side |
+//! | `pool` | one file for what several stores hold |
 //! | `collect` | removing from the store what no snapshot needs |
 //! | `state` | what is known from one call to the next; when the stat cache is read and written |
 //! | `root` | the folder that a workspace is: open, and known again |
@@ -72,6 +73,7 @@ mod operations;
 mod options;
 mod parallel;
 mod plan;
+mod pool;
 mod reach;
 mod removal;
 mod repositories;
@@ -102,11 +104,13 @@ use tempfile::TempDir;
 use crate::error::{Error, Result};
 pub use binding::{Rebind, WorkspaceNotice};
 pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
+pub use collect::{Collecting, Collection, collect_snapshots};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
 pub use merge::{Merged, Merging};
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions};
+pub use pool::collect_pool;
 pub use restore::Restored;
 use root::Root;
 pub use snapshot::FilesystemSnapshot;
@@ -231,7 +235,7 @@ impl HostFilesystem {
         if root.starts_with(&store) {
             return refused(&store, "the workspace is inside the store");
         }
-        Ok(HostFilesystem::at(root, Objects::new(store), options, None))
+        Ok(HostFilesystem::at(root, Objects::new(store).pooled(options.pool.clone()), options, None))
     }
 
     /// Makes the value of a folder of which nothing is known yet.

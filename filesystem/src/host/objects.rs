@@ -20,6 +20,7 @@ use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
 
+use super::collect::was_collected;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
@@ -143,6 +144,8 @@ pub(super) fn len(bytes: &[u8]) -> u64 {
 /// A folder of git objects. It is made with the first object.
 pub(super) struct Objects {
     store: PathBuf,
+    /// Folder in which the objects have further names.
+    pub(super) pool: Option<PathBuf>,
     /// Another store, which is only read: where an object is looked for that this one lacks.
     borrowed: Option<PathBuf>,
     /// The objects that are known to be there and sound, and whether they are known to be durable.
@@ -156,6 +159,7 @@ impl Objects {
     pub(super) fn new(store: PathBuf) -> Objects {
         Objects {
             store,
+            pool: None,
             borrowed: None,
             known: Mutex::default(),
             compressors: Mutex::default(),
@@ -290,7 +294,7 @@ impl Objects {
     pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         let named = |error| Error::io("hash", self.folder(), error);
         let id = Hasher::of(kind, bytes).map_err(named)?;
-        if !self.is_sound(id, kind) {
+        if !self.is_sound(id, kind) && !self.link_pooled(id, kind) {
             let head = kind.head(len(bytes));
             let compressed = self.compress(head.as_bytes(), bytes);
             // In the folder of its name: a rename within one folder takes less than one between two.
@@ -322,7 +326,9 @@ impl Objects {
         };
         let written = write();
         let kept = match &written {
-            Ok(Some(id)) if !self.is_sound(*id, ObjectKind::Blob) => {
+            Ok(Some(id))
+                if !self.is_sound(*id, ObjectKind::Blob) && !self.link_pooled(*id, ObjectKind::Blob) =>
+            {
                 self.name(&temporary, *id).map_err(|error| self.not_kept(&temporary, *id, error))
             }
             _ => {
@@ -362,7 +368,12 @@ impl Objects {
             .read(true)
             .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
             .open(&path)
-            .map_err(|error| damaged(error.to_string()))?;
+            .map_err(|error| match error.kind() {
+                ErrorKind::NotFound if was_collected(&self.store, id) => {
+                    Error::Collected { store: self.store.clone(), object: id.to_string() }
+                }
+                _ => damaged(error.to_string()),
+            })?;
         let mut content = BufReader::with_capacity(4096, ZlibDecoder::new(BufReader::new(file)));
         let mut head = Vec::new();
         (&mut content)
@@ -460,6 +471,7 @@ impl Objects {
             self.sync_name()?;
         }
         self.learn(ids.iter().map(|id| (*id, true)));
+        self.pool_durable(ids);
         Ok(())
     }
 
@@ -514,7 +526,7 @@ impl Objects {
 }
 
 /// Where an object is in the store at this folder.
-fn path_in(store: &Path, id: ObjectId) -> PathBuf {
+pub(super) fn path_in(store: &Path, id: ObjectId) -> PathBuf {
     let name = id.to_string();
     let (folder, file) = name.split_at_checked(2).unwrap_or_default();
     store.join("objects").join(folder).join(file)
@@ -554,7 +566,7 @@ fn create_with_folder(path: &Path) -> io::Result<File> {
 }
 
 /// Makes a folder for nobody but its owner, whatever the umask says. One that is there stays as it is.
-fn create_folder(path: &Path) -> io::Result<()> {
+pub(super) fn create_folder(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }

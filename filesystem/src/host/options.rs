@@ -1,6 +1,7 @@
 //! What a host asks of a workspace's snapshots.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Configures how a [`HostFilesystem`](super::HostFilesystem) takes snapshots. The default leaves out nothing but
@@ -25,6 +26,10 @@ pub struct HostFilesystemOptions {
     /// no limit. A snapshot that would read more fails with [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge):
     /// a tool call does not begin then, or it fails and is rolled back.
     pub capture_bytes_max: Option<u64>,
+    /// Folder in which objects of several stores have further names, so that each is kept once: workspaces that hold the same files
+    /// take the room of one, and the first snapshot of the second links what it would write. It has to be on the file system of
+    /// the stores, and for the same user. `None`, the default, shares nothing.
+    pub pool: Option<PathBuf>,
     pub(super) progress: Option<OnProgress>,
 }
 
@@ -55,6 +60,7 @@ impl Default for HostFilesystemOptions {
             gitignore: false,
             times: true,
             capture_bytes_max: None,
+            pool: None,
             progress: None,
         }
     }
@@ -72,6 +78,13 @@ impl HostFilesystemOptions {
     #[must_use]
     pub fn capture_bytes_max(mut self, bytes: u64) -> Self {
         self.capture_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Sets the [folder of shared objects](HostFilesystemOptions::pool).
+    #[must_use]
+    pub fn pool(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.pool = Some(folder.into());
         self
     }
 

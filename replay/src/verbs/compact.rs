@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::reading::{counted, in_store};
 
 /// Seconds of a day.
-const DAY_SECONDS: u64 = 24 * 60 * 60;
+pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// Names the snapshots whose positions are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -24,6 +24,16 @@ pub enum Kept {
     All,
     /// None.
     None,
+}
+
+impl From<Kept> for KeptSnapshots {
+    fn from(kept: Kept) -> KeptSnapshots {
+        match kept {
+            Kept::Tagged => KeptSnapshots::Tagged,
+            Kept::All => KeptSnapshots::All,
+            Kept::None => KeptSnapshots::None,
+        }
+    }
 }
 
 /// Says what is to be kept.
@@ -48,15 +58,11 @@ pub struct Asked {
 /// disk has no room.
 pub fn run(session: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(session)?;
-    let snapshots = match asked.keep {
-        Kept::Tagged => KeptSnapshots::Tagged,
-        Kept::All => KeptSnapshots::All,
-        Kept::None => KeptSnapshots::None,
-    };
     let positions: BTreeSet<SequenceNumber> =
         asked.positions.iter().map(|position| (*position).into()).collect();
     let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
-    let options = CompactOptions { snapshots, positions, younger_than, dry_run: asked.dry_run };
+    let options =
+        CompactOptions { snapshots: asked.keep.into(), positions, younger_than, dry_run: asked.dry_run };
     let report = Store::open(root)?.compact(id, &options)?;
     if output.json() {
         output.value(&report)?;

@@ -6,6 +6,7 @@ pub mod compact;
 pub mod demo;
 pub mod diff;
 pub mod export;
+pub mod gc;
 pub mod import;
 pub mod ledger;
 pub mod pending;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldlog::NotUndone;
+use foldlog::audit::captures_dir;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::tools::resources::Snapshotable;
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
@@ -183,7 +184,7 @@ fn unmark(dir: &Path, asked: &Asked<'_>) -> Result<Vec<Mark>> {
             Some((_, folder)) if !Path::new(given).is_dir() => folder,
             _ => given.as_str(),
         };
-        let files = HostFilesystem::open(folder, dir.join("files"), HostFilesystemOptions::default())?;
+        let files = HostFilesystem::open(folder, captures_dir(dir), HostFilesystemOptions::default())?;
         let removed_mark = files.remove_mark(Instant::now() + WAIT_MAX)?;
         Ok(Mark { root: files.root().to_owned(), removed_mark })
     };

@@ -106,6 +106,11 @@ impl Storage for Mortal {
         self.real.hard_link(from, to)
     }
 
+    fn links(&self, path: &Path) -> io::Result<u64> {
+        self.life.check()?;
+        self.real.links(path)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.life.check()?;
         self.real.remove_file(path)

@@ -130,6 +130,13 @@ impl Storage for Twin {
         self.real.hard_link(from, to)
     }
 
+    fn links(&self, path: &Path) -> io::Result<u64> {
+        let expected = self.shadow.links(path)?;
+        let found = self.real.links(path)?;
+        assert_eq!(found, expected, "{}", path.display());
+        Ok(found)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.shadow.remove_file(path)?;
         self.real.remove_file(path)

@@ -111,7 +111,11 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
         (Kind::DECLARE, declare.encode()),
         dispatch(event.clone()),
         dispatch(tag),
-        (Kind::SNAPSHOT, Snapshot { tag: Some(hostile("snapshot")), policies: vec![Policy::State] }.encode()),
+        (
+            Kind::SNAPSHOT,
+            Snapshot { tag: Some(hostile("snapshot")), policies: vec![Policy::State], resources: Vec::new() }
+                .encode(),
+        ),
         (Kind::IMPORT, import.encode()),
         (Kind::TOOL_BEGIN, begin("settled", &arguments)),
         (Kind::TOOL_END, end(6, &payload("result"))),

@@ -5,6 +5,7 @@ mod captures;
 mod checkpoints;
 mod child_rules;
 mod children;
+mod collected;
 mod durable;
 mod dynamic;
 mod exports;

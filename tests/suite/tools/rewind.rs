@@ -18,21 +18,21 @@ use proptest::prelude::*;
 use super::*;
 
 /// A session with a workspace, whose tool runs scripts in it.
-struct Room {
-    folder: tempfile::TempDir,
-    runner: ToolRunner,
-    id: Uuid,
+pub(super) struct Room {
+    pub(super) folder: tempfile::TempDir,
+    pub(super) runner: ToolRunner,
+    pub(super) id: Uuid,
 }
 
 /// A script, and whether the tool fails when it has run.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
-struct Script {
+pub(super) struct Script {
     script: String,
     fails: bool,
 }
 
 /// Runs a script in the workspace, whatever it does there, and adds it to the plan.
-struct Shell {
+pub(super) struct Shell {
     root: PathBuf,
 }
 
@@ -61,25 +61,25 @@ fn step(title: &str) -> StepAdded {
     StepAdded { title: title.to_owned(), part: 0 }
 }
 
-fn root(folder: &Path) -> PathBuf {
+pub(super) fn root(folder: &Path) -> PathBuf {
     folder.join("workspace")
 }
 
-fn runner_in(folder: &Path, session: Session) -> ToolRunner {
-    let captures = session.dir().join("workspace");
+pub(super) fn runner_in(folder: &Path, session: Session) -> ToolRunner {
+    let captures = session.captures_dir();
     let files = HostFilesystem::open(root(folder), captures, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let shell = Shell { root: root(folder) };
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(shell))
 }
 
-fn store_in(folder: &Path) -> Store {
+pub(super) fn store_in(folder: &Path) -> Store {
     let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
     Store::open_with(folder.join("store"), options).unwrap()
 }
 
 impl Room {
-    fn new() -> Room {
+    pub(super) fn new() -> Room {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(root(folder.path())).unwrap();
         let session = store_in(folder.path()).create(&types()).unwrap();
@@ -88,7 +88,7 @@ impl Room {
     }
 
     /// Lets another process go on with the session.
-    fn reopen(self) -> Room {
+    pub(super) fn reopen(self) -> Room {
         let Room { folder, runner, id } = self;
         runner.state().session().clone().close().unwrap();
         drop(runner);
@@ -96,40 +96,44 @@ impl Room {
         Room { runner: runner_in(folder.path(), session), folder, id }
     }
 
-    fn state(&self) -> &ExecutionState {
+    pub(super) fn shell(&self) -> Shell {
+        Shell { root: root(self.folder.path()) }
+    }
+
+    pub(super) fn state(&self) -> &ExecutionState {
         self.runner.state()
     }
 
-    fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &Session {
         self.state().session()
     }
 
-    fn at(&self) -> SequenceNumber {
+    pub(super) fn at(&self) -> SequenceNumber {
         self.session().position().unwrap()
     }
 
     /// Has the tool run a script; returns the position behind the call.
-    fn call(&self, script: &str) -> SequenceNumber {
+    pub(super) fn call(&self, script: &str) -> SequenceNumber {
         self.execute(script, false);
         self.at()
     }
 
-    fn execute(&self, script: &str, fails: bool) -> ToolReport {
+    pub(super) fn execute(&self, script: &str, fails: bool) -> ToolReport {
         let arguments = serde_json::to_string(&Script { script: script.to_owned(), fails }).unwrap();
         self.runner.execute(&ToolCall::new("shell", arguments), &ExecuteOptions::default()).unwrap()
     }
 
     /// Runs a script beside all tools.
-    fn by_hand(&self, script: &str) {
+    pub(super) fn by_hand(&self, script: &str) {
         sh(&root(self.folder.path()), script);
     }
 
-    fn rewind(&self, to: SequenceNumber) -> RewindReport {
+    pub(super) fn rewind(&self, to: SequenceNumber) -> RewindReport {
         self.rewind_by(to, &RewindOptions::default())
     }
 
     /// Rewinds, after a preview that must have told what it does and written nothing.
-    fn rewind_by(&self, to: SequenceNumber, options: &RewindOptions) -> RewindReport {
+    pub(super) fn rewind_by(&self, to: SequenceNumber, options: &RewindOptions) -> RewindReport {
         let at = self.at();
         let preview = self.state().preview_rewind(to, options).unwrap();
         assert_eq!(self.at(), at, "a preview writes nothing");
@@ -138,7 +142,7 @@ impl Room {
         report
     }
 
-    fn undo(&self) -> RewindReport {
+    pub(super) fn undo(&self) -> RewindReport {
         let options = RewindOptions::default();
         let preview = self.state().preview_undo(&options).unwrap();
         let report = self.state().undo_rewind(&options).unwrap();
@@ -146,12 +150,12 @@ impl Room {
         report
     }
 
-    fn file(&self, path: &str) -> Option<String> {
+    pub(super) fn file(&self, path: &str) -> Option<String> {
         fs::read_to_string(root(self.folder.path()).join(path)).ok()
     }
 
     /// The plan, and the files with their contents.
-    fn seen(&self) -> (Vec<String>, BTreeMap<String, String>) {
+    pub(super) fn seen(&self) -> (Vec<String>, BTreeMap<String, String>) {
         let files = self.state().resources().get::<dyn Filesystem>().unwrap();
         let text = |path: String| Some((path.clone(), String::from_utf8(files.read(&path).ok()?).unwrap()));
         let held = files.glob("**").unwrap().into_iter().filter_map(text).collect();
@@ -358,7 +362,7 @@ fn a_rewind_that_was_tried_on_another_folder_says_nothing_of_this_one() {
     let other = room.folder.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("theirs"), "theirs").unwrap();
-    let store = room.session().dir().join("workspace");
+    let store = room.session().captures_dir();
     let files = HostFilesystem::open(&other, store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let state = ExecutionState::new(room.session().clone(), resources);
@@ -444,7 +448,7 @@ fn a_rewind_that_cannot_be_leaves_all_as_it_was() {
     assert_eq!((room.seen(), room.at()), (before.clone(), at), "nothing was recorded");
     // An object of the target is gone: nothing is changed, and the log says that it failed.
     // The object of `one`, by the name that git has for it.
-    let one = room.session().dir().join("workspace/objects/43/dd47ea691c90a5fa7827892c70241913351963");
+    let one = room.session().captures_dir().join("objects/43/dd47ea691c90a5fa7827892c70241913351963");
     fs::rename(&one, one.with_extension("away")).unwrap();
     let refused = room.state().rewind(then, &RewindOptions::default());
     assert!(refused.is_err(), "{refused:?}");

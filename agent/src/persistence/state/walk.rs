@@ -15,6 +15,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use foldlog::audit::{
     LogReader, Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
+    captures_dir,
 };
 use foldlog::conversation::{Conversation, ConversationMessage};
 use foldlog::filesystem::{FilesystemSnapshot, SnapshotReader};
@@ -39,9 +40,9 @@ impl WorkspaceStores {
         WorkspaceStores::default()
     }
 
-    /// Takes the folder `files` of a session's own folder for the store of all its workspaces.
+    /// Takes the [folder of captures](captures_dir) in a session's own folder for the store of all its workspaces.
     pub fn beside(session: &Path) -> WorkspaceStores {
-        WorkspaceStores { of_all: Some(session.join("files")), of_each: BTreeMap::new() }
+        WorkspaceStores { of_all: Some(captures_dir(session)), of_each: BTreeMap::new() }
     }
 
     /// Names the store of one workspace, by the name of its resource.

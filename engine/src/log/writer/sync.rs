@@ -54,6 +54,7 @@ impl SyncPlan {
         for (path, file) in &self.objects.files {
             file.sync_data().map_err(|error| Error::io("sync", path, error))?;
         }
+        self.objects.pool(storage);
         if sabotage::is(Breakage::NoFolderSync) {
             return Ok(());
         }

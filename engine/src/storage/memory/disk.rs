@@ -134,14 +134,14 @@ impl Disk {
 
     pub(super) fn find(&self, path: &Path) -> io::Result<NodeId> {
         let mut at = ROOT;
-        for name in names_of(path)? {
+        for name in links(path)? {
             at = self.folder(at)?.get(name).ok_or(Errno::ENOENT)?;
         }
         Ok(at)
     }
 
     fn place(&self, path: &Path) -> io::Result<Place> {
-        let mut names = names_of(path)?;
+        let mut names = links(path)?;
         let name = names.pop().ok_or(Errno::EBUSY)?.to_owned();
         let mut folder = ROOT;
         for name in names {
@@ -184,7 +184,7 @@ impl Disk {
 
     pub(super) fn create_dir_all(&mut self, path: &Path) -> io::Result<()> {
         let mut at = ROOT;
-        for name in names_of(path)? {
+        for name in links(path)? {
             at = match self.folder(at)?.get(name) {
                 Some(found) => found,
                 None => {
@@ -309,6 +309,16 @@ impl Disk {
         Ok(())
     }
 
+    /// Returns how many names lead to what stands at a path.
+    pub(super) fn links(&self, path: &Path) -> io::Result<u64> {
+        let id = self.find(path)?;
+        let folders = self.nodes.values().filter_map(|node| match node {
+            Node::Folder(folder) => Some(folder),
+            _ => None,
+        });
+        Ok(folders.map(|folder| folder.names().filter(|(_, found)| *found == id).count() as u64).sum())
+    }
+
     pub(super) fn remove_file(&mut self, path: &Path) -> io::Result<()> {
         let place = self.place(path)?;
         let id = self.at(&place)?.ok_or(Errno::ENOENT)?;
@@ -410,7 +420,7 @@ impl Disk {
     }
 
     fn settle_node(&mut self, path: &Path, node: Node) -> io::Result<()> {
-        let mut names = names_of(path)?;
+        let mut names = links(path)?;
         let last = names.pop().ok_or(Errno::EISDIR)?.to_owned();
         let mut folder = ROOT;
         for name in names {
@@ -486,7 +496,7 @@ impl Disk {
 }
 
 /// Splits a path into its names from the root. A relative path starts at the root too.
-fn names_of(path: &Path) -> io::Result<Vec<&OsStr>> {
+fn links(path: &Path) -> io::Result<Vec<&OsStr>> {
     let mut names = Vec::new();
     for component in path.components() {
         match component {

@@ -242,6 +242,10 @@ impl Storage for MemoryStorage {
         self.begin(Op::HardLink, to)?.hard_link(from, to)
     }
 
+    fn links(&self, path: &Path) -> io::Result<u64> {
+        self.disk.lock().links(path)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.begin(Op::RemoveFile, path)?.remove_file(path)
     }

@@ -16,7 +16,7 @@ use crate::log::layout;
 use crate::storage::{Entry, EntryKind};
 
 /// Name of a file that is being copied, whose own name it has once it is durable.
-const COPIED: &str = ".foldlog-backup.new";
+pub(in crate::store) const COPIED: &str = ".foldlog-backup.new";
 
 /// What the names begin with that objects of captures have until they are whole: a process id and a number follow.
 const OBJECT: &str = "tmp_obj_";
@@ -103,7 +103,7 @@ fn is_beside(entry: &Entry) -> bool {
 }
 
 /// Returns whether a file has a name that the engine gives to what is not whole yet.
-fn is_unfinished(name: &str) -> bool {
+pub(in crate::store) fn is_unfinished(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = name.strip_prefix(OBJECT).and_then(|numbers| numbers.split_once('_'));
     name == COPIED || numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))

@@ -56,13 +56,53 @@ mod host {
 
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{
-        self as filesystem, FilesystemSnapshot, HostFilesystem, Merged, Merging, Restored, Unrestored,
+        self as filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging,
+        Restored, Unrestored,
     };
 
     use crate::clock;
     use crate::error::{Blocker, Error, Result};
+    use crate::log::layout;
+    use crate::session::Session;
     use crate::tools::resources::mark::{MarkedLease, marked_by};
     use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, Rewinding, Rewound, Snapshotable};
+
+    impl Session {
+        /// Opens the folder `root` as the session's workspace: its captures are kept in [`captures_dir`](Session::captures_dir), and
+        /// what sessions of the store have captured alike is kept once. Writes nothing.
+        ///
+        /// ```
+        /// # use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
+        /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
+        /// # use std::sync::Arc;
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let folder = tempfile::tempdir()?;
+        /// # std::fs::create_dir(folder.path().join("work"))?;
+        /// # let store = Store::open(folder.path().join("store"))?;
+        /// let session = store.create(&SessionTypes::builder().build()?)?;
+        /// let files = Arc::new(session.open_workspace(folder.path().join("work"), HostFilesystemOptions::default())?);
+        /// let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
+        /// let state = ExecutionState::new(session, resources);
+        /// let before = state.snapshot(Some("before"))?;
+        /// files.write("page", b"one")?;
+        /// state.restore(&before)?;
+        /// assert!(!files.exists("page")?);
+        /// # Ok(())
+        /// # }
+        /// ```
+        ///
+        /// # Errors
+        ///
+        /// Those of [`HostFilesystem::open`].
+        pub fn open_workspace(
+            &self,
+            root: impl AsRef<Path>,
+            options: HostFilesystemOptions,
+        ) -> Result<HostFilesystem> {
+            let pool = options.pool.clone().unwrap_or_else(|| layout::captures_pool(self.store().path()));
+            Ok(HostFilesystem::open(root, self.captures_dir(), options.pool(pool))?)
+        }
+    }
 
     impl Snapshotable for HostFilesystem {
         const NAME: &'static str = "workspace";
@@ -91,6 +131,7 @@ mod host {
         }
 
         fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+            self.check_kept(snapshot)?;
             Ok(self.check_folder(snapshot)?)
         }
 

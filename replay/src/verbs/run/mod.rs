@@ -26,9 +26,10 @@ mod tools;
 mod watch;
 
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use foldlog::audit::captures_dir;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, WorkspaceNotice};
 use foldlog::{ExecutionState, ResourceRegistry, Session};
 use foldlog_agent::adapter_state::StatefulAdapter;
@@ -97,7 +98,7 @@ fn answer(asked: &Asked, of_run: &mut Option<Session>, output: &mut Output<'_>) 
     if asked.resume.is_none() {
         asked.check_program()?;
         // Nothing is written into this folder, which is not there.
-        check_workspace(asked, &asked.store.join("files"))?;
+        check_workspace(asked, &captures_dir(&asked.store))?;
     }
     let found = found::find(asked, said.as_deref(), output)?;
     let session = of_run.insert(found.session.clone()).clone();
@@ -119,9 +120,13 @@ fn answer(asked: &Asked, of_run: &mut Option<Session>, output: &mut Output<'_>) 
 
 /// Opens the workspace, whose captures are kept in the folder `captures`.
 fn open_workspace(asked: &Asked, captures: &Path) -> Result<HostFilesystem> {
+    Ok(HostFilesystem::open(&asked.workspace, captures, options(asked))?)
+}
+
+fn options(asked: &Asked) -> HostFilesystemOptions {
     let mut options = HostFilesystemOptions::default().gitignore(asked.gitignore);
     options.leave_out.clone_from(&asked.leave_out);
-    Ok(HostFilesystem::open(&asked.workspace, captures, options)?)
+    options
 }
 
 /// Checks that the calls of a run can capture the workspace: no pipe, socket or device is in it.
@@ -149,14 +154,9 @@ fn check_workspace(asked: &Asked, captures: &Path) -> Result<()> {
 
 /// Opens the workspace as the session's resource; what is captured of it lies in the session's folder.
 fn resources(asked: &Asked, session: &Session) -> Result<(Arc<HostFilesystem>, ResourceRegistry)> {
-    let files = Arc::new(open_workspace(asked, &captures(session))?);
+    let files = Arc::new(session.open_workspace(&asked.workspace, options(asked))?);
     let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
     Ok((files, resources))
-}
-
-/// Returns the folder that keeps the captures of a session.
-fn captures(session: &Session) -> PathBuf {
-    session.dir().join("files")
 }
 
 /// Makes the prompt. The system prompt is a parameter of it, so that what it holds is no template.
@@ -197,7 +197,7 @@ fn evaluate(
     }
     if found.goes_on && (new.is_some() || !found::is_complete(&session)?) {
         asked.check_program()?;
-        check_workspace(asked, &captures(&session))?;
+        check_workspace(asked, &session.captures_dir())?;
     }
     let before = session.position();
     let messages = new.map(|text| UserMessage { id: Uuid::new_v4().to_string(), text });

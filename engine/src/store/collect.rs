@@ -1,0 +1,449 @@
+//! Collection: a store gives up files that nothing needs any more.
+//!
+//! | what | is collected if |
+//! |---|---|
+//! | an object of a session | no record of the session's log names it: the bodies that did were [dropped](Store::compact), or a crash came before its record |
+//! | a capture of a workspace in a session's [folder of captures](crate::Session::captures_dir) | neither the session's log nor that of a descendant needs it ([`captures`]) |
+//! | an object in the store's pool | that is its last name |
+//! | an image | it is of a position that the log has not, or older than the two newest |
+//! | a file that was being made | its session is not open, so whoever made it was killed |
+//! | a session in the making, or being deleted | its lock is free, so whoever did that was killed |
+//! | a session's folder without a record | nothing but what a crash left before the first record is in it |
+//!
+//! Segments stay, those that a recovery has left out among them: they are evidence. So does what the engine has not made.
+//!
+//! # Invariants
+//!
+//! 1. Nothing of a session is removed unless its lock is held and its whole log was read without an error and without a record
+//!    of a kind that this version does not know. Otherwise the session is skipped, and the report says why.
+//! 2. Captures are removed only while the locks of the session and of all its descendants are held, and only if each session of
+//!    the store can be read: a child works on its parent's workspace, and its log names captures in its parent's folder.
+//! 3. A file that has a further name, as in a fork, loses only the name in this session.
+//! 4. A collection that is killed has removed some of the files. The next one removes the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::{self, ObjectId};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Store;
+use super::compact::KeptSnapshots;
+use crate::audit::{LogReader, ReadOptions};
+use crate::error::{Error, Result};
+use crate::fold::memory::MEMORY_BYTES_MIN;
+use crate::fold::projection::LogSlices;
+use crate::log::lock::{self, WriterLock};
+use crate::log::{images, layout};
+use crate::sabotage::{self, Breakage};
+use crate::session::{Read, lock_or_read_only, open_read};
+use crate::storage::{Access, Entry, EntryKind, HeldLock, Storage};
+
+mod captures;
+mod leftovers;
+
+pub use captures::CapturesInUse;
+
+/// Number of calls whose captures a collection keeps if nothing else is said.
+const CALLS_KEPT: u64 = 100;
+
+/// Holds the options of a collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollectOptions {
+    /// Session that is looked at alone; `None` looks at the whole store.
+    pub session: Option<Uuid>,
+    /// Snapshots whose positions a rewind can go back to: the captures that hold there are kept.
+    pub snapshots: KeptSnapshots,
+    /// Number of latest calls of each session whose captures are kept.
+    pub calls: u64,
+    /// Age up to which captures are kept, by the times of their records.
+    pub younger_than: Option<Duration>,
+    /// Whether nothing is removed, and the report says what a collection would remove.
+    pub dry_run: bool,
+}
+
+impl Default for CollectOptions {
+    fn default() -> CollectOptions {
+        CollectOptions {
+            session: None,
+            snapshots: KeptSnapshots::Tagged,
+            calls: CALLS_KEPT,
+            younger_than: None,
+            dry_run: false,
+        }
+    }
+}
+
+/// Counts files that were collected, or would be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Collected {
+    /// Number of objects of sessions.
+    pub objects: u64,
+    /// Number of objects of captures.
+    pub captures: u64,
+    /// Number of images.
+    pub images: u64,
+    /// Number of files and folders that a crash has left.
+    pub leftovers: u64,
+    /// Bytes that the disk gets back: those of files that have no further name.
+    pub bytes: u64,
+}
+
+impl Collected {
+    fn add(&mut self, other: Collected) {
+        self.objects += other.objects;
+        self.captures += other.captures;
+        self.images += other.images;
+        self.leftovers += other.leftovers;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Reports what a collection removed, or would remove.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CollectReport {
+    /// What was collected of each session of which anything was.
+    pub sessions: BTreeMap<Uuid, Collected>,
+    /// Sessions of which nothing, or of whose captures nothing, was collected, and why.
+    pub skipped: BTreeMap<Uuid, String>,
+    /// What was collected of the whole store, that of the sessions included.
+    pub all: Collected,
+}
+
+/// Keeps writers away from a session while it is looked at.
+enum Kept {
+    Locked { _lock: WriterLock },
+    Watched { _held: Option<Box<dyn HeldLock>> },
+}
+
+impl Store {
+    /// Removes from the store's sessions what nothing needs any more: objects, captures of workspaces, images, and what crashes
+    /// have left. Sessions that are open for writing are skipped, as are damaged ones. Who opens a session at the moment in which it
+    /// is looked at finds it locked.
+    ///
+    /// ```
+    /// # use foldlog::{CollectOptions, CompactOptions, Event, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Drafted(String);
+    /// # impl Event for Drafted {
+    /// #     const NAME: &'static str = "text.drafted";
+    /// # }
+    /// # struct Text;
+    /// # impl Slice for Text {
+    /// #     const NAME: &'static str = "text";
+    /// #     type Item = Drafted;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// let types = SessionTypes::builder().slice::<Text>().replace_latest::<Text>().build()?;
+    /// let store = Store::open(folder.path())?;
+    /// let session = store.create(&types)?;
+    /// for draft in 0..3 {
+    ///     session.dispatch(Drafted(draft.to_string().repeat(1 << 20)))?; // so large that each is an object
+    /// }
+    /// let id = session.id();
+    /// session.close()?;
+    /// store.compact(id, &CompactOptions::default())?;
+    /// let report = store.collect(&CollectOptions::default())?;
+    /// assert_eq!(report.all.objects, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSession`] if the store lacks the one session that is asked for, [`Error::ReadOnly`] if the store takes no writes,
+    /// [`Error::Io`] if a folder cannot be listed or a file cannot be removed.
+    pub fn collect(&self, options: &CollectOptions) -> Result<CollectReport> {
+        let mut report = CollectReport::default();
+        let families = self.families(&mut report)?;
+        for (id, family) in
+            families.of.iter().filter(|(id, _)| options.session.is_none_or(|only| only == **id))
+        {
+            let asked = (options, families.unread);
+            let collected = self.collect_session((*id, family), asked, &mut report);
+            match collected {
+                Ok(collected) if collected == Collected::default() => {}
+                Ok(collected) => {
+                    report.all.add(collected);
+                    report.sessions.insert(*id, collected);
+                }
+                // What was removed before the error stays removed, and nobody needed it.
+                Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
+                Err(error) => {
+                    report.skipped.insert(*id, error.to_string());
+                }
+            }
+        }
+        let mut pool = Sweeping::of(self, options.dry_run);
+        pool.pool()?;
+        report.all.add(pool.collected);
+        let captures = layout::captures_pool(&self.inner.root);
+        report.all.add(captures::sweep_pool(&captures, options.dry_run)?);
+        if let Some(only) = options.session {
+            self.existing(only)?;
+            report.skipped.retain(|id, _| *id == only);
+            return Ok(report);
+        }
+        let left = self.collect_unfinished(options, &families.of, &report)?;
+        report.all.add(left);
+        Ok(report)
+    }
+
+    /// Returns which captures of workspaces the log of a session needs, as a [collection](Store::collect) with these options
+    /// keeps them, and which it names and does not need. For a host that keeps them elsewhere than in
+    /// [`captures_dir`](crate::Session::captures_dir), who hands them to
+    /// [`collect_snapshots`](crate::filesystem::collect_snapshots) while the session is not open.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Object`] if an object that holds a capture is missing,
+    /// [`Error::UnsupportedKind`] if the log has a record of a kind that this version does not know; those of
+    /// [`LogReader::open`] if the session is damaged.
+    pub fn captures_in_use(&self, session: Uuid, options: &CollectOptions) -> Result<CapturesInUse> {
+        let dir = self.existing(session)?;
+        let read = self.read_whole(&dir)?;
+        captures::in_use(self, &dir, &read, options)
+    }
+
+    /// Finds the descendants of each session. Sessions that cannot be read are skipped in `report`.
+    fn families(&self, report: &mut CollectReport) -> Result<Families> {
+        let mut parents = BTreeMap::new();
+        let mut unread = None;
+        for id in self.session_ids()? {
+            let options = ReadOptions { outline: true, memory_bytes: Some(MEMORY_BYTES_MIN) };
+            match LogReader::open_with(Arc::clone(self.storage()), self.session_dir(id), options) {
+                Ok(reader) => {
+                    parents.insert(id, reader.opened().parent.map(|parent| parent.session()));
+                }
+                // A folder without a record is a leftover, or about to be a session that has no captures yet.
+                Err(Error::NotASession { .. }) => {}
+                Err(error) => {
+                    unread = unread.or(Some(id));
+                    report.skipped.insert(id, error.to_string());
+                }
+            }
+        }
+        let mut of: BTreeMap<Uuid, BTreeSet<Uuid>> =
+            parents.keys().map(|id| (*id, BTreeSet::new())).collect();
+        for id in parents.keys() {
+            let (mut above, mut seen) = (parents.get(id).copied().flatten(), BTreeSet::from([*id]));
+            while let Some(ancestor) = above.filter(|ancestor| seen.insert(*ancestor)) {
+                of.entry(ancestor).or_default().insert(*id);
+                above = parents.get(&ancestor).copied().flatten();
+            }
+        }
+        of.retain(|id, _| parents.contains_key(id));
+        Ok(Families { of, unread })
+    }
+
+    fn keep(&self, session: Uuid, dry_run: bool) -> Result<Kept> {
+        if dry_run {
+            let held = lock::keep_writers_away(self.storage(), &self.session_dir(session))?;
+            return Ok(Kept::Watched { _held: held });
+        }
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        let refused = Error::ReadOnly { session, reason: read_only.unwrap_or_default() };
+        lock.map(|lock| Kept::Locked { _lock: lock }).ok_or(refused)
+    }
+
+    /// Reads all records of a session.
+    fn read_whole(&self, dir: &Path) -> Result<Read> {
+        let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
+        match read.folded.projection.unsupported {
+            Some((sequence, kind)) => Err(Error::UnsupportedKind { sequence, kind }),
+            None => Ok(read),
+        }
+    }
+
+    fn collect_session(
+        &self,
+        (id, family): (Uuid, &BTreeSet<Uuid>),
+        (options, unread): (&CollectOptions, Option<Uuid>),
+        report: &mut CollectReport,
+    ) -> Result<Collected> {
+        let dir = self.session_dir(id);
+        let _kept = self.keep(id, options.dry_run)?;
+        let read = self.read_whole(&dir)?;
+        let mut sweeping = Sweeping::of(self, options.dry_run);
+        let named = named_objects(self.storage(), &read)?;
+        sweeping.objects(&dir, &named)?;
+        sweeping.images(&dir, read.scan.next_sequence)?;
+        sweeping.leftovers_of(&dir, &read)?;
+        let store = layout::captures_dir(&dir);
+        let entry = self.storage().entry(&store).map_err(|error| Error::io("look up", &store, error))?;
+        if entry.is_some_and(|entry| entry.kind == EntryKind::Folder) {
+            match self.collect_captures((id, &dir, &read), family, unread, options) {
+                Ok(captures) => sweeping.collected.add(captures),
+                Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
+                Err(error) => {
+                    report.skipped.insert(id, format!("its captures: {error}"));
+                }
+            }
+        }
+        Ok(sweeping.collected)
+    }
+
+    /// Collects the captures in a session's folder, with the locks of all whose logs may name some of them.
+    fn collect_captures(
+        &self,
+        (id, dir, read): (Uuid, &Path, &Read),
+        family: &BTreeSet<Uuid>,
+        unread: Option<Uuid>,
+        options: &CollectOptions,
+    ) -> Result<Collected> {
+        if let Some(unread) = unread {
+            let reason =
+                format!("session {unread} cannot be read, and its log may name captures of this one");
+            return Err(Error::NotASession { path: self.session_dir(unread), reason });
+        }
+        let mut in_use = captures::in_use(self, dir, read, options)?;
+        let mut locks = Vec::new();
+        for descendant in family.iter().filter(|descendant| **descendant != id) {
+            locks.push(self.keep(*descendant, options.dry_run)?);
+            if !sabotage::is(Breakage::ChildCapturesForgotten) {
+                let dir = self.session_dir(*descendant);
+                in_use.add(captures::in_use(self, &dir, &self.read_whole(&dir)?, options)?);
+            }
+        }
+        let pool = layout::captures_pool(&self.inner.root);
+        captures::sweep((&layout::captures_dir(dir), &pool), &in_use, options.dry_run)
+    }
+}
+
+/// Holds the descendants of each session that can be read.
+struct Families {
+    of: BTreeMap<Uuid, BTreeSet<Uuid>>,
+    /// A session that cannot be read.
+    unread: Option<Uuid>,
+}
+
+/// Returns the file names of the objects that the records of a log name.
+///
+/// # Errors
+///
+/// [`Error::Inconsistent`] if the body of a record does not decode: nobody can say what it names.
+fn named_objects(storage: &Arc<dyn Storage>, read: &Read) -> Result<BTreeSet<String>> {
+    let mut named = BTreeSet::new();
+    read.places().read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
+        body::check(record.kind, record.body).map_err(Error::unread(record.sequence))?;
+        named.extend(record.objects().iter().map(ObjectId::file_name));
+        Ok(())
+    })?;
+    Ok(named)
+}
+
+/// Removes files, and counts them.
+struct Sweeping<'a> {
+    store: &'a Store,
+    dry_run: bool,
+    collected: Collected,
+}
+
+impl Sweeping<'_> {
+    fn of(store: &Store, dry_run: bool) -> Sweeping<'_> {
+        Sweeping { store, dry_run, collected: Collected::default() }
+    }
+
+    fn storage(&self) -> &Arc<dyn Storage> {
+        self.store.storage()
+    }
+
+    fn list(&self, folder: &Path) -> Result<Vec<Entry>> {
+        match self.storage().list(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.map_err(|error| Error::io("list", folder, error)),
+        }
+    }
+
+    /// Removes a file, and counts its bytes if it has no further name.
+    fn remove(&mut self, path: &Path, len: u64) -> Result<()> {
+        let is_last = self.storage().links(path).is_ok_and(|names| names == 1);
+        self.collected.bytes += if is_last { len } else { 0 };
+        if self.dry_run {
+            return Ok(());
+        }
+        match self.storage().remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Collects the objects whose names are not among `named`.
+    fn objects(&mut self, dir: &Path, named: &BTreeSet<String>) -> Result<()> {
+        let folder = layout::objects_dir(dir);
+        for entry in self.list(&folder)?.iter().filter(|entry| entry.kind == EntryKind::File) {
+            let name = entry.name.strip_suffix(".new").unwrap_or(&entry.name);
+            let is_unfinished = name != entry.name;
+            let is_needed = named.contains(&entry.name) && !sabotage::is(Breakage::NamedObjectCollected);
+            if ObjectId::from_file_name(name, 0).is_none() || is_needed {
+                continue;
+            }
+            let path = folder.join(&entry.name);
+            let pooled = layout::pool_dir(&self.store.inner.root).join(&entry.name);
+            // Nobody but the pool has it, besides this session.
+            let in_pool =
+                [&path, &pooled].iter().all(|path| self.storage().links(path).is_ok_and(|it| it == 2));
+            self.remove(&path, entry.len)?;
+            if is_unfinished {
+                self.collected.leftovers += 1;
+                continue;
+            }
+            self.collected.objects += 1;
+            if in_pool {
+                self.remove(&pooled, 0)?;
+                self.collected.bytes += entry.len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes objects out of the pool that no session has.
+    fn pool(&mut self) -> Result<()> {
+        let folder = layout::pool_dir(&self.store.inner.root);
+        for entry in self.list(&folder)?.iter().filter(|entry| entry.kind == EntryKind::File) {
+            let path = folder.join(&entry.name);
+            let is_last = self.storage().links(&path).is_ok_and(|links| links == 1);
+            if is_last && ObjectId::from_file_name(&entry.name, 0).is_some() {
+                // A session that gives the file a name of its own meanwhile has it still.
+                self.remove(&path, entry.len)?;
+                self.collected.objects += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects the images that no opening of a log with so many records uses.
+    fn images(&mut self, dir: &Path, next_sequence: SequenceNumber) -> Result<()> {
+        let folder = layout::snapshots_dir(dir);
+        let of_log: BTreeSet<_> = images::kept(self.storage().as_ref(), dir, next_sequence).collect();
+        for entry in self.list(&folder)?.iter().filter(|entry| entry.kind == EntryKind::File) {
+            let path = folder.join(&entry.name);
+            if entry.name.ends_with(images::UNFINISHED_SUFFIX) {
+                self.remove(&path, entry.len)?;
+                self.collected.leftovers += 1;
+            } else if layout::image_position(&entry.name).is_some() && !of_log.contains(&path) {
+                self.remove(&path, entry.len)?;
+                self.collected.images += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a segment file was made ahead, and nothing was ever written into it.
+    fn is_unwritten(&self, path: &Path) -> bool {
+        let head = self.storage().open(path, Access::Read).and_then(|file| {
+            let mut head = [0; 4096];
+            file.read_at(&mut head, 0).map(|_| head)
+        });
+        head.is_ok_and(|head| head.iter().all(|byte| *byte == 0))
+    }
+}

@@ -1,0 +1,334 @@
+//! Which captures of resources the log of a session needs.
+//!
+//! A capture is kept if a record names it that belongs to
+//!
+//! 1. a call that is open, unsettled or suspended, with all its runs;
+//! 2. one of the latest calls, as many as the options say, or a call or a snapshot that is younger than they say;
+//! 3. a snapshot whose position the options keep;
+//! 4. the last rewind that counts, so that it can be undone, and the last recovery;
+//!
+//! or if it is what holds at one of these positions: at each snapshot that is kept, before what 2 keeps, before the last rewind.
+//! What holds at a position is what the last call left that was over then and counts there; for a resource without one, what the
+//! first call behind found (as [`captures_at`](crate::session::Session::captures_at) of a rewind has it).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::body::{self, Outcome, ResourceSnapshot, ToolBegin, ToolEnd};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+
+use super::{CollectOptions, Collected, KeptSnapshots, Store};
+use crate::error::{Error, Result};
+use crate::fold::path::Path as LivePath;
+use crate::log::objects::Objects;
+use crate::operation::RESTORE;
+use crate::sabotage::{self, Breakage};
+use crate::session::{Read, captures_of};
+use crate::store::compact::is_rewind;
+
+/// Lists the captures that a log names, by the names of their resources and as the resources recorded them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CapturesInUse {
+    /// Captures that the log needs.
+    pub kept: BTreeMap<String, BTreeSet<Vec<u8>>>,
+    /// Captures that it names and does not need.
+    pub given_up: BTreeMap<String, BTreeSet<Vec<u8>>>,
+}
+
+impl CapturesInUse {
+    pub(super) fn add(&mut self, other: CapturesInUse) {
+        for (into, from) in [(&mut self.kept, other.kept), (&mut self.given_up, other.given_up)] {
+            for (resource, captures) in from {
+                into.entry(resource).or_default().extend(captures);
+            }
+        }
+    }
+}
+
+/// Describes one run of a call, whose begin or end names captures.
+struct Run {
+    begin: SequenceNumber,
+    /// Record of the end; `None` if the run is open.
+    end: Option<SequenceNumber>,
+    operation: OperationId,
+    outcome: Option<Outcome>,
+    is_restore: bool,
+    is_rewind: bool,
+    /// Resources that its begin names, each a bit, and those that its end names.
+    before: u64,
+    after: u64,
+}
+
+impl Run {
+    /// Returns the record that names what the run left, once it is over, and of which resources. A restore that was not done left
+    /// none: it may have worked on another folder.
+    fn left(&self) -> Option<(SequenceNumber, u64)> {
+        let end = self.end?;
+        match self.outcome? {
+            Outcome::Committed | Outcome::Suspended => Some((end, self.after)),
+            _ if self.is_restore => None,
+            _ => Some((self.begin, self.before)),
+        }
+    }
+}
+
+/// Holds what one reading of a log says of captures.
+#[derive(Default)]
+struct Named {
+    /// Runs in the order of their begins.
+    runs: Vec<Run>,
+    /// Places in `runs` of those that have ended, in the order of their ends.
+    ended: Vec<(SequenceNumber, usize)>,
+    /// Snapshots, and whether each has a tag.
+    snapshots: Vec<(SequenceNumber, bool)>,
+    /// Names of resources, in the order of their bits.
+    resources: Vec<String>,
+    /// First record that is younger than the options say.
+    young: Option<SequenceNumber>,
+}
+
+impl Named {
+    fn bits(&mut self, resources: &[ResourceSnapshot<'_>]) -> u64 {
+        let mut bits = 0;
+        for resource in resources.iter().filter(|resource| resource.snapshot.is_some()) {
+            let at = self.resources.iter().position(|name| *name == resource.resource);
+            let at = at.unwrap_or_else(|| {
+                self.resources.push(resource.resource.clone().into_owned());
+                self.resources.len() - 1
+            });
+            // More resources than bits share the last one, and with it what is kept.
+            bits |= 1 << at.min(63);
+        }
+        bits
+    }
+
+    fn take(&mut self, record: &Record<'_>) -> Result<()> {
+        let bad = Error::unread(record.sequence);
+        match record.kind {
+            Kind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(record.body).map_err(bad)?;
+                let is_restore = begin.tool == RESTORE;
+                let before = self.bits(&begin.resources);
+                self.runs.push(Run {
+                    begin: record.sequence,
+                    end: None,
+                    operation: begin.again.unwrap_or(OperationId::from(record.sequence)),
+                    outcome: None,
+                    is_restore,
+                    is_rewind: is_restore && is_rewind(begin.arguments),
+                    before,
+                    after: 0,
+                });
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(record.body).map_err(bad)?;
+                let bits = self.bits(&end.resources);
+                let Ok(at) = self.runs.binary_search_by_key(&end.begin, |run| run.begin) else {
+                    return Ok(());
+                };
+                if let Some(run) = self.runs.get_mut(at) {
+                    (run.end, run.outcome) = (Some(record.sequence), Some(end.outcome));
+                    run.after = bits;
+                    self.ended.push((record.sequence, at));
+                }
+            }
+            Kind::SNAPSHOT => {
+                let snapshot = body::Snapshot::decode(record.body).map_err(bad)?;
+                self.bits(&snapshot.resources);
+                self.snapshots.push((record.sequence, snapshot.tag.is_some()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Chooses the records whose captures are kept.
+struct Choosing<'a> {
+    named: &'a Named,
+    path: LivePath,
+    last: SequenceNumber,
+    kept: BTreeSet<SequenceNumber>,
+}
+
+impl Choosing<'_> {
+    fn keep(&mut self, run: &Run) {
+        self.kept.insert(run.begin);
+        self.kept.extend(run.end);
+    }
+
+    /// Keeps what holds at a position.
+    fn keep_at(&mut self, position: SequenceNumber) {
+        let named = self.named;
+        let all = named.runs.iter().fold(0, |bits, run| bits | run.before | run.after);
+        let mut found = 0;
+        let over = named.ended.partition_point(|(end, _)| *end <= position);
+        for (end, at) in named.ended.iter().take(over).rev() {
+            if found == all {
+                return;
+            }
+            let Some((record, resources)) = named.runs.get(*at).and_then(Run::left) else { continue };
+            if resources & !found != 0 && self.path.is_live(*end, position) {
+                found |= resources;
+                self.kept.insert(record);
+            }
+        }
+        let behind = named.runs.partition_point(|run| run.begin <= position);
+        for run in named.runs.iter().skip(behind) {
+            if found == all {
+                return;
+            }
+            if run.before & !found != 0 && self.path.is_live(position, run.begin) {
+                found |= run.before;
+                self.kept.insert(run.begin);
+            }
+        }
+    }
+
+    fn keep_from(&mut self, first: SequenceNumber) {
+        let named = self.named;
+        let is_young = |run: &&Run| run.begin >= first || run.end.is_some_and(|end| end >= first);
+        named.runs.iter().filter(is_young).for_each(|run| self.keep(run));
+        self.kept.extend(named.snapshots.iter().map(|(position, _)| *position).filter(|it| *it >= first));
+        if let Some(before) = first.checked_sub(1) {
+            self.keep_at(before);
+        }
+    }
+
+    fn choose(&mut self, options: &CollectOptions, waiting: &BTreeSet<OperationId>) {
+        let named = self.named;
+        let is_waiting = |run: &&Run| run.end.is_none() || waiting.contains(&run.operation);
+        if !sabotage::is(Breakage::WaitingCaptureCollected) {
+            named.runs.iter().filter(is_waiting).for_each(|run| self.keep(run));
+        }
+        let calls = usize::try_from(options.calls).unwrap_or(usize::MAX);
+        let naming = named.runs.iter().filter(|run| run.before | run.after != 0);
+        let latest = naming.rev().take(calls).last().map(|run| run.begin);
+        for first in latest.into_iter().chain(named.young) {
+            self.keep_from(first);
+        }
+        for (position, tagged) in &named.snapshots {
+            let is_kept = match options.snapshots {
+                KeptSnapshots::All => true,
+                KeptSnapshots::Tagged => *tagged,
+                KeptSnapshots::None => false,
+            };
+            if is_kept {
+                self.kept.insert(*position);
+                self.keep_at(*position);
+            }
+        }
+        // What holds now, whatever the options say: the next call begins there.
+        self.keep_at(self.last);
+        let counts = |run: &&Run| run.end.is_some_and(|end| self.path.is_live(end, self.last));
+        let rewind = named
+            .runs
+            .iter()
+            .rfind(|run| run.is_rewind && run.outcome == Some(Outcome::Committed) && counts(run));
+        let recovery = named.runs.iter().rfind(|run| run.outcome == Some(Outcome::Interrupted));
+        for run in rewind.into_iter().chain(recovery) {
+            self.keep(run);
+            if let Some(before) = run.begin.checked_sub(1) {
+                self.keep_at(before);
+            }
+        }
+    }
+}
+
+/// Returns which captures the log of a session needs, and which others it names.
+pub(super) fn in_use(
+    store: &Store,
+    dir: &Path,
+    read: &Read,
+    options: &CollectOptions,
+) -> Result<CapturesInUse> {
+    let (storage, places) = (store.storage(), read.places());
+    let now_us = store.inner.options.clock.now_us();
+    let young_us = options
+        .younger_than
+        .map(|age| now_us.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)));
+    let mut named = Named::default();
+    places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
+        if named.young.is_none() && young_us.is_some_and(|young| record.time_us > young) {
+            named.young = Some(record.sequence);
+        }
+        named.take(&record)
+    })?;
+    let operations = &read.folded.projection.operations;
+    let waiting = operations
+        .open()
+        .map(|open| open.operation)
+        .chain(operations.unsettled().map(|one| one.operation))
+        .chain(operations.suspended().map(|one| one.operation))
+        .collect();
+    let rollbacks = read.scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to));
+    let last = read.scan.next_sequence.saturating_sub(1);
+    let mut choosing =
+        Choosing { named: &named, path: LivePath::new(rollbacks), last, kept: BTreeSet::new() };
+    choosing.choose(options, &waiting);
+    let kept = choosing.kept;
+    let objects = Objects::new(Arc::clone(storage), dir);
+    let mut in_use = CapturesInUse::default();
+    places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
+        let bad = Error::unread(record.sequence);
+        let resources = match record.kind {
+            Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
+            Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
+            Kind::SNAPSHOT => body::Snapshot::decode(record.body).map_err(bad)?.resources,
+            _ => return Ok(()),
+        };
+        let into = if kept.contains(&record.sequence) { &mut in_use.kept } else { &mut in_use.given_up };
+        for (resource, recorded) in captures_of(resources, &objects)? {
+            if let Some(recorded) = recorded {
+                into.entry(resource).or_default().insert(recorded);
+            }
+        }
+        Ok(())
+    })?;
+    for (resource, captures) in &mut in_use.given_up {
+        let needed = in_use.kept.get(resource);
+        captures.retain(|capture| needed.is_none_or(|needed| !needed.contains(capture)));
+    }
+    Ok(in_use)
+}
+
+/// Removes from a store of snapshots what no kept capture of a workspace needs.
+#[cfg(feature = "host-filesystem")]
+pub(super) fn sweep(
+    (store, pool): (&Path, &Path),
+    in_use: &CapturesInUse,
+    dry_run: bool,
+) -> Result<Collected> {
+    use foldlog_codec::msgpack;
+    use foldlog_filesystem::{Collecting, FilesystemSnapshot, collect_snapshots};
+
+    // Captures of resources of other kinds have other forms, and nothing in the store.
+    let of = |captures: &BTreeMap<String, BTreeSet<Vec<u8>>>| -> Vec<FilesystemSnapshot> {
+        captures.values().flatten().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
+    };
+    let (keep, give_up) = (of(&in_use.kept), of(&in_use.given_up));
+    let asked = Collecting { keep: &keep, give_up: &give_up, pool: Some(pool), dry_run };
+    let removed = collect_snapshots(store, &asked)?;
+    Ok(Collected { captures: removed.objects, bytes: removed.bytes, ..Collected::default() })
+}
+
+/// Takes out of the pool what no session has.
+#[cfg(feature = "host-filesystem")]
+pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<Collected> {
+    let removed = foldlog_filesystem::collect_pool(pool, dry_run)?;
+    Ok(Collected { captures: removed.objects, bytes: removed.bytes, ..Collected::default() })
+}
+
+/// Leaves the pool alone, as [`sweep`] leaves captures.
+#[cfg(not(feature = "host-filesystem"))]
+pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<Collected> {
+    Ok(Collected::default())
+}
+
+/// Leaves captures alone: without the feature `host-filesystem` nobody knows what they consist of.
+#[cfg(not(feature = "host-filesystem"))]
+pub(super) fn sweep(_: (&Path, &Path), _: &CapturesInUse, _: bool) -> Result<Collected> {
+    Ok(Collected::default())
+}

@@ -1,0 +1,123 @@
+//! What crashes leave in a session's folder and beside the sessions of a store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use uuid::Uuid;
+
+use super::{CollectOptions, CollectReport, Collected, Store, Sweeping};
+use crate::error::{Error, Result};
+use crate::log::{layout, lock};
+use crate::session::Read;
+use crate::storage::EntryKind;
+use crate::store::backup;
+
+impl Sweeping<'_> {
+    /// Collects the files in a session's folder that were being made by whoever was killed.
+    pub(super) fn leftovers_of(&mut self, dir: &Path, read: &Read) -> Result<()> {
+        let has_open_calls = read.folded.projection.operations.open().next().is_some();
+        for entry in self.list(dir)?.iter().filter(|entry| entry.kind == EntryKind::File) {
+            let path = dir.join(&entry.name);
+            let is_leftover = layout::building_ordinal(&entry.name).is_some()
+                || entry.name == backup::COPIED
+                || path == layout::spare_file(dir) && !has_open_calls
+                || read.scan.leftovers.contains(&path) && self.is_unwritten(&path);
+            if is_leftover {
+                self.remove(&path, entry.len)?;
+                self.collected.leftovers += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects a folder with all that is in it.
+    fn remove_folder(&mut self, folder: &Path) -> Result<()> {
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in self.list(&folder)? {
+                let path = folder.join(&entry.name);
+                match entry.kind {
+                    EntryKind::Folder => folders.push(path),
+                    _ if self.storage().links(&path).is_ok_and(|names| names == 1) => {
+                        self.collected.bytes += entry.len;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.collected.leftovers += 1;
+        if self.dry_run {
+            return Ok(());
+        }
+        match self.storage().remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", folder, error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Store {
+    /// Collects sessions in the making and sessions that were being deleted, whose makers were killed, folders without a record,
+    /// and notes of holders that hold nothing.
+    pub(super) fn collect_unfinished(
+        &self,
+        options: &CollectOptions,
+        readable: &BTreeMap<Uuid, BTreeSet<Uuid>>,
+        report: &CollectReport,
+    ) -> Result<Collected> {
+        let mut sweeping = Sweeping::of(self, options.dry_run);
+        let sessions = layout::sessions_dir(&self.inner.root);
+        for entry in sweeping.list(&sessions)?.iter().filter(|entry| entry.kind == EntryKind::Folder) {
+            let path = sessions.join(&entry.name);
+            let unfinished = layout::unfinished_session(&entry.name);
+            let Some(id) = unfinished.or_else(|| layout::session_of(&path)) else { continue };
+            if unfinished.is_none() && (readable.contains_key(&id) || report.skipped.contains_key(&id)) {
+                continue;
+            }
+            let kept = match self.keep(id, options.dry_run) {
+                // Whoever makes it, deletes it or writes it is at work.
+                Err(Error::Locked { .. }) => continue,
+                kept => kept?,
+            };
+            if unfinished.is_some() || self.is_without_record(id)? {
+                sweeping.remove_folder(&path)?;
+            }
+            drop(kept);
+        }
+        self.collect_notes(&mut sweeping)?;
+        Ok(sweeping.collected)
+    }
+
+    /// Returns whether a session's folder holds nothing but what a crash left before the first record.
+    fn is_without_record(&self, id: Uuid) -> Result<bool> {
+        match self.partial_creation(id) {
+            Err(Error::SessionExists { .. }) => Ok(false),
+            found => found.map(|_| true),
+        }
+    }
+
+    fn collect_notes(&self, sweeping: &mut Sweeping<'_>) -> Result<()> {
+        let folder = layout::writers_dir(&self.inner.root);
+        let notes: Vec<(Uuid, u64)> = sweeping
+            .list(&folder)?
+            .iter()
+            .filter(|entry| entry.kind == EntryKind::File)
+            .filter_map(|entry| Some((Uuid::try_parse(entry.name.strip_suffix(".json")?).ok()?, entry.len)))
+            .collect();
+        let ids: Vec<Uuid> = notes.iter().map(|(id, _)| *id).collect();
+        let held = lock::held(self.storage(), &self.inner.root, &ids)?;
+        for (id, len) in notes.into_iter().filter(|(id, _)| !held.contains_key(id)) {
+            // Nobody else may take the lock, and leave a note, between the look and the removal.
+            let kept = match self.keep(id, true) {
+                Err(Error::Locked { .. }) => continue,
+                kept => kept?,
+            };
+            sweeping.remove(&layout::holder_file(&self.inner.root, id), len)?;
+            sweeping.collected.leftovers += 1;
+            drop(kept);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! The pool: a folder in which objects of several stores have further names, so that each is kept once.
+//!
+//! 1. An object gets a name in the pool once it is durable, and its file is never written again.
+//! 2. A store that keeps the same content gives the pool's file the object's name, after it has read it and found it sound.
+//! 3. Nothing is read from the pool otherwise, and nothing is lost with it: where a name cannot be given, the object is written
+//!    into a file of its own.
+//! 4. A collection takes a name out of the pool when it is the file's last one ([`collect_pool`]), or the last but one and the
+//!    other is about to go.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::collect::Collection;
+use super::objects::{ObjectId, ObjectKind, Objects, create_folder, path_in};
+use crate::error::{Error, Result};
+
+impl Objects {
+    /// Keeps further names of the objects in the folder `pool`.
+    pub(super) fn pooled(mut self, pool: Option<PathBuf>) -> Objects {
+        self.pool = pool;
+        self
+    }
+
+    /// Gives the pool's file of an object the object's name in the store, if there is a sound one. Returns whether it did.
+    pub(super) fn link_pooled(&self, id: ObjectId, kind: ObjectKind) -> bool {
+        let Some(pooled) = self.pool.as_ref().map(|pool| path_in(pool, id)) else { return false };
+        let path = self.path(id);
+        if !fs::symlink_metadata(&pooled).is_ok_and(|found| found.is_file()) {
+            return false;
+        }
+        // What is there is not sound.
+        let _ = fs::remove_file(&path);
+        let linked = link(&pooled, &path).is_ok();
+        if linked && self.copy(id, kind, &mut io::sink()).is_err() {
+            let _ = fs::remove_file(&path);
+            return false;
+        }
+        linked
+    }
+
+    /// Gives objects that have become durable names in the pool. One that gets none costs room and nothing else.
+    pub(super) fn pool_durable(&self, ids: &[ObjectId]) {
+        let Some(pool) = &self.pool else { return };
+        for id in ids {
+            let _ = link(&self.path(*id), &path_in(pool, *id));
+        }
+    }
+
+    /// Takes an object out of the pool whose only names are that one and the one in the store, which is about to go. Returns whether
+    /// it was, or would be.
+    pub(super) fn unpool(&self, id: ObjectId, dry_run: bool) -> bool {
+        let Some(pooled) = self.pool.as_ref().map(|pool| path_in(pool, id)) else { return false };
+        let (Ok(own), Ok(found)) = (fs::symlink_metadata(self.path(id)), fs::symlink_metadata(&pooled))
+        else {
+            return false;
+        };
+        let is_own = (own.dev(), own.ino()) == (found.dev(), found.ino());
+        is_own && found.nlink() == 2 && (dry_run || fs::remove_file(pooled).is_ok())
+    }
+}
+
+/// Gives a file a further name, in a folder that is made where there is none.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if let Some(folder) = to.parent() {
+                create_folder(folder)?;
+            }
+            fs::hard_link(from, to)
+        }
+        linked => linked,
+    }
+}
+
+/// Takes out of the pool in the folder `pool` every object that no store has. Stores may take from it and add to it meanwhile.
+///
+/// # Errors
+///
+/// [`Error::Io`] if the pool cannot be listed, or an object cannot be removed.
+pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
+    let objects = Objects::new(pool.to_owned());
+    let mut removed = Collection::default();
+    for id in objects.list()? {
+        let path = objects.path(id);
+        let Some(found) = fs::symlink_metadata(&path).ok().filter(|found| found.nlink() == 1) else {
+            continue;
+        };
+        match if dry_run { Ok(()) } else { fs::remove_file(&path) } {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io("remove", path, error));
+            }
+            _ => {}
+        }
+        removed.objects += 1;
+        removed.bytes += found.len();
+    }
+    Ok(removed)
+}

@@ -1,0 +1,95 @@
+//! `foldlog gc`: removes from a store what nothing needs any more.
+
+use std::path::Path;
+use std::time::Duration;
+
+use foldlog::{CollectOptions, CollectReport, Collected, Store};
+
+use super::compact::{DAY_SECONDS, Kept};
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, in_store};
+
+/// Says what is to be kept.
+#[derive(Debug)]
+pub struct Asked {
+    /// Snapshots whose captures are kept.
+    pub keep: Kept,
+    /// Number of latest calls of each session whose captures are kept.
+    pub calls: Option<u64>,
+    /// Age in days up to which captures are kept.
+    pub days: Option<u64>,
+    /// Whether anything is removed.
+    pub yes: bool,
+}
+
+/// Collects a store, or one session of a store, and prints what was removed, or would be.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if `path` is no store and no session of one; [`Failure::Engine`] if the store takes no writes, or a file cannot
+/// be removed.
+pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+    let (root, session) = match path.join("sessions").is_dir() {
+        true => (path.to_owned(), None),
+        false => {
+            in_store(path).map(|(root, id)| (root, Some(id))).map_err(|failure| no_store(path, failure))?
+        }
+    };
+    let options = CollectOptions {
+        session,
+        snapshots: asked.keep.into(),
+        younger_than: asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS))),
+        dry_run: !asked.yes,
+        ..CollectOptions::default()
+    };
+    let calls = asked.calls.unwrap_or(options.calls);
+    let report = Store::open(root)?.collect(&CollectOptions { calls, ..options })?;
+    if output.json() {
+        output.value(&report)?;
+        return Ok(HOLDS);
+    }
+    let CollectReport { sessions, skipped, all, .. } = &report;
+    let verb = if asked.yes { "removed" } else { "would remove" };
+    for (id, collected) in sessions {
+        output.line(format_args!("session {id}: {verb} {}", told(collected)))?;
+    }
+    for (id, reason) in skipped {
+        output.line(format_args!("session {id}: skipped: {reason}"))?;
+    }
+    match (*all == Collected::default(), asked.yes) {
+        (true, _) => output.line(format_args!("nothing to remove"))?,
+        (false, true) => output.line(format_args!("removed {}", told(all)))?,
+        (false, false) => output.line(format_args!("would remove {}; --yes removes them", told(all)))?,
+    }
+    Ok(HOLDS)
+}
+
+fn no_store(path: &Path, failure: Failure) -> Failure {
+    match failure {
+        Failure::Usage { .. } => Failure::usage(
+            format!("{} is no store and no session of one", foldlog_codec::escape::path(path)),
+            "give the folder of a store, or of a session: STORE/sessions/ID",
+        ),
+        failure => failure,
+    }
+}
+
+/// Returns what was collected, in words.
+fn told(collected: &Collected) -> String {
+    let parts = [
+        (collected.objects, "object"),
+        (collected.captures, "object of captures"),
+        (collected.images, "image"),
+        (collected.leftovers, "leftover"),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| match *what {
+            "object of captures" => format!("{} of captures", counted(*count, "object")),
+            what => counted(*count, what),
+        })
+        .collect();
+    format!("{}, {} bytes", parts.join(", "), collected.bytes)
+}
