@@ -67,6 +67,7 @@ foldlog_codec::breakages! {
     ImageTakesTheLastRoom = "image-takes-the-last-room": "An image is begun however little the disk has left.",
     ManyImagesWait = "many-images-wait": "An image is taken although another still waits to be written.",
     ForkOfUnsyncedParent = "fork-of-unsynced-parent": "A fork links what its parent has not synced.",
+    ForkLinksReplaced = "fork-links-replaced": "A fork links what a compaction has replaced meanwhile.",
     ForkLinksUnattested = "fork-links-unattested": "A fork links what nobody knows to be durable.",
     ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
     ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's folder is not made durable.",
@@ -75,6 +76,8 @@ foldlog_codec::breakages! {
     NeededBodyDropped = "needed-body-dropped": "A compaction drops bodies whose items slices still hold.",
     BaseLeftOut = "base-left-out": "A compaction writes no base at a position that is kept.",
     CompactedNamedUnsynced = "compacted-named-unsynced": "A compacted segment takes its name before it is durable.",
+    CompactedUnattested = "compacted-unattested": "A compaction leaves what a killed process wrote as it is.",
+    CompactedCut = "compacted-cut": "A recovery cuts off the last record of a compacted segment.",
     OldestCompactedFirst = "oldest-compacted-first": "A compaction replaces the oldest segment first.",
 
     // Collection.

@@ -325,7 +325,9 @@ impl LogReader {
             compaction.check_end(reader.places.next_sequence)?;
         }
         if !options.outline {
-            reader.folded = Some(reader.fold_below(reader.places.next_sequence, &mut |_, _| Ok(()))?);
+            let next = reader.places.next_sequence;
+            let folded = reader.fold_below(next, &mut |_, _| Ok(()));
+            reader.folded = Some(folded.map_err(|error| scan::begins_anew(error, next, &reader.dir))?);
         }
         match failed {
             Some(error) => Err(error),

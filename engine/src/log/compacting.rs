@@ -102,10 +102,8 @@ impl Rewriting<'_> {
 
     fn write(&self, building: &Path) -> Result<()> {
         let old = self.segment;
-        let head = self.head();
-        let mut end =
-            (HEADER_LEN + head.iter().map(|(_, body)| FRAME_HEADER_LEN + body.len()).sum::<usize>()) as u64;
-        end += (FRAME_HEADER_LEN + Compacted::LEN) as u64;
+        let head = head(self.bases);
+        let mut end = HEADER_LEN as u64 + len_of(&head);
         let mut last = self.walk(&mut |_, body| {
             end += (FRAME_HEADER_LEN + body.len()) as u64;
             Ok(())
@@ -195,37 +193,6 @@ impl Rewriting<'_> {
         }
     }
 
-    /// Returns the base frames, which come before all others.
-    fn head(&self) -> Vec<(Kind, Vec<u8>)> {
-        let mut head = Vec::new();
-        for (position, slices) in self.bases {
-            let mut parts: Vec<Vec<BaseSlice>> = vec![Vec::new()];
-            let mut room = RUNS_MAX;
-            for BaseSlice { slice, items } in slices {
-                let mut rest = items.as_slice();
-                loop {
-                    let (now, later) = rest.split_at(rest.len().min(room));
-                    room -= now.len();
-                    if let Some(part) = parts.last_mut() {
-                        part.push(BaseSlice { slice: *slice, items: now.to_vec() });
-                    }
-                    rest = later;
-                    if rest.is_empty() {
-                        break;
-                    }
-                    parts.push(Vec::new());
-                    room = RUNS_MAX;
-                }
-            }
-            let count = parts.len();
-            for (at, slices) in parts.into_iter().enumerate() {
-                let base = Base { position: *position, goes_on: at + 1 < count, slices };
-                head.push((Kind::BASE, base.encode()));
-            }
-        }
-        head
-    }
-
     /// Hands over the frames that the new segment has behind its head, with what they hold there. Returns the last of them.
     fn walk(&self, visit: &mut dyn FnMut(Header, &[u8]) -> Result<()>) -> Result<Header> {
         let mut last = None;
@@ -254,4 +221,45 @@ impl Rewriting<'_> {
             reason: "its segment holds no frame".to_owned(),
         })
     }
+}
+
+/// Returns the base frames, which come before all others.
+fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(Kind, Vec<u8>)> {
+    let mut head = Vec::new();
+    for (position, slices) in bases {
+        let mut parts: Vec<Vec<BaseSlice>> = vec![Vec::new()];
+        let mut room = RUNS_MAX;
+        for BaseSlice { slice, items } in slices {
+            let mut rest = items.as_slice();
+            loop {
+                let (now, later) = rest.split_at(rest.len().min(room));
+                room -= now.len();
+                if let Some(part) = parts.last_mut() {
+                    part.push(BaseSlice { slice: *slice, items: now.to_vec() });
+                }
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+                parts.push(Vec::new());
+                room = RUNS_MAX;
+            }
+        }
+        let count = parts.len();
+        for (at, slices) in parts.into_iter().enumerate() {
+            let base = Base { position: *position, goes_on: at + 1 < count, slices };
+            head.push((Kind::BASE, base.encode()));
+        }
+    }
+    head
+}
+
+fn len_of(head: &[(Kind, Vec<u8>)]) -> u64 {
+    let bases: usize = head.iter().map(|(_, body)| FRAME_HEADER_LEN + body.len()).sum();
+    (FRAME_HEADER_LEN + Compacted::LEN + bases) as u64
+}
+
+/// Returns how many bytes a compacted segment takes to say what a compaction has left in it.
+pub(crate) fn head_bytes(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> u64 {
+    len_of(&head(bases))
 }

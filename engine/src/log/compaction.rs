@@ -48,6 +48,8 @@ pub(crate) struct Compaction {
     ranges: Vec<RangeInclusive<SequenceNumber>>,
     /// What the slices held, by the positions.
     bases: BTreeMap<SequenceNumber, Vec<BaseSlice>>,
+    /// Bytes that the heads of compacted segments take beside those of others, by the segments' ordinals.
+    heads: BTreeMap<u32, u64>,
 }
 
 impl Compaction {
@@ -56,7 +58,7 @@ impl Compaction {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a segment cannot be read.
+    /// [`Error::Io`] if a segment cannot be read, [`Error::CompactedMeanwhile`] if it was replaced since its header was read.
     pub(crate) fn of(storage: &dyn Storage, segments: &[Segment]) -> Result<Option<Arc<Compaction>>> {
         let mut compaction = Compaction::default();
         for (segment, next) in segments.iter().zip(segments.iter().skip(1).map(Some).chain([None])) {
@@ -85,7 +87,7 @@ impl Compaction {
         let io = |error| Error::io("read", &segment.path, error);
         let mut window = Window::new(segment.open(storage)?, segment.end).map_err(io)?;
         let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
-        let mut going_on: Option<(SequenceNumber, Vec<BaseSlice>)> = None;
+        let (mut going_on, mut head): (Option<(SequenceNumber, Vec<BaseSlice>)>, u64) = (None, 0);
         while let Ok(frame) = window.frame(context, offset).map_err(io)? {
             match frame.header.kind {
                 Kind::COMPACTED | Kind::DECLARED => {}
@@ -112,8 +114,13 @@ impl Compaction {
                 _ => break,
             }
             offset += frame.len() as u64;
+            if frame.header.kind != Kind::DECLARED {
+                head += frame.len() as u64;
+            }
         }
-        Ok(())
+        self.heads.insert(segment.header.ordinal, head);
+        // What was its head when the segments were listed may be that of another file by now.
+        if head == 0 { segment.check_not_replaced(storage) } else { Ok(()) }
     }
 
     /// Returns what the records below `next` have of it, as in a fork that shares these alone; `None` if nothing.
@@ -122,7 +129,12 @@ impl Compaction {
         let ranges = self.ranges.iter().filter(|range| *range.start() <= last);
         let ranges: Vec<_> = ranges.map(|range| *range.start()..=last.min(*range.end())).collect();
         let bases = self.bases.range(..=last).map(|(position, base)| (*position, base.clone())).collect();
-        (!ranges.is_empty()).then(|| Arc::new(Compaction { ranges, bases }))
+        (!ranges.is_empty()).then(|| Arc::new(Compaction { ranges, bases, heads: self.heads.clone() }))
+    }
+
+    /// Returns how many bytes of a segment say what a compaction has left in it.
+    pub(crate) fn head_bytes(&self, segment: &Segment) -> u64 {
+        self.heads.get(&segment.header.ordinal).copied().unwrap_or_default()
     }
 
     /// Returns whether the record `sequence` is in a compacted range.

@@ -172,6 +172,17 @@ pub(crate) fn whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
     read()
 }
 
+/// Returns the error of a fold of all records below `end`, at the end of which the slices were known when the log was scanned. If
+/// they are gone since, a compaction has gone on behind that end, and all is to be read once more.
+pub(crate) fn begins_anew(error: Error, end: SequenceNumber, dir: &Path) -> Error {
+    match error {
+        Error::Compacted { position, .. } if position + 1 == end => {
+            Error::CompactedMeanwhile { path: dir.to_owned() }
+        }
+        error => error,
+    }
+}
+
 /// Walks the log in `dir`, and hands each sound frame to `visit` in order.
 pub(crate) fn scan(
     storage: &dyn Storage,
@@ -360,6 +371,10 @@ impl<'a> Walk<'a> {
         }
         if !ends_here {
             self.last_crc = segment.exit_crc(self.last_crc);
+            // It was durable before it had its name, and nothing may cut into it: its last position has a base.
+            if segment.compacted.is_some() && !sabotage::is(Breakage::CompactedCut) {
+                self.watermark = self.watermark.max(self.next_sequence);
+            }
         }
         let seal = if ends_here { None } else { segment.seal(self.storage)? };
         // Where an image covers the beginning of a segment, those bytes count too.

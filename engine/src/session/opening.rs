@@ -203,7 +203,8 @@ fn open_read_once(
             Some(folded) => folded,
             None => {
                 images.next_sequence = None;
-                history.fold(end, types, log_slices, &mut |_, _| Ok(()))?
+                let folded = history.fold(end, types, log_slices, &mut |_, _| Ok(()));
+                folded.map_err(|error| scan::begins_anew(error, end, dir))?
             }
         };
     }

@@ -211,12 +211,18 @@ impl Log {
             return Ok(Cut { places, previous: None, last_crc: 0, last_time_us: 0 });
         }
         let last = places.locate(&self.storage, attested - 1)?;
+        let next = places.segments.get(last.segment + 1);
+        let next = next.filter(|next| next.header.first_sequence == attested);
+        let compacted = places.segments.get(last.segment).and_then(|segment| segment.replaced_crc);
+        // A compacted segment goes on ending as the one that it stands for did: a fork's first record says so too.
+        let named = next.and_then(|next| next.header.previous.filter(|_| compacted.is_some()));
         Arc::make_mut(&mut places.segments).truncate(last.segment + 1);
         places.index.cut_at(attested);
         places.next_sequence = attested;
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
-        let previous = Some(Previous { ordinal, end: last.end, crc: last.crc });
-        Ok(Cut { places, previous, last_crc: last.crc, last_time_us: last.time_us })
+        let previous = named.unwrap_or(Previous { ordinal, end: last.end, crc: last.crc });
+        let last_crc = previous.crc;
+        Ok(Cut { places, previous: Some(previous), last_crc, last_time_us: last.time_us })
     }
 }
 
