@@ -97,6 +97,7 @@ impl Store {
         options: SessionOptions,
     ) -> Result<Session> {
         let position = position.into();
+        // A compaction by another process may replace a segment between reading it and linking it.
         scan::whole(|| self.fork_once(parent, position, types, options.clone()))
     }
 
@@ -262,7 +263,11 @@ impl Store {
                 Some(len) => self.copy_file(&segment.path, &path, len)?,
                 None => self.link_file(&segment.path, &path)?,
             }
-            linked.push(Segment { path, ..segment.clone() });
+            let segment = Segment { path, ..segment.clone() };
+            if !sabotage::is(Breakage::ForkLinksReplaced) {
+                segment.check_not_replaced(storage.as_ref())?;
+            }
+            linked.push(segment);
         }
         let objects = layout::objects_dir(parent);
         if storage.entry(&objects).map_err(|error| io("look up", &objects, error))?.is_some() {
