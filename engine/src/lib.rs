@@ -58,7 +58,7 @@ pub use foldlog_filesystem::Unrestored;
 pub use generator::Generator;
 pub use log::Exposed;
 pub use operation::{NotUndone, OpenOperation, SuspendedOperation, UnsettledOperation};
-pub use options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
+pub use options::{BackgroundSync, CompactOptions, Durability, KeptSnapshots, SessionOptions, StoreOptions};
 pub use session::{
     AbandonedCall, LogView, RecordNotification, RecoveryReport, RollbackReport, Session, Settlement,
     SliceState, Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription,
@@ -69,9 +69,8 @@ pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
-    BackupOptions, BackupReport, CapturesInUse, CollectOptions, CollectReport, Collected, CompactOptions,
-    CompactReport, ImportOptions, KeptSnapshots, MissingObject, SalvageReport, SessionSummary, SkippedBytes,
-    Store,
+    BackupOptions, BackupReport, CapturesInUse, CollectOptions, CollectReport, Collected, CompactReport,
+    ImportOptions, MissingObject, SalvageReport, SessionSummary, SkippedBytes, Store, StoreCompactReport,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

@@ -1,7 +1,7 @@
-//! Options of stores and sessions: durability, access, segments, images, background work.
+//! Options of stores and sessions: durability, access, segments, images, compactions, background work.
 
-use foldlog_codec::OperationId;
-use std::collections::BTreeMap;
+use foldlog_codec::{OperationId, SequenceNumber};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +68,8 @@ pub struct StoreOptions {
     /// records. The session waits for twice the size of the last image, if that is more. Growth is counted
     /// over all openings of the session, however short each is.
     pub image_bytes_min: u64,
+    /// What [`Store::compact_old`](crate::Store::compact_old) keeps of each session. `None` keeps everything.
+    pub retention: Option<CompactOptions>,
     /// Who syncs the records that no call waits for.
     pub background: BackgroundSync,
     /// Time that an operation has to end after its deadline or its cancellation. After it, the operation
@@ -83,7 +85,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
-    /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, a
+    /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, no retention, a
     /// background thread, ten seconds of grace, and waits of ten minutes.
     fn default() -> Self {
         StoreOptions {
@@ -95,11 +97,37 @@ impl Default for StoreOptions {
             segments: SegmentSizes::default(),
             object_bytes_min: 64 << 10,
             image_bytes_min: 1 << 20,
+            retention: None,
             background: BackgroundSync::default(),
             grace: Duration::from_secs(10),
             wait: Duration::from_secs(600),
         }
     }
+}
+
+/// Names the snapshots whose positions a compaction keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptSnapshots {
+    /// Those with a tag.
+    #[default]
+    Tagged,
+    /// All.
+    All,
+    /// None.
+    None,
+}
+
+/// Holds the options of a compaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompactOptions {
+    /// Snapshots whose positions are kept.
+    pub snapshots: KeptSnapshots,
+    /// Further positions that are kept.
+    pub positions: BTreeSet<SequenceNumber>,
+    /// Age up to which bodies are kept, by the times of their records.
+    pub younger_than: Option<Duration>,
+    /// Whether nothing is changed, and the report says what a compaction would do.
+    pub dry_run: bool,
 }
 
 /// Holds the options of a new session.

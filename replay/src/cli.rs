@@ -199,7 +199,12 @@ With --json one object:
   kept      positions at and before it at which the slices are known
   dropped   number of records whose bodies were dropped
   segments  number of segments that were written anew
-  bytes     bytes that the log has less";
+  bytes     bytes that the compacted segments have less
+Of a whole store:
+  compacted  the sessions of which something was dropped, each as above
+  unchanged  number of sessions with nothing to drop
+  open       ids of the sessions that are open for writing, and were left as they are
+  failed     sessions that could not be compacted: session, reason";
 
 /// Describes the fields of `gc --json`.
 const GC_JSON: &str = "\
@@ -345,9 +350,9 @@ enum Verb {
     /// that are not kept cannot be gone back to any more. Forks that were made before have their own files.
     #[command(after_help = COMPACT_JSON)]
     Compact {
-        /// The session's folder.
-        #[arg(value_name = "SESSION")]
-        session: PathBuf,
+        /// The session's folder, or a store's: then each of its sessions that is not open is compacted.
+        #[arg(value_name = "SESSION|STORE")]
+        path: PathBuf,
         /// Which snapshots keep their positions.
         #[arg(long, value_enum, default_value_t)]
         keep: verbs::compact::Kept,
@@ -912,9 +917,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
     match verb {
         Verb::Demo { dir } => verbs::demo::run(dir.as_deref(), output),
         Verb::Backup { from, to, images } => verbs::backup::run(&from, &to, images, output),
-        Verb::Compact { session, keep, positions, days, dry_run } => {
+        Verb::Compact { path, keep, positions, days, dry_run } => {
             let asked = verbs::compact::Asked { keep, positions, days, dry_run };
-            verbs::compact::run(&session, &asked, output)
+            verbs::compact::run(&path, &asked, output)
         }
         Verb::Gc { path, keep, calls, days, yes } => {
             verbs::gc::run(&path, &verbs::gc::Asked { keep, calls, days, yes }, output)

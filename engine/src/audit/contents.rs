@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{
-    Action, CallOrigin, Cause, Dispatch, Observed, Outcome, Payload, ResourceSnapshot, ToolBegin, ToolEnd,
+    Action, CallOrigin, Cause, Dispatch, Dropped, Observed, Outcome, Payload, ResourceSnapshot, ToolBegin,
+    ToolEnd,
 };
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::msgpack::{self, Value};
@@ -44,6 +45,9 @@ pub enum RecordedContent {
     CallEnded(RecordedEnd),
     /// A value from outside was recorded.
     Observed(RecordedObservation),
+    /// An event was dispatched, or slices were changed otherwise, and a compaction has dropped what the record held. Only
+    /// [`contents_left`](LogReader::contents_left) hands such a record over.
+    Dropped,
     /// Any other record.
     Other(Kind),
 }
@@ -182,10 +186,19 @@ impl RecordedObservation {
     }
 }
 
+impl<'a> Recorded<'a> {
+    fn of(record: &'a Record<'a>, content: RecordedContent) -> Recorded<'a> {
+        let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
+        Recorded { sequence: record.sequence, time, content, record }
+    }
+}
+
 impl Recorded<'_> {
-    /// Returns the length of what the record holds, in bytes, the objects that it names left out.
+    /// Returns the length of what the record holds, or held, in bytes, the objects that it names left out.
     pub fn len(&self) -> u64 {
-        self.record.body.len() as u64
+        let dropped = matches!(self.content, RecordedContent::Dropped);
+        let dropped = dropped.then(|| Dropped::decode(self.record.body).ok()).flatten();
+        dropped.map_or(self.record.body.len() as u64, |dropped| dropped.len)
     }
 
     /// Returns whether the record holds nothing.
@@ -193,7 +206,8 @@ impl Recorded<'_> {
         self.record.body.is_empty()
     }
 
-    /// Returns the BLAKE3 of what the record holds: its number, kind, time and body, as a [seal](crate::audit) covers them.
+    /// Returns the BLAKE3 of what the record holds, or held: its number, kind, time and body, as a [seal](crate::audit) covers
+    /// them.
     pub fn digest(&self) -> [u8; 32] {
         let mut digest = SegmentDigest::new();
         self.update(&mut digest);
@@ -233,6 +247,24 @@ impl LogReader {
         let reading = ContentReading { names: &names, objects: &self.objects, compaction };
         self.records(from, through, |record| visit(reading.recorded(record)?))
     }
+
+    /// Hands each record over as [`contents`](LogReader::contents) does, those whose bodies a compaction has dropped as
+    /// [`RecordedContent::Dropped`]: their digests and lengths are what they were.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`contents`](LogReader::contents), but for [`Error::Compacted`].
+    pub fn contents_left(
+        &self,
+        from: impl Into<SequenceNumber>,
+        through: impl Into<SequenceNumber>,
+        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let names = self.names();
+        let compaction = self.places.compaction.as_deref();
+        let reading = ContentReading { names: &names, objects: &self.objects, compaction };
+        self.records(from, through, |record| visit(reading.left(record)?))
+    }
 }
 
 impl Session {
@@ -248,13 +280,35 @@ impl Session {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
+        self.reading(from.into(), through.into(), |reading, record| visit(reading.recorded(record)?))
+    }
+
+    /// Hands each record over as [`LogReader::contents_left`] does. The session is not locked meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogReader::contents_left`].
+    pub fn contents_left(
+        &self,
+        from: impl Into<SequenceNumber>,
+        through: impl Into<SequenceNumber>,
+        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.reading(from.into(), through.into(), |reading, record| visit(reading.left(record)?))
+    }
+
+    fn reading(
+        &self,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        mut visit: impl FnMut(&ContentReading<'_>, &Record<'_>) -> Result<()>,
+    ) -> Result<()> {
         let source = self.log_source();
         let mut names = Names::default();
         names.learn(&source.names.all());
         let compaction = source.places.compaction.as_deref();
         let reading = ContentReading { names: &names, objects: &source.objects, compaction };
-        let (from, through) = (from.into(), through.into());
-        source.places.read(&source.storage, from, through, &mut |record| visit(reading.recorded(&record)?))
+        source.places.read(&source.storage, from, through, &mut |record| visit(&reading, &record))
     }
 }
 
@@ -267,9 +321,14 @@ pub(super) struct ContentReading<'a> {
 
 impl ContentReading<'_> {
     pub(super) fn recorded<'a>(&self, record: &'a Record<'a>) -> Result<Recorded<'a>> {
-        let content = self.content_of(record)?;
-        let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
-        Ok(Recorded { sequence: record.sequence, time, content, record })
+        Ok(Recorded::of(record, self.content_of(record)?))
+    }
+
+    fn left<'a>(&self, record: &'a Record<'a>) -> Result<Recorded<'a>> {
+        match record.kind {
+            Kind::DROPPED => Ok(Recorded::of(record, RecordedContent::Dropped)),
+            _ => self.recorded(record),
+        }
     }
 
     fn payload(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {

@@ -11,12 +11,14 @@ use parking_lot::MutexGuard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::opening::open_read;
 use super::schedule::WriteScope;
 use super::writing::PendingRecord;
 use super::{Session, WriterState};
 use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
+use crate::fold::projection::LogSlices;
 use crate::fold::record_body::RecordBody;
 use crate::generator::Generator;
 use crate::sabotage::{self, Breakage};
@@ -185,6 +187,18 @@ impl Session {
         let pending = PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed);
         let time_us = self.inner.now_us();
         self.inner.write(state, time_us, [pending]).map(drop)
+    }
+
+    /// Lets `rewrite` replace finished segments of the log, while nobody writes to it or seals one of them. Afterwards the session
+    /// finds its records where they stand then, also if `rewrite` failed in the middle.
+    pub(crate) fn replace_segments<T>(&self, rewrite: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut state = self.inner.settleable()?;
+        state.log.finish_seals().map_err(|error| self.inner.failed(error))?;
+        let done = rewrite();
+        let read = open_read(self.storage(), self.dir(), None, LogSlices::Unread);
+        let read = read.map_err(|error| self.inner.failed(error))?;
+        state.log.replaced(read.places(), read.scan.used_bytes);
+        done
     }
 
     /// Returns the recorded value of the observation that comes next in a replay.

@@ -32,13 +32,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Store;
-use super::compact::KeptSnapshots;
 use crate::audit::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::fold::projection::LogSlices;
 use crate::log::lock::{self, WriterLock};
 use crate::log::{images, layout};
+use crate::options::KeptSnapshots;
 use crate::sabotage::{self, Breakage};
 use crate::session::{Read, lock_or_read_only, open_read};
 use crate::storage::{Access, Entry, EntryKind, HeldLock, Storage};

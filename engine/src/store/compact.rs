@@ -5,7 +5,8 @@
 //! A compaction goes through one position. Dropped are the bodies of dispatches at and before it which changed STATE and CACHE
 //! slices alone and of which no item is left there, nor at a position that is kept. Everything else stays: LOG slices,
 //! declarations, tags, calls and their results, conversations; of a record whose body was dropped, its sequence number, time, kind
-//! and the BLAKE3 of the body, so that a copy that somebody holds can be shown to be what was dropped.
+//! and the BLAKE3 of the body, so that a copy that somebody holds can be shown to be what was dropped. A body no longer than what
+//! stands in its place stays, and nothing is changed unless the log gets shorter.
 //!
 //! Kept positions are those of snapshots, as the options say, those to which a rollback behind the position goes, and the one
 //! before the last rewind, so that it can be undone. Any other position in the compacted range gives [`Error::Compacted`].
@@ -13,13 +14,13 @@
 //! # Which position
 //!
 //! The last one that the options allow, but none within or behind an operation that is open, unsettled or suspended, and none
-//! within one that has ended. The segment in which the session was written last is finished first, if it is to be compacted.
+//! within one that has ended. The segment in which the session was written last is finished first, if more is dropped then.
 //!
 //! # While it runs
 //!
 //! | who | sees |
 //! |---|---|
-//! | a writer | the session is locked; it cannot be open for writing |
+//! | a writer | the session is locked; [`Session::compact`] compacts what its own process has open, and holds up its other calls |
 //! | a reader, a follower | each segment as it was or as it is now; what it reads from one that was replaced meanwhile, it reads again |
 //! | a fork that was made earlier | its own names of the old files |
 //! | somebody who opens the session after a kill | a session that is compacted in part, from some segment on ([`crate::log::compaction`]) |
@@ -27,7 +28,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use foldlog_codec::body::{
     Action, BaseSlice, BuiltIn, Dispatch, Dropped, ItemRun, Outcome, Payload, Policy, Snapshot, ToolBegin,
@@ -44,42 +44,22 @@ use crate::fold::history::History;
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
-use crate::log::compacting::Rewriting;
+use crate::log::chain::Segment;
+use crate::log::compacting::{self, Rewriting};
 use crate::log::images;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::names::Names;
 use crate::operation::RESTORE;
+use crate::options::{CompactOptions, KeptSnapshots};
 use crate::sabotage::{self, Breakage};
-use crate::session::{Read, lock_or_read_only, open_read};
+use crate::session::{Read, Session, lock_or_read_only, open_read};
+
+/// Bytes that it takes to finish a segment: the observation, and the head of the segment that begins with it.
+const FINISHING_BYTES: u64 = 512;
 
 /// Name of the observation that a compaction records if it finishes the segment in which the session was written last.
 const OBSERVED: &str = "foldlog.compact";
-
-/// Names the snapshots whose positions a compaction keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeptSnapshots {
-    /// Those with a tag.
-    #[default]
-    Tagged,
-    /// All.
-    All,
-    /// None.
-    None,
-}
-
-/// Holds the options of a compaction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CompactOptions {
-    /// Snapshots whose positions are kept.
-    pub snapshots: KeptSnapshots,
-    /// Further positions that are kept.
-    pub positions: BTreeSet<SequenceNumber>,
-    /// Age up to which bodies are kept, by the times of their records.
-    pub younger_than: Option<Duration>,
-    /// Whether nothing is changed, and the report says what a compaction would do.
-    pub dry_run: bool,
-}
 
 /// Reports what a compaction did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +75,7 @@ pub struct CompactReport {
     pub dropped: u64,
     /// Number of segments that were written anew.
     pub segments: u64,
-    /// Bytes that the log has less. A segment that a fork has too stays on the disk for it.
+    /// Bytes that the compacted segments have less. A segment that a fork has too stays on the disk for it.
     pub bytes: u64,
 }
 
@@ -120,11 +100,6 @@ impl Records {
         Some((at as u64 * 64 + u64::from(word.trailing_zeros())).into())
     }
 
-    fn last(&self) -> Option<SequenceNumber> {
-        let (at, word) = self.0.iter().enumerate().rfind(|(_, word)| **word != 0)?;
-        Some((at as u64 * 64 + 63 - u64::from(word.leading_zeros())).into())
-    }
-
     fn contains(&self, sequence: SequenceNumber) -> bool {
         let word = usize::try_from(sequence.get() / 64).unwrap_or(usize::MAX);
         self.0.get(word).is_some_and(|word| word & (1 << (sequence.get() % 64)) != 0)
@@ -137,7 +112,17 @@ struct Plan {
     bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
     drops: Records,
     dropped: u64,
+    /// Bytes that the segments have less, what says so in them left out.
     bytes: u64,
+}
+
+/// Describes a segment that is written anew.
+struct Replaced<'a> {
+    segment: &'a Segment,
+    /// Segment behind it; `None` for one that is yet to be finished.
+    next: Option<&'a Segment>,
+    /// What the slices held at positions in it.
+    bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
 }
 
 /// Holds what one reading of the records says of positions.
@@ -155,7 +140,7 @@ struct Marks {
 impl Store {
     /// Drops the bodies of STATE of a session that nothing needs any more, so that its log takes room in proportion to what its
     /// slices hold and to its history. What the slices hold now, LOG slices, calls, conversations, times and the hashes of all
-    /// bodies stay. The session must not be open for writing.
+    /// bodies stay. The session must not be open for writing: see [`Session::compact`].
     ///
     /// ```
     /// # use foldlog::{CompactOptions, Event, SessionTypes, Slice, SnapshotOptions, Store};
@@ -196,8 +181,8 @@ impl Store {
         let dir = self.existing(session)?;
         if options.dry_run {
             let read = open_read(self.storage(), &dir, None, LogSlices::Unread)?;
-            return Ok(match self.plan(&dir, &read, options, true)? {
-                Some(plan) => plan.report(session, 0),
+            return Ok(match self.choose(&dir, &read, options)? {
+                Some((plan, _)) => plan.report(session, 0),
                 None => CompactReport { session, ..CompactReport::default() },
             });
         }
@@ -208,15 +193,20 @@ impl Store {
         let Some(_lock) = lock else {
             return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
         };
-        let read = open_read(self.storage(), &dir, None, LogSlices::Unread)?;
-        match self.plan(&dir, &read, options, false)? {
-            Some(plan) => self.carry_out(&dir, &read, plan),
+        self.compact_finished(session, &dir, options)
+    }
+
+    /// Compacts the finished segments.
+    fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
+        let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
+        match self.plan(dir, &read, options, false)? {
+            Some(plan) => self.carry_out(dir, &read, plan),
             None => Ok(CompactReport { session, ..CompactReport::default() }),
         }
     }
 
-    /// Finishes the segment in which the session was written last, if something is to be dropped there. Returns whether anything is
-    /// to be dropped at all.
+    /// Finishes the segment in which the session was written last, if more is dropped then. Returns whether anything is to be
+    /// dropped at all.
     fn finish_last_segment(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<bool> {
         let opened = self.open_to_recover(session)?;
         let operations = opened.recovery().interrupted.clone();
@@ -224,14 +214,37 @@ impl Store {
             opened.close()?;
             return Err(Error::Interrupted { session, operations });
         }
-        let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
-        let last = read.scan.segments.last().map(|last| last.header.first_sequence);
-        let plan = self.plan(dir, &read, options, true)?;
-        let finished = match plan.as_ref().is_some_and(|plan| plan.drops.last() >= last) {
-            true => opened.finish_segment(OBSERVED),
-            false => Ok(()),
-        };
-        opened.close().and(finished).map(|()| plan.is_some())
+        let chosen = self.finish_as_chosen(&opened, dir, options);
+        opened.close().and(chosen)
+    }
+
+    fn finish_as_chosen(&self, opened: &Session, dir: &Path, options: &CompactOptions) -> Result<bool> {
+        let choose = || self.choose(dir, &open_read(self.storage(), dir, None, LogSlices::Unread)?, options);
+        let mut chosen = choose()?;
+        // What a compacted segment attests is durable: so must be all before it, and the objects that it names. A sync may write
+        // the last segments anew.
+        if chosen.is_some()
+            && opened.recovery().unattested > 0
+            && !sabotage::is(Breakage::CompactedUnattested)
+        {
+            opened.sync()?;
+            chosen = choose()?;
+        }
+        if let Some((_, true)) = chosen {
+            opened.finish_segment(OBSERVED)?;
+        }
+        Ok(chosen.is_some())
+    }
+
+    /// Chooses what to drop, and whether the last segment is to be finished for it; `None` if there is nothing to drop. What is
+    /// written there may be all that something in an earlier segment is dropped for.
+    fn choose(&self, dir: &Path, read: &Read, options: &CompactOptions) -> Result<Option<(Plan, bool)>> {
+        let (whole, finished) = (self.plan(dir, read, options, true)?, self.plan(dir, read, options, false)?);
+        let without = finished.as_ref().map_or(0, |plan| plan.bytes);
+        Ok(match whole {
+            Some(whole) if whole.bytes > without + FINISHING_BYTES => Some((whole, true)),
+            _ => finished.map(|plan| (plan, false)),
+        })
     }
 
     /// Chooses what to drop; `None` if there is nothing.
@@ -293,7 +306,14 @@ impl Store {
             .chain([through])
             .collect();
         let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
-        Plan::of(&history, through, &kept)
+        let Some(plan) = Plan::of(&history, through, &kept)? else { return Ok(None) };
+        let (mut gained, mut spent) = (plan.bytes, 0);
+        for Replaced { segment, bases, .. } in plan.replaces(&scan.segments) {
+            gained += before.map_or(0, |before| before.head_bytes(segment));
+            spent += compacting::head_bytes(&bases);
+        }
+        let bytes = gained.saturating_sub(spent);
+        Ok((bytes > 0).then_some(Plan { bytes, ..plan }))
     }
 
     fn marks(&self, places: &Places, options: &CompactOptions) -> Result<Marks> {
@@ -334,19 +354,13 @@ impl Store {
     }
 
     fn carry_out(&self, dir: &Path, read: &Read, plan: Plan) -> Result<CompactReport> {
-        let (segments, storage) = (&read.scan.segments, self.storage().as_ref());
-        let (mut written, first) = (0, plan.drops.first());
-        let mut pairs: Vec<_> = segments.iter().zip(segments.iter().skip(1)).collect();
+        let (mut written, storage) = (0, self.storage().as_ref());
+        let mut replaced = plan.replaces(&read.scan.segments);
         if !sabotage::is(Breakage::OldestCompactedFirst) {
-            pairs.reverse();
+            replaced.reverse();
         }
-        for (segment, next) in pairs {
-            let records = segment.header.first_sequence..next.header.first_sequence;
-            if records.start > plan.through || first.is_none_or(|first| first >= records.end) {
-                continue;
-            }
-            let bases: Vec<_> =
-                plan.bases.iter().filter(|(position, _)| records.contains(position)).cloned().collect();
+        for Replaced { segment, next, bases } in replaced {
+            let Some(next) = next else { continue };
             let bases = if sabotage::is(Breakage::BaseLeftOut) { Vec::new() } else { bases };
             Rewriting {
                 storage,
@@ -362,6 +376,32 @@ impl Store {
         }
         images::remove_all(storage, dir, &Arc::default());
         Ok(plan.report(read.scan.session, written))
+    }
+}
+
+impl Session {
+    /// Drops bodies of STATE as [`Store::compact`] does, while the session is open. No call of a tool may be open. Other calls of the
+    /// session wait until the segments are written anew, which takes as long as reading the log a few times.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::InsideTransaction`] if an operation is open.
+    /// - Those of [`sync`](Session::sync) and of [`Store::compact`]. A session whose log cannot be read behind a compaction takes no
+    ///   more writes.
+    pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
+        let (store, session, dir) = (self.store(), self.id(), self.dir());
+        if options.dry_run {
+            return store.compact(session, options);
+        }
+        if let Some(open) = self.open_operations().first() {
+            let position = self.position().unwrap_or_default();
+            return Err(Error::InsideTransaction { position, operation: open.operation });
+        }
+        if !store.finish_as_chosen(self, dir, options)? {
+            return Ok(CompactReport { session, ..CompactReport::default() });
+        }
+        self.sync()?;
+        self.replace_segments(|| store.compact_finished(session, dir, options))
     }
 }
 
@@ -400,6 +440,20 @@ impl Plan {
             }
         }
         Ok((plan.dropped > 0).then_some(plan))
+    }
+
+    /// Returns the segments that are written anew, oldest first.
+    fn replaces<'a>(&self, segments: &'a [Segment]) -> Vec<Replaced<'a>> {
+        let first = self.drops.first();
+        let nexts = segments.iter().skip(1).map(Some).chain([None]);
+        let replaced = segments.iter().zip(nexts).filter_map(|(segment, next)| {
+            let from = segment.header.first_sequence;
+            let below = next.map_or(SequenceNumber::MAX, |next| next.header.first_sequence);
+            let bases = self.bases.iter().filter(|(position, _)| (from..below).contains(position));
+            let is_replaced = from <= self.through && first.is_some_and(|first| first < below);
+            is_replaced.then(|| Replaced { segment, next, bases: bases.cloned().collect() })
+        });
+        replaced.collect()
     }
 
     fn report(&self, session: Uuid, segments: u64) -> CompactReport {

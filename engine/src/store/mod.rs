@@ -10,6 +10,7 @@ mod compact;
 mod conversations;
 mod export;
 mod fork;
+mod retention;
 mod salvage;
 
 use std::collections::BTreeMap;
@@ -38,8 +39,9 @@ use crate::types::SessionTypes;
 
 pub use backup::{BackupOptions, BackupReport};
 pub use collect::{CapturesInUse, CollectOptions, CollectReport, Collected};
-pub use compact::{CompactOptions, CompactReport, KeptSnapshots};
+pub use compact::CompactReport;
 pub use export::ImportOptions;
+pub use retention::StoreCompactReport;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 
 /// Manages a folder of sessions. Cheap to clone; dropping it closes no session.

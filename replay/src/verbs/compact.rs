@@ -1,4 +1,4 @@
-//! `foldlog compact`: drops the bodies of STATE that nothing needs any more.
+//! `foldlog compact`: drops the bodies of STATE that nothing needs any more, of a session or of all sessions of a store.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use foldlog::{CompactOptions, CompactReport, KeptSnapshots, SequenceNumber, Store};
+use serde::Serialize;
+use uuid::Uuid;
 
-use crate::failure::{HOLDS, Result};
+use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, in_store};
+use crate::reading::{counted, in_store, is_store, open_store};
 
 /// Seconds of a day.
 pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
@@ -49,39 +51,91 @@ pub struct Asked {
     pub dry_run: bool,
 }
 
-/// Compacts a session of a store, and prints what was dropped.
+/// Says what became of the sessions of a store.
+#[derive(Debug, Serialize)]
+struct Document {
+    compacted: Vec<CompactReport>,
+    unchanged: u64,
+    open: Vec<Uuid>,
+    failed: Vec<Failed>,
+}
+
+/// Says why a session was not compacted.
+#[derive(Debug, Serialize)]
+struct Failed {
+    session: Uuid,
+    reason: String,
+}
+
+/// Compacts a session, or all sessions of a store that are not open, and prints what was dropped.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::failure::Failure::Usage) if `session` is in no store;
-/// [`Failure::Engine`](crate::failure::Failure::Engine) if the session is open for writing, was interrupted or is damaged, or the
-/// disk has no room.
-pub fn run(session: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
-    let (root, id) = in_store(session)?;
+/// [`Failure::Usage`](crate::failure::Failure::Usage) if `path` is neither a store nor a session in one, or positions are named for a
+/// whole store; [`Failure::Engine`](crate::failure::Failure::Engine) if the session is open for writing, was interrupted or is
+/// damaged, or the disk has no room.
+pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let positions: BTreeSet<SequenceNumber> =
         asked.positions.iter().map(|position| (*position).into()).collect();
     let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
     let options =
         CompactOptions { snapshots: asked.keep.into(), positions, younger_than, dry_run: asked.dry_run };
-    let report = Store::open(root)?.compact(id, &options)?;
-    if output.json() {
-        output.value(&report)?;
-        return Ok(HOLDS);
+    if is_store(path) {
+        return all(path, &options, output);
     }
-    let CompactReport { through, kept, dropped, segments, bytes, .. } = report;
-    let Some(through) = through else {
-        output.line(format_args!("session {id}: nothing to drop"))?;
-        return Ok(HOLDS);
+    let (root, id) = in_store(path)?;
+    let report = Store::open(root)?.compact(id, &options)?;
+    match output.json() {
+        true => output.value(&report)?,
+        false => print(&report, options.dry_run, output)?,
+    }
+    Ok(HOLDS)
+}
+
+fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
+    if !options.positions.is_empty() {
+        let what = "the sessions of a store have no positions in common".to_owned();
+        return Err(Failure::usage(what, "give the folder of a session with `--keep-position`"));
+    }
+    let report = open_store(path)?.compact_all(options)?;
+    let failed = report.failed.iter();
+    let failed = failed.map(|(session, error)| Failed { session: *session, reason: error.to_string() });
+    let document = Document {
+        failed: failed.collect(),
+        compacted: report.compacted,
+        unchanged: report.unchanged,
+        open: report.open,
     };
-    let (verb, written) = match asked.dry_run {
+    if output.json() {
+        output.value(&document)?;
+    } else {
+        for report in &document.compacted {
+            print(report, options.dry_run, output)?;
+        }
+        for session in &document.open {
+            output.line(format_args!("session {session}: open for writing, left as it is"))?;
+        }
+        for Failed { session, reason } in &document.failed {
+            output.line(format_args!("session {session}: not compacted: {reason}"))?;
+        }
+        output.line(format_args!("{} with nothing to drop", counted(document.unchanged, "session")))?;
+    }
+    Ok(if document.failed.is_empty() { HOLDS } else { UNUSABLE })
+}
+
+fn print(report: &CompactReport, dry_run: bool, output: &mut Output<'_>) -> Result<()> {
+    let CompactReport { session, through, kept, dropped, segments, bytes, .. } = report;
+    let Some(through) = through else {
+        return output.line(format_args!("session {session}: nothing to drop"));
+    };
+    let (verb, written) = match dry_run {
         true => ("would drop", String::new()),
-        false => ("dropped", format!("; {} written anew", counted(segments, "segment"))),
+        false => ("dropped", format!("; {} written anew", counted(*segments, "segment"))),
     };
     output.line(format_args!(
-        "session {id}: {verb} the bodies of {} up to position {through}, {bytes} bytes{written}",
-        counted(dropped, "record")
+        "session {session}: {verb} the bodies of {} up to position {through}, {bytes} bytes{written}",
+        counted(*dropped, "record")
     ))?;
     let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
-    output.line(format_args!("  known up to there: {}", kept.join(", ")))?;
-    Ok(HOLDS)
+    output.line(format_args!("  known up to there: {}", kept.join(", ")))
 }

@@ -7,8 +7,8 @@
 //! 1. Counts go on from the latest checkpoint on the live path of the position; what counts at a checkpoint that is live
 //!    counts at every later position of that path.
 //! 2. Where there is none, they begin at the log's first record.
-//! 3. A record that may change tasks otherwise than by their four events (a seed, a clear, a reset, an import) has the tasks
-//!    counted from their slice.
+//! 3. A record that may change tasks otherwise than by their four events (a seed, a clear, a reset, an import), or whose
+//!    body a compaction has dropped, has the tasks counted from their slice.
 
 use std::collections::BTreeMap;
 
@@ -102,7 +102,7 @@ impl Counting<'_> {
             RecordedContent::CallBegun(begin) => self.captures(&begin.before),
             // Behind any other end is what was there before.
             RecordedContent::CallEnded(end) if end.is_kept() => self.captures(&end.after),
-            RecordedContent::Other(Kind::DISPATCH | Kind::IMPORT) => {
+            RecordedContent::Dropped | RecordedContent::Other(Kind::DISPATCH | Kind::IMPORT) => {
                 self.is_by_events = false;
                 Ok(())
             }

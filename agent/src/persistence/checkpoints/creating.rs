@@ -250,7 +250,7 @@ impl CheckpointManager {
             if let Some(position) = self.session.position() {
                 let from = since.through.map_or(SequenceNumber::MIN, |through| through + 1);
                 if from <= position {
-                    self.session.contents(from, position, |record| since.take(&record))?;
+                    self.session.contents_left(from, position, |record| since.take(&record))?;
                 }
             }
             known.since = Some(since);

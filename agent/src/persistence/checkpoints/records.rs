@@ -6,7 +6,7 @@ use foldlog::{LivePath, Outcome, Result, SequenceNumber, Session, SmolStr, State
 
 /// Reads records, and what they amount to at a position.
 pub(super) trait Records {
-    /// Hands records to `visit`, in order.
+    /// Hands records to `visit`, in order, those whose bodies a compaction has dropped too.
     fn visit(
         &self,
         from: SequenceNumber,
@@ -31,7 +31,7 @@ impl Records for Session {
         through: SequenceNumber,
         visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.contents(from, through, visit)
+        self.contents_left(from, through, visit)
     }
 
     fn path(&self) -> LivePath {
@@ -65,7 +65,7 @@ impl Records for LogReader {
         through: SequenceNumber,
         visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.contents(from, through, visit)
+        self.contents_left(from, through, visit)
     }
 
     fn path(&self) -> LivePath {

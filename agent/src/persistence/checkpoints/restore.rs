@@ -88,7 +88,8 @@ impl CheckpointManager {
     /// # Errors
     ///
     /// [`Error::CheckpointMismatch`] if a hash does not fit, and [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`] or
-    /// [`Error::NoResources`]: nothing has changed then, but where another manager removed the checkpoint behind step 1, that of
+    /// [`Error::NoResources`], and [`Compacted`](foldlog::Error::Compacted) if later updates are to be applied again of which a
+    /// compaction has dropped some: nothing has changed then, but where another manager removed the checkpoint behind step 1, that of
     /// step 2 is there. Those of [`create`](CheckpointManager::create), of
     /// [`Session::rollback_to`] and of [`ExecutionState::restore`](foldlog::ExecutionState::restore).
     pub fn restore_from_checkpoint(
@@ -106,6 +107,10 @@ impl CheckpointManager {
             true => Some(self.resources_of(&checkpoint)?),
             false => None,
         };
+        if options.apply_later_updates {
+            // What a compaction has dropped of them cannot be applied again.
+            self.session.contents(checkpoint.position + 1, SequenceNumber::MAX, |_| Ok(()))?;
+        }
         let undo = self.create_for(Occasion::BeforeRestore(id), None)?.id;
         // Another manager may have removed it until then; from now on it is kept.
         self.get(id)?;

@@ -488,6 +488,11 @@ impl Log {
             self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))?;
         }
         self.drop_spare()?;
+        self.finish_seals()
+    }
+
+    /// Seals every finished segment in this thread, so that nobody writes into one of them afterwards.
+    pub(crate) fn finish_seals(&mut self) -> Result<()> {
         if self.seals.wait_for_names() {
             for dir in std::mem::take(&mut self.unsynced_dirs) {
                 self.storage.sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
@@ -495,6 +500,12 @@ impl Log {
         }
         self.seals.finish();
         self.take_in_seals()
+    }
+
+    /// Takes in where the records stand now that a compaction has replaced segments, and how many bytes they take.
+    pub(crate) fn replaced(&mut self, places: Places, used_bytes: u64) {
+        self.places = places;
+        self.used_bytes = used_bytes;
     }
 
     /// Does what has to come before the first append, as the module docs say. Fails as [`append`](Log::append) does.

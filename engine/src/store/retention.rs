@@ -1,0 +1,81 @@
+//! Compaction of all sessions of a store, by the store's own policy.
+//!
+//! A policy says of each session what [`CompactOptions`] say of one. Nothing compacts by itself: a host calls
+//! [`Store::compact_old`] when it has time, since reading all logs takes as long as opening them.
+
+use uuid::Uuid;
+
+use super::{CompactReport, Store};
+use crate::error::{Error, Result};
+use crate::options::CompactOptions;
+
+/// Reports what a compaction of a whole store did, or would do.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct StoreCompactReport {
+    /// Sessions of which something was dropped.
+    pub compacted: Vec<CompactReport>,
+    /// Number of sessions of which nothing is worth dropping.
+    pub unchanged: u64,
+    /// Sessions that are open for writing, here or elsewhere. Each of them is as it was.
+    pub open: Vec<Uuid>,
+    /// Sessions that could not be compacted, and why.
+    pub failed: Vec<(Uuid, Error)>,
+}
+
+impl StoreCompactReport {
+    /// Returns how many bytes the sessions have less.
+    pub fn bytes(&self) -> u64 {
+        self.compacted.iter().map(|report| report.bytes).sum()
+    }
+}
+
+impl Store {
+    /// Compacts each session that is not open for writing and has something worth dropping, by
+    /// [`StoreOptions::retention`](crate::StoreOptions::retention). Without a policy nothing is compacted. A session that cannot be
+    /// compacted keeps no other one from being so.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use foldlog::{CompactOptions, Store, StoreOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// let month = Duration::from_secs(30 * 24 * 60 * 60);
+    /// let retention = CompactOptions { younger_than: Some(month), ..CompactOptions::default() };
+    /// let options = StoreOptions { retention: Some(retention), ..StoreOptions::default() };
+    /// let store = Store::open_with(folder.path(), options)?;
+    /// let report = store.compact_old()?;
+    /// println!("{} bytes less, {} failed", report.bytes(), report.failed.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the store cannot be listed. Errors of sessions are in the report.
+    pub fn compact_old(&self) -> Result<StoreCompactReport> {
+        match &self.inner.options.retention {
+            Some(retention) => self.compact_all(retention),
+            None => Ok(StoreCompactReport::default()),
+        }
+    }
+
+    /// Compacts each session as [`compact_old`](Store::compact_old) does, by these options. Positions in them are those of every
+    /// session.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`compact_old`](Store::compact_old).
+    pub fn compact_all(&self, options: &CompactOptions) -> Result<StoreCompactReport> {
+        let mut report = StoreCompactReport::default();
+        for session in self.session_ids()? {
+            match self.compact(session, options) {
+                Ok(compacted) if compacted.through.is_some() => report.compacted.push(compacted),
+                Ok(_) => report.unchanged += 1,
+                Err(Error::Locked { .. }) => report.open.push(session),
+                Err(error) => report.failed.push((session, error)),
+            }
+        }
+        Ok(report)
+    }
+}
