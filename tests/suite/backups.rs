@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
-use foldlog::storage::{CrashKind, Fault, Op};
+use foldlog::storage::{CrashKind, Fault};
 use foldlog::{
     BackgroundSync, BackupOptions, BackupReport, Durability, Error, Result, SequenceNumber, Session,
     SessionOptions, Store, StoreOptions,
@@ -254,39 +254,20 @@ fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
         records
     };
     let mut steps = BTreeMap::new();
-    for at in 1.. {
-        let machine = whole.copied(BOOT);
-        machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
-        let done = back_up(&machine, id);
-        machine.disk.clear_faults();
-        if done.is_ok() {
-            break;
-        }
-        let seeds = (0..3).map(|seed| CrashKind::Power { seed: 7 * at + seed });
-        let kinds = seeds.chain([CrashKind::Process, CrashKind::PowerLosingAll]);
-        for kind in kinds {
-            let machine = whole.copied(BOOT);
-            machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
-            back_up(&machine, id).unwrap_err();
-            machine.disk.clear_faults();
-            machine.crash(kind);
-            *steps.entry(look(&machine, &format!("killed at {at}, {kind:?}"))).or_insert(0) += 1;
-        }
-    }
+    let crashes = |at| {
+        let power = (0..3).map(|seed| CrashKind::Power { seed: 7 * at + seed });
+        power.chain([CrashKind::Process, CrashKind::PowerLosingAll]).collect()
+    };
+    let act = |machine: &Machine| back_up(machine, id);
+    whole.killed_at_each_step(crashes, act, |machine, killed| {
+        *steps.entry(look(machine, killed)).or_insert(0) += 1;
+    });
     // Before the first segment got its name, which brings the end of the one before too, between any two of them, and after
     // the last.
     assert!(steps.len() > 3, "{steps:?}");
-    for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir] {
-        let refused = (1..6).filter(|nth| {
-            let machine = whole.copied(BOOT);
-            machine.disk.inject(Fault::FailNth { op, nth: *nth, error: std::io::ErrorKind::Other });
-            let done = back_up(&machine, id);
-            machine.disk.clear_faults();
-            look(&machine, &format!("{op:?} {nth}"));
-            done.is_err()
-        });
-        assert!(refused.count() > 0, "{op:?}");
-    }
+    whole.refused_at_each_step(5, act, |machine, refused| {
+        look(machine, refused);
+    });
 }
 
 /// Checks that a copy can be restored: somebody opens it, goes on with it, and finds all of it again.

@@ -415,7 +415,7 @@ fn part_of_the_demos_child() {
     foldlog_replay::run(["foldlog", "demo-child", store, id].map(Into::into), &mut output);
 }
 
-fn demo(arguments: &[&str]) -> Ran {
+pub(crate) fn demo(arguments: &[&str]) -> Ran {
     foldlog_with(arguments, &|store: &Path, session| {
         let mut command = Command::new(std::env::current_exe()?);
         command.args([

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use foldlog::{SessionOptions, Store};
+use foldlog::{CompactOptions, SessionOptions, Store};
 use foldlog_agent::persistence::{
     Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints, Error,
     Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy, TaskStatusChanged,
@@ -336,4 +336,48 @@ fn two_managers_of_one_session_see_what_the_other_does() {
     assert_eq!(kept, [5, 6]);
     assert_eq!(session.log::<Checkpoints>().unwrap().len(), 6 + 2);
     assert!(matches!(one.get(CheckpointId(1)), Err(Error::CheckpointRemoved { .. })));
+}
+
+/// Compactions keep the positions of checkpoints. Their hashes and counts are made of records, of which a compaction had dropped
+/// some: no checkpoint could be restored or created any more.
+#[test]
+fn checkpoints_are_restored_and_created_behind_a_compaction() {
+    let (store, _) = store(false);
+    let manager = CheckpointManager::new(store.create(&types()).unwrap());
+    let session = manager.session().clone();
+    let names: Vec<String> = (0..20).map(|n| format!("task_{n}")).collect();
+    names.iter().for_each(|name| create(&session, task(name)).unwrap());
+    let work = |to_do: &[String]| {
+        for name in to_do {
+            change(&session, name, (Pending, InProgress)).unwrap();
+            change(&session, name, (InProgress, Completed)).unwrap();
+        }
+    };
+    work(&names[..5]);
+    let first = manager.create(Some("five are done")).unwrap();
+    work(&names[5..15]);
+    let second = manager.create(None).unwrap();
+    work(&names[15..19]);
+    let id = session.id();
+    drop(manager);
+    session.close().unwrap();
+    let report = store.compact(id, &CompactOptions::default()).unwrap();
+    assert!(report.dropped > 10, "{report:?}");
+    assert!([&first, &second].iter().all(|one| report.kept.contains(&one.position)), "{report:?}");
+
+    let manager = CheckpointManager::new(store.open_session(id, &types()).unwrap());
+    manager.verify(second.id).unwrap();
+    let third = manager.create(None).unwrap();
+    assert_eq!((third.manifest.total_tasks, third.manifest.completed_tasks), (20, 19));
+    manager.verify(third.id).unwrap();
+    let later = RestoreOptions { apply_later_updates: true, ..by_somebody() };
+    let refused = manager.restore_from_checkpoint(first.id, &later).unwrap_err();
+    assert!(matches!(refused, Error::Engine(foldlog::Error::Compacted { .. })), "{refused}");
+    assert_eq!(manager.latest().unwrap().unwrap().id, third.id, "nothing has changed");
+    for (checkpoint, completed) in [(first.id, 5), (second.id, 15), (third.id, 19)] {
+        manager.restore_from_checkpoint(checkpoint, &by_somebody()).unwrap();
+        let tasks = manager.session().view::<Tasks>().unwrap();
+        let done = tasks.iter().filter(|task| task.status == Completed).count();
+        assert_eq!((tasks.len(), done), (20, completed));
+    }
 }

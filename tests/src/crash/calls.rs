@@ -185,6 +185,10 @@ pub enum Found {
 pub enum Act {
     /// The slices are these from then on.
     Change(Rc<Slices>),
+    /// A snapshot is taken of these slices, with a tag or without.
+    Snapshot(Rc<Slices>, bool),
+    /// A compaction notes that it finished the last segment.
+    Compacts,
     /// The slices are these from then on, and what was live then is live again.
     Rollback(Rc<Slices>, Option<Rc<Live>>),
     /// Another session goes on with these slices.
@@ -223,6 +227,8 @@ impl Act {
             Act::Change(_) | Act::Fork(_) => {
                 ![Kind::TOOL_BEGIN, Kind::TOOL_END, Kind::SETTLE].contains(&kind)
             }
+            Act::Snapshot(..) => kind == Kind::SNAPSHOT,
+            Act::Compacts => kind == Kind::OBSERVED,
             Act::Rollback(..) => kind == Kind::ROLLBACK,
             Act::Step(_) => kind == Kind::DISPATCH,
             Act::Begin(..) => kind == Kind::TOOL_BEGIN,
@@ -289,7 +295,7 @@ impl After {
         next.just_suspended = None;
         next.live = Live::behind(self.live.as_ref(), sequence);
         match act {
-            Act::Change(slices) => next.slices = Rc::clone(slices),
+            Act::Change(slices) | Act::Snapshot(slices, _) => next.slices = Rc::clone(slices),
             Act::Rollback(slices, live) => {
                 next.slices = Rc::clone(slices);
                 next.live = Live::behind(live.as_ref(), sequence);
@@ -305,7 +311,7 @@ impl After {
             Act::Begin(call, again, about) => next.begin(call, (*again, *about), sequence),
             Act::End(end) => next.end(*end, sequence, time_us),
             Act::Settle(operation, verdict) => next.settle(*operation, *verdict),
-            Act::Then(_) => {}
+            Act::Compacts | Act::Then(_) => {}
         }
         next
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldlog::audit::{LogReader, walk_on};
 use foldlog::log::SegmentSizes;
-use foldlog::storage::{CrashKind, MemoryStorage, Storage};
+use foldlog::storage::{CrashKind, Fault, MemoryStorage, Op, Storage};
 use foldlog::{BackgroundSync, Durability, FixedClock, Kind, Result, Session, Store, StoreOptions};
 use uuid::Uuid;
 
@@ -109,6 +109,53 @@ impl Machine {
     /// The process goes, or the power.
     pub fn crash(&self, kind: CrashKind) {
         self.disk.crash(kind);
+    }
+
+    /// Does the same on one copy of the machine after the other, each of which dies one step later than the one before, until one
+    /// gets to the end. After each of these crashes, `look` sees what is left.
+    pub fn killed_at_each_step<T>(
+        &self,
+        crashes: impl Fn(u64) -> Vec<CrashKind>,
+        act: impl Fn(&Machine) -> Result<T>,
+        mut look: impl FnMut(&Machine, &str),
+    ) {
+        for at in 1.. {
+            for kind in crashes(at) {
+                let machine = self.copied(BOOT);
+                machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
+                let done = act(&machine);
+                machine.disk.clear_faults();
+                if done.is_ok() {
+                    return;
+                }
+                machine.crash(kind);
+                look(&machine, &format!("killed at {at}, {kind:?}"));
+            }
+        }
+    }
+
+    /// Does the same on copies of the machine, whose disks refuse one of the first calls of each kind; `look` sees what is left.
+    ///
+    /// # Panics
+    ///
+    /// Where no refusal of a kind is an error of what is done.
+    pub fn refused_at_each_step<T>(
+        &self,
+        calls: u64,
+        act: impl Fn(&Machine) -> Result<T>,
+        mut look: impl FnMut(&Machine, &str),
+    ) {
+        for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir] {
+            let refused = (1..=calls).filter(|nth| {
+                let machine = self.copied(BOOT);
+                machine.disk.inject(Fault::FailNth { op, nth: *nth, error: std::io::ErrorKind::Other });
+                let done = act(&machine);
+                machine.disk.clear_faults();
+                look(&machine, &format!("{op:?} {nth}"));
+                done.is_err()
+            });
+            assert!(refused.count() > 0, "{op:?}");
+        }
     }
 
     /// The folder of a session.

@@ -1,17 +1,17 @@
 //! What is remembered of a session from outside: each record, what was after it, and what was promised.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Add;
 use std::rc::Rc;
 use std::time::Duration;
 
 use foldlog::audit::{Fate, LogReader};
 use foldlog::{
-    Durability, Kind, OperationId, Result, SequenceNumber, Session, SuspensionForm, ToolInvocations,
+    Durability, Kind, OperationId, Record, Result, SequenceNumber, Session, SuspensionForm, ToolInvocations,
 };
 use uuid::Uuid;
 
-use super::{Act, After, Asked, Change, Errand, Slices};
+use super::{Act, After, Asked, Change, Compactions, Errand, Slices};
 
 /// A record as it was when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +59,10 @@ pub struct SessionMemory {
     pub pending: VecDeque<Act>,
     /// How many calls had ended in the session that this one was begun with an export of.
     pub imported_calls: u64,
+    /// The snapshots that have a tag, by their positions.
+    pub(super) tagged: BTreeSet<u64>,
+    /// What its compactions may have taken.
+    pub compactions: Compactions,
     /// Time at which what is attempted began.
     began_us: i64,
 }
@@ -80,6 +84,8 @@ impl SessionMemory {
             durable: 0,
             pending,
             imported_calls: 0,
+            tagged: BTreeSet::new(),
+            compactions: Compactions::default(),
             began_us: 0,
         }
     }
@@ -107,6 +113,8 @@ impl SessionMemory {
         self.records = parent.records[..shared].to_vec();
         self.after = parent.after[..shared].to_vec();
         self.imported_calls = parent.imported_calls;
+        self.tagged = parent.tagged.range(..=position).copied().collect();
+        self.compactions = parent.compactions.through(position);
     }
 
     /// How many tool calls have ended.
@@ -195,8 +203,24 @@ impl SessionMemory {
     ///
     /// Where there is more than was ever attempted.
     pub fn learn(&mut self, session: &Session) -> Result<()> {
+        self.learn_from(|from, visit| session.records(from, u64::MAX, visit))
+    }
+
+    /// As [`learn`](SessionMemory::learn), from whatever reads the records from one on.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    ///
+    /// # Panics
+    ///
+    /// Where there is more than was ever attempted.
+    pub fn learn_from(
+        &mut self,
+        read: impl FnOnce(u64, &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
         let mut found = Vec::new();
-        session.records(self.len(), u64::MAX, |record| {
+        read(self.len(), &mut |record| {
             let (kind, time_us, body) = (record.kind, record.time_us, record.body.to_vec());
             found.push((record.sequence, Remembered { kind, time_us, body }));
             Ok(())
@@ -210,6 +234,9 @@ impl SessionMemory {
                 _ => match self.pending.pop_front() {
                     Some(act) => {
                         assert!(act.is_of(record.kind), "{}: {act:?} was attempted: {record:?}", self.id);
+                        if let Act::Snapshot(_, true) = act {
+                            self.tagged.insert(sequence.get());
+                        }
                         now.after(&act, sequence, record.time_us)
                     }
                     None => panic!("{}: record {sequence} was never attempted: {record:?}", self.id),
@@ -295,9 +322,7 @@ impl SessionMemory {
         session.records(0, self.len().saturating_sub(1), |record| {
             assert_eq!(record.sequence, sequence, "{id}: sequence numbers have gaps");
             let Some(known) = self.records.get(sequence as usize) else { return Ok(()) };
-            assert_eq!(record.kind, known.kind, "{id}: record {sequence}");
-            assert_eq!(record.time_us, known.time_us, "{id}: record {sequence}");
-            assert_eq!(record.body, known.body, "{id}: record {sequence}");
+            known.check(&record, &self.compactions, id);
             sequence += 1;
             Ok(())
         })?;
@@ -335,6 +360,7 @@ impl SessionMemory {
             let left = left as usize;
             self.records.truncate(left);
             self.after.truncate(left);
+            self.tagged.split_off(&(left as u64));
             self.pending.clear();
         }
     }

@@ -2,6 +2,7 @@
 //! acknowledged and what the durability promised, and shares no code with the engine.
 
 mod calls;
+mod compacted;
 mod machine;
 mod memory;
 mod mortal;
@@ -14,6 +15,7 @@ pub use calls::{
     About, Act, After, Call, DAY_US, End, Errand, Found, MOMENT_US, Moment, Next, OpenCall, UnsettledCall,
     Waits,
 };
+pub use compacted::{Compactions, draw_options};
 pub use machine::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
 pub use memory::{Lost, Promise, Remembered, SessionMemory};
 pub use mortal::Mortal;

@@ -1,14 +1,16 @@
 //! A naive model of the slices of [`crate::host`]: plain vectors.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use foldlog::audit::LogReader;
 use foldlog::conversation::NewInput;
-use foldlog::{EventSlice, Result, SequenceNumber, Session, SnapshotOptions};
+use foldlog::{Event as _, EventSlice, Result, SequenceNumber, Session, SnapshotOptions};
 
 use super::{After, Chance};
 use crate::host::{
     CurrentStep, Draft, DraftEdited, NoteSizes, Noted, Notes, Plan, Preview, StepAdded, StepOfPart,
-    Undeclared,
+    Undeclared, types,
 };
 
 /// What a session holds, as plain vectors.
@@ -25,6 +27,10 @@ pub struct Slices {
     tags: BTreeMap<String, String>,
     /// What was said in a conversation, and neither rolled back nor said within a call that failed.
     said: Vec<String>,
+}
+
+fn all<T: Clone>(items: Vec<Arc<T>>) -> Vec<T> {
+    items.iter().map(|item| T::clone(item)).collect()
 }
 
 /// Names the one conversation of a session.
@@ -57,6 +63,8 @@ pub enum Change {
     Say(String),
     /// Takes a snapshot.
     Snapshot,
+    /// Takes a snapshot that has a tag.
+    TaggedSnapshot,
     /// Goes back to a position, at which the slices were these.
     Rollback(u64, Box<Slices>),
 }
@@ -87,7 +95,8 @@ impl Change {
             83 => Change::Reset,
             84..=86 => Change::Tag(chance.text(1), text(chance)),
             87 => Change::Untag(chance.text(1)),
-            88..=93 => Change::Snapshot,
+            88..=91 => Change::Snapshot,
+            92..=93 => Change::TaggedSnapshot,
             _ => {
                 let begins = |after: &After| after.begins();
                 let now = past.last().map(begins).unwrap_or_default();
@@ -96,6 +105,12 @@ impl Change {
                 Change::Rollback(to as u64, Box::new((*past[to].slices).clone()))
             }
         }
+    }
+
+    /// Draws an edit that takes the place of an earlier one, whose body is then worth dropping.
+    pub fn draw_edit(chance: &mut Chance) -> Change {
+        let len = 80 + chance.below(300);
+        Change::Edit(DraftEdited { place: chance.below(3) as usize, line: format!("{}.", chance.text(len)) })
     }
 
     /// Does it to a session; the record's sequence number.
@@ -117,13 +132,16 @@ impl Change {
             Change::Untag(key) => session.remove_tag(key),
             Change::Say(text) => session.record_input(&NewInput::user(EVALUATION, text)),
             Change::Snapshot => session.snapshot(SnapshotOptions::default()).map(|taken| taken.position),
+            Change::TaggedSnapshot => {
+                session.snapshot(SnapshotOptions::tagged("kept")).map(|taken| taken.position)
+            }
             Change::Rollback(to, _) => session.rollback_to(to).map(|done| done.sequence),
         }
     }
 
     /// Whether it is durable when the call returns at the durability between the other two.
     pub fn is_boundary(&self) -> bool {
-        matches!(self, Change::Snapshot | Change::Say(_) | Change::Rollback(..))
+        matches!(self, Change::Snapshot | Change::TaggedSnapshot | Change::Say(_) | Change::Rollback(..))
     }
 }
 
@@ -159,6 +177,35 @@ impl Slices {
             slices.said = conversation.messages().into_iter().filter_map(|message| message.content).collect();
         }
         Ok(slices)
+    }
+
+    /// The slices as an auditor shows them at a position. Tags and what was said are those of the end of the log.
+    ///
+    /// # Errors
+    ///
+    /// What reading says, for positions that are gone as for others.
+    pub fn at(audit: &LogReader, position: u64) -> Result<Slices> {
+        let (state, types) = (audit.state_at(position)?, types());
+        let undeclared = state.slices.get(Undeclared::NAME).into_iter().flat_map(|slice| &slice.items);
+        let undeclared =
+            undeclared.map(|item| rmp_serde::from_slice(&item.bytes).expect("a number")).collect();
+        Ok(Slices {
+            plan: all(state.items::<Plan>(&types)?),
+            current: all(state.items::<CurrentStep>(&types)?),
+            of_part: all(state.items::<StepOfPart>(&types)?),
+            draft: all(state.items::<Draft>(&types)?),
+            undeclared,
+            preview: all(state.items::<Preview>(&types)?),
+            notes: all(state.items::<Notes>(&types)?),
+            sizes: all(state.items::<NoteSizes>(&types)?),
+            ..Slices::default()
+        })
+    }
+
+    /// The slices without what [`Slices::at`] does not show.
+    #[must_use]
+    pub fn in_an_audit(&self) -> Slices {
+        Slices { tags: BTreeMap::new(), said: Vec::new(), ..self.clone() }
     }
 
     /// The slices after a change.
@@ -199,7 +246,7 @@ impl Slices {
             Change::Untag(key) => {
                 next.tags.remove(key);
             }
-            Change::Snapshot => {}
+            Change::Snapshot | Change::TaggedSnapshot => {}
             Change::Say(text) => next.said.push(text.clone()),
             Change::Rollback(_, then) => next = Slices { said: then.said.clone(), ..next.back_to(then) },
         }

@@ -5,6 +5,7 @@
 //! again and compared with what was promised, what was interrupted is recovered, and the next life begins.
 
 mod calls;
+mod compacting;
 mod tools;
 mod waiting;
 
@@ -145,6 +146,8 @@ struct World {
     /// Sessions that were deleted for good.
     gone: Vec<Uuid>,
     ids: u128,
+    /// Whether most changes take the place of earlier ones, so that there is much to compact.
+    edits: bool,
     /// How many faults were injected in this life.
     broken: u32,
 }
@@ -187,6 +190,7 @@ impl World {
         }
         let store =
             store_on(&disk, real.as_ref(), &clock, chance.percent(50)).expect("a new disk takes a store");
+        let edits = chance.percent(50);
         World {
             chance,
             aloud,
@@ -197,6 +201,7 @@ impl World {
             known: BTreeMap::new(),
             gone: Vec::new(),
             ids: 0,
+            edits,
             broken: 0,
         }
     }
@@ -297,6 +302,14 @@ impl World {
                 }
             }
             38 => self.let_days_pass(),
+            39..=48 if !closed.is_empty() => {
+                let id = pick(closed);
+                self.compact(id);
+            }
+            49..=51 if !open.is_empty() => {
+                let id = pick(open);
+                self.compact_an_open_one(id);
+            }
             _ if !open.is_empty() => {
                 let id = pick(open);
                 self.change(id);
@@ -394,10 +407,18 @@ impl World {
         if !then.open.is_empty() {
             let refused = self.store.fork(parent, position, &types(), options).map(drop);
             let refused = refused.expect_err("no fork begins within a call");
-            if !matches!(refused, Error::InsideTransaction { .. }) {
+            if !matches!(refused, Error::InsideTransaction { .. } | Error::Compacted { .. }) {
                 self.failed(parent, &refused);
             }
             return;
+        }
+        if shared.compactions.took(position) {
+            let refused = self.store.fork(parent, position, &types(), options).map(drop);
+            return self.is_gone(
+                parent,
+                position,
+                &refused.expect_err("no fork begins where nothing is known"),
+            );
         }
         let slices = then.slices.with_tag("fork", &id.to_string());
         let mut memory = SessionMemory::begun(id, slices.clone());
@@ -468,7 +489,10 @@ impl World {
         match session.close() {
             Ok(()) if wrote => self.known.get_mut(&id).expect("it is known").memory.told_durable(len),
             Ok(()) => {}
-            Err(error) => self.failed(id, &error),
+            Err(error) => return self.failed(id, &error),
+        }
+        if self.chance.percent(60) {
+            self.compact(id);
         }
     }
 
@@ -486,18 +510,30 @@ impl World {
 
     fn change(&mut self, id: Uuid) {
         let known = self.known.get_mut(&id).expect("it is known");
-        let change = Change::draw(&mut self.chance, &known.memory.after, LARGE_BYTES);
+        let change = match self.edits && self.chance.percent(60) {
+            true => Change::draw_edit(&mut self.chance),
+            false => Change::draw(&mut self.chance, &known.memory.after, LARGE_BYTES),
+        };
         if self.aloud {
             let mut text = format!("{change:?}");
             text.truncate(90);
             eprintln!("   {id}: {} {text}", known.memory.len());
         }
         let known = self.known.get_mut(&id).expect("it is known");
+        if let Change::Rollback(to, _) = &change
+            && known.memory.compactions.took(*to)
+        {
+            let refused = change.perform(known.open.as_ref().expect("it is open").handle());
+            return self.is_gone(id, *to, &refused.expect_err("nothing is known of what was there"));
+        }
         let slices = known.memory.now().slices.after(&change);
         known.memory.pending.push_back(match &change {
             Change::Rollback(to, _) => {
                 let then = &known.memory.after[*to as usize];
                 Act::Rollback(Rc::new(slices), then.live.clone())
+            }
+            Change::Snapshot | Change::TaggedSnapshot => {
+                Act::Snapshot(Rc::new(slices), matches!(change, Change::TaggedSnapshot))
             }
             _ => Act::Change(Rc::new(slices)),
         });
@@ -612,7 +648,8 @@ impl World {
             assert_eq!(audit.state().unwrap(), session.state().unwrap(), "{id}: the auditor folds otherwise");
         }
         let ledger = known.memory.check_ledger(&session, &audit);
-        ledger.and_then(|()| audit.check_seals()).unwrap_or_else(|error| panic!("{id}: {error}"));
+        let compacted = ledger.and_then(|()| known.memory.check_compacted(&audit, &mut self.chance));
+        compacted.and_then(|()| audit.check_seals()).unwrap_or_else(|error| panic!("{id}: {error}"));
         assert_reduced_again(&audit, &types());
         if self.chance.percent(60) {
             known.opened(session, &self.disk);

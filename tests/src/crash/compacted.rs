@@ -1,0 +1,185 @@
+//! What compactions may have taken of a session, and what they have: positions at which nobody knows the slices any more.
+
+use std::collections::BTreeSet;
+
+use foldlog::audit::LogReader;
+use foldlog::{CompactOptions, CompactReport, KeptSnapshots, Kind};
+use foldlog_codec::body::Dropped;
+use foldlog_codec::digest::SegmentDigest;
+use uuid::Uuid;
+
+use super::{Chance, Remembered, SessionMemory};
+
+/// What is remembered of the compactions of a session.
+#[derive(Clone, Debug, Default)]
+pub struct Compactions {
+    /// Whether one was attempted.
+    tried: bool,
+    /// Positions that those that were attempted may have taken.
+    may_go: BTreeSet<u64>,
+    /// Positions that were gone when somebody last looked.
+    gone: BTreeSet<u64>,
+    /// Those of them that no crash brings back.
+    surely: BTreeSet<u64>,
+}
+
+/// Draws how a session of so many records is compacted, which began at a time.
+pub fn draw_options(chance: &mut Chance, len: u64, (since_us, now_us): (i64, i64)) -> CompactOptions {
+    let age = |chance: &mut Chance| {
+        let lived = now_us.saturating_sub(since_us).unsigned_abs();
+        std::time::Duration::from_micros(chance.below(lived.max(1)))
+    };
+    CompactOptions {
+        snapshots: *chance.pick(&[KeptSnapshots::Tagged, KeptSnapshots::All, KeptSnapshots::None]),
+        positions: (0..chance.below(3)).map(|_| chance.below(len).into()).collect(),
+        younger_than: chance.percent(30).then(|| age(chance)),
+        dry_run: false,
+    }
+}
+
+impl Compactions {
+    /// Whether any was attempted.
+    pub fn were_tried(&self) -> bool {
+        self.tried
+    }
+
+    /// Whether the slices at a position were gone when somebody last looked.
+    pub fn took(&self, position: u64) -> bool {
+        self.gone.contains(&position)
+    }
+
+    /// What a fork has of them that goes on behind a position.
+    pub(super) fn through(&self, position: u64) -> Compactions {
+        let through = |positions: &BTreeSet<u64>| positions.range(..=position).copied().collect();
+        let gone: BTreeSet<u64> = through(&self.gone);
+        // The fork names the files that are there now.
+        Compactions { tried: self.tried, may_go: through(&self.may_go), surely: gone.clone(), gone }
+    }
+}
+
+impl SessionMemory {
+    /// Notes that a compaction was attempted, which was over by this time.
+    pub fn compacted(&mut self, options: &CompactOptions, now_us: i64) {
+        self.compactions.tried = true;
+        let age_us = options.younger_than.map(|age| age.as_micros() as i64);
+        let is_young = |record: &Remembered| age_us.is_some_and(|age_us| record.time_us > now_us - age_us);
+        let old = self.records.iter().take_while(|record| !is_young(record)).count() as u64;
+        let is_kept = |position: u64| {
+            let snapshot = self.records[position as usize].kind == Kind::SNAPSHOT
+                && match options.snapshots {
+                    KeptSnapshots::All => true,
+                    KeptSnapshots::Tagged => self.tagged.contains(&position),
+                    KeptSnapshots::None => false,
+                };
+            snapshot || options.positions.contains(&position.into())
+        };
+        // The last position that the options allow stays.
+        let may_go = (0..old.saturating_sub(1)).filter(|position| !is_kept(*position));
+        self.compactions.may_go.extend(may_go);
+    }
+
+    /// Notes what a compaction that returned well reports.
+    ///
+    /// # Panics
+    ///
+    /// Where that is not what is there.
+    pub fn compacted_well(&mut self, report: &CompactReport, audit: &LogReader) {
+        let id = self.id;
+        let before = self.compactions.gone.clone();
+        self.look_for_gone(audit);
+        let compactions = &mut self.compactions;
+        compactions.surely.clone_from(&compactions.gone);
+        match report.through {
+            None => assert_eq!(before, compactions.gone, "{id}: nothing was dropped, and yet positions went"),
+            Some(through) => {
+                let last = compactions.gone.last().copied();
+                assert!(
+                    last.is_none_or(|last| last < through.get()),
+                    "{id}: {last:?} is gone, behind {through}"
+                );
+                let kept = report.kept.iter().find(|kept| compactions.took(kept.get()));
+                assert_eq!(kept, None, "{id}: {report:?}");
+                self.told_durable(through.get() + 1);
+            }
+        }
+    }
+
+    /// Takes in which positions are gone.
+    ///
+    /// # Panics
+    ///
+    /// Where one is that no compaction may have taken, and where one is back that a compaction took for good.
+    pub fn look_for_gone(&mut self, audit: &LogReader) {
+        let id = self.id;
+        let mut gone = BTreeSet::new();
+        for range in audit.compacted() {
+            let all = range.from.get()..=range.through.get();
+            gone.extend(all.filter(|position| !range.known.contains(&(*position).into())));
+        }
+        let compactions = &mut self.compactions;
+        let wrongly = gone.difference(&compactions.may_go).next();
+        assert_eq!(wrongly, None, "{id}: a position is gone that was to be kept");
+        let back = compactions.surely.difference(&gone).next();
+        assert_eq!(back, None, "{id}: a position is back that was gone for good");
+        compactions.gone = gone;
+    }
+
+    /// Checks what an auditor reads of a log that may be compacted: digests, and the slices at some positions.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    ///
+    /// # Panics
+    ///
+    /// Where it is not what is known.
+    pub fn check_compacted(&mut self, audit: &LogReader, chance: &mut Chance) -> foldlog::Result<()> {
+        if !self.compactions.tried {
+            return Ok(());
+        }
+        let id = self.id;
+        self.look_for_gone(audit);
+        let mut digest = SegmentDigest::new();
+        for (sequence, record) in self.records.iter().enumerate() {
+            digest.update((sequence as u64).into(), record.kind, record.time_us, &record.body);
+        }
+        assert_eq!(audit.digest_through(audit.last_position())?, digest.finish(), "{id}: the digest");
+        for _ in 0..3 {
+            let position = chance.below(self.len());
+            match (super::Slices::at(audit, position), self.compactions.took(position)) {
+                (Err(foldlog::Error::Compacted { position: at, earliest }), true) => {
+                    assert!(at == position && earliest > at, "{id}: {at} is gone until {earliest}");
+                }
+                (Err(error), _) => return Err(error),
+                (Ok(_), true) => panic!("{id}: position {position} is gone, and yet is known"),
+                (Ok(slices), false) => {
+                    let then = self.after[position as usize].slices.in_an_audit();
+                    assert_eq!(slices, then, "{id}: the slices at {position}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Remembered {
+    /// Checks that a record which is read again is what it was, or what a compaction has left of it.
+    ///
+    /// # Panics
+    ///
+    /// Where it is not.
+    pub(super) fn check(&self, record: &foldlog::Record<'_>, compactions: &Compactions, id: Uuid) {
+        let sequence = record.sequence;
+        assert_eq!(record.time_us, self.time_us, "{id}: record {sequence}");
+        if record.kind == Kind::DROPPED && compactions.tried {
+            let dropped = Dropped::decode(record.body).expect("it says what was there");
+            assert_eq!(self.kind, Kind::DISPATCH, "{id}: record {sequence} was dropped");
+            assert_eq!(dropped.kind, self.kind, "{id}: record {sequence}");
+            assert_eq!(dropped.len, self.body.len() as u64, "{id}: record {sequence}");
+            assert_eq!(dropped.hash, *blake3::hash(&self.body).as_bytes(), "{id}: record {sequence}");
+            return;
+        }
+        assert_eq!(record.kind, self.kind, "{id}: record {sequence}");
+        assert_eq!(record.body, self.body, "{id}: record {sequence}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Forks of compacted sessions, compactions of forks, and what either leaves the other.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use foldlog::storage::{Access, CrashKind, Entry, Fault, HeldLock, MemoryStorage, Storage, StorageFile};
+use foldlog::{
+    CompactOptions, Durability, Error, SequenceNumber, SessionOptions, SnapshotOptions, State, Store,
+    StoreOptions,
+};
+use foldlog_tests::crash::{BOOT, Machine, count, step};
+use foldlog_tests::host::types;
+use uuid::Uuid;
+
+use super::{compact, tagged, write, written};
+
+fn states(machine: &Machine, id: Uuid) -> BTreeMap<SequenceNumber, State> {
+    let reader = machine.audit(id).unwrap();
+    let all = (0..reader.records_len()).map(SequenceNumber::from);
+    all.map(|at| (at, reader.state_at(at).unwrap())).collect()
+}
+
+#[test]
+fn a_fork_that_was_made_before_has_all_that_it_shares() {
+    let (machine, id) = written();
+    let store = machine.process(Durability::Boundary);
+    let at = machine.audit(id).unwrap().last_position();
+    let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap();
+    let fork = (fork.id(), fork.close().unwrap()).0;
+    let states = states(&machine, fork);
+    assert!(store.compact(id, &CompactOptions::default()).unwrap().dropped > 0);
+    assert!(states == self::states(&machine, fork), "each of its positions is as it was");
+    // It can be compacted for itself, and says so.
+    let report = store.compact(fork, &CompactOptions::default()).unwrap();
+    assert!(report.dropped > 0);
+    assert_eq!(machine.audit(fork).unwrap().state().unwrap().slices, states[&at].slices);
+}
+
+/// A fork at a kept position has the head of its parent's segment, with what the parent's slices held behind it. That was taken for
+/// the fork's own, once the fork was compacted too.
+#[test]
+fn a_fork_of_a_compacted_session_is_compacted_for_itself() {
+    let (machine, id) = written();
+    compact(&machine, id).unwrap();
+    let store = machine.process(Durability::Boundary);
+    let kept = tagged(&machine.audit(id).unwrap());
+    let fork = store.fork(id, kept, &types(), SessionOptions::default()).unwrap();
+    let id = fork.id();
+    write(&fork, 60);
+    fork.snapshot(SnapshotOptions::tagged("of the fork")).unwrap();
+    write(&fork, 20);
+    fork.close().unwrap();
+    let before: BTreeMap<_, _> = {
+        let reader = machine.audit(id).unwrap();
+        let own = (kept.get() + 1..reader.records_len()).map(SequenceNumber::from);
+        own.map(|at| (at, reader.state_at(at).unwrap())).collect()
+    };
+    let report = compact(&machine, id).unwrap();
+    assert!(report.dropped > 40, "{report:?}");
+    let reader = machine.audit(id).unwrap();
+    let mut known = 0;
+    for (at, then) in &before {
+        match reader.state_at(*at) {
+            Ok(now) => {
+                assert_eq!(now, *then, "at {at}");
+                known += 1;
+            }
+            Err(error) => assert!(matches!(error, Error::Compacted { .. }), "{error}"),
+        }
+    }
+    assert!(known >= 2 && known < before.len(), "{known}");
+}
+
+/// A fork that was killed when it had just got its name is compacted, and recovered. The recovery named the end of what is shared by
+/// the compacted bytes, where the first record of the fork names that of its parent, so nobody could open the fork any more.
+#[test]
+fn a_fork_that_was_compacted_is_recovered_behind_what_it_shares() {
+    let (whole, parent) = written();
+    let at = whole.audit(parent).unwrap().last_position();
+    let id = Uuid::from_u128(9);
+    let mut compacted = 0;
+    for nth in 1.. {
+        let machine = whole.copied(BOOT);
+        let store = machine.process(Durability::Process);
+        machine.disk.inject(Fault::Die { nth, bytes: 20 });
+        let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
+        let forked = store.fork(parent, at, &types(), options);
+        machine.disk.clear_faults();
+        machine.crash(CrashKind::Process);
+        let is_done = forked.is_ok();
+        if let Ok(report) = compact(&machine, id) {
+            assert!(report.dropped > 0);
+            machine.crash(CrashKind::PowerLosingAll);
+            let session = machine.open(id, Durability::Process).unwrap();
+            session.dispatch(step(1)).unwrap();
+            let state = session.state().unwrap();
+            machine.crash(CrashKind::Process);
+            let again =
+                machine.open(id, Durability::Process).unwrap_or_else(|error| panic!("{nth}: {error}"));
+            assert_eq!(again.state().unwrap(), state);
+            again.dispatch(step(2)).unwrap();
+            let all = count(&again);
+            again.close().unwrap();
+            assert_eq!(count(&machine.open(id, Durability::Process).unwrap()), all);
+            compacted += 1;
+        }
+        if is_done {
+            break;
+        }
+    }
+    assert!(compacted > 2, "it was killed before it had a name, and behind that: {compacted}");
+}
+
+/// A disk on which another process compacts a session just before the first of its files gets a second name.
+#[derive(Debug)]
+struct CompactedOnce {
+    disk: MemoryStorage,
+    machine: Machine,
+    session: Uuid,
+    is_done: AtomicBool,
+}
+
+impl Storage for CompactedOnce {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir_all(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.disk.list(dir)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.disk.entry(path)
+    }
+
+    fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
+        self.disk.create(path, allocate_bytes)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
+        self.disk.open(path, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if !self.is_done.swap(true, Ordering::SeqCst) {
+            assert!(compact(&self.machine, self.session).unwrap().dropped > 0);
+        }
+        self.disk.hard_link(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.sync_dir(path)
+    }
+
+    fn boot_id(&self) -> Option<Uuid> {
+        self.disk.boot_id()
+    }
+
+    fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
+        self.disk.try_lock(path, offset)
+    }
+}
+
+/// A fork reads its parent, and then gives the parent's files names of its own. It gave them to the files of a compaction that
+/// another process had made in between, and looked for records where those had stood in the old ones.
+#[test]
+fn a_fork_that_is_made_while_its_parent_is_compacted_is_whole() {
+    let (machine, parent) = written();
+    let (last, kept) = {
+        let reader = machine.audit(parent).unwrap();
+        (reader.last_position(), tagged(&reader))
+    };
+    for at in [kept, last] {
+        let machine = machine.copied(BOOT);
+        let expected = machine.audit(parent).unwrap().state_at(at).unwrap().slices;
+        let (disk, is_done) = (machine.disk.process(), AtomicBool::new(false));
+        let disk = CompactedOnce { disk, machine: machine.clone(), session: parent, is_done };
+        let options = StoreOptions { storage: Arc::new(disk), ..machine.options(Durability::Boundary) };
+        let store = Store::open_with("/home/store", options).unwrap();
+        let fork = store.fork(parent, at, &types(), SessionOptions::default()).unwrap();
+        fork.dispatch(step(1)).unwrap();
+        let (id, state) = (fork.id(), fork.state().unwrap());
+        fork.close().unwrap();
+        let audit = machine.audit(id).unwrap();
+        assert_eq!(audit.state().unwrap(), state, "forked at {at}");
+        assert_eq!(audit.state_at(at).unwrap().slices, expected, "forked at {at}");
+        assert!(!audit.compacted().is_empty(), "it has what is there now");
+    }
+}

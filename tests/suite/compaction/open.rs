@@ -1,0 +1,119 @@
+//! Compactions of sessions that are open for writing, and go on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use foldlog::log::SegmentSizes;
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
+use foldlog::{
+    CompactOptions, Durability, Error, ExecutionState, ResourceRegistry, SnapshotOptions, Store, StoreOptions,
+};
+use foldlog_tests::crash::{Machine, large_note, step};
+use foldlog_tests::host::{Draft, DraftEdited, Notes, Plan, assert_reduced_again, types};
+
+use super::{segments, write};
+
+#[test]
+fn an_open_session_is_compacted_and_goes_on() {
+    let machine = Machine::default().with_images();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write(&session, 40);
+    let kept = session.snapshot(SnapshotOptions::tagged("then")).unwrap().position;
+    let then = session.state().unwrap().slices;
+    write(&session, 40);
+    let (notes, before) = (session.log::<Notes>().unwrap(), session.state().unwrap().slices);
+    let planned = session.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
+    let report = session.compact(&CompactOptions::default()).unwrap();
+    assert!(report.dropped > 60 && report.segments > 3, "{report:?}");
+    assert_eq!(
+        (planned.dropped, planned.bytes, planned.through),
+        (report.dropped, report.bytes, report.through)
+    );
+    assert_eq!(session.state().unwrap().slices, before);
+    assert_eq!(session.log_bytes(), machine.audit(session.id()).unwrap().log_bytes());
+    // A view of before reads its items where they stand now.
+    assert_eq!(notes.iter().map(|note| note.unwrap()).count() as u64, notes.len());
+
+    // What was known when the session was opened is gone all the same.
+    assert!(matches!(session.rollback_to(30), Err(Error::Compacted { .. })));
+    assert!(matches!(session.state_at(30), Err(Error::Compacted { .. })));
+    session.rollback_to(kept).unwrap();
+    assert_eq!(session.state().unwrap().slices["draft"], then["draft"]);
+    write(&session, 40);
+    let state = session.state().unwrap();
+    assert!(session.compact(&CompactOptions::default()).unwrap().dropped > 20);
+    session.dispatch(step(1)).unwrap();
+    let (id, plan, draft) = (
+        session.id(),
+        session.view::<Plan>().unwrap().len(),
+        session.view::<Draft>().unwrap().iter().cloned().collect::<Vec<_>>(),
+    );
+    assert_eq!(plan as usize, state.slices["plan"].items.len() + 1);
+    session.close().unwrap();
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    assert_eq!(session.view::<Draft>().unwrap().iter().cloned().collect::<Vec<_>>(), draft);
+    session.rollback_to(kept).unwrap();
+    let audit = machine.audit(id).unwrap();
+    audit.check_seals().unwrap();
+    assert_reduced_again(&audit, &types());
+}
+
+#[test]
+fn a_session_is_not_compacted_within_a_call() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write(&session, 40);
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let operation = runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap();
+    let before = segments(&machine, session.id());
+    for handle in [&session, operation.context().session()] {
+        let refused = handle.compact(&CompactOptions::default()).unwrap_err();
+        assert!(matches!(refused, Error::InsideTransaction { .. }), "{refused}");
+    }
+    assert!(before == segments(&machine, session.id()));
+    operation.fail(foldlog::tools::ToolError::failed("enough")).unwrap();
+    assert!(session.compact(&CompactOptions::default()).unwrap().dropped > 20);
+}
+
+/// Seals of finished segments are written in the background, by the places where the segments ended before they were compacted.
+#[test]
+fn threads_write_and_read_while_their_session_is_compacted() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = SegmentSizes { first_bytes: 16 << 10, max_bytes: 16 << 10, ahead_bytes_min: 0 };
+    let options = StoreOptions { segments: sizes, image_bytes_min: 1, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    write(&session, 40);
+    let stop = AtomicBool::new(false);
+    let mut dropped = 0;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                let line = format!("{written} {}", "goes on ".repeat(20));
+                session.dispatch(DraftEdited { place: 0, line }).unwrap();
+                session.dispatch(large_note(written)).unwrap();
+                written += 1;
+            }
+            written
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let notes = session.log::<Notes>().unwrap();
+                assert_eq!(notes.iter().map(|note| note.unwrap()).count() as u64, notes.len());
+            }
+        });
+        for _ in 0..8 {
+            dropped += session.compact(&CompactOptions::default()).unwrap().dropped;
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(writer.join().unwrap() > 0);
+    });
+    assert!(dropped > 30, "{dropped}");
+    let (id, state) = (session.id(), session.state().unwrap());
+    session.close().unwrap();
+    let audit = foldlog::audit::LogReader::open(store.session_dir(id)).unwrap();
+    assert_eq!(audit.state().unwrap().slices, state.slices);
+    audit.check_seals().unwrap();
+    assert!(foldlog::audit::damaged_seals(&store.session_dir(id)).unwrap().is_empty());
+}
