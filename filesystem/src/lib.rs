@@ -59,7 +59,7 @@ pub use error::{Error, Result, Unrestored};
 pub use host::{
     CaptureProgress, Collecting, Collection, FileChange, FileFacts, FileForm, FilesystemSnapshot,
     HostFilesystem, HostFilesystemOptions, Merged, Merging, Rebind, Restored, SnapshotReader, WorkspaceLease,
-    WorkspaceMark, WorkspaceNotice, collect_pool, collect_snapshots,
+    WorkspaceMark, WorkspaceNotice, collect_pool, collect_snapshots, unpool,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

@@ -336,11 +336,35 @@ fn what_sessions_hold_alike_is_kept_once() {
     assert_eq!(store.collect(&CollectOptions::default()).unwrap(), CollectReport::default());
     assert_eq!(notes(ids[1]), 1);
     for id in ids {
+        assert_eq!(pool(&machine).len(), 1);
         store.delete(id).unwrap();
     }
-    let report = store.collect(&CollectOptions::default()).unwrap();
-    assert!(report.all.bytes > 1000, "{report:?}");
-    assert_eq!(pool(&machine), [] as [PathBuf; 0]);
+    assert_eq!(
+        pool(&machine),
+        [] as [PathBuf; 0],
+        "what nobody has any more is deleted with the last session"
+    );
+}
+
+/// A deletion that was killed leaves nothing of the session in the pool either, once the store is collected.
+#[test]
+fn a_killed_deletion_leaves_nothing_in_the_pool() {
+    for nth in 1..14 {
+        let machine = Machine::default();
+        let store = machine.process(Durability::Boundary);
+        let session = store.create(&types()).unwrap();
+        session.dispatch(large_note(1)).unwrap();
+        let id = session.id();
+        session.close().unwrap();
+        machine.disk.inject(Fault::Die { nth, bytes: 20 });
+        let deleted = store.delete(id);
+        machine.disk.clear_faults();
+        machine.crash(CrashKind::Process);
+        collect(&machine).unwrap();
+        let is_there = machine.process(Durability::Boundary).session_ids().unwrap().contains(&id);
+        assert!(!is_there || deleted.is_err(), "{nth}");
+        assert_eq!(pool(&machine).len(), usize::from(is_there), "{nth}");
+    }
 }
 
 /// Nothing depends on the pool: a wrong file in it is no one's object, and links that cannot be made are not missed.

@@ -181,19 +181,34 @@ impl Store {
                 }
             }
         }
+        if let Some(only) = options.session {
+            self.existing(only)?;
+            report.skipped.retain(|id, _| *id == only);
+        } else {
+            let left = self.collect_unfinished(options, &families.of, &report)?;
+            report.all.add(left);
+        }
+        // Behind all that had names for what is in it.
         let mut pool = Sweeping::of(self, options.dry_run);
         pool.pool()?;
         report.all.add(pool.collected);
         let captures = layout::captures_pool(&self.inner.root);
         report.all.add(captures::sweep_pool(&captures, options.dry_run)?);
-        if let Some(only) = options.session {
-            self.existing(only)?;
-            report.skipped.retain(|id, _| *id == only);
-            return Ok(report);
-        }
-        let left = self.collect_unfinished(options, &families.of, &report)?;
-        report.all.add(left);
         Ok(report)
+    }
+
+    /// Takes out of the pool what a session has that is about to be deleted, and no other session. What cannot be taken out now, the
+    /// next collection takes.
+    pub(super) fn unpool(&self, dir: &Path) {
+        let (storage, pool) = (self.storage(), layout::pool_dir(&self.inner.root));
+        let folder = layout::objects_dir(dir);
+        for entry in storage.list(&folder).unwrap_or_default() {
+            let (path, pooled) = (folder.join(&entry.name), pool.join(&entry.name));
+            if [&path, &pooled].iter().all(|path| storage.links(path).is_ok_and(|links| links == 2)) {
+                let _ = storage.remove_file(&pooled);
+            }
+        }
+        captures::unpool(&layout::captures_dir(dir), &layout::captures_pool(&self.inner.root));
     }
 
     /// Returns which captures of workspaces the log of a session needs, as a [collection](Store::collect) with these options

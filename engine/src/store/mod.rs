@@ -629,6 +629,7 @@ impl Store {
         self.storage().rename(&self.session_dir(session), &dying).map_err(io("delete"))?;
         self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
         drop(lock);
+        self.unpool(&dying);
         match self.storage().remove_dir_all(&dying) {
             // A collection takes it for what a killed process has left.
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("delete", &dying, error)),

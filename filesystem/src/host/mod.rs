@@ -110,7 +110,7 @@ pub use mark::WorkspaceMark;
 pub use merge::{Merged, Merging};
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions};
-pub use pool::collect_pool;
+pub use pool::{collect_pool, unpool};
 pub use restore::Restored;
 use root::Root;
 pub use snapshot::FilesystemSnapshot;

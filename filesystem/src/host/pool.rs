@@ -74,6 +74,20 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
+/// Takes out of the pool in the folder `pool` the objects that the store in the folder `store` has, and no other store. For a store
+/// that is about to be deleted.
+///
+/// # Errors
+///
+/// [`Error::Io`] if the store cannot be listed.
+pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
+    let objects = Objects::new(store.to_owned()).pooled(Some(pool.to_owned()));
+    for id in objects.list()? {
+        objects.unpool(id, false);
+    }
+    Ok(())
+}
+
 /// Takes out of the pool in the folder `pool` every object that no store has. Stores may take from it and add to it meanwhile.
 ///
 /// # Errors

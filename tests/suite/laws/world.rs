@@ -7,9 +7,9 @@ use foldlog::audit::{CompactedRange, LogReader};
 use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    CompactOptions, Durability, Error, Event, Export, FixedClock, ImportOptions, KeptSnapshots, Kind, Policy,
-    Result, SequenceNumber, Session, SessionOptions, SessionTypes, Slice, Snapshot, SnapshotOptions, State,
-    Store, StoreOptions,
+    CollectOptions, CompactOptions, Durability, Error, Event, Export, FixedClock, ImportOptions,
+    KeptSnapshots, Kind, Policy, Result, SequenceNumber, Session, SessionOptions, SessionTypes, Slice,
+    Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_codec::body::Dropped;
 use foldlog_tests::host::*;
@@ -266,6 +266,9 @@ impl World {
         self.session.take().unwrap().close().unwrap();
         let report =
             self.store.compact(id, &CompactOptions { snapshots: kept, ..CompactOptions::default() }).unwrap();
+        // Nothing that a position says is lost with what no record names any more.
+        let collected = self.store.collect(&CollectOptions::default()).unwrap();
+        assert!(!collected.skipped.contains_key(&id), "{collected:?}");
         self.opened += 1;
         self.session = Some(self.store.open_session(id, &self.types()).unwrap());
         let last = self.model.position();

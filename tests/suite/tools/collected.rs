@@ -347,10 +347,10 @@ fn captures_that_sessions_have_alike_are_kept_once() {
     assert_eq!(fs::read_dir(&workspace).unwrap().count(), 40);
     drop(state);
     third.clone().close().unwrap();
-    // With the last session that has them, the files go.
+    // With the last session that has them, the files go. What is damaged was nobody's.
     store.delete(id).unwrap();
-    store.delete(third.id()).unwrap();
     store.collect(&CollectOptions::default()).unwrap();
+    store.delete(third.id()).unwrap();
     let left = fs::read_dir(&pool).unwrap().map(|of| fs::read_dir(of.unwrap().path()).unwrap().count());
     assert_eq!(left.sum::<usize>(), 0);
 }

@@ -321,6 +321,17 @@ pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<Collected> {
     Ok(Collected { captures: removed.objects, bytes: removed.bytes, ..Collected::default() })
 }
 
+/// Takes out of the pool what this store of captures has, and no other one.
+#[cfg(feature = "host-filesystem")]
+pub(super) fn unpool(store: &Path, pool: &Path) {
+    // What is left, a collection takes out.
+    let _ = foldlog_filesystem::unpool(store, pool);
+}
+
+/// Leaves the pool alone, as [`sweep`] leaves captures.
+#[cfg(not(feature = "host-filesystem"))]
+pub(super) fn unpool(_: &Path, _: &Path) {}
+
 /// Leaves the pool alone, as [`sweep`] leaves captures.
 #[cfg(not(feature = "host-filesystem"))]
 pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<Collected> {

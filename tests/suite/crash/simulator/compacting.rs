@@ -1,7 +1,7 @@
 //! What the simulator does with compactions: it compacts sessions, and asks for what they have taken.
 
 use foldlog::audit::LogReader;
-use foldlog::{Clock as _, CompactOptions, Error};
+use foldlog::{Clock as _, CollectOptions, CompactOptions, Error};
 use foldlog_tests::crash::{Act, Slices, draw_options};
 use uuid::Uuid;
 
@@ -62,6 +62,26 @@ impl World {
             known.memory.check_compacted(&audit, &mut self.chance)
         });
         read.unwrap_or_else(|error| panic!("{id}: {error}"));
+        if self.chance.percent(50) {
+            self.collect(id);
+        }
+    }
+
+    /// Collects the store, which changes nothing that any session says; what it takes away that is needed, the looks at the
+    /// sessions find missing.
+    fn collect(&mut self, id: Uuid) {
+        let done =
+            self.store.collect(&CollectOptions { calls: self.chance.below(3), ..CollectOptions::default() });
+        self.say(|| format!("   {id}: collected, {done:?}"));
+        match done {
+            Ok(report) => {
+                for (skipped, reason) in report.skipped {
+                    let is_open = self.known.get(&skipped).is_some_and(|known| known.open.is_some());
+                    assert!(is_open || self.broken > 0, "{skipped}: {reason}");
+                }
+            }
+            Err(error) => self.failed(id, &error),
+        }
     }
 
     /// Compacts a session that is open: by its own handle, or by the store, which is not to be.
