@@ -200,6 +200,7 @@ With --json one object:
   dropped   number of records whose bodies were dropped
   segments  number of segments that were written anew
   bytes     bytes that the compacted segments have less
+  object_bytes  bytes of the objects that the dropped bodies named, which `gc` removes unless other records name them
 Of a whole store:
   compacted  the sessions of which something was dropped, each as above
   unchanged  number of sessions with nothing to drop

@@ -77,6 +77,9 @@ pub struct CompactReport {
     pub segments: u64,
     /// Bytes that the compacted segments have less. A segment that a fork has too stays on the disk for it.
     pub bytes: u64,
+    /// Bytes of the objects that the dropped bodies named. Those that no other record names, a [collection](Store::collect) gives
+    /// back.
+    pub object_bytes: u64,
 }
 
 /// Set of records, by their sequence numbers.
@@ -114,6 +117,8 @@ struct Plan {
     dropped: u64,
     /// Bytes that the segments have less, what says so in them left out.
     bytes: u64,
+    /// Bytes of the objects that the dropped bodies name.
+    object_bytes: u64,
 }
 
 /// Describes a segment that is written anew.
@@ -313,7 +318,7 @@ impl Store {
             spent += compacting::head_bytes(&bases);
         }
         let bytes = gained.saturating_sub(spent);
-        Ok((bytes > 0).then_some(Plan { bytes, ..plan }))
+        Ok((bytes > 0 || plan.object_bytes > 0).then_some(Plan { bytes, ..plan }))
     }
 
     fn marks(&self, places: &Places, options: &CompactOptions) -> Result<Marks> {
@@ -412,16 +417,26 @@ impl Plan {
         through: SequenceNumber,
         kept: &BTreeSet<SequenceNumber>,
     ) -> Result<Option<Plan>> {
-        let mut plan = Plan { through, bases: Vec::new(), drops: Records::default(), dropped: 0, bytes: 0 };
-        let mut saving: Vec<(SequenceNumber, u32)> = Vec::new();
+        let mut plan = Plan {
+            through,
+            bases: Vec::new(),
+            drops: Records::default(),
+            dropped: 0,
+            bytes: 0,
+            object_bytes: 0,
+        };
+        let mut saving: Vec<(SequenceNumber, u32, u64)> = Vec::new();
         let mut needed = Records::default();
         history.fold(through + 1, None, LogSlices::Unread, &mut |record, projection| {
             // The last record stays, so that whoever reads on from the position has nothing of the range before it.
             let may_go = record.kind == Kind::DISPATCH
                 && record.sequence < through
                 && is_droppable(record, &projection.names)?;
-            if let Some(saved) = may_go.then(|| saved_by(record)).flatten() {
-                saving.push((record.sequence, saved));
+            if may_go {
+                let (saved, of_objects) = (saved_by(record), record.objects().iter().map(|it| it.len).sum());
+                if saved > 0 || of_objects > 0 {
+                    saving.push((record.sequence, saved, of_objects));
+                }
             }
             if kept.contains(&record.sequence) {
                 let base = names_in(projection);
@@ -432,11 +447,12 @@ impl Plan {
             }
             Ok(())
         })?;
-        for (sequence, saved) in saving {
+        for (sequence, saved, of_objects) in saving {
             if !needed.contains(sequence) || sabotage::is(Breakage::NeededBodyDropped) {
                 plan.drops.add(sequence);
                 plan.dropped += 1;
                 plan.bytes += u64::from(saved);
+                plan.object_bytes += of_objects;
             }
         }
         Ok((plan.dropped > 0).then_some(plan))
@@ -464,6 +480,7 @@ impl Plan {
             dropped: self.dropped,
             segments,
             bytes: self.bytes,
+            object_bytes: self.object_bytes,
         }
     }
 }
@@ -475,10 +492,10 @@ pub(super) fn is_rewind(arguments: Payload<'_>) -> bool {
     value.is_none_or(|value| value.get("rewind").is_some())
 }
 
-/// Returns how many bytes it saves to drop the body of a record; `None` if none.
-fn saved_by(record: &Record<'_>) -> Option<u32> {
+/// Returns how many bytes of the log it saves to drop the body of a record.
+fn saved_by(record: &Record<'_>) -> u32 {
     let stands = Dropped { kind: record.kind, len: record.body.len() as u64, hash: [0; 32] }.encode().len();
-    u32::try_from(record.body.len().checked_sub(stands)?).ok().filter(|saved| *saved > 0)
+    u32::try_from(record.body.len().saturating_sub(stands)).unwrap_or(u32::MAX)
 }
 
 /// Returns whether a dispatch changed slices, and none of them is LOG.

@@ -124,7 +124,7 @@ fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result
 }
 
 fn print(report: &CompactReport, dry_run: bool, output: &mut Output<'_>) -> Result<()> {
-    let CompactReport { session, through, kept, dropped, segments, bytes, .. } = report;
+    let CompactReport { session, through, kept, dropped, segments, bytes, object_bytes, .. } = report;
     let Some(through) = through else {
         return output.line(format_args!("session {session}: nothing to drop"));
     };
@@ -136,6 +136,11 @@ fn print(report: &CompactReport, dry_run: bool, output: &mut Output<'_>) -> Resu
         "session {session}: {verb} the bodies of {} up to position {through}, {bytes} bytes{written}",
         counted(*dropped, "record")
     ))?;
+    if *object_bytes > 0 {
+        output.line(format_args!(
+            "  they name objects of {object_bytes} bytes; what nothing else names, `foldlog gc` removes"
+        ))?;
+    }
     let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
     output.line(format_args!("  known up to there: {}", kept.join(", ")))
 }
