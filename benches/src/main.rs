@@ -1,7 +1,7 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|
-//! workspace|claude|persistence|backup|sessions]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
+//! workspace|claude|persistence|backup|sessions|scale]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
 //! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
 //! subject waited for a processor over a tenth of its time. `README.md` beside the sources says what was learnt.
@@ -11,7 +11,7 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `scale` | the benches |
 
 mod appending;
 mod backups;
@@ -25,6 +25,7 @@ mod opening;
 mod persistence;
 mod positions;
 mod reading;
+mod scale;
 mod subject;
 mod tools;
 mod workspaces;
@@ -52,9 +53,17 @@ struct Arguments {
     /// Number of sessions that are listed.
     #[arg(long, default_value_t = 20_000)]
     sessions: u64,
+    #[command(flatten)]
+    scale: scale::Sizes,
     /// Open a session of a store and print what it holds in memory. For the runner itself.
     #[arg(long, hide = true, num_args = 2)]
     held_by: Option<Vec<String>>,
+    /// Hold as many sessions of a new store open and print what each takes. For the runner itself.
+    #[arg(long, hide = true, num_args = 2)]
+    held_open: Option<Vec<String>>,
+    /// Open a session of a store, write to it and crash. For the runner itself.
+    #[arg(long, hide = true, num_args = 2)]
+    crash: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq)]
@@ -75,6 +84,7 @@ enum Bench {
     Persistence,
     Backup,
     Sessions,
+    Scale,
 }
 
 impl Bench {
@@ -95,6 +105,7 @@ impl Bench {
             Bench::Persistence => persistence::persistence(dir),
             Bench::Backup => backups::backup(dir, arguments.backup_mib),
             Bench::Sessions => listing::sessions(dir, arguments.sessions),
+            Bench::Scale => scale::scale(dir, arguments.scale),
         }
     }
 }
@@ -103,6 +114,12 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if let Some([store, session]) = arguments.held_by.as_deref() {
         return opening::print_held(store, session);
+    }
+    if let Some([store, count]) = arguments.held_open.as_deref() {
+        return scale::print_held_open(store, count);
+    }
+    if let Some([store, session]) = arguments.crash.as_deref() {
+        return scale::crash(store, session);
     }
     for bench in Bench::value_variants() {
         if !arguments.benches.is_empty() && !arguments.benches.contains(bench) {

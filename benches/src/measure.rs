@@ -62,7 +62,7 @@ impl Measured {
         Measured { median: self.median - other.median, least: self.least - other.least, ..self }
     }
 
-    fn of(rounds: Vec<Round>) -> Measured {
+    pub fn of(rounds: Vec<Round>) -> Measured {
         let times = sorted(rounds.iter().map(|round| round.ns_per_op));
         let least = times.first().copied().unwrap_or(f64::NAN);
         let waited = sorted(rounds.iter().map(|round| round.waited));
@@ -111,6 +111,8 @@ pub fn at_once(things: [&mut (dyn FnMut() -> Result<()> + Send); 2]) -> Result<(
 pub enum AtMost {
     Ratio(f64),
     Ns(f64),
+    /// What the row is of, where that is not a time.
+    Amount(f64),
 }
 
 #[derive(Serialize)]
@@ -170,7 +172,7 @@ impl Row {
     pub fn at_most(self, at_most: AtMost) -> Row {
         let met = match at_most {
             AtMost::Ratio(most) => self.ratio_to_limit.map(|ratio| ratio <= most),
-            AtMost::Ns(most) => self.ns_per_op.map(|ns| ns <= most),
+            AtMost::Ns(most) | AtMost::Amount(most) => self.ns_per_op.map(|ns| ns <= most),
         };
         Row { at_most: Some(at_most), met: met.filter(|_| !self.void), ..self }
     }
@@ -191,6 +193,7 @@ impl Row {
         let at_most = or_dash(self.at_most.map(|at_most| match at_most {
             AtMost::Ratio(ratio) => format!("{ratio:.2} x"),
             AtMost::Ns(ns) => format!("{ns:.0} ns"),
+            AtMost::Amount(amount) => format!("{amount:.0}"),
         }));
         let met = match self.met {
             Some(true) => " met",

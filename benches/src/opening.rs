@@ -142,7 +142,7 @@ fn memory_subject(store: &Store, types: &SessionTypes) -> Result<Uuid> {
 
 /// Returns the KiB that an open session holds. It asks a process of its own, since what this process has given back to its
 /// allocator would count too.
-fn held(store: &Store, id: Uuid) -> Result<Round> {
+pub fn held(store: &Store, id: Uuid) -> Result<Round> {
     let child = Command::new(std::env::current_exe()?)
         .arg("--held-by")
         .args([store.path().as_os_str(), id.to_string().as_ref()])
@@ -156,19 +156,24 @@ fn held(store: &Store, id: Uuid) -> Result<Round> {
 /// Runs the child's part: opens the session and prints by how many KiB the process's memory has grown.
 pub fn print_held(path: &str, id: &str) -> Result<()> {
     let (types, store, id) = (journal_types()?, store(Path::new(path))?, Uuid::try_parse(id)?);
-    let before = anonymous_kib()?;
+    let before = resident_kib(ANONYMOUS)?;
     let session = store.open_session(id, &types)?;
-    println!("{}", anonymous_kib()?.saturating_sub(before));
+    println!("{}", resident_kib(ANONYMOUS)?.saturating_sub(before));
     drop(session);
     Ok(())
 }
 
-/// Returns the resident memory without files behind it. Pages of the program itself, which are brought in as it runs, do not
+/// Names the resident memory without files behind it. Pages of the program itself, which are brought in as it runs, do not
 /// count.
-fn anonymous_kib() -> Result<u64> {
+pub const ANONYMOUS: &str = "RssAnon:";
+
+/// Names the resident pages of files, mapped ones among them.
+pub const FILE_PAGES: &str = "RssFile:";
+
+/// Returns how many KiB of a kind of memory this process has.
+pub fn resident_kib(kind: &str) -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib =
-        line.and_then(|line| line.split_whitespace().next()).ok_or("the system does not say RssAnon")?;
-    Ok(kib.parse()?)
+    let line = status.lines().find_map(|line| line.strip_prefix(kind));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    Ok(kib.ok_or_else(|| format!("the system does not say {kind}"))?.parse()?)
 }
