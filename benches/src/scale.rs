@@ -113,13 +113,20 @@ struct Taken {
     files: f64,
     mappings: f64,
     data: f64,
+    /// Number of sessions that were open at once, and why there were not more.
+    count: u64,
+    stopped: Option<String>,
 }
 
 fn held_open(dir: &Path, count: u64) -> Result<Vec<Row>> {
     let said = run_self("--held-open", &[dir.as_os_str(), count.to_string().as_ref()])?;
-    let Taken { disk, memory, file_pages, files, mappings, data } = serde_json::from_str(&said)?;
+    let taken: Taken = serde_json::from_str(&said)?;
+    let Taken { disk, memory, file_pages, files, mappings, data, count: open, stopped } = taken;
+    if let Some(why) = stopped {
+        eprintln!("scale: {open} of {count} sessions were open at once; the next one: {why}");
+    }
     let row = |subject: &str, unit: &str, value: f64| {
-        let param = format!("{count} sessions of {:.1} KiB, {unit} each", data / KIB);
+        let param = format!("{open} sessions of {:.1} KiB, {unit} each", data / KIB);
         Row::once("scale", subject, param, value)
     };
     Ok(vec![
@@ -131,18 +138,36 @@ fn held_open(dir: &Path, count: u64) -> Result<Vec<Row>> {
     ])
 }
 
+/// Number of sessions that are given up where the system lets this process open no more.
+const SPARE: usize = 10;
+
+fn open_idle(store: &Store, types: &SessionTypes) -> foldlog::Result<Session> {
+    let session = store.create(types)?;
+    fill(&session, 0..STEPS)?;
+    session.sync()?;
+    Ok(session)
+}
+
 /// Runs the child's part: creates sessions, leaves them idle and prints what each takes.
 pub fn print_held_open(path: &str, count: &str) -> Result<()> {
     let (path, count) = (Path::new(path), count.parse::<u64>()?);
     let (types, store) = (append_types()?, store(path)?);
     let before = (resident_kib(ANONYMOUS)?, resident_kib(FILE_PAGES)?, open_files()?, mappings()?);
     let mut sessions = Vec::with_capacity(count as usize);
+    let mut stopped = None;
     for _ in 0..count {
-        let session = store.create(&types)?;
-        fill(&session, 0..STEPS)?;
-        session.sync()?;
-        sessions.push(session);
+        match open_idle(&store, &types) {
+            Ok(session) => sessions.push(session),
+            // What is asked of the system below takes a few files too.
+            Err(error) if sessions.len() > SPARE => {
+                sessions.truncate(sessions.len() - SPARE);
+                stopped = Some(error.to_string());
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
+    let count = sessions.len() as u64;
     let [anonymous, file_pages] = [resident_kib(ANONYMOUS)?, resident_kib(FILE_PAGES)?];
     let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / count as f64;
     let data = sessions.iter().map(Session::log_bytes).sum::<u64>() as f64 / count as f64;
@@ -153,6 +178,8 @@ pub fn print_held_open(path: &str, count: &str) -> Result<()> {
         files: each(open_files()?, before.2),
         mappings: each(mappings()?, before.3),
         data,
+        count,
+        stopped,
     };
     println!("{}", serde_json::to_string(&taken)?);
     // The kernel closes quicker than ten thousand closes.

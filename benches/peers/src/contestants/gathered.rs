@@ -1,0 +1,98 @@
+//! Gathers what several writers ask for, where a contestant commits for one writer at a time: a thread takes all that has been
+//! asked for meanwhile, commits it at once, and answers. This is more than most hosts do, and in the contestants' favour.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use super::Writer;
+use crate::measure::Result;
+
+/// Commits several records at once.
+pub trait Commit: Send + 'static {
+    fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()>;
+
+    /// Closes what was written to.
+    fn close(self) -> Result<()>;
+}
+
+struct Request {
+    number: u64,
+    payload: Vec<u8>,
+    answer: Sender<std::result::Result<Vec<u8>, String>>,
+}
+
+struct Gathered {
+    requests: Sender<Request>,
+    answer: Sender<std::result::Result<Vec<u8>, String>>,
+    answers: Receiver<std::result::Result<Vec<u8>, String>>,
+    payload: Vec<u8>,
+    thread: Option<JoinHandle<std::result::Result<(), String>>>,
+}
+
+/// Writes for a single writer, without a thread.
+struct Alone<C>(C);
+
+impl<C: Commit> Writer for Alone<C> {
+    fn append(&mut self, number: u64, payload: &[u8]) -> Result<()> {
+        self.0.commit(&mut std::iter::once((number, payload)))
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.0.close()
+    }
+}
+
+/// Shares what commits between as many writers.
+pub fn share(commit: impl Commit, writers: usize) -> Vec<Box<dyn Writer>> {
+    if writers == 1 {
+        return vec![Box::new(Alone(commit))];
+    }
+    let (requests, received) = channel();
+    let mut thread = Some(thread::spawn(move || serve(commit, &received).map_err(|error| error.to_string())));
+    let writer = |_| {
+        let (answer, answers) = channel();
+        let (requests, thread) = (Sender::clone(&requests), thread.take());
+        Box::new(Gathered { requests, answer, answers, payload: Vec::new(), thread }) as Box<dyn Writer>
+    };
+    let mut writers: Vec<_> = (0..writers).map(writer).collect();
+    // The one that waits for the thread is closed last, when all senders are gone.
+    writers.reverse();
+    writers
+}
+
+fn serve(mut commit: impl Commit, requests: &Receiver<Request>) -> Result<()> {
+    let mut batch = Vec::new();
+    while let Ok(first) = requests.recv() {
+        batch.push(first);
+        batch.extend(requests.try_iter());
+        let done = commit.commit(&mut batch.iter().map(|request| (request.number, &*request.payload)));
+        let failed = done.err().map(|error| error.to_string());
+        for Request { answer, payload, .. } in batch.drain(..) {
+            // A writer that is gone asks for nothing more.
+            let _ = answer.send(failed.clone().map_or(Ok(payload), Err));
+        }
+    }
+    commit.close()
+}
+
+impl Writer for Gathered {
+    fn append(&mut self, number: u64, payload: &[u8]) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.payload);
+        bytes.clear();
+        bytes.extend_from_slice(payload);
+        let answer = Sender::clone(&self.answer);
+        self.requests.send(Request { number, payload: bytes, answer })?;
+        self.payload = self.answers.recv()??;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let Gathered { requests, thread, .. } = *self;
+        drop(requests);
+        match thread.map(JoinHandle::join) {
+            Some(Ok(closed)) => Ok(closed?),
+            Some(Err(_)) => Err("the thread that commits panicked".into()),
+            None => Ok(()),
+        }
+    }
+}

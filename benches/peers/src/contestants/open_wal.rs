@@ -1,0 +1,45 @@
+//! open-wal. `commit` is durable when it returns. It has a single writer; its book says of several: "put a queue in front of
+//! the single writer thread", and to "drain whatever events are available, append them all, commit once".
+
+use std::path::Path;
+
+use open_wal::{Lsn, Wal, WalConfig};
+
+use super::gathered::{self, Commit};
+use super::{Reader, Writer};
+use crate::measure::Result;
+
+struct Log(Wal);
+
+impl Commit for Log {
+    fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()> {
+        for (_, payload) in batch {
+            self.0.append(payload)?;
+        }
+        self.0.commit()?;
+        Ok(())
+    }
+
+    fn close(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+pub fn create(dir: &Path, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+    let (wal, _) = Wal::open(dir, WalConfig::default())?;
+    Ok(gathered::share(Log(wal), writers))
+}
+
+impl Reader for Log {
+    fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut reader = self.0.reader_from(Lsn(0))?;
+        while let Some(record) = reader.next() {
+            visit(record?.1)?;
+        }
+        Ok(())
+    }
+}
+
+pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
+    Ok(Box::new(Log(Wal::open(dir, WalConfig::default())?.0)))
+}

@@ -1,0 +1,95 @@
+//! redb, whose docs say of `Durability::None`: "will not be persisted to disk unless followed by a commit with
+//! `Durability::Immediate`", and its design of such commits: "in the event of a crash, the database will simply rollback". So
+//! what survives a kill is `Immediate`, which is durable too.
+
+use std::path::Path;
+
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+
+use super::gathered::{self, Commit};
+use super::{Reader, Survives, Writer};
+use crate::measure::Result;
+
+const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+
+const FILE: &str = "log.redb";
+
+/// Number of records of a transaction where a log is only filled.
+const FILLED_AT_ONCE: usize = 10_000;
+
+struct Log {
+    database: Database,
+    durability: Durability,
+}
+
+impl Commit for Log {
+    fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(self.durability)?;
+        {
+            let mut table = transaction.open_table(LOG)?;
+            for (number, payload) in batch {
+                table.insert(number, payload)?;
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn close(self) -> Result<()> {
+        drop(self.database);
+        Ok(())
+    }
+}
+
+struct Filled {
+    log: Log,
+    batch: Vec<(u64, Vec<u8>)>,
+}
+
+impl Writer for Filled {
+    fn append(&mut self, number: u64, payload: &[u8]) -> Result<()> {
+        self.batch.push((number, payload.to_vec()));
+        if self.batch.len() == FILLED_AT_ONCE { self.settle() } else { Ok(()) }
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        let batch = std::mem::take(&mut self.batch);
+        self.log.commit(&mut batch.iter().map(|(number, payload)| (*number, &**payload)))
+    }
+
+    fn close(mut self: Box<Self>) -> Result<()> {
+        self.settle()?;
+        self.log.close()
+    }
+}
+
+pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+    let log = Log { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate };
+    if survives == Survives::KillOnceSettled {
+        return Ok(vec![Box::new(Filled { log, batch: Vec::new() })]);
+    }
+    Ok(gathered::share(log, writers))
+}
+
+pub fn create_unsynced(dir: &Path) -> Result<Vec<Box<dyn Writer>>> {
+    let mut log = Log { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate };
+    // The table itself is there after a kill.
+    log.commit(&mut std::iter::empty())?;
+    log.durability = Durability::None;
+    Ok(gathered::share(log, 1))
+}
+
+impl Reader for Log {
+    fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let transaction = self.database.begin_read()?;
+        let table = transaction.open_table(LOG)?;
+        for entry in table.iter()? {
+            visit(entry?.1.value())?;
+        }
+        Ok(())
+    }
+}
+
+pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
+    Ok(Box::new(Log { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate }))
+}

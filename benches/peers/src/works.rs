@@ -1,0 +1,337 @@
+//! The works, each of which runs its contestants in turn, round after round, and prints a row for each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Arguments;
+use crate::child::{Outcome, Task, Work};
+use crate::contestants::{Contestant, Survives};
+use crate::measure::{Result, Row, median, print, shown};
+use crate::steady::QUANTILES;
+use crate::tau_bench::Form;
+
+/// What survives a kill, and logdb, which loses its ring.
+const SURVIVORS: [Contestant; 11] = [
+    Contestant::FoldlogLog,
+    Contestant::Foldlog,
+    Contestant::FoldlogState,
+    Contestant::RaftEngine,
+    Contestant::WalrusFd,
+    Contestant::WalrusMmap,
+    Contestant::CommitLog,
+    Contestant::Sqlite,
+    Contestant::Fjall,
+    Contestant::Redb,
+    Contestant::LogDb,
+];
+
+/// What makes each record durable.
+const DURABLE: [Contestant; 9] = [
+    Contestant::FoldlogLog,
+    Contestant::Foldlog,
+    Contestant::RaftEngine,
+    Contestant::OkayWal,
+    Contestant::OpenWal,
+    Contestant::Sqlite,
+    Contestant::Fjall,
+    Contestant::Redb,
+    Contestant::LogDb,
+];
+
+/// Time after which a process that appends is killed.
+const UNTIL_KILLED: Duration = Duration::from_millis(1_500);
+
+const RECORD: usize = 256;
+
+/// Runs tasks in a folder.
+pub struct Works<'a> {
+    pub arguments: &'a Arguments,
+    pub dir: PathBuf,
+}
+
+impl Works<'_> {
+    fn task(&self, work: Work, contestant: Contestant) -> Task {
+        Task {
+            work,
+            contestant,
+            dir: self.dir.join("log"),
+            size: RECORD,
+            ops: 0,
+            writers: 1,
+            survives: Survives::Kill,
+            seconds: f64::MAX,
+            file: self.arguments.file.clone(),
+            form: Form::Sessions,
+        }
+    }
+
+    fn chosen(&self, contestants: &[Contestant]) -> Vec<Contestant> {
+        let only = &self.arguments.only;
+        contestants.iter().copied().filter(|one| only.is_empty() || only.contains(one)).collect()
+    }
+
+    /// Runs each task once a round, in a folder that is empty before and after, and with nothing left to be written.
+    fn rounds(&self, tasks: &[Task]) -> Result<Vec<Vec<Outcome>>> {
+        let mut outcomes = vec![Vec::new(); tasks.len()];
+        for _ in 0..self.arguments.rounds {
+            for (task, outcomes) in tasks.iter().zip(&mut outcomes) {
+                fresh(&task.dir)?;
+                // A contestant that fails has no row; the others do.
+                match task.run() {
+                    Ok(outcome) => outcomes.push(outcome),
+                    Err(error) => eprintln!("{error}"),
+                }
+                fresh(&task.dir)?;
+                settled(&self.dir)?;
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn print(&self, work: &str, tasks: &[Task], outcomes: &[Vec<Outcome>], ours: Contestant) -> Result<()> {
+        let mut rows = Vec::new();
+        for (task, outcomes) in tasks.iter().zip(outcomes) {
+            let times: Vec<f64> = outcomes.iter().map(Outcome::ns_per_op).collect();
+            let waited: Vec<f64> = outcomes.iter().map(|outcome| outcome.waited).collect();
+            let mut row = Row::of(work, task.contestant.name(), "ns a record", &times);
+            if task.writers == 1 {
+                row = row.waited(&times, &waited);
+            }
+            let least = outcomes.iter().map(|outcome| outcome.ops).min().unwrap_or_default();
+            if least < task.ops / task.writers as u64 * task.writers as u64 {
+                let mib = (least * task.size as u64) >> 20;
+                row.note(&format!("cut short after {} s, {mib} MiB", self.arguments.seconds));
+            }
+            rows.push(row);
+        }
+        print(rows, ours.name(), self.arguments.json)
+    }
+
+    /// Appends that survive a kill.
+    pub fn append(&self) -> Result<()> {
+        for size in [64, 256, 4_096] {
+            let ops = (self.arguments.mib << 20) / size as u64;
+            let task = |contestant| Task {
+                size,
+                ops,
+                seconds: self.arguments.seconds,
+                ..self.task(Work::Append, contestant)
+            };
+            let tasks: Vec<Task> = self.chosen(&SURVIVORS).into_iter().map(task).collect();
+            let work = format!("append {} B, {} MiB", shown(size as f64), self.arguments.mib);
+            self.print(&work, &tasks, &self.rounds(&tasks)?, Contestant::FoldlogLog)?;
+        }
+        Ok(())
+    }
+
+    /// Durable appends of one writer, and of several at once.
+    pub fn durable(&self, writers: usize) -> Result<()> {
+        // A quarter of one writer's records is what each of several writes.
+        let ops =
+            if writers == 1 { self.arguments.durable } else { self.arguments.durable / 4 * writers as u64 };
+        let task = |contestant| Task {
+            ops,
+            writers,
+            survives: Survives::PowerCut,
+            ..self.task(Work::Append, contestant)
+        };
+        let tasks: Vec<Task> = self.chosen(&DURABLE).into_iter().map(task).collect();
+        let work = match writers {
+            1 => "durable append, one writer".to_owned(),
+            writers => format!("durable, {writers} sessions"),
+        };
+        self.print(&work, &tasks, &self.rounds(&tasks)?, Contestant::Foldlog)
+    }
+
+    /// Reading all records of a log that was closed, each checked.
+    pub fn scan(&self) -> Result<()> {
+        let contestants =
+            [Contestant::Foldlog, Contestant::LogDb, Contestant::RaftEngine, Contestant::Sqlite];
+        let mut tasks = Vec::new();
+        for contestant in self.chosen(&contestants) {
+            let mut task = self.task(Work::Fill, contestant);
+            task.dir = self.dir.join(format!("{contestant:?}"));
+            (task.ops, task.survives) = (self.arguments.records, Survives::KillOnceSettled);
+            fresh(&task.dir)?;
+            task.run()?;
+            tasks.push(Task { work: Work::Scan, ..task });
+        }
+        let outcomes = self.in_place(&tasks, |_| Ok(()))?;
+        self.print(&format!("scan, {}", self.of_records()), &tasks, &outcomes, Contestant::Foldlog)?;
+        tasks.iter().try_for_each(|task| remove(&task.dir))
+    }
+
+    /// Opening a log whose writer was killed, until all values are in memory.
+    pub fn reopen(&self) -> Result<()> {
+        let ours = Contestant::FoldlogState;
+        let contestants = [ours, Contestant::RaftEngine, Contestant::Sqlite, Contestant::Redb];
+        let mut tasks = Vec::new();
+        for contestant in self.chosen(&contestants) {
+            let mut task = self.task(Work::FillAndWait, contestant);
+            task.dir = self.dir.join(format!("{contestant:?}"));
+            (task.ops, task.survives) = (self.arguments.records, Survives::KillOnceSettled);
+            fresh(&task.dir)?;
+            task.run_until_it_waits()?;
+            fs::rename(&task.dir, left_by_kill(&task.dir))?;
+            tasks.push(Task { work: Work::Reopen, ..task });
+        }
+        // An opening may write: each has a copy of what the kill left, which is in memory.
+        let outcomes = self.in_place(&tasks, |task| copy(&left_by_kill(&task.dir), &task.dir))?;
+        self.print(&format!("reopen, {}", self.of_records()), &tasks, &outcomes, ours)?;
+        let memory = |(task, outcomes): (&Task, &Vec<Outcome>)| {
+            let mib: Vec<f64> =
+                outcomes.iter().map(|outcome| outcome.number("resident KiB") / 1024.0).collect();
+            Row::of("reopen, memory", task.contestant.name(), "MiB", &mib)
+        };
+        print(tasks.iter().zip(&outcomes).map(memory).collect(), ours.name(), self.arguments.json)?;
+        for task in &tasks {
+            remove(&task.dir)?;
+            remove(&left_by_kill(&task.dir))?;
+        }
+        Ok(())
+    }
+
+    fn of_records(&self) -> String {
+        format!("{} records of {RECORD} B", shown(self.arguments.records as f64))
+    }
+
+    /// Runs each task once a round over the folder that it has.
+    fn in_place(&self, tasks: &[Task], prepare: impl Fn(&Task) -> Result<()>) -> Result<Vec<Vec<Outcome>>> {
+        let mut outcomes = vec![Vec::new(); tasks.len()];
+        for _ in 0..self.arguments.rounds {
+            for (task, outcomes) in tasks.iter().zip(&mut outcomes) {
+                prepare(task)?;
+                settled(&self.dir)?;
+                outcomes.push(task.run()?);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Every single append of a long run.
+    pub fn steady(&self) -> Result<()> {
+        let ops = (self.arguments.steady_mib << 20) / RECORD as u64;
+        let task = |contestant| Task { ops, ..self.task(Work::Steady, contestant) };
+        let contestants = self.chosen(&[Contestant::Foldlog, Contestant::RaftEngine]);
+        let tasks: Vec<Task> = contestants.into_iter().map(task).collect();
+        let outcomes = self.rounds(&tasks)?;
+        let work = format!("steady, {} MiB of {RECORD} B", self.arguments.steady_mib);
+        let others = [
+            ("rollovers", "files"),
+            ("rollover median", "ns"),
+            ("rollover slowest", "ns"),
+            ("piece slowest", "records a second"),
+            ("piece median", "records a second"),
+            ("piece fastest", "records a second"),
+        ];
+        let units = QUANTILES.iter().map(|(name, _)| (*name, "ns")).chain(others);
+        for (name, unit) in units {
+            let row = |(task, outcomes): (&Task, &Vec<Outcome>)| {
+                let numbers: Vec<f64> = outcomes.iter().map(|outcome| outcome.number(name)).collect();
+                Row::of(&format!("{work}: {name}"), task.contestant.name(), unit, &numbers)
+            };
+            let rows = tasks.iter().zip(&outcomes).map(row).collect();
+            print(rows, Contestant::Foldlog.name(), self.arguments.json)?;
+        }
+        Ok(())
+    }
+
+    /// Recorded runs of an agent.
+    pub fn tau_bench(&self) -> Result<()> {
+        if !self.arguments.file.is_file() {
+            eprintln!("tau-bench: skipped, there is no file {}", self.arguments.file.display());
+            return Ok(());
+        }
+        let tasks = Form::ALL.map(|form| Task { form, ..self.task(Work::TauBench, Contestant::Foldlog) });
+        let outcomes = self.rounds(&tasks)?;
+        let numbers: [(&str, fn(&Outcome) -> f64); 4] = [
+            ("ns a message", Outcome::ns_per_op),
+            ("KiB of files", |outcome| outcome.number("bytes long") / 1024.0),
+            ("KiB on disk", |outcome| outcome.number("bytes on disk") / 1024.0),
+            ("KiB used within", |outcome| outcome.number("bytes used") / 1024.0),
+        ];
+        for (unit, number) in numbers {
+            let row = |(task, outcomes): (&Task, &Vec<Outcome>)| {
+                let numbers: Vec<f64> = outcomes.iter().map(number).collect();
+                let messages = outcomes.first().map_or(0, |outcome| outcome.ops);
+                let work = format!("tau-bench, {} messages", shown(messages as f64));
+                let row = Row::of(&work, task.form.name(), unit, &numbers);
+                let waited: Vec<f64> = outcomes.iter().map(|outcome| outcome.waited).collect();
+                if unit.starts_with("ns") { row.waited(&numbers, &waited) } else { row }
+            };
+            let rows = tasks.iter().zip(&outcomes).map(row).collect();
+            print(rows, Form::Sessions.name(), self.arguments.json)?;
+        }
+        Ok(())
+    }
+
+    /// What a kill leaves of each contestant.
+    pub fn kill(&self) -> Result<()> {
+        let after_kill = SURVIVORS.into_iter().chain([Contestant::RedbUnsynced]);
+        let asked = after_kill
+            .map(|contestant| (contestant, Survives::Kill))
+            .chain(DURABLE.map(|contestant| (contestant, Survives::PowerCut)));
+        for (contestant, survives) in asked {
+            let is_asked = self.arguments.only.is_empty() || self.arguments.only.contains(&contestant);
+            if !is_asked || contestant == Contestant::FoldlogLog {
+                continue;
+            }
+            let task = Task { survives, ..self.task(Work::AppendUntilKilled, contestant) };
+            let mut lost = Vec::new();
+            let mut note = String::new();
+            for _ in 0..self.arguments.rounds {
+                fresh(&task.dir)?;
+                let returned = task.run_and_kill(UNTIL_KILLED)?;
+                match (Task { work: Work::Count, ..task.clone() }).run() {
+                    Ok(found) => lost.push(returned.saturating_sub(found.ops) as f64),
+                    Err(error) => note = error.to_string(),
+                }
+                if returned == 0 {
+                    note = "no append returned".to_owned();
+                }
+            }
+            remove(&task.dir)?;
+            let work = if survives == Survives::Kill { "killed" } else { "killed, durable appends" };
+            let mut row = Row::of(work, contestant.name(), "records lost", &lost);
+            if median(&lost) > 0.0 {
+                row.note("does not survive a kill");
+            }
+            row.note(&note);
+            print(vec![row], Contestant::Foldlog.name(), self.arguments.json)?;
+        }
+        Ok(())
+    }
+}
+
+fn left_by_kill(dir: &Path) -> PathBuf {
+    dir.with_extension("left")
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?;
+    }
+    Ok(())
+}
+
+fn fresh(dir: &Path) -> Result<()> {
+    remove(dir)?;
+    Ok(fs::create_dir_all(dir)?)
+}
+
+fn ran(command: &mut Command) -> Result<()> {
+    let status = command.status()?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
+}
+
+/// Waits until the file system has nothing left to write of what came before.
+fn settled(dir: &Path) -> Result<()> {
+    ran(Command::new("sync").arg("-f").arg(dir))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    remove(to)?;
+    ran(Command::new("cp").args(["-r", "--reflink=never"]).arg(from).arg(to))
+}
