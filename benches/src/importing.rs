@@ -15,7 +15,8 @@ use foldlog_tests::held;
 use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
 
 /// Finds the recorded runs beside the checkout, where the tests look for them too.
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/tau-bench/gpt-4o-airline.json");
+pub const FILE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/tau-bench/gpt-4o-airline.json");
 
 pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {
     let file = Path::new(FILE);

@@ -139,6 +139,33 @@ pub enum Error {
         /// Newest format version that this version of foldlog reads.
         supported: u16,
     },
+    /// A segment is compressed, or was to be, and this build of foldlog has no codecs.
+    #[error(
+        "{} takes {codec}, which this build of foldlog does not have: it was built without the feature `compression`",
+        escape::path(path)
+    )]
+    CompressionUnavailable {
+        /// File of the segment.
+        path: PathBuf,
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// A segment was compressed by a later version of foldlog.
+    #[error(
+        "{} is compressed in a way of version {version} with codec {codec}; this version of foldlog reads versions up to {supported} \
+         with codecs 1 and 2",
+        escape::path(path)
+    )]
+    FutureCompression {
+        /// File of the segment.
+        path: PathBuf,
+        /// Version of the compressed segment.
+        version: u16,
+        /// Newest version that this version of foldlog reads.
+        supported: u16,
+        /// Number of the codec.
+        codec: u8,
+    },
     /// The log holds a record of a kind that this version cannot fold: the session can be read, but not written.
     #[error(
         "record {sequence} has kind {kind}, which this version of foldlog cannot fold: open the session for reading"

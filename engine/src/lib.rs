@@ -56,7 +56,7 @@ pub use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 pub use foldlog_filesystem as filesystem;
 pub use foldlog_filesystem::Unrestored;
 pub use generator::Generator;
-pub use log::Exposed;
+pub use log::{Compression, Exposed};
 pub use operation::{NotUndone, OpenOperation, SuspendedOperation, UnsettledOperation};
 pub use options::{BackgroundSync, CompactOptions, Durability, KeptSnapshots, SessionOptions, StoreOptions};
 pub use session::{
@@ -70,7 +70,8 @@ pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
     BackupOptions, BackupReport, CapturesInUse, CollectOptions, CollectReport, Collected, CompactReport,
-    ImportOptions, MissingObject, SalvageReport, SessionSummary, SkippedBytes, Store, StoreCompactReport,
+    CompressReport, ImportOptions, MissingObject, SalvageReport, SessionSummary, SkippedBytes, Store,
+    StoreCompactReport,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

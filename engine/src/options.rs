@@ -8,7 +8,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
-use crate::log::SegmentSizes;
+use crate::log::{Compression, SegmentSizes};
 use crate::storage::{FileStorage, Storage, StoreAccess};
 
 /// Names when a record is durable.
@@ -126,6 +126,13 @@ pub struct CompactOptions {
     pub positions: BTreeSet<SequenceNumber>,
     /// Age up to which bodies are kept, by the times of their records.
     pub younger_than: Option<Duration>,
+    /// How the files of finished segments are kept; `None` leaves them as they are.
+    pub compression: Option<Compression>,
+    /// Length in bytes from which a segment is compressed; `None` for 64 KiB. Below that a file saves a few of the disk's blocks,
+    /// which counts where a store has many short sessions.
+    pub compress_bytes_min: Option<u64>,
+    /// Whether no body is dropped, so that segments are only compressed, or made plain.
+    pub keep_bodies: bool,
     /// Whether nothing is changed, and the report says what a compaction would do.
     pub dry_run: bool,
 }

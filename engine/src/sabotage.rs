@@ -78,6 +78,10 @@ foldlog_codec::breakages! {
     CompactedNamedUnsynced = "compacted-named-unsynced": "A compacted segment takes its name before it is durable.",
     CompactedUnattested = "compacted-unattested": "A compaction leaves what a killed process wrote as it is.",
     CompactedCut = "compacted-cut": "A recovery cuts off the last record of a compacted segment.",
+
+    CompressedNamedUnsynced = "compressed-named-unsynced": "A compressed segment takes its name before it is durable.",
+    CompressedBlockUnchecked = "compressed-block-unchecked": "A block of a compressed segment is decompressed whatever its checksum is.",
+
     OldestCompactedFirst = "oldest-compacted-first": "A compaction replaces the oldest segment first.",
 
     // Collection.

@@ -74,7 +74,8 @@ const STATS_JSON: &str = "\
 With --json one object. `bytes` and fields that end in `_bytes` are bytes, other numbers count things:
   session, records, live_records, abandoned_records, snapshots, rollbacks,
   used_bytes, allocated_bytes, segment_header_bytes, torn_bytes,
-  segments  ordinal, session, first_sequence, records, used_bytes, allocated_bytes, sealed
+  segments  ordinal, session, first_sequence, records, used_bytes, allocated_bytes, compression,
+            sealed
   kinds     kind, envelope, frames, bytes
   events    event, records, payload_bytes
   slices    slice, policy, live_items, live_bytes, ever_items, ever_bytes
@@ -201,6 +202,8 @@ With --json one object:
   segments  number of segments that were written anew
   bytes     bytes that the compacted segments have less
   object_bytes  bytes of the objects that the dropped bodies named, which `gc` removes unless other records name them
+  compressed  with --compress: compression, segments (files written anew), finished (segments that could be),
+              bytes_before, bytes_after (of their files); else null
 Of a whole store:
   compacted  the sessions of which something was dropped, each as above
   unchanged  number of sessions with nothing to drop
@@ -345,7 +348,10 @@ enum Verb {
         #[arg(long)]
         images: bool,
     },
-    /// Drop the bodies of STATE that nothing needs any more, of a session that is not open for writing.
+    /// Drop the bodies of STATE that nothing needs any more, of a session that is not open for writing; compress its segments.
+    ///
+    /// With --compress the files of finished segments are kept compressed, or made plain again by --compress none; they are read as
+    /// before, and nothing is lost. With --compress and --keep all nothing else is done: no body is dropped.
     ///
     /// What the slices hold now stays, and so do LOG slices, calls, conversations, times and the hashes of what is dropped. Positions
     /// that are not kept cannot be gone back to any more. Forks that were made before have their own files.
@@ -363,7 +369,13 @@ enum Verb {
         /// Keep the bodies of the last DAYS days.
         #[arg(long = "keep-days", value_name = "DAYS")]
         days: Option<u64>,
-        /// Tell what would be dropped, and change nothing.
+        /// How the files of finished segments are kept. Left out, they stay as they are.
+        #[arg(long, value_enum, value_name = "CODEC")]
+        compress: Option<verbs::compact::Compress>,
+        /// Compress segments from BYTES on, in place of 64 KiB.
+        #[arg(long = "compress-from", value_name = "BYTES", requires = "compress")]
+        compress_from: Option<u64>,
+        /// Tell what would be dropped and compressed, and change nothing.
         #[arg(long)]
         dry_run: bool,
     },
@@ -918,8 +930,8 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
     match verb {
         Verb::Demo { dir } => verbs::demo::run(dir.as_deref(), output),
         Verb::Backup { from, to, images } => verbs::backup::run(&from, &to, images, output),
-        Verb::Compact { path, keep, positions, days, dry_run } => {
-            let asked = verbs::compact::Asked { keep, positions, days, dry_run };
+        Verb::Compact { path, keep, positions, days, compress, compress_from, dry_run } => {
+            let asked = verbs::compact::Asked { keep, positions, days, compress, compress_from, dry_run };
             verbs::compact::run(&path, &asked, output)
         }
         Verb::Gc { path, keep, calls, days, yes } => {

@@ -249,7 +249,13 @@ fn next_after(error: &Error) -> Option<String> {
         Error::NotAFile { .. } => {
             "it was not opened; put the session's own file back in its place, and let nobody else write into the store"
         }
-        Error::FutureFormat { .. } => "read the session with a newer version of foldlog",
+        Error::FutureFormat { .. } | Error::FutureCompression { .. } => {
+            "read the session with a newer version of foldlog"
+        }
+        Error::CompressionUnavailable { .. } => {
+            "build foldlog with its feature `compression`, or make the segments plain again with a foldlog that has it: `foldlog compact \
+             SESSION --keep all --compress none`"
+        }
         Error::InsideTransaction { .. } => {
             "`foldlog ledger SESSION` shows where its operation begins and ends: give the position before its begin, or that of its end"
         }

@@ -6,6 +6,7 @@ mod binary;
 mod claude;
 mod collection;
 mod compaction;
+mod compressed;
 mod conversation;
 mod crash;
 mod damage;

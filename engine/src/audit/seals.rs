@@ -9,10 +9,12 @@ use foldlog_codec::frame::Frame;
 use super::LogReader;
 use crate::error::{Corruption, Error, Result};
 use crate::log::chain::{self, Segment};
+use crate::log::compressed;
 use crate::log::copying::{Spot, check};
 use crate::storage::{FileStorage, Storage};
 
-/// Returns an [`Error::Corrupt`] for each seal of a finished segment in the folder `dir` that does not match its records. The
+/// Returns an [`Error::Corrupt`] for each seal of a finished segment in the folder `dir` that does not match its records, and for
+/// each compressed segment that is damaged where no frame needs it. The
 /// log need not fold for that. Passes over segments in which a frame is damaged, which [`damaged_places`](super::damaged_places)
 /// finds.
 ///
@@ -57,15 +59,20 @@ impl LogReader {
     }
 }
 
-/// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others. Returns `None` if the
-/// segment has no seal.
+/// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others, or if the file is a compressed
+/// segment and damaged where no frame needs it. Returns `None` if the segment has no seal.
 fn mismatch(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
-    let Some(mut sealed) = Sealed::of(storage, segment)? else { return Ok(None) };
+    // What stands before the segment's end is read by whoever walks its frames.
+    let damage = || compressed::damage(storage, &segment.path, segment.end.unwrap_or(0));
+    let Some(mut sealed) = Sealed::of(storage, segment)? else { return Ok(damage()?.map(Err)) };
     let end = check(storage, segment, Spot::head_of(segment), &mut |frame| {
         sealed.add(frame);
         Ok(())
     })?;
-    Ok(Some(sealed.check(segment, end)))
+    Ok(Some(match damage()? {
+        Some(damage) => Err(damage),
+        None => sealed.check(segment, end),
+    }))
 }
 
 /// Compares the records of a finished segment with its seal, while somebody walks them.

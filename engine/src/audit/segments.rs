@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::{FrameInfo, LogReader};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
+use crate::log::compressed::{self, Compression};
 
 /// Describes a segment of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,10 +25,12 @@ pub struct SegmentInfo {
     pub first_sequence: SequenceNumber,
     /// Number of records that belong to the log. A recovery or a fork may have left out others of the file.
     pub records: u64,
-    /// Bytes that belong to the log: header, frames and seal.
+    /// Bytes that belong to the log: header, frames and seal. Of a compressed segment, those of the plain one.
     pub used_bytes: u64,
-    /// Length of the file in bytes, space allocated ahead included.
+    /// Length of the file in bytes, space allocated ahead included. A compressed segment's file is shorter than what it holds.
     pub allocated_bytes: u64,
+    /// How the file is compressed.
+    pub compression: Compression,
     /// Length of the seal in bytes, 0 if the segment is not sealed. The seal stands behind the frames that
     /// belong to the chain.
     pub seal_bytes: u64,
@@ -45,7 +48,9 @@ impl LogReader {
         let mut infos = Vec::with_capacity(segments.len());
         for (index, segment) in segments.iter().enumerate() {
             let io = |error| Error::io("look up", &segment.path, error);
-            let allocated_bytes = segment.open(self.storage.as_ref())?.len().map_err(io)?;
+            let entry = self.storage.entry(&segment.path).map_err(io)?;
+            let allocated_bytes = entry.map_or(0, |entry| entry.len);
+            let compression = compressed::compression_of(self.storage.as_ref(), &segment.path)?;
             let first_sequence = segment.header.first_sequence;
             let (end, next, seal_bytes) = match segments.get(index + 1) {
                 Some(next) => {
@@ -62,6 +67,7 @@ impl LogReader {
                 records: next.since(first_sequence),
                 used_bytes: end + seal_bytes,
                 allocated_bytes,
+                compression,
                 seal_bytes,
             });
         }

@@ -9,6 +9,7 @@
 //! | a named predecessor that is not there | the chain is cut as by a header that does not check; where evidence proves damage, the error is [`Error::MissingSegment`] |
 //! | a segment whose header names another ordinal than its file | [`Error::Corrupt`] |
 //! | a header of a later format version | [`Error::FutureFormat`] |
+//! | a compressed segment that this build cannot read | [`Error::CompressionUnavailable`], [`Error::FutureCompression`] |
 //! | a name like a segment's that is no regular file | [`Error::NotAFile`], which says what it is; the engine does not open it, and never follows links |
 //! | a file that is gone by the time that it is opened | the file counts as never listed: a writer removes what it made ahead and did not need |
 
@@ -21,10 +22,10 @@ use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 
-use super::layout;
 use super::window::Window;
+use super::{compressed, layout};
 use crate::error::{Corruption, Error, Result};
-use crate::storage::{Access, EntryKind, Storage, StorageFile};
+use crate::storage::{EntryKind, Storage, StorageFile};
 
 /// Holds a segment with a sound header.
 #[derive(Clone, Debug)]
@@ -123,13 +124,21 @@ impl Segment {
         found.compacted.is_some() && found.header.is_some_and(is_another)
     }
 
+    /// Opens the segment's file for reading, by plain offsets.
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
-        storage.open(&self.path, Access::Read).map_err(|error| Error::unopened(storage, &self.path, error))
+        compressed::open(storage, &self.path)
     }
 
     /// Makes the error of a frame of this segment that was sound once and no longer is; `sequence` is the record that
     /// was looked for.
-    pub(crate) fn changed(&self, offset: u64, sequence: SequenceNumber, error: &CodecError) -> Error {
+    pub(crate) fn changed(
+        &self,
+        storage: &dyn Storage,
+        offset: u64,
+        sequence: SequenceNumber,
+        error: &CodecError,
+    ) -> Error {
+        let reason = format!("a frame that was sound when the log was opened is damaged now: {error}");
         Error::Corrupt(Box::new(Corruption {
             session: Some(self.header.session),
             segment: self.path.clone(),
@@ -137,7 +146,7 @@ impl Segment {
             sequence,
             expected_crc: None,
             found_crc: None,
-            reason: format!("a frame that was sound when the log was opened is damaged now: {error}"),
+            reason: compressed::explained(storage, &self.path, offset, reason),
         }))
     }
 }
@@ -237,9 +246,11 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> R
 
 impl Beyond {
     fn read(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<Beyond>> {
-        let file = match storage.open(&path, Access::Read) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(|error| Error::unopened(storage, &path, error))?,
+        let file = match compressed::open(storage, &path) {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            opened => opened?,
         };
         let mut bytes = vec![0; HEADER_LEN + FRAME_HEADER_LEN + Compacted::LEN];
         let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;

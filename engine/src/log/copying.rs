@@ -17,8 +17,8 @@ use foldlog_codec::{Record, SequenceNumber};
 
 use super::chain::{self, Segment};
 use super::follow::Cursor;
-use super::scan;
 use super::window::Window;
+use super::{compressed, scan};
 use crate::error::{Corruption, Error, Result};
 use crate::storage::{Access, Storage, StorageFile};
 
@@ -178,7 +178,10 @@ pub(crate) fn check(
     let end = segment.end.unwrap_or_else(|| window.end());
     let (context, mut at) = (segment.context(), from);
     while at.offset < end {
-        let bad = |reason: &str| unsound(segment, at.offset, at.next_sequence, reason);
+        let bad = |reason: &str| {
+            let reason = compressed::explained(storage, &segment.path, at.offset, reason.to_owned());
+            unsound(segment, at.offset, at.next_sequence, &reason)
+        };
         let frame = match window.frame(context, at.offset).map_err(io)? {
             Ok(frame) => frame,
             Err(error) => return Err(bad(&scan::describe(&error).2)),
@@ -268,15 +271,28 @@ fn each_below(
 pub(crate) fn same_bytes(storage: &dyn Storage, (left, right): (&Path, &Path), len: u64) -> Result<bool> {
     let open =
         |path: &Path| storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error));
-    let files = (open(left)?, open(right)?);
+    same((open(left)?.as_ref(), left), (open(right)?.as_ref(), right), len)
+}
+
+/// Returns whether the first `len` plain bytes of two segments are the same.
+pub(crate) fn same_segments(storage: &dyn Storage, (left, right): (&Path, &Path), len: u64) -> Result<bool> {
+    let files = (compressed::open(storage, left)?, compressed::open(storage, right)?);
+    same((files.0.as_ref(), left), (files.1.as_ref(), right), len)
+}
+
+fn same(
+    (left, left_path): (&dyn StorageFile, &Path),
+    (right, right_path): (&dyn StorageFile, &Path),
+    len: u64,
+) -> Result<bool> {
     let (mut one, mut other) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
     let mut offset = 0;
     while offset < len {
         let wanted = COMPARED_BYTES.min(usize::try_from(len - offset).unwrap_or(COMPARED_BYTES));
         let (one, other) =
             (one.get_mut(..wanted).unwrap_or_default(), other.get_mut(..wanted).unwrap_or_default());
-        let read = files.0.read_at(one, offset).map_err(|error| Error::io("read", left, error))?;
-        let also = files.1.read_at(other, offset).map_err(|error| Error::io("read", right, error))?;
+        let read = left.read_at(one, offset).map_err(|error| Error::io("read", left_path, error))?;
+        let also = right.read_at(other, offset).map_err(|error| Error::io("read", right_path, error))?;
         if read != wanted || also != wanted || one != other {
             return Ok(false);
         }
@@ -301,14 +317,22 @@ pub(crate) fn copy_bytes(
     transfer((source.as_ref(), from), (copy.as_ref(), to), 0..len, visit)
 }
 
-/// Copies the bytes `range` of a file to the same place of another one, which ends there or before, and makes them durable.
+/// Copies the first `len` plain bytes of a segment into a new file, which is a plain segment, and makes them durable. Returns how
+/// many bytes there were.
+pub(crate) fn copy_plain(storage: &dyn Storage, (segment, to): (&Segment, &Path), len: u64) -> Result<u64> {
+    let source = segment.open(storage)?;
+    let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
+    transfer((source.as_ref(), &segment.path), (copy.as_ref(), to), 0..len, &mut |_| {})
+}
+
+/// Copies the plain bytes `range` of a segment to the same place of another one, which ends there or before, and makes them durable.
 /// Returns how many bytes there were.
 pub(crate) fn append_bytes(
     storage: &dyn Storage,
     (from, to): (&Path, &Path),
     range: Range<u64>,
 ) -> Result<u64> {
-    let source = storage.open(from, Access::Read).map_err(|error| Error::unopened(storage, from, error))?;
+    let source = compressed::open(storage, from)?;
     let copy = storage.open(to, Access::Write).map_err(|error| Error::refused("open", storage, to, error))?;
     let bytes = range.end - range.start;
     copy.allocate(range.end).map_err(|error| Error::unmade("allocate", to, bytes, error))?;

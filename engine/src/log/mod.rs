@@ -9,6 +9,7 @@
 //! | `follow` | reading records as another process writes them |
 //! | `compacting` | writing a compacted segment into the place of another one |
 //! | `compaction` | what compactions have left of a log, and what a compacted segment is |
+//! | `compressed` | compressed segments: their format, reading them, and writing segments compressed or plain again |
 //! | `copying` | copying a log that is being written, for a backup |
 //! | `writer` | appending, rollover, sealing, recovery |
 //! | `publish` | one sync for every thread that waits |
@@ -23,6 +24,7 @@
 pub(crate) mod chain;
 pub(crate) mod compacting;
 pub(crate) mod compaction;
+pub(crate) mod compressed;
 pub(crate) mod copying;
 pub(crate) mod exposed;
 pub(crate) mod follow;
@@ -37,6 +39,7 @@ pub(crate) mod scan;
 mod window;
 pub(crate) mod writer;
 
+pub use compressed::Compression;
 pub use exposed::Exposed;
 pub use scan::TornTail;
 pub use writer::SegmentSizes;

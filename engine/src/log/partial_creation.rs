@@ -30,11 +30,11 @@ use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 use uuid::Uuid;
 
-use super::layout;
 use super::window::Window;
+use super::{compressed, layout};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Access, EntryKind, Storage};
+use crate::storage::{EntryKind, Storage};
 
 /// Describes a folder in which no record was ever written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,10 +97,10 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid
         return Ok(true);
     }
     let io = |error| Error::io("read", path, error);
-    let file = match storage.open(path, Access::Read) {
+    let file = match compressed::open(storage, path) {
         // A file that somebody removes meanwhile is no reason to say that there is a session.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-        opened => opened.map_err(|error| Error::unopened(storage, path, error))?,
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(true),
+        opened => opened?,
     };
     let mut window = Window::new(file, None).map_err(io)?;
     let first = |salt| SegmentHeader {

@@ -204,7 +204,12 @@ impl Places {
                     Ok(frame) => frame,
                     Err(error) => {
                         segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed(offset, segment.header.first_sequence, &error));
+                        return Err(segment.changed(
+                            storage.as_ref(),
+                            offset,
+                            segment.header.first_sequence,
+                            &error,
+                        ));
                     }
                 };
                 visit(segment, offset, frame)?;
@@ -289,7 +294,7 @@ impl Places {
                     Ok(frame) => frame,
                     Err(error) => {
                         segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed(offset, from, &error));
+                        return Err(segment.changed(storage.as_ref(), offset, from, &error));
                     }
                 };
                 let len = frame.len() as u64;

@@ -45,6 +45,7 @@ use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
 use super::compaction::Compaction;
+use super::compressed;
 use super::layout;
 use super::reader::{Index, Places};
 use super::window::Window;
@@ -251,6 +252,8 @@ struct Walk<'a> {
     watermark: SequenceNumber,
     /// The recovery that began the last segment, as long as nothing stands behind what it wrote.
     recovery: Option<Recovery>,
+    /// Whether the last segment is compressed, so that no writer may go on in it: it has lost its successor.
+    last_compressed: bool,
     last_crc: u32,
     last_time_us: i64,
     end: u64,
@@ -289,6 +292,7 @@ impl<'a> Walk<'a> {
             next_sequence: SequenceNumber::MIN,
             watermark: SequenceNumber::MIN,
             recovery: None,
+            last_compressed: false,
             last_crc: 0,
             last_time_us: 0,
             end: 0,
@@ -320,6 +324,8 @@ impl<'a> Walk<'a> {
             self.last_kind = None;
         }
         let io = |error| Error::io("read", &segment.path, error);
+        self.last_compressed =
+            segment.end.is_none() && compressed::is_compressed(self.storage, &segment.path)?;
         let file = segment.open(self.storage)?;
         let mut window = Window::new(file, segment.end).map_err(io)?;
         let context = segment.context();
@@ -532,6 +538,7 @@ impl<'a> Walk<'a> {
         let unnamed = unnamed.filter(|_| !sabotage::is(Breakage::RecoveryNameTrusted));
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
+            && !self.last_compressed
             && matches!(self.last_kind, Some(Kind::SYNCED | Kind::CLOSED))
             && self.chain.segments.last().is_some_and(|last| last.header.first_sequence < self.next_sequence)
             && self.watermark == self.next_sequence;

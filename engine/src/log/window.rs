@@ -56,7 +56,9 @@ impl Window {
         let wanted_end = offset.saturating_add(len).min(self.end);
         let have_end = self.base + self.filled as u64;
         if offset < self.base || wanted_end > have_end {
-            let load_end = offset.saturating_add(len.max(WINDOW_BYTES)).min(self.end);
+            // Up to where a block of a compressed segment ends, so that none is decompressed for its beginning alone.
+            let load_end = offset.saturating_add(len.max(1)).checked_next_multiple_of(WINDOW_BYTES);
+            let load_end = load_end.unwrap_or(u64::MAX).min(self.end);
             let wanted = usize::try_from(load_end.saturating_sub(offset)).unwrap_or(0);
             if self.buffer.len() < wanted {
                 self.buffer.resize(wanted, 0);

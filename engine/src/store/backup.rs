@@ -54,7 +54,8 @@ use uuid::Uuid;
 use super::Store;
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Segment};
-use crate::log::copying::{Extent, copy_bytes, extent};
+use crate::log::compressed;
+use crate::log::copying::{Extent, copy_bytes, copy_plain, extent};
 use crate::log::{images, layout, scan};
 use crate::session::lock_or_read_only;
 use crate::storage::{EntryKind, Storage, whole_path};
@@ -331,16 +332,31 @@ impl Copying<'_> {
 
     /// Returns whether the copy's file holds all of a segment.
     fn holds(&self, path: &Path, segment: &Segment) -> Result<bool> {
-        let entry = self.storage().entry(path).map_err(|error| Error::io("look up", path, error))?;
-        Ok(entry.is_some_and(|entry| segment.end.is_some_and(|end| end <= entry.len)))
+        let io = |error| Error::io("look up", path, error);
+        if self.storage().entry(path).map_err(io)?.is_none() {
+            return Ok(false);
+        }
+        let len = compressed::open(self.storage().as_ref(), path)?.len().map_err(io)?;
+        Ok(segment.end.is_some_and(|end| end <= len))
     }
 
-    /// Copies a segment up to its end, or with its seal.
+    /// Copies a segment up to its end, or with its seal. With its seal, a compressed one is copied as it is, unless it holds more
+    /// than that; else the copy is a plain segment.
     fn copy(&self, segment: &Segment, to: &Path, copied: &mut Copied, sealed: bool) -> Result<()> {
         let storage = self.storage().as_ref();
         let end = segment.end.unwrap_or(0);
         let seal = if sealed { segment.seal(storage)?.map_or(0, |(_, len)| len) } else { 0 };
-        copied.bytes += copy_bytes(storage, (&segment.path, to), end + seal, &mut |_| {})?;
+        let io = |error| Error::io("look up", &segment.path, error);
+        let as_it_is = sealed
+            && compressed::is_compressed(storage, &segment.path)?
+            && segment.open(storage)?.len().map_err(io)? <= end + seal;
+        copied.bytes += match as_it_is {
+            true => {
+                let len = storage.entry(&segment.path).map_err(io)?.map_or(0, |entry| entry.len);
+                copy_bytes(storage, (&segment.path, to), len, &mut |_| {})?
+            }
+            false => copy_plain(storage, (segment, to), end + seal)?,
+        };
         copied.segments += 1;
         Ok(())
     }

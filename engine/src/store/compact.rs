@@ -16,6 +16,13 @@
 //! The last one that the options allow, but none within or behind an operation that is open, unsettled or suspended, and none
 //! within one that has ended. The segment in which the session was written last is finished first, if more is dropped then.
 //!
+//! # Compressed segments
+//!
+//! [`CompactOptions::compression`] says how the files of finished segments are kept: compressed, or plain. That changes none of their
+//! bytes as anybody reads them ([`crate::log::compressed`]). A segment stays plain which is shorter than 64 KiB (or as the options say), would not get a
+//! tenth shorter, or whose file a fork holds too. The segment in which the session was written last is finished first, if it is long
+//! enough. Segments that lose bodies are written plain first, and then as they were, or as the options say.
+//!
 //! # While it runs
 //!
 //! | who | sees |
@@ -23,7 +30,7 @@
 //! | a writer | the session is locked; [`Session::compact`] compacts what its own process has open, and holds up its other calls |
 //! | a reader, a follower | each segment as it was or as it is now; what it reads from one that was replaced meanwhile, it reads again |
 //! | a fork that was made earlier | its own names of the old files |
-//! | somebody who opens the session after a kill | a session that is compacted in part, from some segment on ([`crate::log::compaction`]) |
+//! | somebody who opens the session after a kill | a session that is compacted in part, from some segment on ([`crate::log::compaction`]); of a segment, its plain or its compressed file |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,7 +45,12 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+mod compressing;
+
 use super::Store;
+pub use compressing::CompressReport;
+use compressing::{Wanted, is_worth_finishing};
+
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::path::Path as LivePath;
@@ -80,6 +92,15 @@ pub struct CompactReport {
     /// Bytes of the objects that the dropped bodies named. Those that no other record names, a [collection](Store::collect) gives
     /// back.
     pub object_bytes: u64,
+    /// What became of the files of finished segments; `None` unless [`CompactOptions::compression`] says how they are kept.
+    pub compressed: Option<CompressReport>,
+}
+
+impl CompactReport {
+    /// Returns whether any file is another one now, or would be.
+    pub fn changed_anything(&self) -> bool {
+        self.through.is_some() || self.compressed.as_ref().is_some_and(|compressed| compressed.segments > 0)
+    }
 }
 
 /// Set of records, by their sequence numbers.
@@ -181,18 +202,22 @@ impl Store {
     /// - [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open for writing,
     ///   [`Error::ReadOnly`] if the store takes no writes, [`Error::Full`] if the disk has no room for one segment more.
     /// - [`Error::Interrupted`] if an operation was left open: recover the session first.
+    /// - [`Error::CompressionUnavailable`] if a compression is asked for, and this build has none.
     /// - Those of [`LogReader::open`](crate::audit::LogReader::open) if the session is damaged.
     pub fn compact(&self, session: Uuid, options: &CompactOptions) -> Result<CompactReport> {
         let dir = self.existing(session)?;
+        let nothing = CompactReport { session, ..CompactReport::default() };
+        let storage = self.storage().as_ref();
+        check_available(&dir, options)?;
         if options.dry_run {
             let read = open_read(self.storage(), &dir, None, LogSlices::Unread)?;
-            return Ok(match self.choose(&dir, &read, options)? {
-                Some((plan, _)) => plan.report(session, 0),
-                None => CompactReport { session, ..CompactReport::default() },
-            });
+            let chosen = self.choose(&dir, &read, options)?;
+            let report = chosen.map_or(nothing, |(plan, _)| plan.report(session, 0));
+            let compressed = Wanted::of(storage, &read, options)?.carry_out(storage, &dir, options)?;
+            return Ok(CompactReport { compressed, ..report });
         }
-        if !self.finish_last_segment(session, &dir, options)? {
-            return Ok(CompactReport { session, ..CompactReport::default() });
+        if !self.finish_last_segment(session, &dir, options)? && options.compression.is_none() {
+            return Ok(nothing);
         }
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         let Some(_lock) = lock else {
@@ -201,17 +226,21 @@ impl Store {
         self.compact_finished(session, &dir, options)
     }
 
-    /// Compacts the finished segments.
+    /// Compacts the finished segments, and keeps their files as the options say.
     fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
+        let storage = self.storage().as_ref();
         let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
-        match self.plan(dir, &read, options, false)? {
-            Some(plan) => self.carry_out(dir, &read, plan),
-            None => Ok(CompactReport { session, ..CompactReport::default() }),
-        }
+        let wanted = Wanted::of(storage, &read, options)?;
+        let report = match self.plan(dir, &read, options, false)? {
+            Some(plan) => self.carry_out(dir, &read, plan)?,
+            None => CompactReport { session, ..CompactReport::default() },
+        };
+        let compressed = wanted.carry_out(storage, dir, options)?;
+        Ok(CompactReport { compressed, ..report })
     }
 
-    /// Finishes the segment in which the session was written last, if more is dropped then. Returns whether anything is to be
-    /// dropped at all.
+    /// Finishes the segment in which the session was written last, if more is dropped then, or if it is to be compressed. Returns
+    /// whether anything is to be dropped at all.
     fn finish_last_segment(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<bool> {
         let opened = self.open_to_recover(session)?;
         let operations = opened.recovery().interrupted.clone();
@@ -224,18 +253,20 @@ impl Store {
     }
 
     fn finish_as_chosen(&self, opened: &Session, dir: &Path, options: &CompactOptions) -> Result<bool> {
-        let choose = || self.choose(dir, &open_read(self.storage(), dir, None, LogSlices::Unread)?, options);
-        let mut chosen = choose()?;
+        let read = || open_read(self.storage(), dir, None, LogSlices::Unread);
+        let mut now = read()?;
+        let mut chosen = self.choose(dir, &now, options)?;
         // What a compacted segment attests is durable: so must be all before it, and the objects that it names. A sync may write
         // the last segments anew.
-        if chosen.is_some()
+        if (chosen.is_some() || options.compression.is_some())
             && opened.recovery().unattested > 0
             && !sabotage::is(Breakage::CompactedUnattested)
         {
             opened.sync()?;
-            chosen = choose()?;
+            now = read()?;
+            chosen = self.choose(dir, &now, options)?;
         }
-        if let Some((_, true)) = chosen {
+        if matches!(chosen, Some((_, true))) || is_worth_finishing(&now, options) {
             opened.finish_segment(OBSERVED)?;
         }
         Ok(chosen.is_some())
@@ -245,15 +276,19 @@ impl Store {
     /// written there may be all that something in an earlier segment is dropped for.
     fn choose(&self, dir: &Path, read: &Read, options: &CompactOptions) -> Result<Option<(Plan, bool)>> {
         let (whole, finished) = (self.plan(dir, read, options, true)?, self.plan(dir, read, options, false)?);
-        let without = finished.as_ref().map_or(0, |plan| plan.bytes);
+        let saved = |plan: &Plan| plan.bytes.saturating_add(plan.object_bytes);
+        let without = finished.as_ref().map_or(0, saved);
         Ok(match whole {
-            Some(whole) if whole.bytes > without + FINISHING_BYTES => Some((whole, true)),
+            Some(whole) if saved(&whole) > without + FINISHING_BYTES => Some((whole, true)),
             _ => finished.map(|plan| (plan, false)),
         })
     }
 
     /// Chooses what to drop; `None` if there is nothing.
     fn plan(&self, dir: &Path, read: &Read, options: &CompactOptions, whole: bool) -> Result<Option<Plan>> {
+        if options.keep_bodies {
+            return Ok(None);
+        }
         let storage = self.storage();
         let (scan, projection) = (&read.scan, &read.folded.projection);
         if let Some((sequence, kind)) = projection.unsupported {
@@ -402,7 +437,8 @@ impl Session {
             let position = self.position().unwrap_or_default();
             return Err(Error::InsideTransaction { position, operation: open.operation });
         }
-        if !store.finish_as_chosen(self, dir, options)? {
+        check_available(dir, options)?;
+        if !store.finish_as_chosen(self, dir, options)? && options.compression.is_none() {
             return Ok(CompactReport { session, ..CompactReport::default() });
         }
         self.sync()?;
@@ -481,7 +517,18 @@ impl Plan {
             segments,
             bytes: self.bytes,
             object_bytes: self.object_bytes,
+            compressed: None,
         }
+    }
+}
+
+/// Fails with [`Error::CompressionUnavailable`] if a compression is asked for that this build lacks.
+fn check_available(dir: &Path, options: &CompactOptions) -> Result<()> {
+    match options.compression.filter(|compression| !compression.is_available()) {
+        Some(compression) => {
+            Err(Error::CompressionUnavailable { path: dir.to_owned(), codec: compression.name() })
+        }
+        None => Ok(()),
     }
 }
 

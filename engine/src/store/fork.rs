@@ -31,6 +31,7 @@ use crate::fold::path::Path as LivePath;
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::log::chain::Segment;
+use crate::log::copying::copy_plain;
 use crate::log::reader::Places;
 use crate::log::scan::{self, Scan};
 use crate::log::writer::{AppendContext, Body, Log};
@@ -260,7 +261,7 @@ impl Store {
             let path = layout::segment_file(dir, segment.header.ordinal);
             let links = attested_from <= watermark || sabotage::is(Breakage::ForkLinksUnattested);
             match segment.end.filter(|_| !links) {
-                Some(len) => self.copy_file(&segment.path, &path, len)?,
+                Some(len) => drop(copy_plain(storage.as_ref(), (segment, &path), len)?),
                 None => self.link_file(&segment.path, &path)?,
             }
             let segment = Segment { path, ..segment.clone() };

@@ -39,7 +39,7 @@ use crate::types::SessionTypes;
 
 pub use backup::{BackupOptions, BackupReport};
 pub use collect::{CapturesInUse, CollectOptions, CollectReport, Collected};
-pub use compact::CompactReport;
+pub use compact::{CompactReport, CompressReport};
 pub use export::ImportOptions;
 pub use retention::StoreCompactReport;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};

@@ -70,7 +70,7 @@ impl Store {
         let mut report = StoreCompactReport::default();
         for session in self.session_ids()? {
             match self.compact(session, options) {
-                Ok(compacted) if compacted.through.is_some() => report.compacted.push(compacted),
+                Ok(compacted) if compacted.changed_anything() => report.compacted.push(compacted),
                 Ok(_) => report.unchanged += 1,
                 Err(Error::Locked { .. }) => report.open.push(session),
                 Err(error) => report.failed.push((session, error)),

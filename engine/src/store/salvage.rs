@@ -34,6 +34,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::fold::history::History;
 use crate::fold::projection::LogSlices;
 use crate::log::chain::Segment;
+use crate::log::copying::copy_plain;
 use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
 use crate::log::scan::salvage::{Behind, Mend, SoundPart, sound_part};
@@ -257,7 +258,7 @@ impl Salvaging<'_> {
         let end = segment.end.unwrap_or(0);
         // The last segment's successor is to be another one than its seal says.
         let seal = if is_last { None } else { segment.seal(storage.as_ref())? };
-        self.store.copy_file(&segment.path, &path, end + seal.map_or(0, |(_, len)| len))?;
+        copy_plain(storage.as_ref(), (segment, &path), end + seal.map_or(0, |(_, len)| len))?;
         if !mends.is_empty() {
             let io = |op, error| Error::io(op, &path, error);
             let file = storage.open(&path, Access::Write).map_err(|error| io("open", error))?;

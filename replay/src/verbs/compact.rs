@@ -1,11 +1,14 @@
-//! `foldlog compact`: drops the bodies of STATE that nothing needs any more, of a session or of all sessions of a store.
+//! `foldlog compact`: drops the bodies of STATE that nothing needs any more, and compresses finished segments, of a session or of all
+//! sessions of a store.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use foldlog::{CompactOptions, CompactReport, KeptSnapshots, SequenceNumber, Store};
+use foldlog::{
+    CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
+};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -38,6 +41,27 @@ impl From<Kept> for KeptSnapshots {
     }
 }
 
+/// Names how the files of finished segments are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Compress {
+    /// Compressed with zstd, which compresses more.
+    Zstd,
+    /// Compressed with LZ4, which is faster.
+    Lz4,
+    /// Plain.
+    None,
+}
+
+impl From<Compress> for Compression {
+    fn from(compress: Compress) -> Compression {
+        match compress {
+            Compress::Zstd => Compression::Zstd,
+            Compress::Lz4 => Compression::Lz4,
+            Compress::None => Compression::None,
+        }
+    }
+}
+
 /// Says what is to be kept.
 #[derive(Debug)]
 pub struct Asked {
@@ -47,6 +71,10 @@ pub struct Asked {
     pub positions: Vec<u64>,
     /// Age in days up to which bodies are kept.
     pub days: Option<u64>,
+    /// How the files of finished segments are kept; as they are without it.
+    pub compress: Option<Compress>,
+    /// Length in bytes from which a segment is compressed.
+    pub compress_from: Option<u64>,
     /// Whether nothing is changed.
     pub dry_run: bool,
 }
@@ -78,8 +106,16 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let positions: BTreeSet<SequenceNumber> =
         asked.positions.iter().map(|position| (*position).into()).collect();
     let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
-    let options =
-        CompactOptions { snapshots: asked.keep.into(), positions, younger_than, dry_run: asked.dry_run };
+    let compression = asked.compress.map(Compression::from);
+    let options = CompactOptions {
+        snapshots: asked.keep.into(),
+        positions,
+        younger_than,
+        compression,
+        compress_bytes_min: asked.compress_from,
+        keep_bodies: compression.is_some() && asked.keep == Kept::All,
+        dry_run: asked.dry_run,
+    };
     if is_store(path) {
         return all(path, &options, output);
     }
@@ -87,7 +123,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let report = Store::open(root)?.compact(id, &options)?;
     match output.json() {
         true => output.value(&report)?,
-        false => print(&report, options.dry_run, output)?,
+        false => print(&report, &options, output)?,
     }
     Ok(HOLDS)
 }
@@ -110,7 +146,7 @@ fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result
         output.value(&document)?;
     } else {
         for report in &document.compacted {
-            print(report, options.dry_run, output)?;
+            print(report, options, output)?;
         }
         for session in &document.open {
             output.line(format_args!("session {session}: open for writing, left as it is"))?;
@@ -123,24 +159,45 @@ fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result
     Ok(if document.failed.is_empty() { HOLDS } else { UNUSABLE })
 }
 
-fn print(report: &CompactReport, dry_run: bool, output: &mut Output<'_>) -> Result<()> {
-    let CompactReport { session, through, kept, dropped, segments, bytes, object_bytes, .. } = report;
-    let Some(through) = through else {
-        return output.line(format_args!("session {session}: nothing to drop"));
-    };
-    let (verb, written) = match dry_run {
-        true => ("would drop", String::new()),
-        false => ("dropped", format!("; {} written anew", counted(*segments, "segment"))),
+fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'_>) -> Result<()> {
+    let CompactReport { session, through, kept, dropped, segments, bytes, object_bytes, compressed, .. } =
+        report;
+    match through {
+        Some(through) => {
+            let (verb, written) = match options.dry_run {
+                true => ("would drop", String::new()),
+                false => ("dropped", format!("; {} written anew", counted(*segments, "segment"))),
+            };
+            output.line(format_args!(
+                "session {session}: {verb} the bodies of {} up to position {through}, {bytes} bytes{written}",
+                counted(*dropped, "record")
+            ))?;
+            if *object_bytes > 0 {
+                output.line(format_args!(
+                    "  they name objects of {object_bytes} bytes; what nothing else names, `foldlog gc` removes"
+                ))?;
+            }
+            let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
+            output.line(format_args!("  known up to there: {}", kept.join(", ")))?;
+        }
+        None if options.keep_bodies => {}
+        None => output.line(format_args!("session {session}: nothing to drop"))?,
+    }
+    let told = compressed.as_ref().map(|compressed| tell(*session, compressed, options.dry_run, output));
+    told.unwrap_or(Ok(()))
+}
+
+/// Prints what became of the files of finished segments.
+fn tell(id: Uuid, compressed: &CompressReport, dry_run: bool, output: &mut Output<'_>) -> Result<()> {
+    let CompressReport { compression, segments, finished, bytes_before, bytes_after, .. } = compressed;
+    let verb = match (compression, dry_run) {
+        (Compression::None, false) => "made plain",
+        (Compression::None, true) => "would be made plain",
+        (_, false) => "compressed",
+        (_, true) => "would be compressed",
     };
     output.line(format_args!(
-        "session {session}: {verb} the bodies of {} up to position {through}, {bytes} bytes{written}",
-        counted(*dropped, "record")
-    ))?;
-    if *object_bytes > 0 {
-        output.line(format_args!(
-            "  they name objects of {object_bytes} bytes; what nothing else names, `foldlog gc` removes"
-        ))?;
-    }
-    let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
-    output.line(format_args!("  known up to there: {}", kept.join(", ")))
+        "session {id}: {segments} of {} {verb}, {bytes_before} bytes before, {bytes_after} after",
+        counted(*finished, "finished segment")
+    ))
 }

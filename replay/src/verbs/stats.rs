@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::audit::{FrameInfo, LogReader, SegmentInfo, StateReader};
-use foldlog::{Error, Kind, Record, SequenceNumber};
+use foldlog::{Compression, Error, Kind, Record, SequenceNumber};
 use foldlog_codec::body::{
     Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload, ToolEnd,
 };
@@ -76,10 +76,12 @@ pub struct SegmentStats {
     pub first_sequence: SequenceNumber,
     /// Number of the segment's records that belong to the log.
     pub records: u64,
-    /// Bytes of the segment that belong to the log: header, frames and seal.
+    /// Bytes of the segment that belong to the log: header, frames and seal. Those of the plain segment, if it is compressed.
     pub used_bytes: u64,
     /// Length of the segment's file in bytes.
     pub allocated_bytes: u64,
+    /// How the file is compressed.
+    pub compression: Compression,
     /// Whether the segment is sealed.
     pub sealed: bool,
 }
@@ -209,6 +211,7 @@ fn segment_stats(segment: &SegmentInfo) -> SegmentStats {
         records: segment.records,
         used_bytes: segment.used_bytes,
         allocated_bytes: segment.allocated_bytes,
+        compression: segment.compression,
         sealed: segment.seal_bytes > 0,
     }
 }
@@ -417,11 +420,15 @@ fn print(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
 }
 
 fn print_tables(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
-    heading(output, "segment", &["first", "records", "used_bytes", "allocated", "sealed"])?;
+    heading(output, "segment", &["first", "records", "used_bytes", "allocated", "codec", "sealed"])?;
     for segment in &stats.segments {
-        let SegmentStats { first_sequence, records, used_bytes, allocated_bytes, .. } = segment;
+        let SegmentStats { first_sequence, records, used_bytes, allocated_bytes, compression, .. } = segment;
         let sealed = if segment.sealed { "yes" } else { "no" };
-        row(output, segment.ordinal, &[first_sequence, records, used_bytes, allocated_bytes, &sealed])?;
+        row(
+            output,
+            segment.ordinal,
+            &[first_sequence, records, used_bytes, allocated_bytes, compression, &sealed],
+        )?;
     }
     heading(output, "kind", &["frames", "bytes"])?;
     for kind in &stats.kinds {

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use foldlog::Kind;
+use foldlog_codec::crc;
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 use uuid::Uuid;
@@ -28,7 +29,9 @@ const OTHER_BOOT: u8 = 4;
 /// Flag: digests of images are made to fit.
 const IMAGES_FITTED: u8 = 8;
 /// Flag: files are as long as their bytes, where otherwise zeros fill up their last page.
-const UNPADDED: u8 = 16;
+pub const UNPADDED: u8 = 16;
+/// Flag: checksums of compressed segments are made to fit.
+pub const UNPACKED: u8 = 32;
 
 const SESSION: Uuid = Uuid::from_u128(0xf0_1d);
 
@@ -129,6 +132,9 @@ fn given(entries: &[u8], flags: u8) -> Set {
                 if flags & UNPADDED == 0 {
                     bytes.resize(bytes.len().next_multiple_of(4096), 0);
                 }
+                if flags & UNPACKED != 0 {
+                    fit_compressed(&mut bytes);
+                }
                 segments.insert(number, bytes);
             }
             1 => {
@@ -190,6 +196,30 @@ pub(super) fn fit(segments: &mut [Vec<u8>]) {
             }
             ends.insert((header.ordinal, at as u64), crc);
         }
+    }
+}
+
+/// Makes the checksums of a compressed segment fit what else it says, so that decoders see bytes that nobody wrote.
+fn fit_compressed(bytes: &mut [u8]) {
+    if bytes.len() < 32 || !bytes.starts_with(b"FOLDZIP\n") {
+        return;
+    }
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let plain_len = number(&bytes[16..24]);
+    let head = 32..32 + plain_len.min(256) as usize;
+    let blocks = plain_len.div_ceil(64 << 10).min(bytes.len() as u64) as usize;
+    let table = head.end..head.end + 8 * blocks;
+    let mut at = table.end;
+    for entry in table.clone().step_by(8) {
+        let Some(len) = bytes.get(entry..entry + 4).map(number) else { break };
+        let end = at.saturating_add(len as usize);
+        let Some(crc) = bytes.get(at..end).map(|block| crc::with_bytes(0, block)) else { break };
+        bytes[entry + 4..entry + 8].copy_from_slice(&crc.to_le_bytes());
+        at = end;
+    }
+    for (place, covered) in [(12, head), (24, table), (28, 0..28)] {
+        let Some(crc) = bytes.get(covered).map(|covered| crc::with_bytes(0, covered)) else { continue };
+        bytes[place..place + 4].copy_from_slice(&crc.to_le_bytes());
     }
 }
 

@@ -21,7 +21,7 @@ mod transcripts;
 
 pub use bodies::{frames, record};
 pub use exports::{import, snapshot_json};
-pub use files::{BUILT, FITTED, Set};
+pub use files::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
 pub use mutate::mutated;
 pub use sessions::segments;
 pub use transcripts::claude_code;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{CompactOptions, Durability, Export, ImportOptions, Kind, Record};
+use foldlog::{CompactOptions, Compression, Durability, Export, ImportOptions, Kind, Record};
 use foldlog_codec::frame::HEADER_LEN;
 use foldlog_tests::crash::{BOOT, Machine, write_steps};
-use foldlog_tests::fuzz::{BUILT, FITTED, Set};
+use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
 use foldlog_tests::host::{DraftEdited, Noted, types};
 use uuid::Uuid;
 
@@ -65,6 +65,24 @@ fn small() -> (Machine, Uuid) {
     (machine, id)
 }
 
+/// A log of two segments, the first of which is compressed although it is short.
+fn compressed(codec: Compression) -> (Machine, Uuid) {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write_steps(&session, 20);
+    let id = session.id();
+    session.close().unwrap();
+    let options = CompactOptions {
+        compression: Some(codec),
+        compress_bytes_min: Some(1024),
+        keep_bodies: true,
+        ..CompactOptions::default()
+    };
+    let report = machine.process(Durability::Boundary).compact(id, &options).unwrap();
+    assert!(report.compressed.unwrap().segments > 0);
+    (machine, id)
+}
+
 fn write_segments() {
     let (machine, fork, parent) = everything();
     for (name, id) in [("parent", parent), ("fork", fork)] {
@@ -96,6 +114,12 @@ fn write_segments() {
     let store = compacted.process(Durability::Boundary);
     assert!(store.compact(id, &CompactOptions::default()).unwrap().dropped > 20);
     write("segments", "compacted-files", &Set::input(0, &files(&compacted, id)));
+    for (name, flags) in [("compressed-files", UNPADDED), ("compressed-files-fitted", UNPADDED | UNPACKED)] {
+        for codec in [Compression::Zstd, Compression::Lz4] {
+            let (machine, id) = compressed(codec);
+            write("segments", &format!("{name}-{codec}"), &Set::input(flags, &files(&machine, id)));
+        }
+    }
     write("segments", "small-files-power-cut", &Set::input(4, &files(&machine, id)));
     let mut envelopes = vec![BUILT];
     for (name, frame) in golden() {

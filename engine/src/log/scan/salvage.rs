@@ -37,10 +37,11 @@ use super::{FrameAt, Walk, out_of_chain, search};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Beyond, Chain, Segment, SegmentFiles};
 use crate::log::compaction::Compaction;
+use crate::log::compressed;
 use crate::log::layout;
 use crate::log::reader::Places;
 use crate::log::window::Window;
-use crate::storage::{Access, Storage};
+use crate::storage::Storage;
 
 mod envelopes;
 
@@ -309,8 +310,7 @@ impl<'a> Reading<'a> {
     fn mended_header(&self, file: &Beyond) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
         let io = |error| Error::io("read", &file.path, error);
         let storage = self.walk.storage;
-        let opened = storage.open(&file.path, Access::Read);
-        let opened = opened.map_err(|error| Error::unopened(storage, &file.path, error))?;
+        let opened = compressed::open(storage, &file.path)?;
         let mut window = Window::new(opened, None).map_err(io)?;
         let first_offset = SEGMENT_HEADER_LEN as u64;
         for salt in &file.salts {

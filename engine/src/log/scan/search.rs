@@ -15,9 +15,10 @@ use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN,
 use foldlog_codec::{SequenceNumber, crc};
 
 use crate::error::{Error, Result};
+use crate::log::compressed;
 use crate::log::window::{Span, Window};
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Access, Storage};
+use crate::storage::Storage;
 
 /// Number of places that are checked at a time.
 const PLACES_MAX: usize = 1 << 20;
@@ -87,8 +88,7 @@ pub(super) fn search(
     found: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Result<u64> {
     let io = |error| Error::io("read", path, error);
-    let file = storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error))?;
-    let mut window = Window::new(file, end).map_err(io)?;
+    let mut window = Window::new(compressed::open(storage, path)?, end).map_err(io)?;
     let mut used = window.used_end(from).map_err(io)?;
     if sabotage::is(Breakage::NoiseEndsSearch) {
         used = used.min(from + (64 << 10));

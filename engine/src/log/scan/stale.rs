@@ -15,8 +15,9 @@ use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use super::BadSpot;
 use crate::error::{Error, Result};
 use crate::log::chain::{Beyond, Segment};
+use crate::log::compressed;
 use crate::log::window::Window;
-use crate::storage::{Access, Storage};
+use crate::storage::Storage;
 
 /// Returns the error of a segment that is older than its successor expects. `None` where the bad spot is anything else.
 /// The record `sequence` should stand at the spot.
@@ -32,6 +33,10 @@ pub(super) fn judge(
         return Ok(None);
     };
     let io = |error| Error::io("read", &segment.path, error);
+    // A compressed segment was whole when it was written.
+    if compressed::damage_at(storage, &segment.path, spot.offset).is_some() {
+        return Ok(None);
+    }
     // Bytes behind the end that the successor names are younger than what is missing, which no copy has.
     let mut window = Window::new(segment.open(storage)?, None).map_err(io)?;
     let used = window.used_end(spot.offset).map_err(io)?;
@@ -64,9 +69,7 @@ pub(super) fn judge_header(
     let lost = beyond.iter().find(|file| file.named == previous.ordinal && file.header.is_none());
     let Some(lost) = lost.filter(|_| !sabotage::is(Breakage::CopyCalledDamage)) else { return Ok(None) };
     let io = |error| Error::io("read", &lost.path, error);
-    let file = storage.open(&lost.path, Access::Read);
-    let file = file.map_err(|error| Error::unopened(storage, &lost.path, error))?;
-    let mut window = Window::new(file, None).map_err(io)?;
+    let mut window = Window::new(compressed::open(storage, &lost.path)?, None).map_err(io)?;
     // A segment has its length before it has a header.
     if window.end() <= SEGMENT_HEADER_LEN as u64 || window.used_end(0).map_err(io)? != 0 {
         return Ok(None);

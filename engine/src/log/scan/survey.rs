@@ -27,6 +27,7 @@ use foldlog_codec::{Kind, SequenceNumber, body};
 use super::{describe, out_of_chain, search};
 use crate::error::Result;
 use crate::log::chain::{self, Beyond, Segment, SegmentFiles};
+use crate::log::compressed;
 use crate::log::layout;
 use crate::log::window::Window;
 use crate::storage::Storage;
@@ -193,6 +194,10 @@ impl Standing {
 
 impl Surveyor<'_, '_> {
     fn place(&mut self, path: &Path, offset: Option<u64>, reason: String) {
+        let reason = match offset {
+            Some(offset) => compressed::explained(self.storage, path, offset, reason),
+            None => reason,
+        };
         let sequence = self.next;
         self.places.push(Place { path: path.to_owned(), offset, sequence, reason, follows: None });
     }

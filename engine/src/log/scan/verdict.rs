@@ -12,6 +12,7 @@ use super::search::search;
 use super::{TornTail, Walk, read_again_max, stale};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Chain};
+use crate::log::compressed;
 use crate::log::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
@@ -81,7 +82,8 @@ impl Walk<'_> {
             if let Some(error) = stale::judge(self.storage, &self.chain.segments, spot, q)? {
                 return Err(error);
             }
-            let reason = format!("{}; {proof}", spot.reason);
+            let reason = compressed::explained(self.storage, &segment.path, spot.offset, spot.reason.clone());
+            let reason = format!("{reason}; {proof}");
             return Err(self.corrupt(&segment.path, spot.offset, spot.expected_crc, spot.found_crc, reason));
         }
         let (segment, offset) = (segment.path.clone(), spot.offset);
@@ -182,7 +184,9 @@ impl Walk<'_> {
             if let Some(error) = stale::judge_header(self.storage, &self.chain.beyond, self.next_sequence)? {
                 return Err(error);
             }
-            let reason = format!("the segment's header does not check; {proof}");
+            let reason = "the segment's header does not check".to_owned();
+            let reason = compressed::explained(self.storage, &first.path, 0, reason);
+            let reason = format!("{reason}; {proof}");
             return Err(self.corrupt(&first.path, 0, None, None, reason));
         }
         if bytes > 0 {

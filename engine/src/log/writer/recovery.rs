@@ -33,6 +33,7 @@ use super::rollover::{HEAD_BYTES, PAGE_BYTES, encoded, write_header};
 use super::{AppendContext, Body, Log};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
+use crate::log::compressed;
 use crate::log::layout;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
@@ -187,6 +188,9 @@ impl Log {
 
     /// Gives back the whole pages of a file behind its last byte that is not 0.
     fn give_back(&self, path: &Path, len: u64) -> std::io::Result<()> {
+        if compressed::is_compressed(self.storage.as_ref(), path).unwrap_or(true) {
+            return Ok(());
+        }
         let file = self.storage.open(path, Access::Write)?;
         let used = Window::new(Arc::clone(&file), None)?.used_end(0)?.next_multiple_of(PAGE_BYTES);
         if used < len { file.give_back(used, len) } else { Ok(()) }

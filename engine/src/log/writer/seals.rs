@@ -63,7 +63,9 @@ impl Sealing {
         while self.offset < until {
             let frame = match window.frame(context, self.offset).map_err(io)? {
                 Ok(frame) => frame,
-                Err(error) => return Err(self.segment.changed(self.offset, self.header.sequence, &error)),
+                Err(error) => {
+                    return Err(self.segment.changed(storage, self.offset, self.header.sequence, &error));
+                }
             };
             let Header { kind, sequence, time_us, .. } = frame.header;
             if !kind.is_envelope() {

@@ -8,7 +8,8 @@ use super::checking::{Checked, Part};
 use super::{BackupReport, Copied, Copying};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Segment};
-use crate::log::copying::{Extent, Spot, append_bytes, check, extent, first_difference, same_bytes};
+use crate::log::compressed;
+use crate::log::copying::{Extent, Spot, append_bytes, check, extent, first_difference, same_segments};
 use crate::log::layout;
 use crate::storage::{Access, Storage};
 
@@ -36,6 +37,11 @@ impl Tip {
         let mut segments = chain.segments;
         let mut last = segments.pop()?;
         let (mut ending, mut file_len) = (None, len(&last.path)?);
+        let before_last = segments.last().filter(|before| is_end_segment(before, &last));
+        if compressed::is_compressed(storage, &before_last.unwrap_or(&last).path).ok()? {
+            // Nothing is added to it.
+            return None;
+        }
         if file_len == HEADER_LEN as u64
             && let Some(before) = segments.pop_if(|before| is_end_segment(before, &last))
         {
@@ -118,7 +124,7 @@ impl Copying<'_> {
             || our.header.session != self.session
             || our.header.ordinal == u32::MAX
             || tip.file_len > end
-            || !same_bytes(storage, (&our.path, &tip.last.path), tip.end)?
+            || !same_segments(storage, (&our.path, &tip.last.path), tip.end)?
         {
             return Ok(None);
         }
@@ -238,7 +244,7 @@ impl Copying<'_> {
         let is_held = match (ours.get(last), older.segments.get(last)) {
             (Some(our), Some(their)) if shared > 0 && their.end >= our.end => {
                 let end = our.end.unwrap_or(0);
-                same_bytes(self.storage().as_ref(), (&our.path, &their.path), end)?
+                same_segments(self.storage().as_ref(), (&our.path, &their.path), end)?
             }
             _ => false,
         };
@@ -275,7 +281,7 @@ impl Copying<'_> {
         if let (true, Some(our), Some(their)) =
             (common == theirs.len(), ours.get(common.saturating_sub(1)), theirs.last())
             && let Some(end) = their.end.filter(|end| our.end.is_some_and(|our| *end <= our))
-            && same_bytes(self.storage().as_ref(), (&our.path, &their.path), end)?
+            && same_segments(self.storage().as_ref(), (&our.path, &their.path), end)?
         {
             return Ok(common);
         }
@@ -340,6 +346,9 @@ impl Copying<'_> {
             let (Some((_, len)), Some(end), theirs) = (ours.seal(storage)?, ours.end, copy_of(ours)) else {
                 continue;
             };
+            if compressed::is_compressed(storage, &theirs.path)? {
+                continue;
+            }
             let io = |op, error| Error::io(op, &theirs.path, error);
             let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
             let read = ours.open(storage)?.read_at(&mut bytes, end).map_err(|error| io("read", error))?;

@@ -1,0 +1,179 @@
+//! Measures compressed segments: how much smaller recorded runs of an agent are than their JSON, and what checking and opening a
+//! compressed log costs beside the plain one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog::audit::{self, LogReader};
+use foldlog::{BackupOptions, CompactOptions, Compression, SessionTypes, Store};
+use foldlog_replay::runs::{import, read_tau_bench, types};
+use uuid::Uuid;
+
+use crate::importing::FILE;
+use crate::measure::{AtMost, Measured, Result, Round, Row, take_turns, timed};
+use crate::subject::{Step, append_types, step, store_without_images};
+
+const CODECS: [Compression; 2] = [Compression::Zstd, Compression::Lz4];
+
+/// Number of bytes of text in an event of the long session.
+const TEXT_BYTES: usize = 1_000;
+
+/// Number of times that the long session holds the file's text.
+const REPEATED: usize = 10;
+
+/// Most that the files of a compressed log may be, of 1 of their JSON.
+const SMALLER: f64 = 1.0 / 2.5;
+
+/// Most that checking or opening a compressed log may take, beside the plain one.
+const SLOWER: f64 = 2.0;
+
+const SPEED_ROUNDS: usize = 7;
+
+pub fn compressed(dir: &Path) -> Result<Vec<Row>> {
+    let file = Path::new(FILE);
+    if !file.is_file() {
+        eprintln!("compressed: skipped, there is no file of recorded runs beside the checkout ({FILE})");
+        return Ok(Vec::new());
+    }
+    let mut rows = short(&dir.join("short"), file)?;
+    rows.append(&mut long(&dir.join("long"), &fs::read_to_string(file)?)?);
+    Ok(rows)
+}
+
+fn sized(bytes: u64) -> Result<Measured> {
+    let [measured] = take_turns(1, [&mut || Ok(Round::of(bytes as f64))])?;
+    Ok(measured)
+}
+
+fn smaller(subject: &str, param: &str, bytes: u64, json: u64) -> Result<Row> {
+    let param = format!("{param}: {bytes} bytes of {json}");
+    Ok(Row::pair("compressed", subject, param, sized(bytes)?, sized(json)?))
+}
+
+/// Sum of the lengths of a session's segments.
+fn segment_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|extension| extension == "seg") {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
+}
+
+fn options(compression: Compression) -> CompactOptions {
+    CompactOptions { compression: Some(compression), keep_bodies: true, ..CompactOptions::default() }
+}
+
+/// A session for each run: all are shorter than 64 KiB, and stay plain.
+fn short(root: &Path, file: &Path) -> Result<Vec<Row>> {
+    let (types, runs) = (types()?, read_tau_bench(file)?);
+    let json = fs::metadata(file)?.len();
+    let mut rows = Vec::new();
+    for (subject, compression) in
+        [("tau-bench, plain", Compression::None), ("tau-bench, zstd", Compression::Zstd)]
+    {
+        runs.iter().try_for_each(|run| import::run(root, &types, run).map(drop))?;
+        let store = Store::open(root)?;
+        let mut bytes = 0;
+        for id in store.session_ids()? {
+            store.compact(id, &options(compression))?;
+            bytes += segment_bytes(&store.session_dir(id))?;
+        }
+        rows.push(smaller(subject, &format!("{} sessions", runs.len()), bytes, json)?);
+        fs::remove_dir_all(root)?;
+    }
+    Ok(rows)
+}
+
+/// One session that holds the text of all runs, several times over.
+fn long(dir: &Path, text: &str) -> Result<Vec<Row>> {
+    let types = append_types()?;
+    let plain = store_without_images(&dir.join("plain"))?;
+    let session = plain.create(&types)?;
+    let (mut events, mut json) = (0, 0);
+    for _ in 0..REPEATED {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let end = (TEXT_BYTES.min(rest.len())..=rest.len()).find(|at| rest.is_char_boundary(*at));
+            let (detail, behind) = rest.split_at(end.unwrap_or(rest.len()));
+            session.dispatch(Step { title: String::new(), detail: detail.to_owned(), ..step(events) })?;
+            (rest, events, json) = (behind, events + 1, json + detail.len() as u64);
+        }
+    }
+    let id = session.id();
+    session.close()?;
+    // All of it in segments that are finished, in either form.
+    plain.compact(id, &options(Compression::Zstd))?;
+    plain.compact(id, &options(Compression::None))?;
+    let mut rows = Vec::new();
+    for codec in CODECS {
+        let store = store_without_images(&dir.join(codec.to_string()))?;
+        plain.backup(id, dir.join(codec.to_string()), BackupOptions::default())?;
+        let report = store.compact(id, &options(codec))?.compressed.ok_or("nothing was compressed")?;
+        let subject = format!("one session of their text, {codec}");
+        let row =
+            smaller(&subject, &format!("{events} events"), segment_bytes(&store.session_dir(id))?, json)?;
+        rows.push(if codec == Compression::Zstd { row.at_most(AtMost::Ratio(SMALLER)) } else { row });
+        let param = format!("{} MiB in {} segments", report.bytes_before >> 20, report.finished);
+        rows.append(&mut speed((&plain, &store), id, &types, codec, (events, &param))?);
+    }
+    Ok(rows)
+}
+
+fn speed(
+    (plain, packed): (&Store, &Store),
+    id: Uuid,
+    types: &SessionTypes,
+    codec: Compression,
+    (events, param): (u64, &str),
+) -> Result<Vec<Row>> {
+    let dirs = [plain.session_dir(id), packed.session_dir(id)];
+    let verify = |dir: &PathBuf| {
+        timed(events, || {
+            audit::walk(dir, &mut |frame| match foldlog_codec::body::check(
+                frame.record.kind,
+                frame.record.body,
+            ) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(foldlog::Error::Export(error.to_string())),
+            })?;
+            LogReader::open(dir)?.check_seals()?;
+            Ok(())
+        })
+    };
+    let open = |store: &Store| {
+        timed(events, || {
+            store.open_read_only(id, types)?;
+            Ok(())
+        })
+    };
+    let middle = events / 2;
+    let reader = [LogReader::open(&dirs[0])?, LogReader::open(&dirs[1])?];
+    let one = |reader: &LogReader| {
+        timed(200, || {
+            (0..200).try_for_each(|n| reader.records(middle + n * 31, middle + n * 31, |_| Ok(())))?;
+            Ok(())
+        })
+    };
+    let [verified, verified_plain, opened, opened_plain, read, read_plain] = take_turns(
+        SPEED_ROUNDS,
+        [
+            &mut || verify(&dirs[1]),
+            &mut || verify(&dirs[0]),
+            &mut || open(packed),
+            &mut || open(plain),
+            &mut || one(&reader[1]),
+            &mut || one(&reader[0]),
+        ],
+    )?;
+    let row = |subject: &str, measured, limit| {
+        Row::beside("compressed", &format!("{subject}, {codec}, beside plain"), param, measured, limit)
+    };
+    Ok(vec![
+        row("verify with seals", verified, verified_plain).at_most(AtMost::Ratio(SLOWER)),
+        row("open without an image", opened, opened_plain).at_most(AtMost::Ratio(SLOWER)),
+        row("a record by its number", read, read_plain),
+    ])
+}

@@ -1,0 +1,320 @@
+//! Compressed segments: what such a file holds, and opening a segment's file whether or not it is one.
+//!
+//! A finished segment, which a later one names, may be kept compressed. Its file keeps its name, and decompressed it is the plain
+//! segment byte for byte: header, frames, seal, and what stands behind them up to the last byte that is not 0. All offsets stay
+//! *plain offsets*, those in the plain segment: what headers, images and indexes say of a segment holds for either form.
+//!
+//! The plain bytes are cut into *blocks* of 64 KiB, the last of which may be shorter. Each is compressed by itself.
+//!
+//! # Format
+//!
+//! Byte offset, length in bytes, and field; all integers are little-endian:
+//!
+//! ```text
+//!   0   8  magic "FOLDZIP\n"
+//!   8   2  version (1)
+//!  10   1  codec: 1 zstd, 2 lz4
+//!  11   1  binary logarithm of a block's length (16)
+//!  12   4  CRC-32 of the head
+//!  16   8  plain length in bytes
+//!  24   4  CRC-32 of the block table
+//!  28   4  CRC-32 of bytes 0..28
+//!  32   h  head: the first h plain bytes, as they are; h is 256, or the plain length if that is less
+//! 32+h 8n  block table: for each of the n blocks its length in this file (4), and the CRC-32 of its bytes there (4)
+//!  ...     the blocks, one behind the other
+//! ```
+//!
+//! A block with codec zstd is one zstd frame; with lz4 it is one block of the LZ4 block format, without a length before it. A block
+//! whose length in the file is its plain length is stored as it is. There is no dictionary.
+//!
+//! # Invariants
+//!
+//! 1. The first 32 bytes have this layout in every version, so that a later one is told from damage: it passes the checksum.
+//! 2. n is the plain length divided by 64 KiB, rounded up. No block is longer in the file than its plain bytes, or empty, and the
+//!    file ends where the last block does.
+//! 3. Nothing is allocated that a file merely claims: a block table that does not fit into the file is not read, and a block is
+//!    decompressed into the 64 KiB, or fewer, that it stands for, and has to fill them.
+//! 4. No decoder sees bytes whose checksum does not match.
+//! 5. Nobody writes into a compressed segment ([`is_compressed`]).
+//!
+//! # What a damaged byte costs
+//!
+//! | damaged | what is lost |
+//! |---|---|
+//! | a byte of the first 32 | the segment, as if its header did not check: the file is read as it stands, which is no segment |
+//! | the head | nothing: the first block holds the same bytes |
+//! | the block table, or the file's length | all of the segment but its head, which holds its header: other segments are found by it |
+//! | a block | the 64 KiB that it stands for; the other blocks are read |
+//!
+//! Lost bytes are read as [`LOST`], which begins no frame. So a walk meets damage there as it would in a plain segment, and its error
+//! says which bytes of the file are damaged ([`damage_at`]). A head, or a last block, of which no frame needs the bytes is found
+//! by whoever checks seals ([`damage`]).
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, claimed_len};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Corruption, Error, Result};
+use crate::storage::{Access, Storage, StorageFile};
+
+mod codecs;
+mod reading;
+#[cfg(test)]
+mod tests;
+mod writing;
+
+use reading::CompressedFile;
+pub(crate) use writing::{Compressing, MIN_PLAIN_BYTES};
+
+const MAGIC: [u8; 8] = *b"FOLDZIP\n";
+const VERSION: u16 = 1;
+
+/// Length in bytes of what stands before the head.
+const FIXED_LEN: usize = 32;
+
+/// Length in bytes of the head of a segment that is not shorter.
+const HEAD_LEN: usize = 256;
+
+/// Number of plain bytes in a block.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Binary logarithm of [`BLOCK_BYTES`], as a file states it.
+const BLOCK_LOG: u8 = 16;
+
+/// Length in bytes of what the block table says of a block.
+const ENTRY_LEN: usize = 8;
+
+/// Byte that is read in the place of each byte that is lost. As the length of a frame it is over every limit.
+const LOST: u8 = 0xff;
+
+/// Names how the file of a segment is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// With zstd, which compresses more.
+    Zstd,
+    /// With LZ4, which is faster.
+    Lz4,
+}
+
+impl Compression {
+    /// Returns the number that stands for it in a file; `None` if the file is to be a plain segment.
+    fn number(self) -> Option<u8> {
+        match self {
+            Compression::None => None,
+            Compression::Zstd => Some(1),
+            Compression::Lz4 => Some(2),
+        }
+    }
+
+    fn of_number(number: u8) -> Option<Compression> {
+        [Compression::Zstd, Compression::Lz4].into_iter().find(|known| known.number() == Some(number))
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Compression::None => "none",
+            Compression::Zstd => "zstd",
+            Compression::Lz4 => "lz4",
+        }
+    }
+
+    /// Returns whether this build of foldlog reads and writes it.
+    pub fn is_available(self) -> bool {
+        self == Compression::None || cfg!(feature = "compression")
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Holds the first bytes of a compressed segment, whose checksum matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fixed {
+    compression: Compression,
+    head_crc: u32,
+    plain_len: u64,
+    table_crc: u32,
+}
+
+/// Says what the first bytes of a file are.
+enum Found {
+    /// No compressed segment, or one whose first bytes do not check.
+    Other,
+    Compressed(Fixed),
+    /// A compressed segment of a later version, or with a codec of one: its version and its codec.
+    Later(u16, u8),
+}
+
+impl Fixed {
+    fn encode(self) -> [u8; FIXED_LEN] {
+        let mut out = Vec::with_capacity(FIXED_LEN);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[self.compression.number().unwrap_or(0), BLOCK_LOG]);
+        out.extend_from_slice(&self.head_crc.to_le_bytes());
+        out.extend_from_slice(&self.plain_len.to_le_bytes());
+        out.extend_from_slice(&self.table_crc.to_le_bytes());
+        out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
+        let mut bytes = [0; FIXED_LEN];
+        bytes.iter_mut().zip(out).for_each(|(slot, byte)| *slot = byte);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Found {
+        let Some((covered, rest)) = bytes.split_at_checked(FIXED_LEN - 4) else { return Found::Other };
+        let checks = u32_at(rest, 0) == Some(crc32fast::hash(covered));
+        if !covered.starts_with(&MAGIC) || !checks {
+            return Found::Other;
+        }
+        let version =
+            covered.get(8..10).and_then(<[u8]>::first_chunk).map_or(0, |two| u16::from_le_bytes(*two));
+        let [codec, block_log] =
+            covered.get(10..12).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
+        let plain_len =
+            covered.get(16..24).and_then(<[u8]>::first_chunk).map(|eight| u64::from_le_bytes(*eight));
+        let fields = (u32_at(covered, 12), plain_len, u32_at(covered, 24));
+        match (Compression::of_number(codec), fields) {
+            (Some(compression), (Some(head_crc), Some(plain_len), Some(table_crc)))
+                if version == VERSION && block_log == BLOCK_LOG =>
+            {
+                Found::Compressed(Fixed { compression, head_crc, plain_len, table_crc })
+            }
+            _ => Found::Later(version, codec),
+        }
+    }
+
+    /// Returns the length of the head in bytes.
+    fn head_len(self) -> usize {
+        usize::try_from(self.plain_len).map_or(HEAD_LEN, |len| len.min(HEAD_LEN))
+    }
+
+    /// Returns the number of blocks.
+    fn blocks(self) -> u64 {
+        self.plain_len.div_ceil(BLOCK_BYTES as u64)
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|four| u32::from_le_bytes(*four))
+}
+
+/// Opens the file of a segment for reading: what is read of a compressed one are its plain bytes, by their plain offsets.
+///
+/// # Errors
+///
+/// [`Error::NotAFile`], [`Error::Io`], whose source says if there is no such file; [`Error::CompressionUnavailable`],
+/// [`Error::FutureCompression`].
+pub(crate) fn open(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn StorageFile>> {
+    Ok(match opened(storage, path)? {
+        Opened::Plain(file) => file,
+        Opened::Compressed(file) => Arc::new(file),
+    })
+}
+
+/// Returns how the file of a segment is compressed.
+///
+/// # Errors
+///
+/// Those of [`open`].
+pub(crate) fn compression_of(storage: &dyn Storage, path: &Path) -> Result<Compression> {
+    Ok(match opened(storage, path)? {
+        Opened::Plain(_) => Compression::None,
+        Opened::Compressed(file) => file.compression(),
+    })
+}
+
+/// Returns whether the file of a segment is compressed, so that nobody may write into it.
+///
+/// # Errors
+///
+/// [`Error::NotAFile`], [`Error::Io`].
+pub(crate) fn is_compressed(storage: &dyn Storage, path: &Path) -> Result<bool> {
+    match opened(storage, path) {
+        Ok(Opened::Plain(_)) => Ok(false),
+        Ok(Opened::Compressed(_))
+        | Err(Error::CompressionUnavailable { .. } | Error::FutureCompression { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+enum Opened {
+    Plain(Arc<dyn StorageFile>),
+    Compressed(CompressedFile),
+}
+
+fn opened(storage: &dyn Storage, path: &Path) -> Result<Opened> {
+    let file = storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error))?;
+    let io = |error| Error::io("read", path, error);
+    let mut bytes = [0; FIXED_LEN];
+    let read = file.read_at(&mut bytes, 0).map_err(io)?;
+    match Fixed::decode(bytes.get(..read).unwrap_or_default()) {
+        Found::Other => Ok(Opened::Plain(file)),
+        Found::Later(version, codec) => {
+            Err(Error::FutureCompression { path: path.to_owned(), version, supported: VERSION, codec })
+        }
+        Found::Compressed(fixed) if !fixed.compression.is_available() => {
+            Err(Error::CompressionUnavailable { path: path.to_owned(), codec: fixed.compression.name() })
+        }
+        Found::Compressed(fixed) => CompressedFile::new(file, fixed).map(Opened::Compressed).map_err(io),
+    }
+}
+
+/// Says in words what of a compressed segment's file is damaged that the frame at a plain offset needs; `None` if nothing is, or
+/// the segment is not compressed.
+pub(super) fn damage_at(storage: &dyn Storage, path: &Path, offset: u64) -> Option<String> {
+    let Ok(Opened::Compressed(file)) = opened(storage, path) else {
+        return begins_compressed(storage, path, offset);
+    };
+    let mut header = [0; FRAME_HEADER_LEN];
+    let read = file.read_at(&mut header, offset).ok()?;
+    let len = claimed_len(header.get(..read)?) as u64;
+    file.damage(offset, offset.saturating_add(len))
+}
+
+/// Says what is damaged of a file that is read as it stands, although it began as a compressed segment does.
+fn begins_compressed(storage: &dyn Storage, path: &Path, offset: u64) -> Option<String> {
+    let file = storage.open(path, Access::Read).ok().filter(|_| offset == 0)?;
+    let mut magic = [0; MAGIC.len()];
+    let read = file.read_at(&mut magic, 0).ok()?;
+    (read == MAGIC.len() && magic == MAGIC)
+        .then(|| format!("bytes 0..{FIXED_LEN} of the file, which begin a compressed segment, do not check"))
+}
+
+/// Adds to the reason of an error what of a compressed segment's file is damaged where a frame or header should stand.
+pub(super) fn explained(storage: &dyn Storage, path: &Path, offset: u64, reason: String) -> String {
+    match damage_at(storage, path, offset) {
+        Some(damage) => format!("{reason}; {damage}"),
+        None => reason,
+    }
+}
+
+/// Checks the file of a compressed segment, but for the blocks that hold only bytes before the plain offset `from`. Returns the
+/// damage of the first part that does not check; `None` if there is none, or the segment is not compressed.
+///
+/// # Errors
+///
+/// Those of [`open`].
+pub(crate) fn damage(storage: &dyn Storage, path: &Path, from: u64) -> Result<Option<Error>> {
+    let Opened::Compressed(file) = opened(storage, path)? else { return Ok(None) };
+    Ok(file.damage_behind(from).map(|(offset, reason)| {
+        Error::Corrupt(Box::new(Corruption {
+            session: None,
+            segment: path.to_owned(),
+            offset,
+            sequence: foldlog_codec::SequenceNumber::MIN,
+            expected_crc: None,
+            found_crc: None,
+            reason,
+        }))
+    }))
+}

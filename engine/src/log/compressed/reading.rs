@@ -1,0 +1,314 @@
+//! Reading a compressed segment by plain offsets.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::codecs::Decoder;
+use super::{BLOCK_BYTES, Compression, ENTRY_LEN, FIXED_LEN, Fixed, LOST, u32_at};
+use crate::sabotage::{self, Breakage};
+use crate::storage::StorageFile;
+
+/// Number of decompressed blocks that an open file holds. Whoever reads on needs one, and the one before where something crosses
+/// from it.
+const HELD_MAX: usize = 2;
+
+/// Number of bytes of a block table that are read at a time.
+const TABLE_PIECE: usize = 4096;
+
+/// Reads a compressed segment as if it were plain. Cannot be written.
+pub(super) struct CompressedFile {
+    file: Arc<dyn StorageFile>,
+    fixed: Fixed,
+    /// The head; `None` if it does not check.
+    head: Option<Vec<u8>>,
+    table: Table,
+    held: Mutex<Held>,
+}
+
+/// Says where the blocks are.
+enum Table {
+    /// Each block, and where the last one ends.
+    Sound(Vec<Block>, u64),
+    /// The bytes of the file in which a table should stand that does not check.
+    Damaged(Range<u64>),
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    /// Offset in the file.
+    at: u64,
+    /// Length in the file.
+    len: u32,
+    crc: u32,
+}
+
+impl Block {
+    fn end(self) -> u64 {
+        self.at.saturating_add(u64::from(self.len))
+    }
+}
+
+#[derive(Default)]
+struct Held {
+    /// Numbers and bytes of blocks, those read last behind the others.
+    blocks: Vec<(u64, Vec<u8>)>,
+    stored: Vec<u8>,
+    decoder: Decoder,
+}
+
+impl CompressedFile {
+    pub(super) fn new(file: Arc<dyn StorageFile>, fixed: Fixed) -> io::Result<CompressedFile> {
+        let mut head = vec![0; fixed.head_len()];
+        let read = file.read_at(&mut head, FIXED_LEN as u64)?;
+        let head = Some(head).filter(|head| read == head.len() && crc32fast::hash(head) == fixed.head_crc);
+        let table = Table::read(file.as_ref(), fixed)?;
+        Ok(CompressedFile { file, fixed, head, table, held: Mutex::default() })
+    }
+
+    pub(super) fn compression(&self) -> Compression {
+        self.fixed.compression
+    }
+
+    fn plain_len(&self) -> u64 {
+        match &self.table {
+            Table::Sound(..) => self.fixed.plain_len,
+            // What no table stands for is a mere claim. The file's length bounds the number of blocks that there can be.
+            Table::Damaged(table) => {
+                let entries = table.end.saturating_sub(table.start) / ENTRY_LEN as u64;
+                let bytes = entries.saturating_mul(BLOCK_BYTES as u64).min(self.fixed.plain_len);
+                bytes.max(self.fixed.head_len() as u64)
+            }
+        }
+    }
+
+    /// Returns the number of plain bytes of a block.
+    fn block_len(&self, number: u64) -> usize {
+        block_len(self.fixed.plain_len, number)
+    }
+
+    /// Reads what the file holds of a block; `None` if that does not check.
+    fn stored(&self, number: u64, stored: &mut Vec<u8>) -> io::Result<Option<Block>> {
+        let Table::Sound(blocks, _) = &self.table else { return Ok(None) };
+        let block = usize::try_from(number).ok().and_then(|number| blocks.get(number));
+        let Some(block) = block.copied() else { return Ok(None) };
+        // The table is sound, so that this is no more than a block has.
+        stored.resize(block.len as usize, 0);
+        let read = self.file.read_at(stored, block.at)?;
+        let checks = crc32fast::hash(stored) == block.crc || sabotage::is(Breakage::CompressedBlockUnchecked);
+        Ok(Some(block).filter(|_| read == stored.len() && checks))
+    }
+
+    /// Fills `plain` with the bytes of a block. Returns whether they are not lost.
+    fn load(&self, number: u64, held: &mut Held, plain: &mut Vec<u8>) -> io::Result<bool> {
+        plain.clear();
+        plain.resize(self.block_len(number), 0);
+        let Held { stored, decoder, .. } = held;
+        let sound = match self.stored(number, stored)? {
+            Some(_) if stored.len() == plain.len() => {
+                plain.copy_from_slice(stored);
+                true
+            }
+            Some(_) => decoder.decode(self.fixed.compression, stored, plain),
+            None => false,
+        };
+        if !sound {
+            plain.fill(LOST);
+        }
+        Ok(sound)
+    }
+
+    /// Has `take` read the bytes of a block, which is decompressed unless it is held.
+    fn with_block<T>(&self, number: u64, take: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+        let mut held = self.held.lock();
+        if let Some((_, plain)) = held.blocks.iter().find(|(block, _)| *block == number) {
+            return Ok(take(plain));
+        }
+        let mut plain = match held.blocks.len() < HELD_MAX {
+            true => Vec::new(),
+            false => held.blocks.remove(0).1,
+        };
+        self.load(number, &mut held, &mut plain)?;
+        let taken = take(&plain);
+        held.blocks.push((number, plain));
+        Ok(taken)
+    }
+
+    /// Says what of the file is damaged that the plain bytes `from..to` need.
+    pub(super) fn damage(&self, from: u64, to: u64) -> Option<String> {
+        let blocks = match &self.table {
+            Table::Sound(blocks, _) => blocks,
+            Table::Damaged(table) => return Some(self.table_damage(table)),
+        };
+        let first = from / BLOCK_BYTES as u64;
+        let last = to.saturating_sub(1).max(from) / BLOCK_BYTES as u64;
+        let (mut held, mut plain) = (Held::default(), Vec::new());
+        (first..=last.min((blocks.len() as u64).saturating_sub(1)))
+            .find(|number| !self.load(*number, &mut held, &mut plain).unwrap_or(true))
+            .map(|number| self.block_damage(number))
+    }
+
+    /// Returns the plain offset of the first damage of the file, and what it is. Passes over the blocks before that of the plain
+    /// offset `from`.
+    pub(super) fn damage_behind(&self, from: u64) -> Option<(u64, String)> {
+        let blocks = match &self.table {
+            Table::Sound(blocks, _) => blocks.len() as u64,
+            Table::Damaged(table) => return Some((0, self.table_damage(table))),
+        };
+        if self.head.is_none() {
+            let head = FIXED_LEN..FIXED_LEN + self.fixed.head_len();
+            let reason = format!(
+                "the head of the compressed segment is damaged: bytes {}..{} of the file",
+                head.start, head.end
+            );
+            return Some((0, reason));
+        }
+        let (mut held, mut plain) = (Held::default(), Vec::new());
+        let bad = (from / BLOCK_BYTES as u64..blocks)
+            .find(|number| !self.load(*number, &mut held, &mut plain).unwrap_or(true));
+        if let Some(number) = bad {
+            return Some((number * BLOCK_BYTES as u64, self.block_damage(number)));
+        }
+        let Table::Sound(_, end) = &self.table else { return None };
+        let len = self.file.len().unwrap_or(*end);
+        (len != *end).then(|| {
+            let reason = format!(
+                "the file of the compressed segment has {len} bytes, and its last block ends at byte {end}"
+            );
+            (self.fixed.plain_len, reason)
+        })
+    }
+
+    fn table_damage(&self, table: &Range<u64>) -> String {
+        format!(
+            "the block table of the compressed segment is damaged: bytes {}..{} of the file",
+            table.start, table.end
+        )
+    }
+
+    fn block_damage(&self, number: u64) -> String {
+        let block = match &self.table {
+            Table::Sound(blocks, _) => usize::try_from(number).ok().and_then(|number| blocks.get(number)),
+            Table::Damaged(_) => None,
+        };
+        let (at, end) = block.map_or((0, 0), |block| (block.at, block.end()));
+        let from = number * BLOCK_BYTES as u64;
+        let to = from + self.block_len(number) as u64;
+        format!(
+            "block {number} of the compressed segment is damaged: bytes {at}..{end} of the file, which stand for its bytes {from}..{to}"
+        )
+    }
+}
+
+fn block_len(plain_len: u64, number: u64) -> usize {
+    let rest = plain_len.saturating_sub(number.saturating_mul(BLOCK_BYTES as u64));
+    usize::try_from(rest).map_or(BLOCK_BYTES, |rest| rest.min(BLOCK_BYTES))
+}
+
+impl Table {
+    fn read(file: &dyn StorageFile, fixed: Fixed) -> io::Result<Table> {
+        let from = (FIXED_LEN + fixed.head_len()) as u64;
+        let count = fixed.blocks();
+        let file_len = file.len()?;
+        let end = count.checked_mul(ENTRY_LEN as u64).and_then(|len| len.checked_add(from));
+        let damaged = Table::Damaged(from..end.unwrap_or(file_len).min(file_len).max(from));
+        // Each block has a byte at least.
+        let Some(end) = end.filter(|end| end.saturating_add(count) <= file_len) else { return Ok(damaged) };
+        let (mut blocks, mut crc) = (Vec::new(), crc32fast::Hasher::new());
+        let (mut at, mut offset) = (end, from);
+        let mut piece = [0; TABLE_PIECE];
+        // Read by pieces, and given up at the first entry that cannot be: a hole in the file holds none.
+        while offset < end {
+            let wanted = usize::try_from(end - offset).map_or(TABLE_PIECE, |left| left.min(TABLE_PIECE));
+            let room = piece.get_mut(..wanted).unwrap_or_default();
+            if file.read_at(room, offset)? != wanted {
+                return Ok(damaged);
+            }
+            crc.update(room);
+            for entry in room.chunks_exact(ENTRY_LEN) {
+                let number = blocks.len() as u64;
+                let (Some(len), Some(crc)) = (u32_at(entry, 0), u32_at(entry, 4)) else { return Ok(damaged) };
+                if len == 0 || len as usize > block_len(fixed.plain_len, number) {
+                    return Ok(damaged);
+                }
+                let block = Block { at, len, crc };
+                at = block.end();
+                blocks.push(block);
+            }
+            offset += wanted as u64;
+        }
+        Ok(if crc.finalize() == fixed.table_crc { Table::Sound(blocks, at) } else { damaged })
+    }
+}
+
+impl StorageFile for CompressedFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.plain_len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.plain_len().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = buf.len().min(left);
+        let mut rest = buf.get_mut(..wanted).unwrap_or_default();
+        let mut at = offset;
+        while !rest.is_empty() {
+            let of_head = self.head.as_deref().zip(usize::try_from(at).ok());
+            let of_head = of_head.and_then(|(head, at)| head.get(at..)).filter(|bytes| !bytes.is_empty());
+            let taken = match of_head {
+                Some(bytes) => copy(bytes, rest),
+                None if matches!(self.table, Table::Damaged(_)) => {
+                    rest.fill(LOST);
+                    rest.len()
+                }
+                None => {
+                    let within = usize::try_from(at % BLOCK_BYTES as u64).unwrap_or(0);
+                    self.with_block(at / BLOCK_BYTES as u64, |plain| {
+                        copy(plain.get(within..).unwrap_or_default(), rest)
+                    })?
+                }
+            };
+            if taken == 0 {
+                break;
+            }
+            at += taken as u64;
+            rest = rest.get_mut(taken..).unwrap_or_default();
+        }
+        Ok(wanted - rest.len())
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Err(read_only())
+    }
+
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        Err(read_only())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+fn read_only() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "a compressed segment is never written")
+}
+
+fn copy(from: &[u8], to: &mut [u8]) -> usize {
+    let len = from.len().min(to.len());
+    if let (Some(from), Some(to)) = (from.get(..len), to.get_mut(..len)) {
+        to.copy_from_slice(from);
+    }
+    len
+}
+
+impl fmt::Debug for CompressedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompressedFile")
+            .field("file", &self.file)
+            .field("fixed", &self.fixed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,105 @@
+//! Compressing the finished segments of a session, or making them plain again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::log::chain;
+use crate::log::compressed::{self, Compressing, Compression, MIN_PLAIN_BYTES};
+use crate::session::Read;
+use crate::storage::Storage;
+
+use super::CompactOptions;
+
+/// Reports what became of the files of a session's finished segments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CompressReport {
+    /// How the segments are kept now, but for those that would save too little.
+    pub compression: Compression,
+    /// Number of files that were written anew, or would be.
+    pub segments: u64,
+    /// Number of finished segments.
+    pub finished: u64,
+    /// Sum of the lengths of their files before, in bytes; of a plain one, up to its last byte that is not 0.
+    pub bytes_before: u64,
+    /// Sum of the lengths of their files now, in bytes.
+    pub bytes_after: u64,
+}
+
+/// Says how the files of segments are to be kept.
+pub(super) enum Wanted {
+    /// All alike.
+    Alike(Compression),
+    /// Those of these ordinals, which a compaction may make plain, as they were.
+    AsTheyWere(BTreeMap<u32, Compression>),
+}
+
+impl Wanted {
+    /// Notes how the segments are to be kept, before any is written anew.
+    pub(super) fn of(storage: &dyn Storage, read: &Read, options: &CompactOptions) -> Result<Wanted> {
+        if let Some(compression) = options.compression {
+            return Ok(Wanted::Alike(compression));
+        }
+        let mut were = BTreeMap::new();
+        for segment in read.scan.segments.iter() {
+            match compressed::compression_of(storage, &segment.path)? {
+                Compression::None => {}
+                compression => drop(were.insert(segment.header.ordinal, compression)),
+            }
+        }
+        Ok(Wanted::AsTheyWere(were))
+    }
+
+    /// Writes the files of finished segments anew that are not kept as wanted, the newest first. Returns what came of it, if
+    /// somebody asked for it.
+    pub(super) fn carry_out(
+        &self,
+        storage: &dyn Storage,
+        dir: &Path,
+        options: &CompactOptions,
+    ) -> Result<Option<CompressReport>> {
+        let (dry_run, bytes_min) = (options.dry_run, bytes_min(options));
+        let chain = chain::discover(storage, dir)?;
+        let finished = chain.segments.split_last().map(|(_, finished)| finished).unwrap_or_default();
+        let compression = match self {
+            Wanted::Alike(compression) => *compression,
+            Wanted::AsTheyWere(_) => Compression::None,
+        };
+        let mut report = CompressReport {
+            compression,
+            segments: 0,
+            finished: finished.len() as u64,
+            bytes_before: 0,
+            bytes_after: 0,
+        };
+        for segment in finished.iter().rev() {
+            let ordinal = segment.header.ordinal;
+            let compression = match self {
+                Wanted::Alike(compression) => *compression,
+                Wanted::AsTheyWere(were) => match were.get(&ordinal) {
+                    Some(compression) => *compression,
+                    None => continue,
+                },
+            };
+            let kept = Compressing { storage, dir, segment, compression, bytes_min, dry_run }.run()?;
+            report.segments += u64::from(kept.written);
+            report.bytes_before += kept.before;
+            report.bytes_after += kept.after;
+        }
+        Ok(matches!(self, Wanted::Alike(_)).then_some(report))
+    }
+}
+
+/// Returns whether the segment in which a session was written last is long enough to be finished and compressed, if that is asked
+/// for. Whatever the options say, it has 64 KiB at least: the one behind it takes room too.
+pub(super) fn is_worth_finishing(read: &Read, options: &CompactOptions) -> bool {
+    let wanted = options.compression.is_some_and(|wanted| wanted != Compression::None);
+    wanted && read.scan.end >= MIN_PLAIN_BYTES
+}
+
+fn bytes_min(options: &CompactOptions) -> u64 {
+    options.compress_bytes_min.unwrap_or(MIN_PLAIN_BYTES)
+}
