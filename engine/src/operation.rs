@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldlog_codec::{OperationId, body, image};
+use foldlog_codec::{OperationId, SequenceNumber, body, image};
 use foldlog_filesystem::Unrestored;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -21,6 +21,27 @@ pub type SuspendedOperation = image::SuspendedOperation<SmolStr>;
 
 /// Name of a restore in the log, in place of a tool's. The arguments hold the position that the restore returns to.
 pub(crate) const RESTORE: &str = "foldlog.restore";
+
+/// Holds the arguments of a [restore](RESTORE) in the log, as JSON.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RestoreArguments {
+    pub(crate) position: SequenceNumber,
+    /// What tells a rewind from another restore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rewind: Option<RewindArguments>,
+}
+
+/// Holds what the arguments of a rewind say beside its position.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RewindArguments {
+    pub(crate) overwrite: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) undoes: Option<OperationId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
 
 /// Names the records that announce a child session. The ids of child sessions are hashed from it too.
 pub(crate) const CHILD_SESSION: &str = "foldlog.child_session";

@@ -533,7 +533,7 @@ fn check_available(dir: &Path, options: &CompactOptions) -> Result<()> {
 }
 
 /// Returns whether these arguments of a restore are those of a rewind, which can be undone. Long ones may be.
-pub(super) fn is_rewind(arguments: Payload<'_>) -> bool {
+fn is_rewind(arguments: Payload<'_>) -> bool {
     let text: Option<String> = msgpack::from_slice(arguments.bytes()).ok();
     let value = text.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     value.is_none_or(|value| value.get("rewind").is_some())

@@ -99,8 +99,8 @@ struct Failed {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::failure::Failure::Usage) if `path` is neither a store nor a session in one, or positions are named for a
-/// whole store; [`Failure::Engine`](crate::failure::Failure::Engine) if the session is open for writing, was interrupted or is
+/// [`Failure::Usage`] if `path` is neither a store nor a session in one, or positions are named for a
+/// whole store; [`Failure::Engine`] if the session is open for writing, was interrupted or is
 /// damaged, or the disk has no room.
 pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let positions: BTreeSet<SequenceNumber> =

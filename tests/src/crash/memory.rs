@@ -322,7 +322,7 @@ impl SessionMemory {
         session.records(0, self.len().saturating_sub(1), |record| {
             assert_eq!(record.sequence, sequence, "{id}: sequence numbers have gaps");
             let Some(known) = self.records.get(sequence as usize) else { return Ok(()) };
-            known.check(&record, &self.compactions, id);
+            known.check(record, &self.compactions, id);
             sequence += 1;
             Ok(())
         })?;

@@ -3,7 +3,7 @@
 use foldlog::storage::Storage;
 use foldlog::{CompactOptions, Compression, Durability, Error, SessionOptions, SnapshotOptions};
 use foldlog_tests::crash::{BOOT, Machine, step};
-use foldlog_tests::host::types;
+use foldlog_tests::host::{DraftEdited, types};
 
 use super::decoder::{crc32, decoded, parts};
 use super::{
@@ -185,7 +185,11 @@ fn bodies_are_dropped_and_segments_compressed_in_one_go_and_stay_compressed() {
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
     write(&session, 9, 300);
     session.snapshot(SnapshotOptions::tagged("later")).unwrap();
-    write(&session, 10, 50);
+    for n in 0..300 {
+        session
+            .dispatch(DraftEdited { place: 0, line: format!("{n} {}", "and so on, ".repeat(40)) })
+            .unwrap();
+    }
     let state = session.state().unwrap();
     session.close().unwrap();
     let report = store(&machine, 128 << 10).compact(id, &CompactOptions::default()).unwrap();

@@ -128,6 +128,8 @@ fn the_last_rewind_can_be_undone_whatever_else_goes() {
 fn what_an_open_call_began_with_stays() {
     let room = Room::new();
     room.call("printf one > page");
+    // Not as the call before left it, so that the begin's capture is one of its own.
+    room.by_hand("printf mine > notes");
     let before = room.seen();
     let call = ToolCall::new("shell", r#"{"script":"true","fails":false}"#);
     let operation = room.runner.begin(&call, &ExecuteOptions::default()).unwrap();
@@ -353,6 +355,25 @@ fn captures_that_sessions_have_alike_are_kept_once() {
     store.delete(third.id()).unwrap();
     let left = fs::read_dir(&pool).unwrap().map(|of| fs::read_dir(of.unwrap().path()).unwrap().count());
     assert_eq!(left.sum::<usize>(), 0);
+}
+
+/// After a rewind the capture that it went back to tells what was changed by hand since: it was collected, and the next rewind refused.
+#[test]
+fn what_a_rewind_went_back_to_stays_for_the_next_one() {
+    let room = Room::new();
+    room.call("printf first > page-0");
+    let tagged = room.state().snapshot(Some("tag")).unwrap().session.position;
+    room.by_hand("printf by-hand > page-0");
+    room.rewind(tagged);
+    let (room, _) = collected(room, &keeping(0));
+    assert!(visited(&room, tagged).is_some());
+    // The same once the rewinds are what the positions that are kept go back to.
+    let (room, _) = collected(room, &keeping(2));
+    for to in [tagged, room.at() - 1] {
+        let _ = room.state().rewind(to, &RewindOptions::default()).map(|_| room.undo());
+    }
+    let (room, _) = collected(room, &keeping(2));
+    assert!(visited(&room, tagged).is_some());
 }
 
 /// What a session does between two collections.

@@ -18,8 +18,7 @@ fn golden(compression: Compression) -> PathBuf {
 
 /// Three blocks: two that shrink, and a short one that does not.
 fn plain() -> Vec<u8> {
-    let words =
-        |n: usize| format!("line {n}: the same words, and number {}\n", n * n % 97).into_bytes();
+    let words = |n: usize| format!("line {n}: the same words, and number {}\n", n * n % 97).into_bytes();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut noise = || {
         state ^= state << 13;

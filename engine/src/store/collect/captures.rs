@@ -6,6 +6,8 @@
 //! 2. one of the latest calls, as many as the options say, or a call or a snapshot that is younger than they say;
 //! 3. a snapshot whose position the options keep;
 //! 4. the last rewind that counts, so that it can be undone, and the last recovery;
+//! 5. what the last call left as far as tools go: after a rewind, the capture that it went back to, by which changes by hand are told.
+//!    So it is with each rewind of which something is kept, since a later one may go back behind it;
 //!
 //! or if it is what holds at one of these positions: at each snapshot that is kept, before what 2 keeps, before the last rewind.
 //! What holds at a position is what the last call left that was over then and counts there; for a resource without one, what the
@@ -15,17 +17,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{self, Outcome, ResourceSnapshot, ToolBegin, ToolEnd};
+use foldlog_codec::body::{self, Outcome, Payload, ResourceSnapshot, ToolBegin, ToolEnd};
+use foldlog_codec::msgpack;
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
 use super::{CollectOptions, Collected, KeptSnapshots, Store};
 use crate::error::{Error, Result};
 use crate::fold::path::Path as LivePath;
 use crate::log::objects::Objects;
-use crate::operation::RESTORE;
+use crate::operation::{RESTORE, RestoreArguments};
 use crate::sabotage::{self, Breakage};
 use crate::session::{Read, captures_of};
-use crate::store::compact::is_rewind;
 
 /// Lists the captures that a log names, by the names of their resources and as the resources recorded them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +57,8 @@ struct Run {
     operation: OperationId,
     outcome: Option<Outcome>,
     is_restore: bool,
-    is_rewind: bool,
+    /// Where it goes and which rewind it undoes, if it is a rewind.
+    rewind: Option<(SequenceNumber, Option<OperationId>)>,
     /// Resources that its begin names, each a bit, and those that its end names.
     before: u64,
     after: u64,
@@ -104,7 +107,7 @@ impl Named {
         bits
     }
 
-    fn take(&mut self, record: &Record<'_>) -> Result<()> {
+    fn take(&mut self, record: &Record<'_>, objects: &Objects) -> Result<()> {
         let bad = Error::unread(record.sequence);
         match record.kind {
             Kind::TOOL_BEGIN => {
@@ -117,7 +120,7 @@ impl Named {
                     operation: begin.again.unwrap_or(OperationId::from(record.sequence)),
                     outcome: None,
                     is_restore,
-                    is_rewind: is_restore && is_rewind(begin.arguments),
+                    rewind: if is_restore { rewind_of(begin.arguments, objects)? } else { None },
                     before,
                     after: 0,
                 });
@@ -159,30 +162,57 @@ impl Choosing<'_> {
         self.kept.extend(run.end);
     }
 
-    /// Keeps what holds at a position.
-    fn keep_at(&mut self, position: SequenceNumber) {
+    /// Keeps what holds at a position. Returns the last end of a call that named some of it.
+    fn keep_at(&mut self, position: SequenceNumber) -> Option<SequenceNumber> {
         let named = self.named;
+        let mut last_end = None;
         let all = named.runs.iter().fold(0, |bits, run| bits | run.before | run.after);
         let mut found = 0;
         let over = named.ended.partition_point(|(end, _)| *end <= position);
         for (end, at) in named.ended.iter().take(over).rev() {
             if found == all {
-                return;
+                return last_end;
             }
             let Some((record, resources)) = named.runs.get(*at).and_then(Run::left) else { continue };
             if resources & !found != 0 && self.path.is_live(*end, position) {
                 found |= resources;
                 self.kept.insert(record);
+                last_end = last_end.max(Some(*end));
             }
         }
         let behind = named.runs.partition_point(|run| run.begin <= position);
         for run in named.runs.iter().skip(behind) {
             if found == all {
-                return;
+                return last_end;
             }
             if run.before & !found != 0 && self.path.is_live(position, run.begin) {
                 found |= run.before;
                 self.kept.insert(run.begin);
+            }
+        }
+        last_end
+    }
+
+    /// Keeps what a later rewind takes for the work of tools alone: what the last call left that had ended before `limit`, whatever was
+    /// rolled back since; of a rewind, what it went back to, and what that was in turn.
+    fn keep_by_tools(&mut self, mut limit: SequenceNumber) {
+        let named = self.named;
+        let all = named.runs.iter().fold(0, |bits, run| bits | run.before | run.after);
+        let mut found = 0;
+        let mut ended = named.ended.iter().rev();
+        while let Some((end, at)) = ended.next().filter(|_| found != all) {
+            let Some(run) = named.runs.get(*at).filter(|_| *end < limit) else { continue };
+            match run.rewind.filter(|_| run.outcome == Some(Outcome::Committed)) {
+                Some((_, Some(undone))) => limit = undone.into(),
+                Some((to, None)) => match self.keep_at(to) {
+                    Some(behind) => limit = behind.saturating_add(1),
+                    None => return,
+                },
+                None => {
+                    let Some((record, resources)) = run.left() else { continue };
+                    found |= resources;
+                    self.kept.insert(record);
+                }
             }
         }
     }
@@ -222,11 +252,12 @@ impl Choosing<'_> {
         }
         // What holds now, whatever the options say: the next call begins there.
         self.keep_at(self.last);
+        self.keep_by_tools(SequenceNumber::MAX);
         let counts = |run: &&Run| run.end.is_some_and(|end| self.path.is_live(end, self.last));
         let rewind = named
             .runs
             .iter()
-            .rfind(|run| run.is_rewind && run.outcome == Some(Outcome::Committed) && counts(run));
+            .rfind(|run| run.rewind.is_some() && run.outcome == Some(Outcome::Committed) && counts(run));
         let recovery = named.runs.iter().rfind(|run| run.outcome == Some(Outcome::Interrupted));
         for run in rewind.into_iter().chain(recovery) {
             self.keep(run);
@@ -234,7 +265,34 @@ impl Choosing<'_> {
                 self.keep_at(before);
             }
         }
+        self.keep_behind_rewinds();
     }
+
+    /// Keeps, of each rewind of which something is kept, what it left as far as tools go.
+    fn keep_behind_rewinds(&mut self) {
+        let named = self.named;
+        let mut looked_at = BTreeSet::new();
+        loop {
+            let is_next = |(end, at): &&(SequenceNumber, usize)| {
+                let is_rewind = named.runs.get(*at).is_some_and(|run| run.rewind.is_some());
+                is_rewind && self.kept.contains(end) && !looked_at.contains(end)
+            };
+            let Some((end, _)) = named.ended.iter().find(is_next) else { return };
+            looked_at.insert(*end);
+            self.keep_by_tools(end.saturating_add(1));
+        }
+    }
+}
+
+/// Returns where a restore goes with these arguments, and which rewind it undoes, if it is a rewind.
+fn rewind_of(
+    arguments: Payload<'_>,
+    objects: &Objects,
+) -> Result<Option<(SequenceNumber, Option<OperationId>)>> {
+    let text: Option<String> = msgpack::from_slice(&objects.resolve(arguments)?).ok();
+    let arguments: Option<RestoreArguments> = text.and_then(|text| serde_json::from_str(&text).ok());
+    let rewind = arguments.and_then(|arguments| Some((arguments.position, arguments.rewind?)));
+    Ok(rewind.map(|(position, rewind)| (position, rewind.undoes)))
 }
 
 /// Returns which captures the log of a session needs, and which others it names.
@@ -249,12 +307,13 @@ pub(super) fn in_use(
     let young_us = options
         .younger_than
         .map(|age| now_us.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)));
+    let objects = Objects::new(Arc::clone(storage), dir);
     let mut named = Named::default();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
         if named.young.is_none() && young_us.is_some_and(|young| record.time_us > young) {
             named.young = Some(record.sequence);
         }
-        named.take(&record)
+        named.take(&record, &objects)
     })?;
     let operations = &read.folded.projection.operations;
     let waiting = operations
@@ -269,7 +328,6 @@ pub(super) fn in_use(
         Choosing { named: &named, path: LivePath::new(rollbacks), last, kept: BTreeSet::new() };
     choosing.choose(options, &waiting);
     let kept = choosing.kept;
-    let objects = Objects::new(Arc::clone(storage), dir);
     let mut in_use = CapturesInUse::default();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
         let bad = Error::unread(record.sequence);
@@ -301,7 +359,6 @@ pub(super) fn sweep(
     in_use: &CapturesInUse,
     dry_run: bool,
 ) -> Result<Collected> {
-    use foldlog_codec::msgpack;
     use foldlog_filesystem::{Collecting, FilesystemSnapshot, collect_snapshots};
 
     // Captures of resources of other kinds have other forms, and nothing in the store.

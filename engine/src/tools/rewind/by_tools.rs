@@ -13,9 +13,9 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
 use foldlog_codec::msgpack::{self, Value};
 
-use super::{Arguments, CaptureMoment, ExecutionState, Recorded, ResourceRewound, Rewind};
+use super::{CaptureMoment, ExecutionState, Recorded, ResourceRewound};
 use crate::error::{Error, Result};
-use crate::operation::RESTORE;
+use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::sabotage::{self, Breakage};
 use crate::session::rewinding::{CaptureFound, take};
 use crate::types::ToolInvoked;
@@ -81,14 +81,14 @@ impl ExecutionState {
     }
 
     /// Returns what tells a call from another one if it is a rewind that was carried out.
-    pub(super) fn rewind_of(&self, call: &ToolInvoked) -> Result<Option<Rewind>> {
+    pub(super) fn rewind_of(&self, call: &ToolInvoked) -> Result<Option<RewindArguments>> {
         if call.tool != RESTORE || call.outcome != Outcome::Committed {
             return Ok(None);
         }
         let arguments = self.session().read_begin(call.begin, |begin| begin.arguments)?;
         let arguments = Value::decode(&arguments).map_err(Error::unread(call.begin))?;
         let arguments = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
-        Ok(arguments.map(|arguments: Arguments| arguments.rewind))
+        Ok(arguments.and_then(|arguments: RestoreArguments| arguments.rewind))
     }
 
     /// Returns what the record of a rewind's end says.

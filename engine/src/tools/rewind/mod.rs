@@ -50,32 +50,13 @@ use super::captures::{Captures, RewoundCaptures};
 use super::execution::ExecutionState;
 use super::restoring::{Prepared, WayBack};
 use crate::error::{Error, Result, caught};
-use crate::operation::RESTORE;
+use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::session::Asker;
 use crate::session::rewinding::CaptureFound;
 use crate::types::encode;
 
 /// Number of kept files that the record of a rewind names.
 const KEPT_MAX: usize = 1_000;
-
-/// Holds the arguments of a rewind in the log, as JSON.
-#[derive(Serialize, Deserialize)]
-struct Arguments {
-    position: SequenceNumber,
-    rewind: Rewind,
-}
-
-/// Holds what tells a rewind from another restore.
-#[derive(Serialize, Deserialize)]
-struct Rewind {
-    overwrite: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    undoes: Option<OperationId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    by: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
 
 /// Holds what the record of a rewind's end says.
 #[derive(Serialize, Deserialize)]
@@ -221,7 +202,8 @@ impl ExecutionState {
         }
         let RewindOptions { overwrite, by, reason } = options.clone();
         let undoes = goal.undoes.map(OperationId::from);
-        let arguments = Arguments { position: goal.to, rewind: Rewind { overwrite, undoes, by, reason } };
+        let rewind = Some(RewindArguments { overwrite, undoes, by, reason });
+        let arguments = RestoreArguments { position: goal.to, rewind };
         let arguments =
             serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;
         let lacking = self.lacking()?;
