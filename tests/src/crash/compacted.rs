@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use foldlog::audit::LogReader;
-use foldlog::{CompactOptions, CompactReport, Compression, KeptSnapshots, Kind};
+use foldlog::{CompactOptions, CompactReport, KeptSnapshots, Kind};
 use foldlog_codec::body::Dropped;
 use foldlog_codec::digest::SegmentDigest;
 use uuid::Uuid;
@@ -33,12 +33,7 @@ pub fn draw_options(chance: &mut Chance, len: u64, (since_us, now_us): (i64, i64
         snapshots: *chance.pick(&[KeptSnapshots::Tagged, KeptSnapshots::All, KeptSnapshots::None]),
         positions: (0..chance.below(3)).map(|_| chance.below(len).into()).collect(),
         younger_than: chance.percent(30).then(|| age(chance)),
-        compression: chance
-            .percent(40)
-            .then(|| *chance.pick(&[Compression::Zstd, Compression::Lz4, Compression::None])),
-        compress_bytes_min: Some(chance.below(4096)),
-        keep_bodies: chance.percent(10),
-        dry_run: false,
+        ..CompactOptions::default()
     }
 }
 
