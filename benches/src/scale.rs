@@ -313,40 +313,37 @@ fn growth(subject: &str, steps: u64, (first, last): (Measured, Measured)) -> Row
     Row::pair("scale", subject, param, last, first).at_most(AtMost::Ratio(most))
 }
 
-/// A snapshot, a dispatch and a rollback, again and again.
-fn rollbacks(dir: &Path, steps: u64) -> Result<Row> {
+/// Does a step again and again in a session of some items.
+fn repeated(
+    dir: &Path,
+    (subject, steps): (&str, u64),
+    mut once: impl FnMut(&Session, u64) -> Result<()>,
+) -> Result<Row> {
     let store = store(dir)?;
     let session = store.create(&upsert_types()?)?;
     fill(&session, 0..LIVE)?;
-    let parts = first_and_last(steps, |numbers| {
-        timed(numbers.end - numbers.start, || {
-            for number in numbers {
-                let snapshot = session.snapshot(SnapshotOptions::default())?;
-                session.dispatch(step(number % LIVE))?;
-                session.rollback(&snapshot)?;
-            }
-            Ok(())
-        })
+    let parts = first_and_last(steps, |mut numbers| {
+        timed(numbers.end - numbers.start, || numbers.try_for_each(|number| once(&session, number % LIVE)))
     })?;
     session.close()?;
-    Ok(growth("a snapshot, a dispatch and a rollback", steps, parts))
+    Ok(growth(subject, steps, parts))
+}
+
+fn rollbacks(dir: &Path, steps: u64) -> Result<Row> {
+    repeated(dir, ("a snapshot, a dispatch and a rollback", steps), |session, number| {
+        let snapshot = session.snapshot(SnapshotOptions::default())?;
+        session.dispatch(step(number))?;
+        session.rollback(&snapshot)?;
+        Ok(())
+    })
 }
 
 fn snapshots(dir: &Path, steps: u64) -> Result<Row> {
-    let store = store(dir)?;
-    let session = store.create(&upsert_types()?)?;
-    fill(&session, 0..LIVE)?;
-    let parts = first_and_last(steps, |numbers| {
-        timed(numbers.end - numbers.start, || {
-            for number in numbers {
-                session.dispatch(step(number % LIVE))?;
-                session.snapshot(SnapshotOptions::default())?;
-            }
-            Ok(())
-        })
-    })?;
-    session.close()?;
-    Ok(growth("a dispatch and a snapshot", steps, parts))
+    repeated(dir, ("a dispatch and a snapshot", steps), |session, number| {
+        session.dispatch(step(number))?;
+        session.snapshot(SnapshotOptions::default())?;
+        Ok(())
+    })
 }
 
 /// Opens a session in a process that crashes after some steps, again and again.

@@ -145,19 +145,30 @@ impl Works<'_> {
         self.print(&work, &tasks, &self.rounds(&tasks)?, Contestant::Foldlog)
     }
 
+    /// Has each of the contestants fill a folder of its own, and returns what is to be done there then.
+    fn filled(
+        &self,
+        contestants: &[Contestant],
+        (first, then): (Work, Work),
+        fill: impl Fn(&Task) -> Result<()>,
+    ) -> Result<Vec<Task>> {
+        let mut tasks = Vec::new();
+        for contestant in self.chosen(contestants) {
+            let mut task = self.task(first, contestant);
+            task.dir = self.dir.join(format!("{contestant:?}"));
+            (task.ops, task.survives) = (self.arguments.records, Survives::KillOnceSettled);
+            fresh(&task.dir)?;
+            fill(&task)?;
+            tasks.push(Task { work: then, ..task });
+        }
+        Ok(tasks)
+    }
+
     /// Reading all records of a log that was closed, each checked.
     pub fn scan(&self) -> Result<()> {
         let contestants =
             [Contestant::Foldlog, Contestant::LogDb, Contestant::RaftEngine, Contestant::Sqlite];
-        let mut tasks = Vec::new();
-        for contestant in self.chosen(&contestants) {
-            let mut task = self.task(Work::Fill, contestant);
-            task.dir = self.dir.join(format!("{contestant:?}"));
-            (task.ops, task.survives) = (self.arguments.records, Survives::KillOnceSettled);
-            fresh(&task.dir)?;
-            task.run()?;
-            tasks.push(Task { work: Work::Scan, ..task });
-        }
+        let tasks = self.filled(&contestants, (Work::Fill, Work::Scan), |task| task.run().map(drop))?;
         let outcomes = self.in_place(&tasks, |_| Ok(()))?;
         self.print(&format!("scan, {}", self.of_records()), &tasks, &outcomes, Contestant::Foldlog)?;
         tasks.iter().try_for_each(|task| remove(&task.dir))
@@ -167,16 +178,10 @@ impl Works<'_> {
     pub fn reopen(&self) -> Result<()> {
         let ours = Contestant::FoldlogState;
         let contestants = [ours, Contestant::RaftEngine, Contestant::Sqlite, Contestant::Redb];
-        let mut tasks = Vec::new();
-        for contestant in self.chosen(&contestants) {
-            let mut task = self.task(Work::FillAndWait, contestant);
-            task.dir = self.dir.join(format!("{contestant:?}"));
-            (task.ops, task.survives) = (self.arguments.records, Survives::KillOnceSettled);
-            fresh(&task.dir)?;
+        let tasks = self.filled(&contestants, (Work::FillAndWait, Work::Reopen), |task| {
             task.run_until_it_waits()?;
-            fs::rename(&task.dir, left_by_kill(&task.dir))?;
-            tasks.push(Task { work: Work::Reopen, ..task });
-        }
+            Ok(fs::rename(&task.dir, left_by_kill(&task.dir))?)
+        })?;
         // An opening may write: each has a copy of what the kill left, which is in memory.
         let outcomes = self.in_place(&tasks, |task| copy(&left_by_kill(&task.dir), &task.dir))?;
         self.print(&format!("reopen, {}", self.of_records()), &tasks, &outcomes, ours)?;
