@@ -1,15 +1,15 @@
 //! What a crash leaves, and the four ways out.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{fs, io};
 
 use foldlog::log::SegmentSizes;
 use foldlog::process::ProcessIdentity;
-use foldlog::storage::{Access, Entry, FileStorage, HeldLock, Storage, StorageFile};
+use foldlog::storage::{FileStorage, Op};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -21,6 +21,7 @@ use foldlog_agent::persistence::{
 };
 use foldlog_agent::persistence::{StateCompression, TreeContents, export_tree};
 use foldlog_agent::persistence::{TaskStatus::*, open_without_host};
+use foldlog_tests::Watched;
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
@@ -456,67 +457,16 @@ fn a_restore_that_is_refused_says_so() {
     assert_eq!(detect(&session), None);
 }
 
-/// Counts the files of logs that are opened.
-#[derive(Debug)]
-struct Opened(FileStorage, AtomicU64);
-
-impl Storage for Opened {
-    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.open(path, access)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.0.list(dir)
-    }
-
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
-        self.0.entry(path)
-    }
-
-    fn boot_id(&self) -> Option<uuid::Uuid> {
-        self.0.boot_id()
-    }
-
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.0.create_dir_all(path)
-    }
-
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        self.0.create(path, bytes)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.hard_link(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.0.remove_file(path)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.0.remove_dir_all(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.sync_dir(path)
-    }
-
-    fn try_lock(&self, path: &Path, byte: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
-        self.0.try_lock(path, byte)
-    }
-}
-
 /// Telling of all strategies opened, folded and walked along the log several times for each checkpoint.
 #[test]
 fn strategies_are_told_by_one_walk_however_many_checkpoints_there_are() {
     let folder = tempfile::tempdir().unwrap();
-    let opened = Arc::new(Opened(FileStorage::new(), AtomicU64::new(0)));
-    let options = StoreOptions { storage: Arc::clone(&opened) as _, ..StoreOptions::default() };
+    let opened = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&opened);
+    let disk = Watched::new(FileStorage::new(), move |op, _| {
+        counter.fetch_add(u64::from(op == Op::Open), Ordering::Relaxed);
+    });
+    let options = StoreOptions { storage: Arc::new(disk), ..StoreOptions::default() };
     let store = Store::open_with(folder.path(), options).unwrap();
     let opens = |checkpoints: u64| {
         let session = store.create(&types()).unwrap();
@@ -526,13 +476,13 @@ fn strategies_are_told_by_one_walk_however_many_checkpoints_there_are() {
             manager.create(None).unwrap();
         }
         session.clone().close().unwrap();
-        let before = opened.1.load(Ordering::Relaxed);
+        let before = opened.load(Ordering::Relaxed);
         let told = CrashRecoveryManager::new(store.clone(), session.id()).plan_all().unwrap();
         assert_eq!(told.len() as u64, checkpoints + 3);
         assert!(told.iter().all(|one| one.impossible.is_none()));
         let tasks: Vec<u64> = told[1..].iter().map(|one| one.tasks).collect();
         assert_eq!(tasks[..tasks.len() - 2], (1..=checkpoints).collect::<Vec<_>>());
-        opened.1.load(Ordering::Relaxed) - before
+        opened.load(Ordering::Relaxed) - before
     };
     let (few, many) = (opens(4), opens(24));
     // The hash of each checkpoint is made of the records behind the one before: one look at the log for each, and no more.

@@ -15,6 +15,8 @@ pub mod runs;
 pub mod sabotage;
 mod skipped;
 pub mod verbs;
+mod watched;
 
 pub use blob::Blob;
 pub use skipped::skipped;
+pub use watched::Watched;

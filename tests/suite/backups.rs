@@ -14,7 +14,7 @@ use foldlog::{
     BackgroundSync, BackupOptions, BackupReport, Durability, Error, Result, SequenceNumber, Session,
     SessionOptions, Store, StoreOptions,
 };
-use foldlog_tests::crash::{BOOT, Machine, large_note, step, write_steps};
+use foldlog_tests::crash::{BOOT, CHANGES, Machine, large_note, step, write_steps};
 use foldlog_tests::host::{Plan, types};
 use uuid::Uuid;
 
@@ -265,7 +265,7 @@ fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
     // Before the first segment got its name, which brings the end of the one before too, between any two of them, and after
     // the last.
     assert!(steps.len() > 3, "{steps:?}");
-    whole.refused_at_each_step(5, act, |machine, refused| {
+    whole.refused_at_each_step((&CHANGES, 5), act, |machine, refused| {
         look(machine, refused);
     });
 }

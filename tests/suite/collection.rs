@@ -223,24 +223,14 @@ fn a_collection_that_is_killed_at_any_step_is_done_by_the_next() {
         collect(&machine).unwrap();
         objects(&machine, id)
     };
-    for nth in 1.. {
-        let mut done = false;
-        for kind in [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: nth }] {
-            let machine = whole.copied(BOOT);
-            machine.disk.inject(Fault::Die { nth, bytes: 20 });
-            done = collect(&machine).is_ok();
-            machine.disk.clear_faults();
-            machine.crash(kind);
-            assert_eq!(read_all(&machine, id), all, "killed at {nth}, {kind:?}");
-            collect(&machine).unwrap();
-            assert_eq!(objects(&machine, id), rest, "killed at {nth}, {kind:?}");
-        }
-        if done {
-            break;
-        }
+    let crashes = |at| vec![CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: at }];
+    whole.killed_at_each_step(crashes, collect, |machine, how| {
+        assert_eq!(read_all(machine, id), all, "{how}");
+        collect(machine).unwrap();
+        assert_eq!(objects(machine, id), rest, "{how}");
         killed += 1;
-    }
-    assert!(killed >= 22, "{killed}");
+    });
+    assert!(killed >= 3 * 22, "{killed}");
     let machine = whole.copied(BOOT);
     machine.disk.inject(Fault::FailNth { op: Op::RemoveFile, nth: 3, error: std::io::ErrorKind::Other });
     assert!(matches!(collect(&machine), Err(Error::Io { .. })));

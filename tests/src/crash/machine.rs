@@ -38,6 +38,9 @@ pub struct FrameAt {
     pub kind: Kind,
 }
 
+/// The calls that change a disk when a file is written anew.
+pub const CHANGES: [Op; 5] = [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir];
+
 /// The first boot of a machine.
 pub const BOOT: Uuid = Uuid::from_u128(0xb007);
 /// Another boot.
@@ -134,18 +137,19 @@ impl Machine {
         }
     }
 
-    /// Does the same on copies of the machine, whose disks refuse one of the first calls of each kind; `look` sees what is left.
+    /// Does the same on copies of the machine, whose disks refuse one of the first calls of each of these kinds; `look` sees what is
+    /// left.
     ///
     /// # Panics
     ///
     /// Where no refusal of a kind is an error of what is done.
     pub fn refused_at_each_step<T>(
         &self,
-        calls: u64,
+        (ops, calls): (&[Op], u64),
         act: impl Fn(&Machine) -> Result<T>,
         mut look: impl FnMut(&Machine, &str),
     ) {
-        for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir] {
+        for op in ops.iter().copied() {
             let refused = (1..=calls).filter(|nth| {
                 let machine = self.copied(BOOT);
                 machine.disk.inject(Fault::FailNth { op, nth: *nth, error: std::io::ErrorKind::Other });

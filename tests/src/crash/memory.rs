@@ -206,7 +206,7 @@ impl SessionMemory {
         self.learn_from(|from, visit| session.records(from, u64::MAX, visit))
     }
 
-    /// As [`learn`](SessionMemory::learn), from whatever reads the records from one on.
+    /// Learns as [`learn`](SessionMemory::learn) does, from whatever reads the records from one on.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ pub use calls::{
     Waits,
 };
 pub use compacted::{Compactions, draw_options};
-pub use machine::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
+pub use machine::{BOOT, CHANGES, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
 pub use memory::{Lost, Promise, Remembered, SessionMemory};
 pub use mortal::Mortal;
 pub use past::Live;

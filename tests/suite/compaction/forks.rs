@@ -1,16 +1,15 @@
 //! Forks of compacted sessions, compactions of forks, and what either leaves the other.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::storage::{Access, CrashKind, Entry, Fault, HeldLock, MemoryStorage, Storage, StorageFile};
+use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{
     CompactOptions, Durability, Error, SequenceNumber, SessionOptions, SnapshotOptions, State, Store,
     StoreOptions,
 };
+use foldlog_tests::Watched;
 use foldlog_tests::crash::{BOOT, Machine, count, step};
 use foldlog_tests::host::types;
 use uuid::Uuid;
@@ -114,68 +113,6 @@ fn a_fork_that_was_compacted_is_recovered_behind_what_it_shares() {
     assert!(compacted > 2, "it was killed before it had a name, and behind that: {compacted}");
 }
 
-/// A disk on which another process compacts a session just before the first of its files gets a second name.
-#[derive(Debug)]
-struct CompactedOnce {
-    disk: MemoryStorage,
-    machine: Machine,
-    session: Uuid,
-    is_done: AtomicBool,
-}
-
-impl Storage for CompactedOnce {
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir_all(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.disk.list(dir)
-    }
-
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
-        self.disk.entry(path)
-    }
-
-    fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        self.disk.create(path, allocate_bytes)
-    }
-
-    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
-        self.disk.open(path, access)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        if !self.is_done.swap(true, Ordering::SeqCst) {
-            assert!(compact(&self.machine, self.session).unwrap().dropped > 0);
-        }
-        self.disk.hard_link(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_file(path)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_dir_all(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.sync_dir(path)
-    }
-
-    fn boot_id(&self) -> Option<Uuid> {
-        self.disk.boot_id()
-    }
-
-    fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
-        self.disk.try_lock(path, offset)
-    }
-}
-
 /// A fork reads its parent, and then gives the parent's files names of its own. It gave them to the files of a compaction that
 /// another process had made in between, and looked for records where those had stood in the old ones.
 #[test]
@@ -188,8 +125,13 @@ fn a_fork_that_is_made_while_its_parent_is_compacted_is_whole() {
     for at in [kept, last] {
         let machine = machine.copied(BOOT);
         let expected = machine.audit(parent).unwrap().state_at(at).unwrap().slices;
-        let (disk, is_done) = (machine.disk.process(), AtomicBool::new(false));
-        let disk = CompactedOnce { disk, machine: machine.clone(), session: parent, is_done };
+        // Another process compacts the parent just before the first of its files gets a second name.
+        let (elsewhere, is_done) = (machine.clone(), AtomicBool::new(false));
+        let disk = Watched::new(machine.disk.process(), move |op, _| {
+            if op == Op::HardLink && !is_done.swap(true, Ordering::SeqCst) {
+                assert!(compact(&elsewhere, parent).unwrap().dropped > 0);
+            }
+        });
         let options = StoreOptions { storage: Arc::new(disk), ..machine.options(Durability::Boundary) };
         let store = Store::open_with("/home/store", options).unwrap();
         let fork = store.fork(parent, at, &types(), SessionOptions::default()).unwrap();

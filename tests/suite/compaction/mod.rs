@@ -20,7 +20,7 @@ use foldlog::{
     ResourceRegistry, SequenceNumber, Session, SessionOptions, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_codec::body::Dropped;
-use foldlog_tests::crash::{BOOT, Machine, large_note, step};
+use foldlog_tests::crash::{BOOT, CHANGES, Machine, large_note, step};
 use foldlog_tests::host::{Draft, DraftEdited, LinesPasted, Noted, Notes, assert_reduced_again, types};
 use uuid::Uuid;
 
@@ -237,7 +237,7 @@ fn a_compaction_that_is_killed_at_any_step_leaves_a_whole_log() {
         *partly.entry(look(machine, killed)).or_insert(0) += 1;
     });
     assert!(partly.contains_key(&0) && partly.contains_key(&1), "{partly:?}");
-    whole.refused_at_each_step(7, act, |machine, refused| {
+    whole.refused_at_each_step((&CHANGES, 7), act, |machine, refused| {
         look(machine, refused);
     });
 }

@@ -8,7 +8,7 @@ use foldlog::audit::{Followed, Follower, LogReader};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, CompactReport, Compression, Durability, Error, Store, StoreOptions};
-use foldlog_tests::crash::{BOOT, Machine, step};
+use foldlog_tests::crash::{BOOT, CHANGES, Machine, step};
 use foldlog_tests::host::types;
 
 use uuid::Uuid;
@@ -60,38 +60,20 @@ fn a_compression_that_is_killed_at_any_step_leaves_a_whole_log() {
             assert_eq!(machine.audit(id).unwrap().digest_through(last).unwrap(), digest, "{killed}");
             packed
         };
-        for at in 1.. {
-            let machine = from.copied(BOOT);
-            machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
-            let done = compress_short(&machine, id, to);
-            machine.disk.clear_faults();
-            if done.is_ok() {
-                break;
-            }
-            let kinds = [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: at }];
+        let crashes = |at| {
+            let kinds = [CrashKind::Power { seed: at }, CrashKind::PowerLosingAll, CrashKind::Process];
             let some = if to == Compression::Zstd { kinds.len() } else { 1 };
-            for kind in kinds.into_iter().rev().take(some) {
-                let machine = from.copied(BOOT);
-                machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
-                compress_short(&machine, id, to).unwrap_err();
-                machine.disk.clear_faults();
-                machine.crash(kind);
-                *partly.entry(look(&machine, &format!("to {to}, killed at {at}, {kind:?}"))).or_insert(0) +=
-                    1;
-            }
-        }
+            kinds.into_iter().take(some).collect()
+        };
+        let act = |machine: &Machine| compress_short(machine, id, to);
+        from.killed_at_each_step(crashes, act, |machine, killed| {
+            *partly.entry(look(machine, &format!("to {to}, {killed}"))).or_insert(0) += 1;
+        });
         assert!(partly.len() > 2, "some files and not others: {partly:?}");
-        for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir, Op::Read] {
-            let refused = [1, 2, 3, 4, 5].into_iter().filter(|nth| {
-                let machine = from.copied(BOOT);
-                machine.disk.inject(Fault::FailNth { op, nth: *nth, error: std::io::ErrorKind::Other });
-                let done = compress_short(&machine, id, to);
-                machine.disk.clear_faults();
-                look(&machine, &format!("to {to}: {op:?} {nth}"));
-                done.is_err()
-            });
-            assert!(refused.count() > 0, "{op:?}");
-        }
+        let ops = [&CHANGES[..], &[Op::Read]].concat();
+        from.refused_at_each_step((&ops, 5), act, |machine, refused| {
+            look(machine, &format!("to {to}: {refused}"));
+        });
     }
 }
 

@@ -64,7 +64,7 @@ fn compress(machine: &Machine, id: Uuid, compression: Compression) -> foldlog::R
     store(machine, 128 << 10).compact(id, &only(compression))
 }
 
-/// The same log with its segments compressed.
+/// Returns a machine with the same log, its segments compressed.
 fn compressed(machine: &Machine, id: Uuid, compression: Compression) -> Machine {
     let machine = machine.copied(BOOT);
     let report = compress(&machine, id, compression).unwrap().compressed.unwrap();

@@ -1,4 +1,4 @@
-//! The same questions asked of a log and of the same log compressed.
+//! Asks a log and its compressed form the same questions.
 
 use std::ffi::OsString;
 use std::path::Path;

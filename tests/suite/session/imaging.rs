@@ -2,17 +2,16 @@
 //! too large for one.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
-use foldlog::storage::{Access, Entry, HeldLock, MemoryStorage, Op, Storage, StorageFile};
+use foldlog::storage::{MemoryStorage, Op};
 use foldlog::{BackgroundSync, Durability, Event, SessionTypes, Slice, Store, StoreOptions};
+use foldlog_tests::Watched;
 use foldlog_tests::host::types;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use uuid::Uuid;
 
 use super::step;
 
@@ -57,89 +56,41 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     assert!(fs::read_dir(dir.join("snapshots")).unwrap().count() <= 2);
 }
 
-/// A disk in memory on which images are made once they are let through.
-#[derive(Debug)]
-struct Slow {
-    disk: MemoryStorage,
-    images: Mutex<Images>,
+/// The images that a session asks for, on a disk on which they are made once they are let through.
+#[derive(Debug, Default)]
+struct Images {
+    asked: Mutex<Asked>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Images {
+struct Asked {
     /// The positions of those that were asked for, in this order.
-    asked: Vec<u64>,
+    positions: Vec<u64>,
     /// Whether they are let through.
     through: bool,
 }
 
-impl Slow {
-    fn wait_until(&self, done: impl Fn(&Images) -> bool) {
-        let images = self.images.lock().unwrap();
-        let (images, timeout) =
-            self.changed.wait_timeout_while(images, Duration::from_secs(60), |images| !done(images)).unwrap();
-        assert!(!timeout.timed_out(), "{images:?}");
+impl Images {
+    fn hear(&self, op: Op, path: &Path) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(position) = name.strip_suffix(".image.new").filter(|_| op == Op::Create) {
+            self.asked.lock().unwrap().positions.push(position.parse().unwrap());
+            self.changed.notify_all();
+            self.wait_until(|asked| asked.through);
+        }
+    }
+
+    fn wait_until(&self, done: impl Fn(&Asked) -> bool) {
+        let asked = self.asked.lock().unwrap();
+        let (asked, timeout) =
+            self.changed.wait_timeout_while(asked, Duration::from_secs(60), |asked| !done(asked)).unwrap();
+        assert!(!timeout.timed_out(), "{asked:?}");
     }
 
     fn let_through(&self) {
-        self.images.lock().unwrap().through = true;
+        self.asked.lock().unwrap().through = true;
         self.changed.notify_all();
-    }
-}
-
-impl Storage for Slow {
-    fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if let Some(position) = name.strip_suffix(".image.new") {
-            self.images.lock().unwrap().asked.push(position.parse().unwrap());
-            self.changed.notify_all();
-            self.wait_until(|images| images.through);
-        }
-        self.disk.create(path, allocate_bytes)
-    }
-
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir_all(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.disk.list(dir)
-    }
-
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
-        self.disk.entry(path)
-    }
-
-    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
-        self.disk.open(path, access)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.hard_link(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_file(path)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_dir_all(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.sync_dir(path)
-    }
-
-    fn boot_id(&self) -> Option<Uuid> {
-        self.disk.boot_id()
-    }
-
-    fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
-        self.disk.try_lock(path, offset)
     }
 }
 
@@ -148,9 +99,11 @@ impl Storage for Slow {
 #[test]
 fn at_most_one_image_of_a_session_waits_to_be_written() {
     let disk = MemoryStorage::new();
-    let slow = Arc::new(Slow { disk: disk.clone(), images: Mutex::default(), changed: Condvar::new() });
+    let images = Arc::new(Images::default());
+    let hearing = Arc::clone(&images);
+    let slow = Watched::new(disk.clone(), move |op, path| hearing.hear(op, path));
     let options = StoreOptions {
-        storage: Arc::clone(&slow) as _,
+        storage: Arc::new(slow),
         durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: u64::MAX },
         image_bytes_min: 1,
@@ -168,17 +121,17 @@ fn at_most_one_image_of_a_session_waits_to_be_written() {
         }
     };
     write(3);
-    slow.wait_until(|images| images.asked.len() == 1);
+    images.wait_until(|asked| asked.positions.len() == 1);
     // The background is held up now, for as long as it takes to write a hundred segments.
     write(100);
     let behind = session.position().unwrap();
-    slow.let_through();
+    images.let_through();
     // The next one is taken once that one is there, and holds what came by then.
-    let asked = |nth: usize| slow.images.lock().unwrap().asked.get(nth).copied();
+    let asked = |nth: usize| images.asked.lock().unwrap().positions.get(nth).copied();
     while asked(1).is_none() && session.log_bytes() < 64 << 20 {
         write(1);
     }
-    assert!(asked(1).is_some_and(|position| position > behind.get()), "{:?}, {behind}", slow.images);
+    assert!(asked(1).is_some_and(|position| position > behind.get()), "{images:?}, {behind}");
     session.sync().unwrap();
     session.close().unwrap();
     let images = disk.files().into_iter().filter(|path| path.to_str().unwrap().ends_with(".image"));
