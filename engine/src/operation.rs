@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldlog_codec::{OperationId, SequenceNumber, body, image};
+use foldlog_codec::{OperationId, SequenceNumber, body, image, msgpack};
 use foldlog_filesystem::Unrestored;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -29,6 +29,15 @@ pub(crate) struct RestoreArguments {
     /// What tells a rewind from another restore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rewind: Option<RewindArguments>,
+}
+
+impl RestoreArguments {
+    /// Reads the arguments from their recorded form: JSON in one MessagePack string. `None` if they are not there, as where an
+    /// object holds them.
+    pub(crate) fn read(recorded: &[u8]) -> Option<RestoreArguments> {
+        let text: String = msgpack::from_slice(recorded).ok()?;
+        serde_json::from_str(&text).ok()
+    }
 }
 
 /// Holds what the arguments of a rewind say beside its position.

@@ -105,7 +105,16 @@ impl Default for StoreOptions {
     }
 }
 
-/// Names the snapshots whose positions a compaction keeps.
+impl StoreOptions {
+    /// Returns the time of the youngest record that is older than an age now, in microseconds since 1970-01-01 UTC. `None` without
+    /// an age.
+    pub(crate) fn old_until_us(&self, age: Option<Duration>) -> Option<i64> {
+        let now_us = self.clock.now_us();
+        age.map(|age| now_us.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// Names the snapshots whose positions a compaction keeps, and whose captures a collection keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeptSnapshots {
     /// Those with a tag.
@@ -115,6 +124,17 @@ pub enum KeptSnapshots {
     All,
     /// None.
     None,
+}
+
+impl KeptSnapshots {
+    /// Returns whether a snapshot is among them, which has a tag or none.
+    pub(crate) fn keeps(self, tagged: bool) -> bool {
+        match self {
+            KeptSnapshots::All => true,
+            KeptSnapshots::Tagged => tagged,
+            KeptSnapshots::None => false,
+        }
+    }
 }
 
 /// Holds the options of a compaction.

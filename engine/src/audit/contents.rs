@@ -242,10 +242,7 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
-        let names = self.names();
-        let compaction = self.places.compaction.as_deref();
-        let reading = ContentReading { names: &names, objects: &self.objects, compaction };
-        self.records(from, through, |record| visit(reading.recorded(record)?))
+        self.reading(from.into(), through.into(), |reading, record| visit(reading.recorded(record)?))
     }
 
     /// Hands each record over as [`contents`](LogReader::contents) does, those whose bodies a compaction has dropped as
@@ -260,10 +257,19 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
     ) -> Result<()> {
+        self.reading(from.into(), through.into(), |reading, record| visit(reading.left(record)?))
+    }
+
+    fn reading(
+        &self,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        mut visit: impl FnMut(&ContentReading<'_>, &Record<'_>) -> Result<()>,
+    ) -> Result<()> {
         let names = self.names();
         let compaction = self.places.compaction.as_deref();
         let reading = ContentReading { names: &names, objects: &self.objects, compaction };
-        self.records(from, through, |record| visit(reading.left(record)?))
+        self.records(from, through, |record| visit(&reading, record))
     }
 }
 

@@ -86,18 +86,7 @@ impl Rewriting<'_> {
     /// stays then.
     pub(crate) fn run(&self) -> Result<()> {
         let ordinal = self.segment.header.ordinal;
-        let building = layout::building_segment_file(self.dir, ordinal);
-        let path = layout::segment_file(self.dir, ordinal);
-        // A file with this temporary name was left by an attempt that never ended.
-        let _ = self.storage.remove_file(&building);
-        let replaced = self.write(&building).and_then(|()| {
-            self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))
-        });
-        if replaced.is_err() {
-            let _ = self.storage.remove_file(&building);
-        }
-        replaced?;
-        self.storage.sync_dir(self.dir).map_err(|error| Error::io("sync", self.dir, error))
+        replace(self.storage, self.dir, ordinal, |building| self.write(building).map(Some)).map(drop)
     }
 
     fn write(&self, building: &Path) -> Result<()> {
@@ -221,6 +210,30 @@ impl Rewriting<'_> {
             reason: "its segment holds no frame".to_owned(),
         })
     }
+}
+
+/// Gives a new file the name of a segment, and makes the name durable. `write` makes the file under a temporary name, durable; if it
+/// fails, or returns `None`, the old file stays.
+pub(super) fn replace<T>(
+    storage: &dyn Storage,
+    dir: &Path,
+    ordinal: u32,
+    write: impl FnOnce(&Path) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let (path, building) = (layout::segment_file(dir, ordinal), layout::building_segment_file(dir, ordinal));
+    // A file with this temporary name was left by an attempt that never ended.
+    let _ = storage.remove_file(&building);
+    let written = write(&building).and_then(|written| {
+        if written.is_some() {
+            storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
+        }
+        Ok(written)
+    });
+    match written {
+        Ok(Some(_)) => storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?,
+        _ => drop(storage.remove_file(&building)),
+    }
+    written
 }
 
 /// Returns the base frames, which come before all others.

@@ -113,7 +113,7 @@ pub(crate) use opening::{
     Images, OpenAs, Read, RecordedPart, SessionSeed, VisitFrame, begin, check_declared, left_open,
     lock_or_read_only, open, open_as_read, open_read, open_recorded, read_outline, read_outline_by,
 };
-pub(crate) use operation_records::captures_of;
+pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};
 pub(crate) use waiting::{Asker, Patience};
 

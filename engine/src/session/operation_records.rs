@@ -9,7 +9,7 @@ use foldlog_codec::body::{
     ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -62,8 +62,20 @@ fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Resu
     Ok((body.result.map(value).transpose()?, shown))
 }
 
+/// Returns the captures that a record names, whatever its kind: that of a call's begin or end, or of a snapshot.
+pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Result<RecordedCaptures> {
+    let bad = Error::unread(record.sequence);
+    let resources = match record.kind {
+        Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
+        Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
+        Kind::SNAPSHOT => body::Snapshot::decode(record.body).map_err(bad)?.resources,
+        _ => return Ok(RecordedCaptures::new()),
+    };
+    captures_of(resources, objects)
+}
+
 /// Returns captures in their recorded form, by the resources' names.
-pub(crate) fn captures_of(
+pub(super) fn captures_of(
     resources: Vec<ResourceSnapshot<'_>>,
     objects: &Objects,
 ) -> Result<RecordedCaptures> {
@@ -136,17 +148,8 @@ impl Session {
         let mut found = BTreeMap::<String, Vec<Vec<u8>>>::new();
         let Some(from) = from else { return Ok(found) };
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
-            let bad = Error::unread(record.sequence);
-            let resources = match record.kind {
-                Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
-                Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
-                Kind::SNAPSHOT => body::Snapshot::decode(record.body).map_err(bad)?.resources,
-                _ => return Ok(()),
-            };
-            for resource in resources {
-                let Some(snapshot) = resource.snapshot else { continue };
-                let recorded = source.objects.resolve(snapshot)?.into_owned();
-                found.entry(resource.resource.into_owned()).or_default().push(recorded);
+            for (resource, recorded) in captures_named_by(&record, &source.objects)? {
+                found.entry(resource).or_default().extend(recorded);
             }
             Ok(())
         })?;

@@ -22,7 +22,8 @@
 //! 4. A collection that is killed has removed some of the files. The next one removes the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -162,31 +163,27 @@ impl Store {
     /// [`Error::Io`] if a folder cannot be listed or a file cannot be removed.
     pub fn collect(&self, options: &CollectOptions) -> Result<CollectReport> {
         let mut report = CollectReport::default();
-        let families = self.families(&mut report)?;
-        for (id, family) in
-            families.of.iter().filter(|(id, _)| options.session.is_none_or(|only| only == **id))
-        {
-            let asked = (options, families.unread);
-            let collected = self.collect_session((*id, family), asked, &mut report);
-            match collected {
+        let ids = match options.session {
+            Some(only) => self.existing(only).map(|_| vec![only])?,
+            None => self.session_ids()?,
+        };
+        let (mut families, mut recordless) = (None, BTreeSet::new());
+        for id in ids {
+            match self.collect_session(id, options, &mut families, &mut report) {
                 Ok(collected) if collected == Collected::default() => {}
                 Ok(collected) => {
                     report.all.add(collected);
-                    report.sessions.insert(*id, collected);
+                    report.sessions.insert(id, collected);
                 }
+                // A folder without a record is a leftover, or about to be a session that has nothing to collect yet.
+                Err(Error::NotASession { .. }) => drop(recordless.insert(id)),
                 // What was removed before the error stays removed, and nobody needed it.
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
-                Err(error) => {
-                    report.skipped.insert(*id, error.to_string());
-                }
+                Err(error) => drop(report.skipped.insert(id, error.to_string())),
             }
         }
-        if let Some(only) = options.session {
-            self.existing(only)?;
-            report.skipped.retain(|id, _| *id == only);
-        } else {
-            let left = self.collect_unfinished(options, &families.of, &report)?;
-            report.all.add(left);
+        if options.session.is_none() {
+            report.all.add(self.collect_unfinished(options, &recordless)?);
         }
         // Behind all that had names for what is in it.
         let mut pool = Sweeping::of(self, options.dry_run);
@@ -200,15 +197,20 @@ impl Store {
     /// Takes out of the pool what a session has that is about to be deleted, and no other session. What cannot be taken out now, the
     /// next collection takes.
     pub(super) fn unpool(&self, dir: &Path) {
-        let (storage, pool) = (self.storage(), layout::pool_dir(&self.inner.root));
         let folder = layout::objects_dir(dir);
-        for entry in storage.list(&folder).unwrap_or_default() {
-            let (path, pooled) = (folder.join(&entry.name), pool.join(&entry.name));
-            if [&path, &pooled].iter().all(|path| storage.links(path).is_ok_and(|links| links == 2)) {
-                let _ = storage.remove_file(&pooled);
+        for entry in self.storage().list(&folder).unwrap_or_default() {
+            if let Some(pooled) = self.pooled_for(&folder.join(&entry.name)) {
+                let _ = self.storage().remove_file(&pooled);
             }
         }
         captures::unpool(&layout::captures_dir(dir), &layout::captures_pool(&self.inner.root));
+    }
+
+    /// Returns the name in the pool of an object in a session's folder, if nobody but the pool has the object too.
+    fn pooled_for(&self, object: &Path) -> Option<PathBuf> {
+        let pooled = layout::pool_dir(&self.inner.root).join(object.file_name()?);
+        let has_two_names = |path: &Path| self.storage().links(path).is_ok_and(|links| links == 2);
+        (has_two_names(object) && has_two_names(&pooled)).then_some(pooled)
     }
 
     /// Returns which captures of workspaces the log of a session needs, as a [collection](Store::collect) with these options
@@ -227,26 +229,20 @@ impl Store {
         captures::in_use(self, &dir, &read, options)
     }
 
-    /// Finds the descendants of each session. Sessions that cannot be read are skipped in `report`.
-    fn families(&self, report: &mut CollectReport) -> Result<Families> {
-        let mut parents = BTreeMap::new();
-        let mut unread = None;
+    /// Finds the descendants of each session.
+    fn families(&self) -> Result<Families> {
+        let (mut parents, mut unread) = (BTreeMap::new(), None);
         for id in self.session_ids()? {
             let options = ReadOptions { outline: true, memory_bytes: Some(MEMORY_BYTES_MIN) };
             match LogReader::open_with(Arc::clone(self.storage()), self.session_dir(id), options) {
                 Ok(reader) => {
                     parents.insert(id, reader.opened().parent.map(|parent| parent.session()));
                 }
-                // A folder without a record is a leftover, or about to be a session that has no captures yet.
                 Err(Error::NotASession { .. }) => {}
-                Err(error) => {
-                    unread = unread.or(Some(id));
-                    report.skipped.insert(id, error.to_string());
-                }
+                Err(_) => unread = unread.or(Some(id)),
             }
         }
-        let mut of: BTreeMap<Uuid, BTreeSet<Uuid>> =
-            parents.keys().map(|id| (*id, BTreeSet::new())).collect();
+        let mut of: BTreeMap<Uuid, BTreeSet<Uuid>> = BTreeMap::new();
         for id in parents.keys() {
             let (mut above, mut seen) = (parents.get(id).copied().flatten(), BTreeSet::from([*id]));
             while let Some(ancestor) = above.filter(|ancestor| seen.insert(*ancestor)) {
@@ -254,7 +250,6 @@ impl Store {
                 above = parents.get(&ancestor).copied().flatten();
             }
         }
-        of.retain(|id, _| parents.contains_key(id));
         Ok(Families { of, unread })
     }
 
@@ -279,8 +274,9 @@ impl Store {
 
     fn collect_session(
         &self,
-        (id, family): (Uuid, &BTreeSet<Uuid>),
-        (options, unread): (&CollectOptions, Option<Uuid>),
+        id: Uuid,
+        options: &CollectOptions,
+        families: &mut Option<Families>,
         report: &mut CollectReport,
     ) -> Result<Collected> {
         let dir = self.session_dir(id);
@@ -294,7 +290,11 @@ impl Store {
         let store = layout::captures_dir(&dir);
         let entry = self.storage().entry(&store).map_err(|error| Error::io("look up", &store, error))?;
         if entry.is_some_and(|entry| entry.kind == EntryKind::Folder) {
-            match self.collect_captures((id, &dir, &read), family, unread, options) {
+            let families = match families {
+                Some(families) => families,
+                None => families.insert(self.families()?),
+            };
+            match self.collect_captures((id, &dir, &read), families, options) {
                 Ok(captures) => sweeping.collected.add(captures),
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
                 Err(error) => {
@@ -309,18 +309,17 @@ impl Store {
     fn collect_captures(
         &self,
         (id, dir, read): (Uuid, &Path, &Read),
-        family: &BTreeSet<Uuid>,
-        unread: Option<Uuid>,
+        families: &Families,
         options: &CollectOptions,
     ) -> Result<Collected> {
-        if let Some(unread) = unread {
+        if let Some(unread) = families.unread {
             let reason =
                 format!("session {unread} cannot be read, and its log may name captures of this one");
             return Err(Error::NotASession { path: self.session_dir(unread), reason });
         }
         let mut in_use = captures::in_use(self, dir, read, options)?;
         let mut locks = Vec::new();
-        for descendant in family.iter().filter(|descendant| **descendant != id) {
+        for descendant in families.of.get(&id).into_iter().flatten() {
             locks.push(self.keep(*descendant, options.dry_run)?);
             if !sabotage::is(Breakage::ChildCapturesForgotten) {
                 let dir = self.session_dir(*descendant);
@@ -332,7 +331,7 @@ impl Store {
     }
 }
 
-/// Holds the descendants of each session that can be read.
+/// Holds the descendants of each session that has some and can be read.
 struct Families {
     of: BTreeMap<Uuid, BTreeSet<Uuid>>,
     /// A session that cannot be read.
@@ -354,6 +353,14 @@ fn named_objects(storage: &Arc<dyn Storage>, read: &Read) -> Result<BTreeSet<Str
     Ok(named)
 }
 
+/// Returns the error of a removal; what was gone already is none.
+pub(super) fn removed(op: &'static str, path: &Path, done: io::Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(op, path, error)),
+        _ => Ok(()),
+    }
+}
+
 /// Removes files, and counts them.
 struct Sweeping<'a> {
     store: &'a Store,
@@ -372,7 +379,7 @@ impl Sweeping<'_> {
 
     fn list(&self, folder: &Path) -> Result<Vec<Entry>> {
         match self.storage().list(folder) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             listed => listed.map_err(|error| Error::io("list", folder, error)),
         }
     }
@@ -384,12 +391,7 @@ impl Sweeping<'_> {
         if self.dry_run {
             return Ok(());
         }
-        match self.storage().remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io("remove", path, error))
-            }
-            _ => Ok(()),
-        }
+        removed("remove", path, self.storage().remove_file(path))
     }
 
     /// Collects the objects whose names are not among `named`.
@@ -403,17 +405,14 @@ impl Sweeping<'_> {
                 continue;
             }
             let path = folder.join(&entry.name);
-            let pooled = layout::pool_dir(&self.store.inner.root).join(&entry.name);
-            // Nobody but the pool has it, besides this session.
-            let in_pool =
-                [&path, &pooled].iter().all(|path| self.storage().links(path).is_ok_and(|it| it == 2));
+            let pooled = self.store.pooled_for(&path);
             self.remove(&path, entry.len)?;
             if is_unfinished {
                 self.collected.leftovers += 1;
                 continue;
             }
             self.collected.objects += 1;
-            if in_pool {
+            if let Some(pooled) = pooled {
                 self.remove(&pooled, 0)?;
                 self.collected.bytes += entry.len;
             }

@@ -40,7 +40,6 @@ use foldlog_codec::body::{
     Action, BaseSlice, BuiltIn, Dispatch, Dropped, ItemRun, Outcome, Payload, Policy, Snapshot, ToolBegin,
     ToolEnd,
 };
-use foldlog_codec::msgpack;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -62,8 +61,8 @@ use crate::log::images;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::names::Names;
-use crate::operation::RESTORE;
-use crate::options::{CompactOptions, KeptSnapshots};
+use crate::operation::{RESTORE, RestoreArguments};
+use crate::options::CompactOptions;
 use crate::sabotage::{self, Breakage};
 use crate::session::{Read, Session, lock_or_read_only, open_read};
 
@@ -327,11 +326,7 @@ impl Store {
         if last_range.is_some_and(|range| through < *range.end()) {
             return Ok(None);
         }
-        let snapshots = marks.snapshots.iter().filter(|(_, tagged)| match options.snapshots {
-            KeptSnapshots::All => true,
-            KeptSnapshots::Tagged => *tagged,
-            KeptSnapshots::None => false,
-        });
+        let snapshots = marks.snapshots.iter().filter(|(_, tagged)| options.snapshots.keeps(*tagged));
         let behind = scan.rollbacks.range(through + 1..).map(|(_, rollback)| rollback.to);
         let path = LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
         let is_live = |end: &SequenceNumber| path.is_live(*end, next.saturating_sub(1));
@@ -357,10 +352,7 @@ impl Store {
     }
 
     fn marks(&self, places: &Places, options: &CompactOptions) -> Result<Marks> {
-        let now_us = self.inner.options.clock.now_us();
-        let young = options
-            .younger_than
-            .map(|age| now_us.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)));
+        let young = self.inner.options.old_until_us(options.younger_than);
         let (mut marks, mut is_young, mut begun) = (Marks::default(), false, BTreeSet::new());
         places.read(self.storage(), SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
             is_young |= young.is_some_and(|young| record.time_us > young);
@@ -534,9 +526,7 @@ fn check_available(dir: &Path, options: &CompactOptions) -> Result<()> {
 
 /// Returns whether these arguments of a restore are those of a rewind, which can be undone. Long ones may be.
 fn is_rewind(arguments: Payload<'_>) -> bool {
-    let text: Option<String> = msgpack::from_slice(arguments.bytes()).ok();
-    let value = text.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
-    value.is_none_or(|value| value.get("rewind").is_some())
+    RestoreArguments::read(arguments.bytes()).is_none_or(|arguments| arguments.rewind.is_some())
 }
 
 /// Returns how many bytes of the log it saves to drop the body of a record.

@@ -630,10 +630,7 @@ impl Store {
         self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
         drop(lock);
         self.unpool(&dying);
-        match self.storage().remove_dir_all(&dying) {
-            // A collection takes it for what a killed process has left.
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("delete", &dying, error)),
-            _ => Ok(()),
-        }
+        // A collection may have taken it for what a killed process has left.
+        collect::removed("delete", &dying, self.storage().remove_dir_all(&dying))
     }
 }

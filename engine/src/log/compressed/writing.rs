@@ -14,6 +14,7 @@ use super::codecs::Encoder;
 use super::{BLOCK_BYTES, Compression, ENTRY_LEN, FIXED_LEN, Fixed, HEAD_LEN, compression_of, damage, open};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
+use crate::log::compacting::replace;
 use crate::log::layout;
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
@@ -60,7 +61,6 @@ impl Compressing<'_> {
     pub(crate) fn run(&self) -> Result<Kept> {
         let ordinal = self.segment.header.ordinal;
         let path = layout::segment_file(self.dir, ordinal);
-        let building = layout::building_segment_file(self.dir, ordinal);
         if !self.compression.is_available() {
             return Err(Error::CompressionUnavailable { path, codec: self.compression.name() });
         }
@@ -94,19 +94,8 @@ impl Compressing<'_> {
             let after = self.encode(&plain, &mut |_, _| Ok(()))?;
             return Ok(after.map_or(stays, |after| Kept { before, after, written: true }));
         }
-        // A file with this temporary name was left by an attempt that never ended.
-        let _ = self.storage.remove_file(&building);
-        let written = self.write(&plain, &building).and_then(|after| {
-            let Some(after) = after else { return Ok(None) };
-            self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
-            Ok(Some(after))
-        });
-        if !matches!(written, Ok(Some(_))) {
-            let _ = self.storage.remove_file(&building);
-        }
-        let Some(after) = written? else { return Ok(stays) };
-        self.storage.sync_dir(self.dir).map_err(|error| Error::io("sync", self.dir, error))?;
-        Ok(Kept { before, after, written: true })
+        let written = replace(self.storage, self.dir, ordinal, |building| self.write(&plain, building))?;
+        Ok(written.map_or(stays, |after| Kept { before, after, written: true }))
     }
 
     /// Writes the file under its temporary name, and compares it with the old one. Returns its length; `None` if it saves too little.

@@ -21,13 +21,13 @@ use foldlog_codec::body::{self, Outcome, Payload, ResourceSnapshot, ToolBegin, T
 use foldlog_codec::msgpack;
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
-use super::{CollectOptions, Collected, KeptSnapshots, Store};
+use super::{CollectOptions, Collected, Store};
 use crate::error::{Error, Result};
 use crate::fold::path::Path as LivePath;
 use crate::log::objects::Objects;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::sabotage::{self, Breakage};
-use crate::session::{Read, captures_of};
+use crate::session::{Read, captures_named_by};
 
 /// Lists the captures that a log names, by the names of their resources and as the resources recorded them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -240,12 +240,7 @@ impl Choosing<'_> {
             self.keep_from(first);
         }
         for (position, tagged) in &named.snapshots {
-            let is_kept = match options.snapshots {
-                KeptSnapshots::All => true,
-                KeptSnapshots::Tagged => *tagged,
-                KeptSnapshots::None => false,
-            };
-            if is_kept {
+            if options.snapshots.keeps(*tagged) {
                 self.kept.insert(*position);
                 self.keep_at(*position);
             }
@@ -289,8 +284,7 @@ fn rewind_of(
     arguments: Payload<'_>,
     objects: &Objects,
 ) -> Result<Option<(SequenceNumber, Option<OperationId>)>> {
-    let text: Option<String> = msgpack::from_slice(&objects.resolve(arguments)?).ok();
-    let arguments: Option<RestoreArguments> = text.and_then(|text| serde_json::from_str(&text).ok());
+    let arguments = RestoreArguments::read(&objects.resolve(arguments)?);
     let rewind = arguments.and_then(|arguments| Some((arguments.position, arguments.rewind?)));
     Ok(rewind.map(|(position, rewind)| (position, rewind.undoes)))
 }
@@ -303,10 +297,7 @@ pub(super) fn in_use(
     options: &CollectOptions,
 ) -> Result<CapturesInUse> {
     let (storage, places) = (store.storage(), read.places());
-    let now_us = store.inner.options.clock.now_us();
-    let young_us = options
-        .younger_than
-        .map(|age| now_us.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)));
+    let young_us = store.inner.options.old_until_us(options.younger_than);
     let objects = Objects::new(Arc::clone(storage), dir);
     let mut named = Named::default();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
@@ -330,18 +321,9 @@ pub(super) fn in_use(
     let kept = choosing.kept;
     let mut in_use = CapturesInUse::default();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
-        let bad = Error::unread(record.sequence);
-        let resources = match record.kind {
-            Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
-            Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
-            Kind::SNAPSHOT => body::Snapshot::decode(record.body).map_err(bad)?.resources,
-            _ => return Ok(()),
-        };
         let into = if kept.contains(&record.sequence) { &mut in_use.kept } else { &mut in_use.given_up };
-        for (resource, recorded) in captures_of(resources, &objects)? {
-            if let Some(recorded) = recorded {
-                into.entry(resource).or_default().insert(recorded);
-            }
+        for (resource, recorded) in captures_named_by(&record, &objects)? {
+            into.entry(resource).or_default().extend(recorded);
         }
         Ok(())
     })?;

@@ -1,11 +1,11 @@
 //! What crashes leave in a session's folder and beside the sessions of a store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use uuid::Uuid;
 
-use super::{CollectOptions, CollectReport, Collected, Store, Sweeping};
+use super::{CollectOptions, Collected, Store, Sweeping, removed};
 use crate::error::{Error, Result};
 use crate::log::{layout, lock};
 use crate::session::Read;
@@ -49,12 +49,7 @@ impl Sweeping<'_> {
         if self.dry_run {
             return Ok(());
         }
-        match self.storage().remove_dir_all(folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io("remove", folder, error))
-            }
-            _ => Ok(()),
-        }
+        removed("remove", folder, self.storage().remove_dir_all(folder))
     }
 }
 
@@ -64,8 +59,7 @@ impl Store {
     pub(super) fn collect_unfinished(
         &self,
         options: &CollectOptions,
-        readable: &BTreeMap<Uuid, BTreeSet<Uuid>>,
-        report: &CollectReport,
+        recordless: &BTreeSet<Uuid>,
     ) -> Result<Collected> {
         let mut sweeping = Sweeping::of(self, options.dry_run);
         let sessions = layout::sessions_dir(&self.inner.root);
@@ -73,7 +67,7 @@ impl Store {
             let path = sessions.join(&entry.name);
             let unfinished = layout::unfinished_session(&entry.name);
             let Some(id) = unfinished.or_else(|| layout::session_of(&path)) else { continue };
-            if unfinished.is_none() && (readable.contains_key(&id) || report.skipped.contains_key(&id)) {
+            if unfinished.is_none() && !recordless.contains(&id) {
                 continue;
             }
             let kept = match self.keep(id, options.dry_run) {

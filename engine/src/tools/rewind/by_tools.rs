@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
-use foldlog_codec::msgpack::{self, Value};
+use foldlog_codec::msgpack;
 
 use super::{CaptureMoment, ExecutionState, Recorded, ResourceRewound};
 use crate::error::{Error, Result};
@@ -86,9 +86,7 @@ impl ExecutionState {
             return Ok(None);
         }
         let arguments = self.session().read_begin(call.begin, |begin| begin.arguments)?;
-        let arguments = Value::decode(&arguments).map_err(Error::unread(call.begin))?;
-        let arguments = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
-        Ok(arguments.and_then(|arguments: RestoreArguments| arguments.rewind))
+        Ok(RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind))
     }
 
     /// Returns what the record of a rewind's end says.
