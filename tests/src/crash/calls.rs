@@ -122,6 +122,13 @@ pub struct OpenCall {
     purse: i64,
 }
 
+impl OpenCall {
+    /// Whether it changes nothing, and so nothing is rolled back with it.
+    fn only_asks(&self) -> bool {
+        matches!(self.about, Some(About::Asks(_)))
+    }
+}
+
 /// A call that was interrupted and is not done with.
 #[derive(Clone, Debug)]
 pub struct UnsettledCall {
@@ -263,9 +270,9 @@ pub struct After {
 }
 
 impl After {
-    /// The slices as an opened session shows them: those before the open calls, where there are any.
+    /// The slices as an opened session shows them: those before the open calls, where there are any that may have changed something.
     pub fn shown(&self) -> Slices {
-        match self.open.first() {
+        match self.open.iter().find(|open| !open.only_asks()) {
             Some(open) => self.slices.back_to(&open.then),
             None => (*self.slices).clone(),
         }
@@ -343,8 +350,7 @@ impl After {
     fn end(&mut self, end: End, sequence: SequenceNumber, time_us: i64) {
         let open = self.open.pop().expect("only what is open ends");
         // What changes nothing rolls nothing back.
-        let asks = matches!(open.about, Some(About::Asks(_)));
-        if !asks && !matches!(end, End::Committed | End::Awaits) {
+        if !open.only_asks() && !matches!(end, End::Committed | End::Awaits) {
             self.slices = Rc::new(self.slices.without_call(&open.then));
             self.purse = open.purse;
             self.live = Live::behind(open.live.as_ref(), sequence);
