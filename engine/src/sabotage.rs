@@ -87,6 +87,7 @@ foldlog_codec::breakages! {
     // Collection.
     NamedObjectCollected = "named-object-collected": "A collection removes objects that records name.",
     WaitingCaptureCollected = "waiting-capture-collected": "A collection removes what a suspended or unsettled call began with.",
+    CollectedBeforeDurable = "collected-before-durable": "A collection relies on what a power cut may take back.",
     ChildCapturesForgotten = "child-captures-forgotten": "A collection asks only the session's own log which captures are needed.",
 
     // Tools.

@@ -238,6 +238,51 @@ fn a_collection_that_is_killed_at_any_step_is_done_by_the_next() {
     assert_eq!(read_all(&machine, id), all);
 }
 
+/// A compaction was killed when its file had the segment's name, which was not durable. A collection removed the objects of the bodies
+/// that it dropped, and a power cut brought the old file back, which names them.
+#[test]
+fn a_power_cut_behind_a_killed_compaction_takes_no_object() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write(&session, 12);
+    let id = session.id();
+    session.close().unwrap();
+    let whole = machine.copied(BOOT);
+    let (all, mut collected) = (read_all(&whole, id), 0);
+    for nth in 1.. {
+        let machine = whole.copied(BOOT);
+        machine.disk.inject(Fault::Die { nth, bytes: 20 });
+        let done = machine.process(Durability::Boundary).compact(id, &CompactOptions::default());
+        machine.disk.clear_faults();
+        if done.is_ok() {
+            break;
+        }
+        for seed in 0..12 {
+            let machine = whole.copied(BOOT);
+            machine.disk.inject(Fault::Die { nth, bytes: 20 });
+            machine.process(Durability::Boundary).compact(id, &CompactOptions::default()).unwrap_err();
+            machine.disk.clear_faults();
+            machine.crash(CrashKind::Process);
+            collected += collect(&machine).unwrap().all.objects;
+            machine.crash(CrashKind::Power { seed });
+            assert_eq!(read_all(&machine, id), all, "killed at {nth}, seed {seed}");
+            machine.audit(id).unwrap().state().unwrap();
+            let named = machine.audit(id).unwrap().records(0, u64::MAX, |record| {
+                for object in record.objects() {
+                    let path = machine.dir(id).join("objects").join(object.file_name());
+                    assert!(
+                        machine.disk.read_file(&path).is_some(),
+                        "killed at {nth}, seed {seed}: {path:?}"
+                    );
+                }
+                Ok(())
+            });
+            named.unwrap();
+        }
+    }
+    assert!(collected > 0);
+}
+
 /// Nobody who works meanwhile loses anything: a writer, readers, and forks of a session that is compacted and collected.
 #[test]
 fn who_works_while_a_store_is_collected_loses_nothing() {

@@ -18,8 +18,11 @@
 //!    of a kind that this version does not know. Otherwise the session is skipped, and the report says why.
 //! 2. Captures are removed only while the locks of the session and of all its descendants are held, and only if each session of
 //!    the store can be read: a child works on its parent's workspace, and its log names captures in its parent's folder.
-//! 3. A file that has a further name, as in a fork, loses only the name in this session.
-//! 4. A collection that is killed has removed some of the files. The next one removes the others.
+//! 3. Nothing is removed for what a power cut may take back. The names of a session's files are made durable first: a compaction
+//!    that was killed may have dropped a body in a file whose name is not. Captures stay as they are while the end of a log that
+//!    names some may not be durable, which may end a call that is open without it.
+//! 4. A file that has a further name, as in a fork, loses only the name in this session.
+//! 5. A collection that is killed has removed some of the files. The next one removes the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -284,6 +287,9 @@ impl Store {
         let read = self.read_whole(&dir)?;
         let mut sweeping = Sweeping::of(self, options.dry_run);
         let named = named_objects(self.storage(), &read)?;
+        if !options.dry_run && !sabotage::is(Breakage::CollectedBeforeDurable) {
+            self.storage().sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
+        }
         sweeping.objects(&dir, &named)?;
         sweeping.images(&dir, read.scan.next_sequence)?;
         sweeping.leftovers_of(&dir, &read)?;
@@ -294,28 +300,35 @@ impl Store {
                 Some(families) => families,
                 None => families.insert(self.families()?),
             };
-            match self.collect_captures((id, &dir, &read), families, options) {
-                Ok(captures) => sweeping.collected.add(captures),
-                Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
-                Err(error) => {
-                    report.skipped.insert(id, format!("its captures: {error}"));
+            let left = match self.collect_captures((id, &dir, &read), families, options) {
+                Ok(Ok(captures)) => {
+                    sweeping.collected.add(captures);
+                    None
                 }
+                Ok(Err(reason)) => Some(reason),
+                Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(reason) = left {
+                report.skipped.insert(id, format!("its captures: {reason}"));
             }
         }
         Ok(sweeping.collected)
     }
 
-    /// Collects the captures in a session's folder, with the locks of all whose logs may name some of them.
+    /// Collects the captures in a session's folder, with the locks of all whose logs may name some of them. Returns why they are left
+    /// alone if nobody knows which are needed.
     fn collect_captures(
         &self,
         (id, dir, read): (Uuid, &Path, &Read),
         families: &Families,
         options: &CollectOptions,
-    ) -> Result<Collected> {
+    ) -> Result<Result<Collected, String>> {
         if let Some(unread) = families.unread {
-            let reason =
-                format!("session {unread} cannot be read, and its log may name captures of this one");
-            return Err(Error::NotASession { path: self.session_dir(unread), reason });
+            return Ok(Err(format!("session {unread} cannot be read, and its log may name some of them")));
+        }
+        if let Some(left) = undurable(id, read) {
+            return Ok(Err(left));
         }
         let mut in_use = captures::in_use(self, dir, read, options)?;
         let mut locks = Vec::new();
@@ -323,11 +336,15 @@ impl Store {
             locks.push(self.keep(*descendant, options.dry_run)?);
             if !sabotage::is(Breakage::ChildCapturesForgotten) {
                 let dir = self.session_dir(*descendant);
-                in_use.add(captures::in_use(self, &dir, &self.read_whole(&dir)?, options)?);
+                let read = self.read_whole(&dir)?;
+                if let Some(left) = undurable(*descendant, &read) {
+                    return Ok(Err(left));
+                }
+                in_use.add(captures::in_use(self, &dir, &read, options)?);
             }
         }
         let pool = layout::captures_pool(&self.inner.root);
-        captures::sweep((&layout::captures_dir(dir), &pool), &in_use, options.dry_run)
+        captures::sweep((&layout::captures_dir(dir), &pool), &in_use, options.dry_run).map(Ok)
     }
 }
 
@@ -336,6 +353,17 @@ struct Families {
     of: BTreeMap<Uuid, BTreeSet<Uuid>>,
     /// A session that cannot be read.
     unread: Option<Uuid>,
+}
+
+/// Returns what is to be done before the captures that a log names can be collected: its last records may not be durable.
+fn undurable(session: Uuid, read: &Read) -> Option<String> {
+    let records = read.scan.next_sequence.checked_since(read.scan.durable).filter(|records| *records > 0)?;
+    if sabotage::is(Breakage::CollectedBeforeDurable) {
+        return None;
+    }
+    Some(format!(
+        "the last {records} records of session {session} may not be durable, since its process was killed: open and sync it first"
+    ))
 }
 
 /// Returns the file names of the objects that the records of a log name.

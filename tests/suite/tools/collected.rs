@@ -163,6 +163,32 @@ fn what_an_open_call_began_with_stays() {
     assert_eq!(files, before.1);
 }
 
+/// The end of a call that a killed process wrote may go with a power cut; the call is open then, and what it began with is needed.
+#[test]
+fn captures_stay_while_the_end_of_a_log_may_go() {
+    let room = Room::new();
+    room.call("printf one > page");
+    room.session().sync().unwrap();
+    for n in 0..4 {
+        room.call(&format!("printf {n} > page"));
+    }
+    let Room { folder, runner, id } = room;
+    let held = tempfile::tempdir().unwrap();
+    let copy = held.path().join("copy");
+    let status = std::process::Command::new("cp").arg("-a").arg(folder.path()).arg(&copy).status().unwrap();
+    assert!(status.success());
+    drop(runner);
+    let store = store_in(&copy);
+    let report = store.collect(&keeping(0)).unwrap();
+    assert_eq!(report.all.captures, 0);
+    assert!(report.skipped[&id].contains("may not be durable"), "{report:?}");
+    // Who opens it makes it durable, and closes it.
+    let session = store.open_session(id, &types()).unwrap();
+    session.sync().unwrap();
+    session.close().unwrap();
+    assert!(store.collect(&keeping(0)).unwrap().all.captures > 0);
+}
+
 /// A child session works on its parent's workspace, so its captures are in its parent's folder.
 #[test]
 fn what_a_child_session_needs_stays_in_its_parents_folder() {

@@ -15,12 +15,13 @@ use crate::store::backup;
 impl Sweeping<'_> {
     /// Collects the files in a session's folder that were being made by whoever was killed.
     pub(super) fn leftovers_of(&mut self, dir: &Path, read: &Read) -> Result<()> {
-        let has_open_calls = read.folded.projection.operations.open().next().is_some();
+        let may_have_open_calls = read.folded.projection.operations.open().next().is_some()
+            || read.scan.durable < read.scan.next_sequence;
         for entry in self.list(dir)?.iter().filter(|entry| entry.kind == EntryKind::File) {
             let path = dir.join(&entry.name);
             let is_leftover = layout::building_ordinal(&entry.name).is_some()
                 || entry.name == backup::COPIED
-                || path == layout::spare_file(dir) && !has_open_calls
+                || path == layout::spare_file(dir) && !may_have_open_calls
                 || read.scan.leftovers.contains(&path) && self.is_unwritten(&path);
             if is_leftover {
                 self.remove(&path, entry.len)?;
