@@ -598,7 +598,8 @@ fn all_before_a_compacted_segment_is_durable_once_that_has_its_name() {
 }
 
 /// The last record of a compacted segment counted as unattested, since no frame of its own attests it. A recovery wrote it anew behind
-/// the segment, whose range then ended where nobody knew the slices: the log could not be folded any more.
+/// the segment, whose range then ended where nobody knew the slices: the log could not be folded any more. And the session that
+/// recovered took the compacted segment to end where the one that it stands for had ended: it found it damaged.
 #[test]
 fn no_recovery_cuts_into_a_compacted_segment() {
     let machine = Machine::default();
@@ -617,6 +618,7 @@ fn no_recovery_cuts_into_a_compacted_segment() {
         machine.crash(kind);
         let session = machine.open(id, Durability::Process).unwrap();
         session.dispatch(step(1)).unwrap();
+        assert_eq!(session.state_at(through).unwrap().slices, state);
         machine.crash(CrashKind::Process);
         drop(session);
         let audit = machine.audit(id).unwrap();

@@ -99,7 +99,7 @@ impl Log {
     pub(super) fn follow_with(&mut self, active: Active, segment: Segment) {
         let segments = Arc::make_mut(&mut self.places.segments);
         if let (Some(last), Some(previous)) = (segments.last_mut(), segment.header.previous) {
-            last.end = Some(previous.end);
+            last.end_at(previous);
         }
         segments.push(segment);
         self.used_bytes += SEGMENT_HEADER_LEN as u64;
