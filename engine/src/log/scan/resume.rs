@@ -4,6 +4,7 @@
 //! |---|---|
 //! | the frame that the image names | the frame stands where the image says, with that checksum; by the checksums of its predecessors it pins everything before it |
 //! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which the seal was written behind. Where a crash came before the seal, the segment's frames are walked |
+//! | whether a compaction wrote that segment | it is the one that the image says, by its salt, or the image names none |
 //! | what the image covers of the frame's own segment | nothing: an audit reads those bodies |
 //!
 //! Where anything differs the image is not of this log, and the walk begins with the first record.
@@ -111,10 +112,11 @@ impl Walk<'_> {
         else {
             return Ok(None);
         };
-        // What an image says of places in a segment holds for those bytes only.
-        if segment.compacted.is_some()
-            && !image.compacted.contains(&(segment.header.ordinal, segment.header.salt))
-        {
+        // What an image says of places in a segment holds for those bytes only. A power cut may bring back the file that a
+        // compaction replaced.
+        let ordinal = segment.header.ordinal;
+        let salt_of_image = image.compacted.iter().find(|(of, _)| *of == ordinal).map(|(_, salt)| *salt);
+        if segment.compacted.map(|_| segment.header.salt) != salt_of_image {
             return Ok(None);
         }
         let of_image = image.openings.iter().any(|(_, opened)| opened.session == segment.header.session);
