@@ -424,7 +424,9 @@ impl Inner {
         if self.gate.failure().is_some() {
             return Ok(());
         }
-        state.log.attest_close(self.gate.synced()).map_err(|error| self.failed(error))
+        state.log.attest_close(self.gate.synced()).map_err(|error| self.failed(error))?;
+        state.log.give_back_room();
+        Ok(())
     }
 
     /// Checks that this process opened the session. In a forked copy of that process, the session's threads

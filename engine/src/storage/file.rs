@@ -353,8 +353,7 @@ impl StorageFile for PlainFile {
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
-        let len = self.len()?;
-        if bytes <= len { Ok(()) } else { allocate(&self.file, to_offset(len)?, to_offset(bytes)?) }
+        allocate(&self.file, to_offset(self.len()?)?, to_offset(bytes)?)
     }
 
     fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
@@ -435,17 +434,20 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular(path)) }
 }
 
-/// Lengthens a file from `from` to `to` bytes and allocates the space.
-fn allocate(file: &File, from: libc::off_t, to: libc::off_t) -> io::Result<()> {
-    let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(()) };
+/// Lengthens a file of `len` bytes to `to`, if it is shorter, and allocates the space of its first `to` bytes.
+fn allocate(file: &File, len: libc::off_t, to: libc::off_t) -> io::Result<()> {
+    if to == 0 {
+        return Ok(());
+    }
     // The C library's `posix_fallocate` is not used: where the file system cannot allocate, it writes a byte
     // into each block in its own way.
-    match retry_interrupted(|| fallocate(file, FallocateFlags::empty(), from, len)) {
+    match retry_interrupted(|| fallocate(file, FallocateFlags::empty(), 0, to)) {
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if to <= len => Ok(()),
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if !keeps_allocations(file) => {
             Ok(file.set_len(to.unsigned_abs())?)
         }
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
-            fill_with_zeros(file, from.unsigned_abs(), to.unsigned_abs())
+            fill_with_zeros(file, len.unsigned_abs(), to.unsigned_abs())
         }
         answer => Ok(answer?),
     }

@@ -192,6 +192,10 @@ impl StorageFile for MappedFile {
         self.file.allocate(bytes)
     }
 
+    fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
+        self.file.give_back(from, to)
+    }
+
     fn is_worth_preparing(&self) -> bool {
         self.map.len() as u64 >= PREPARED_FILE_BYTES_MIN
     }

@@ -238,12 +238,12 @@ pub trait StorageFile: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Makes the file at least `bytes` long, all of it really allocated as by [`Storage::create`]. After an error the
-    /// file may be longer than before.
+    /// Makes the file at least `bytes` long, and its first `bytes` bytes really allocated as by [`Storage::create`], also those
+    /// that were [given back](StorageFile::give_back). After an error the file may be longer than before.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
     /// Gives the space of the bytes `from..to` back to the disk: they read as 0 from then on, and the length stays.
-    /// Nobody may need the bytes or write them any more. Does nothing where the file system cannot do this.
+    /// Nobody may need the bytes, nor write them before they are [allocated](StorageFile::allocate) anew. Does nothing where the file system cannot do this.
     fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Ok(())

@@ -1,8 +1,10 @@
 //! Whole segments and folders: of another session, of the future, headless, links, and far too large.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use foldlog::audit::LogReader;
+use foldlog::log::SegmentSizes;
 use foldlog::storage::EntryKind;
 use foldlog::{Durability, Error, Store};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
@@ -139,7 +141,7 @@ fn what_only_has_a_segments_name_is_no_session() {
 }
 
 /// A file's length is a claim like any other: a sparse file of a tebibyte costs neither its memory nor the
-/// time to read it.
+/// time to read it, nor the room when somebody goes on in it.
 #[test]
 fn a_file_of_a_tebibyte_of_nothing_is_not_read_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -155,6 +157,7 @@ fn a_file_of_a_tebibyte_of_nothing_is_not_read_whole() {
     assert_eq!(session.position(), Some(2.into()));
     assert!(session.recovery().torn.is_none());
     session.dispatch(step(2)).unwrap();
+    assert!(512 * file.metadata().unwrap().blocks() <= SegmentSizes::default().max_bytes);
     session.close().unwrap();
     assert_eq!(LogReader::open(&dir).unwrap().records_len(), 4);
 }

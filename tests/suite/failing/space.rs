@@ -1,11 +1,13 @@
 //! The space that a log needs when there is none: smaller segments, and what a begin keeps for the recovery that its call
 //! may come to need.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::log::SegmentSizes;
-use foldlog::storage::{CrashKind, Fault, MemoryStorage, Storage};
+use foldlog::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{
     BackgroundSync, Durability, Error, ExecutionState, ResourceRegistry, Session, Store, StoreOptions,
@@ -264,6 +266,54 @@ fn a_closed_session_keeps_no_space_for_a_recovery() {
     drop(runner);
     session.close().unwrap();
     assert_eq!(kept(&machine), 0);
+}
+
+/// A closed session kept all that its last segment had been given: 200 short ones took 8.9 MiB for the 3.9 that they held.
+#[test]
+fn a_closed_session_gives_its_room_back_and_takes_it_anew() {
+    for storage in [FileStorage::new(), FileStorage::positioned()] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_on(Arc::new(storage), folder.path(), Durability::Process);
+        let session = store.create(&types()).unwrap();
+        let id = session.id();
+        let segment = session.dir().join("0000000000.seg");
+        let taken = || {
+            let found = std::fs::metadata(&segment).unwrap();
+            (found.len(), 512 * found.blocks())
+        };
+        write_steps(&session, 10);
+        let (len, blocks) = taken();
+        assert!(blocks >= len, "a full disk is found out before a record is written");
+        session.close().unwrap();
+        let (closed_len, blocks) = taken();
+        assert!(closed_len == len && blocks < len, "{blocks} of {len}");
+        let session = store.open_session(id, &types()).unwrap();
+        assert_eq!(taken().1, blocks, "reading takes none");
+        session.dispatch(step(10)).unwrap();
+        let (reopened_len, blocks) = taken();
+        assert!(reopened_len == len && blocks >= len, "{blocks} of {reopened_len}");
+        assert_eq!(session.view::<Plan>().unwrap().len(), 11);
+    }
+}
+
+/// A session that does not get its room back writes into what it has, and then into a new segment.
+#[test]
+fn a_session_that_was_closed_goes_on_where_the_disk_has_no_room() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Process).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 10);
+    session.close().unwrap();
+    machine.disk.inject(Fault::FailNth { op: Op::Create, nth: 0, error: ErrorKind::StorageFull });
+    let session = machine.open(id, Durability::Process).unwrap();
+    let asked = (Op::Create, machine.segments(id).pop().unwrap());
+    machine.disk.take_trace();
+    session.dispatch(step(10)).unwrap();
+    assert!(machine.disk.trace().contains(&asked), "what was given back is allocated before it is written");
+    write_steps(&session, 99);
+    assert!(machine.segments(id).len() > 1);
+    session.close().unwrap();
+    assert_eq!(machine.open(id, Durability::Process).unwrap().view::<Plan>().unwrap().len(), 110);
 }
 
 /// The same on a disk that is really full: the process is killed within its call, and the next one ends the call without

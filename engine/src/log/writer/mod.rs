@@ -56,9 +56,11 @@ use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header
 use foldlog_codec::image::LastFrame;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_filesystem::is_out_of_space;
 use uuid::Uuid;
 
 use self::ahead::{Ahead, Pace};
+use self::rollover::PAGE_BYTES;
 use self::seals::Seals;
 use self::spare::Spare;
 use crate::background::Background;
@@ -449,6 +451,16 @@ impl Log {
         self.attest_as(Kind::CLOSED, synced, 1)
     }
 
+    /// Gives back what the segment has room for and nobody needs, now that the session is closed; a call that is still open needs it
+    /// for its end. If this fails, the session takes more space, and that is all.
+    pub(crate) fn give_back_room(&self) {
+        let Some(active) = self.active.as_ref().filter(|_| self.reserved_bytes == 0) else { return };
+        let used = active.offset.next_multiple_of(PAGE_BYTES);
+        if used < active.capacity {
+            let _ = active.file.give_back(used, active.capacity);
+        }
+    }
+
     /// Appends a frame that attests, if there is room for so many.
     fn attest_as(&mut self, kind: Kind, synced: SequenceNumber, frames: u64) -> Result<()> {
         let room = self.active.as_ref().is_some_and(|active| {
@@ -572,7 +584,15 @@ impl Log {
         self.spare.found(layout::spare_file(&self.dir), self.storage.as_ref());
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
-        let capacity = file.len().map_err(|error| io("open", error))?;
+        // As much as segments have: what a file claims beyond that is not believed.
+        let used = end.next_multiple_of(PAGE_BYTES);
+        let believed = used.max(self.sizes.max_bytes).max(SegmentSizes::default().max_bytes);
+        let mut capacity = file.len().map_err(|error| io("open", error))?.min(believed);
+        // A close gave back what it had not used. On a full disk the log goes on for as far as it has room.
+        match file.allocate(capacity) {
+            Err(error) if is_out_of_space(&error) => capacity = used.min(capacity),
+            allocated => allocated.map_err(|error| io("allocate", error))?,
+        }
         // The frames that attested the close were not synced themselves, and the next frame names them. There are
         // several where one thread's sync was planned before another thread had attested the sync before.
         let planned = match self.next_sequence().checked_sub(1) {

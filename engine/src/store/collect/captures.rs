@@ -18,7 +18,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::{self, Outcome, Payload, ResourceSnapshot, ToolBegin, ToolEnd};
-use foldlog_codec::msgpack;
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
 use super::{CollectOptions, Collected, Store};
@@ -341,6 +340,7 @@ pub(super) fn sweep(
     in_use: &CapturesInUse,
     dry_run: bool,
 ) -> Result<Collected> {
+    use foldlog_codec::msgpack;
     use foldlog_filesystem::{Collecting, FilesystemSnapshot, collect_snapshots};
 
     // Captures of resources of other kinds have other forms, and nothing in the store.
