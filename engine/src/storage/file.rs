@@ -20,6 +20,8 @@ use super::mapped::{MappedFile, process_mark};
 use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile, StoreAccess};
 use crate::sabotage::{self, Breakage};
 
+mod locks;
+
 /// One page of zeros, in pieces of which a file is filled. Larger writes leave large folios in the page cache, and then
 /// each later sync of a few bytes writes a whole folio anew.
 const FILL_PIECE: [u8; 4096] = [0; 4096];
@@ -237,8 +239,6 @@ impl Storage for FileStorage {
 
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
         let start = to_offset(offset)?;
-        // Each lock has a descriptor of its own: the system tells the holders of such locks apart by the open file, so
-        // two locks through one descriptor would never exclude each other.
         let file = match open(path, Access::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match create(path, 0, self.access) {
                 // Another process made the lock file first.
@@ -247,12 +247,8 @@ impl Storage for FileStorage {
             },
             opened => opened?,
         };
-        let file = file.file;
-        match set_lock(&file, libc::F_WRLCK, start) {
-            Ok(()) => Ok(Some(Box::new(ByteLock { file, start, process: process_mark() }))),
-            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let lock = locks::take(file.file, start)?;
+        Ok(lock.map(|lock| Box::new(lock) as Box<dyn HeldLock>))
     }
 
     fn locked_bytes(&self, path: &Path) -> io::Result<BTreeSet<u64>> {
@@ -367,28 +363,6 @@ impl StorageFile for PlainFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
-    }
-}
-
-/// Holds a lock on one byte of a file. The lock belongs to the open file and not to the process.
-#[derive(Debug)]
-struct ByteLock {
-    file: File,
-    start: libc::off_t,
-    /// Mark of the process that took the lock: a process forked from it shares the open file and must not release the
-    /// lock.
-    process: u32,
-}
-
-impl HeldLock for ByteLock {}
-
-impl Drop for ByteLock {
-    fn drop(&mut self) {
-        // Closing the file would not release the lock at once where another thread has just forked: until the child
-        // runs its own program, it shares this open file.
-        if self.process == process_mark() {
-            let _ = set_lock(&self.file, libc::F_UNLCK, self.start);
-        }
     }
 }
 

@@ -153,6 +153,30 @@ fn a_lock_excludes_the_same_byte_and_no_other() {
     assert_eq!(storage.try_lock(&path, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
 
+/// Each lock had a descriptor of its own, so that a process that may open 20,000 files could not hold 10,000 sessions open.
+#[test]
+fn locks_of_one_file_share_a_descriptor() {
+    let (storage, dir) = room();
+    let path = dir.path().join("lock");
+    let descriptors = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap();
+        links
+            .filter(|link| std::fs::read_link(link.as_ref().unwrap().path()).is_ok_and(|to| to == path))
+            .count()
+    };
+    let mut held: Vec<_> = (0..100).map(|byte| storage.try_lock(&path, byte * 3).unwrap().unwrap()).collect();
+    // A thread that asks at the same time as another one of this process may get one more.
+    assert!(descriptors() < 50, "{} descriptors", descriptors());
+    // Each is released by itself.
+    held.remove(50);
+    assert!(storage.try_lock(&path, 147).unwrap().is_none());
+    assert!(storage.try_lock(&path, 150).unwrap().is_some());
+    assert_eq!(storage.locked_bytes(&path).unwrap().len(), 99);
+    drop(held);
+    assert_eq!(storage.locked_bytes(&path).unwrap().len(), 0);
+    assert_eq!(descriptors(), 0);
+}
+
 #[test]
 fn the_boot_id_stays_the_same() {
     assert_eq!(FileStorage::new().boot_id(), FileStorage::new().boot_id());
