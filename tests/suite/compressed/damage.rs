@@ -10,14 +10,15 @@ use foldlog_tests::host::types;
 use uuid::Uuid;
 
 use super::decoder::{crc32, parts};
-use super::tiny;
 use super::{CODECS, compress, compressed, files, first_compressed, is_compressed, name_of, small, written};
+use super::{tiny, tiny_compacted};
 
 /// Every byte counts, or is said to be damaged by whoever checks seals.
 #[test]
 fn a_changed_byte_anywhere_in_a_compressed_segment_is_found() {
-    for codec in CODECS {
-        let (machine, id) = tiny(codec);
+    let sessions: [fn(Compression) -> (Machine, Uuid); 2] = [tiny, tiny_compacted];
+    for (codec, session) in CODECS.iter().flat_map(|codec| sessions.map(|session| (*codec, session))) {
+        let (machine, id) = session(codec);
         let sound = machine.audit(id).unwrap();
         let (last, state) = (sound.last_position(), sound.state().unwrap());
         let (digest, seals) = (sound.digest_through(last).unwrap(), sound.check_seals().unwrap());

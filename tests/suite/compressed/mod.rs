@@ -129,6 +129,24 @@ fn tiny(compression: Compression) -> (Machine, Uuid) {
     (machine.copied(BOOT), id)
 }
 
+/// A closed session of short edits, the first segment of which is compacted too.
+fn tiny_compacted(compression: Compression) -> (Machine, Uuid) {
+    let machine = Machine::default();
+    let session = store(&machine, 4096).create(&types()).unwrap();
+    for n in 0..45 {
+        session
+            .dispatch(DraftEdited { place: n % 4, line: format!("{n}: the same words again and again") })
+            .unwrap();
+    }
+    let id = session.id();
+    session.close().unwrap();
+    let machine = machine.copied(BOOT);
+    let options = CompactOptions { compress_bytes_min: Some(512), keep_bodies: false, ..only(compression) };
+    let report = store(&machine, 4096).compact(id, &options).unwrap();
+    assert!(report.dropped > 30 && report.compressed.unwrap().segments > 0);
+    (machine.copied(BOOT), id)
+}
+
 fn name_of(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }
