@@ -18,9 +18,9 @@ use uuid::Uuid;
 use super::agent::{self, Agent};
 use super::checkpoints::kills::copy;
 use super::files::{all, by, import, tree_of, two_days};
-use super::killed::step;
 use super::validation_laws::at;
 use super::{change, create, quick_folder, task, types};
+use foldlog_tests::killed::step;
 
 use TaskStatus::{Completed, InProgress, Pending};
 

@@ -15,9 +15,9 @@ use foldlog_agent::persistence::{
 use uuid::Uuid;
 
 use super::agent::Agent;
-use super::killed::step;
 use super::state::day;
 use super::*;
+use foldlog_tests::killed::step;
 
 /// What is exported of a session.
 pub(super) struct Told {

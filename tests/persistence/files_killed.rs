@@ -11,8 +11,8 @@ use foldlog_tests::child;
 use uuid::Uuid;
 
 use super::files::{all, by, import, tree_of};
-use super::killed::{Call, calls, kill_at, step};
 use super::*;
+use foldlog_tests::killed::{Call, calls, kill_at, step};
 
 /// In a normal run every so-manieth of an export's calls is killed at.
 const EVERY: usize = 4;

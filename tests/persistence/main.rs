@@ -11,7 +11,6 @@ mod files_lazy;
 mod files_session;
 mod git;
 mod history;
-mod killed;
 mod laws;
 mod recovery;
 mod recovery_tree;
@@ -33,6 +32,7 @@ use std::sync::Arc;
 use foldlog::storage::MemoryStorage;
 use foldlog::{BackgroundSync, FixedClock, Session, SessionTypes, Store, StoreOptions};
 use foldlog_agent::persistence::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
+use foldlog_tests::killed::quick_folder;
 
 /// The second at which every story begins: 2026-01-02T03:00:00Z.
 const BEGIN_US: i64 = 1_767_322_800_000_000;
@@ -65,15 +65,6 @@ fn id(id: &str) -> TaskId {
 
 fn task(name: &str) -> NewTask {
     NewTask::new(id(name), format!("The task {name}"))
-}
-
-/// Makes a temporary folder for what is killed but never loses its power: in memory where there is room, since syncing to a disk
-/// is what such tests would wait for most.
-fn quick_folder() -> tempfile::TempDir {
-    let memory = "/dev/shm";
-    let free = rustix::fs::statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);
-    let folder = if free > 2 << 30 { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    folder.or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// Creates a task.

@@ -12,9 +12,9 @@ use foldlog_agent::persistence::{
 use foldlog_tests::child;
 
 use super::agent::{self, Agent};
-use super::killed::{Call, Killed, calls, kill_at, step, tell_done};
 use super::validation_laws::{at, sound};
 use super::{create, id, quick_folder, task};
+use foldlog_tests::killed::{Call, Killed, calls, kill_at, step, tell_done};
 
 const PART: &str = "sessions_killed::part_of_a_child_that_acts";
 

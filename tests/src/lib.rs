@@ -7,6 +7,7 @@ pub mod forge;
 pub mod fuzz;
 pub mod held;
 pub mod host;
+pub mod killed;
 pub mod loop_disk;
 pub mod model;
 pub mod named_host;

@@ -17,6 +17,7 @@ mod interrupted;
 mod lanes;
 mod limits;
 mod nesting;
+mod old_logs_killed;
 mod origins;
 mod outcomes;
 mod outside;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use foldlog_tests::child;
+use crate::child;
 
 /// The system calls that change a file system, or say that it is to be durable. Of those that open a file some make it: what is
 /// there before and after that is what the calls around it are killed at.
@@ -37,33 +37,37 @@ const CALLS: [&str; 24] = [
 
 /// A system call of a part: its name, the how many-th of this name it is in its thread, and what the tracer printed of it.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) name: String,
-    pub(super) nth: usize,
-    pub(super) text: String,
+pub struct Call {
+    pub name: String,
+    pub nth: usize,
+    pub text: String,
 }
 
 /// How a part ended that was to be killed at a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Killed {
+pub struct Killed {
     /// Whether it was killed: a part that has threads may get by without the call.
-    pub(super) was_killed: bool,
+    pub was_killed: bool,
     /// Whether it had said before that what it was to do is done.
-    pub(super) was_done: bool,
+    pub was_done: bool,
 }
 
 /// By which step a matrix goes: `FOLDLOG_MATRIX=all` has everything tried, where by default every so-manieth is.
-pub(super) fn step(by_default: usize) -> usize {
+pub fn step(by_default: usize) -> usize {
     if std::env::var("FOLDLOG_MATRIX").is_ok_and(|which| which == "all") { 1 } else { by_default }
 }
 
 /// Says, in a part, that what it was to do is done, and nobody may lose it.
-pub(super) fn tell_done() {
+pub fn tell_done() {
     child::tell("done", "now");
 }
 
 /// Runs a part to its end, and lists the calls by which it changes something beneath a folder, in order.
-pub(super) fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
+///
+/// # Panics
+///
+/// Where the part fails, or its trace cannot be read.
+pub fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
     let told = tempfile::NamedTempFile::new().unwrap();
     let trace = format!("trace={}", CALLS.map(|call| format!("?{call}")).join(","));
     let mut started =
@@ -87,10 +91,27 @@ pub(super) fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
 }
 
 /// Runs a part that is killed where it comes to a call.
-pub(super) fn kill_at(call: &Call, part: &str, argument: &str) -> Killed {
+///
+/// # Panics
+///
+/// Where no process starts.
+pub fn kill_at(call: &Call, part: &str, argument: &str) -> Killed {
     let (trace, inject) =
         (format!("trace={}", call.name), format!("inject={}:signal=KILL:when={}", call.name, call.nth));
     let mut started = child::start_traced(&["-o", "/dev/null", "-e", &trace, "-e", &inject], part, argument);
     let was_done = started.hear("done").is_some();
     Killed { was_killed: !started.passed(), was_done }
+}
+
+/// Makes a temporary folder for what is killed but never loses its power: in memory where there is room, since syncing to a disk
+/// is what such tests would wait for most.
+///
+/// # Panics
+///
+/// Where none can be made.
+pub fn quick_folder() -> tempfile::TempDir {
+    let memory = "/dev/shm";
+    let free = rustix::fs::statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);
+    let folder = if free > 2 << 30 { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    folder.or_else(|_| tempfile::tempdir()).unwrap()
 }
