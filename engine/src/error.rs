@@ -258,6 +258,18 @@ pub enum Error {
         /// Folder of the session.
         session_dir: PathBuf,
     },
+    /// Sessions of a store were to be copied into that store, or among its sessions.
+    #[error(
+        "the copies would stand in the store that they are copied from: {} lies within {}",
+        escape::path(path),
+        escape::path(store)
+    )]
+    WithinStore {
+        /// Folder for the copies.
+        path: PathBuf,
+        /// Folder of the store.
+        store: PathBuf,
+    },
     /// The store already holds a session with this id.
     #[error("session {session} already exists")]
     SessionExists {

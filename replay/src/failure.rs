@@ -294,6 +294,7 @@ fn next_after(error: &Error) -> Option<String> {
             "`foldlog ledger SESSION` lists the operations and what became of them"
         }
         Error::WithinSession { .. } => "give a folder outside of the session",
+        Error::WithinStore { .. } => "give a folder outside of the store",
         Error::Locked { .. } => "wait for the other process, or close the session there",
         Error::OverBudget { .. } => "allow more by `--memory BYTES`, if you trust the log",
         Error::Full { .. } => "free disk space, and try again",

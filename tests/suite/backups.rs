@@ -631,9 +631,22 @@ fn what_is_no_session_is_not_copied() {
     let session = store.create(&types()).unwrap();
     let missing = store.backup(Uuid::nil(), folder.path().join("copies"), BackupOptions::default());
     assert!(matches!(missing, Err(Error::NoSuchSession { .. })), "{missing:?}");
-    let within =
-        store.backup(session.id(), store.session_dir(session.id()).join("copies"), BackupOptions::default());
-    assert!(matches!(within, Err(Error::WithinSession { .. })), "{within:?}");
+    // Copies among a store's sessions were taken for sessions of it, and those within a session were made before they were refused.
+    let sessions = store.session_dir(session.id()).parent().unwrap().to_owned();
+    for within in [
+        store.session_dir(session.id()).join("copies"),
+        sessions.clone(),
+        sessions.join("../sessions"),
+        sessions.join("a/b"),
+        folder.path().join("store"),
+    ] {
+        let refused = store.backup(session.id(), &within, BackupOptions::default()).unwrap_err();
+        assert!(matches!(refused, Error::WithinStore { .. }), "{refused}");
+        let refused = store.backup_all(&within, BackupOptions::default()).unwrap_err();
+        assert!(matches!(refused, Error::WithinStore { .. }), "{refused}");
+    }
+    assert!(!store.session_dir(session.id()).join("copies").exists());
+    assert_eq!(sessions.read_dir().unwrap().count(), 1);
     let empty = Store::open(folder.path().join("copies")).unwrap();
     let found = empty.backup_from(folder.path().join("nothing"), BackupOptions::default());
     assert!(matches!(found, Err(Error::NotASession { .. })), "{found:?}");

@@ -78,6 +78,7 @@ fn all() -> Vec<Error> {
         Error::ReadOnly { session, reason: text() },
         Error::NoSuchSession { session, path: path() },
         Error::WithinSession { path: path(), session_dir: path() },
+        Error::WithinStore { path: path(), store: path() },
         Error::NotRegistered(vec![UnregisteredEvent { event: text(), slices: vec![text()] }]),
         Error::SlicesNotRegistered(vec![text()]),
         Error::PolicyMismatch { slice: text(), declared: Policy::Log, recorded: Policy::State },

@@ -45,8 +45,12 @@ pub use permissions::StoreAccess;
 
 /// Returns the absolute path of a folder, without links. A folder that is in no real file system keeps its path.
 pub(crate) fn whole_path(folder: &Path) -> PathBuf {
-    let whole = fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
-    whole.unwrap_or_else(|_| folder.to_owned())
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let there = absolute.ancestors().find_map(|above| {
+        let (whole, rest) = (fs::canonicalize(above).ok()?, absolute.strip_prefix(above).ok()?);
+        Some(rest.components().fold(whole, |whole, name| whole.join(name)))
+    });
+    there.unwrap_or(absolute)
 }
 
 /// Names what a caller opens a file for.

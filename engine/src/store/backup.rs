@@ -131,7 +131,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if this store has no such session; else those of [`backup_from`](Store::backup_from).
+    /// [`Error::NoSuchSession`] if this store has no such session, [`Error::WithinStore`] if `to` is this store or lies among its
+    /// sessions; else those of [`backup_from`](Store::backup_from).
     pub fn backup(
         &self,
         session: Uuid,
@@ -147,7 +148,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if this store's folder cannot be read, or the other store cannot be made.
+    /// [`Error::WithinStore`] if `to` is this store or lies among its sessions, [`Error::Io`] if this store's folder cannot be read, or
+    /// the other store cannot be made.
     pub fn backup_all(
         &self,
         to: impl AsRef<Path>,
@@ -220,6 +222,11 @@ impl Store {
 
     /// Opens the store of the copies, on the same storage.
     fn copies_at(&self, to: impl AsRef<Path>) -> Result<Store> {
+        let (to, store) = (to.as_ref(), &self.inner.root);
+        let (whole, there) = (whole_path(to), whole_path(store));
+        if whole == there || whole.starts_with(layout::sessions_dir(&there)) {
+            return Err(Error::WithinStore { path: to.to_owned(), store: store.clone() });
+        }
         Store::open_with(to, self.inner.options.clone())
     }
 

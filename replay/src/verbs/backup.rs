@@ -45,18 +45,22 @@ struct Failed {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if `to` is what is to be copied.
+/// - [`Failure::Usage`] if `to` is the store that is to be copied, or lies among its sessions.
 /// - [`Failure::DoesNotHold`] if a session of a store is damaged, after the result is printed.
 /// - [`Failure::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
 ///   other store cannot be made.
 pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Result<u8> {
     let options = BackupOptions { images };
     let whole = from.canonicalize().unwrap_or_else(|_| from.to_owned());
-    let store = if is_store(from) { &whole } else { whole.parent().and_then(Path::parent).unwrap_or(&whole) };
-    if let Ok(to) = to.canonicalize()
-        && store == to
+    // A session that was copied by hand may be in no store.
+    let sessions = whole.parent().filter(|above| above.ends_with("sessions") && !is_store(from));
+    let store = sessions.and_then(Path::parent).unwrap_or(&whole);
+    let copies = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
+    let above = copies.ancestors().find_map(|above| above.canonicalize().ok());
+    if above.is_some_and(|above| above.starts_with(store.join("sessions")))
+        || copies.canonicalize().is_ok_and(|to| to == store)
     {
-        let what = format!("{} is the store that is to be copied", escape::path(&to));
+        let what = format!("{} is the store that is to be copied, or among its sessions", escape::path(to));
         return Err(Failure::usage(what, "give another folder: `--to DIR`"));
     }
     let mut document = Document::default();

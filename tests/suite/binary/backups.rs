@@ -94,8 +94,17 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     let kept = Store::open(&to).unwrap().read_log(damaged_id).unwrap();
     assert!(kept.records_len() > 2);
 
-    let itself = run(&["backup", "_", "--to", "_"], &[&fixture.session, fixture.folder.path()]);
-    assert!(itself.code == 2 && itself.stderr.contains("is the store that is to be copied"), "{itself:?}");
+    let store = fixture.folder.path();
+    for within in [store.to_owned(), store.join("sessions"), store.join("sessions/copies")] {
+        for from in [&fixture.session, store] {
+            let within = run(&["backup", "_", "--to", "_"], &[from, &within]);
+            assert!(
+                within.code == 2 && within.stderr.contains("is the store that is to be copied"),
+                "{within:?}"
+            );
+        }
+    }
+    assert!(!store.join("sessions/copies").exists());
     let nothing =
         run(&["backup", "_", "--to", "_"], &[&fixture.folder.path().join("nothing"), &to.join("new")]);
     assert!(nothing.code == 2 && !to.join("new").exists(), "{nothing:?}");
