@@ -490,11 +490,10 @@ impl Objects {
     /// All objects' names.
     pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
-        for (folder, path) in names(&self.folder())? {
+        for (folder, path, _) in names(&self.folder())? {
             if folder.len() == 2 {
-                ids.extend(
-                    names(&path)?.iter().filter_map(|(file, _)| ObjectId::parse(&format!("{folder}{file}"))),
-                );
+                let files = names(&path)?.into_iter().filter(|(_, _, is_file)| *is_file);
+                ids.extend(files.filter_map(|(file, ..)| ObjectId::parse(&format!("{folder}{file}"))));
             }
         }
         Ok(ids)
@@ -513,12 +512,13 @@ impl Objects {
     /// Removes what kills left behind.
     pub(super) fn remove_temporaries(&self) -> Result<()> {
         let mut found = names(&self.folder())?;
-        for (name, path) in found.clone() {
+        for (name, path, _) in found.clone() {
             if name.len() == 2 {
                 found.extend(names(&path)?);
             }
         }
-        for (_, path) in found.iter().filter(|(name, _)| name.starts_with(TEMPORARY)) {
+        for (_, path, _) in found.iter().filter(|(name, _, is_file)| *is_file && name.starts_with(TEMPORARY))
+        {
             fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
         }
         Ok(())
@@ -536,9 +536,13 @@ fn sync_file(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
 }
 
-/// What is in a folder of the store, nothing where there is no such folder.
-fn names(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+/// What is in a folder of the store, and whether it is a regular file; nothing where there is no such folder. What a link leads to is
+/// not the store's.
+fn names(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>> {
     let failed = |error| Error::io("list", folder, error);
+    if !fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir()) {
+        return Ok(Vec::new());
+    }
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
@@ -547,7 +551,8 @@ fn names(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     for entry in entries {
         let entry = entry.map_err(failed)?;
         if let Ok(name) = entry.file_name().into_string() {
-            names.push((name, entry.path()));
+            let is_file = entry.file_type().map_err(failed)?.is_file();
+            names.push((name, entry.path(), is_file));
         }
     }
     Ok(names)

@@ -81,6 +81,9 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// [`Error::Io`] if the store cannot be listed.
 pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
+    if !is_pool(pool) {
+        return Ok(());
+    }
     let objects = Objects::new(store.to_owned()).pooled(Some(pool.to_owned()));
     for id in objects.list()? {
         objects.unpool(id, false);
@@ -96,6 +99,9 @@ pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
 pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
     let objects = Objects::new(pool.to_owned());
     let mut removed = Collection::default();
+    if !is_pool(pool) {
+        return Ok(removed);
+    }
     for id in objects.list()? {
         let path = objects.path(id);
         let Some(found) = fs::symlink_metadata(&path).ok().filter(|found| found.nlink() == 1) else {
@@ -111,4 +117,9 @@ pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
         removed.bytes += found.len();
     }
     Ok(removed)
+}
+
+/// Returns whether a pool is a folder, and no link to somebody else's.
+fn is_pool(pool: &Path) -> bool {
+    fs::symlink_metadata(pool).is_ok_and(|found| found.is_dir())
 }
