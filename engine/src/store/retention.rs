@@ -73,6 +73,8 @@ impl Store {
                 Ok(compacted) if compacted.changed_anything() => report.compacted.push(compacted),
                 Ok(_) => report.unchanged += 1,
                 Err(Error::Locked { .. }) => report.open.push(session),
+                // It was deleted since the store was listed.
+                Err(Error::NoSuchSession { .. }) => {}
                 Err(error) => report.failed.push((session, error)),
             }
         }
