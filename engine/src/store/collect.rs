@@ -170,7 +170,7 @@ impl Store {
             Some(only) => self.existing(only).map(|_| vec![only])?,
             None => self.session_ids()?,
         };
-        let (mut families, mut recordless) = (None, BTreeSet::new());
+        let (mut families, mut recordless) = (Families::default(), BTreeSet::new());
         for id in ids {
             match self.collect_session(id, options, &mut families, &mut report) {
                 Ok(collected) if collected == Collected::default() => {}
@@ -232,28 +232,38 @@ impl Store {
         captures::in_use(self, &dir, &read, options)
     }
 
-    /// Finds the descendants of each session.
-    fn families(&self) -> Result<Families> {
-        let (mut parents, mut unread) = (BTreeMap::new(), None);
+    /// Takes in the parents of sessions that were created since the last look.
+    fn look_for_families(&self, families: &mut Families) -> Result<()> {
         for id in self.session_ids()? {
+            if families.parents.contains_key(&id) {
+                continue;
+            }
             let options = ReadOptions { outline: true, memory_bytes: Some(MEMORY_BYTES_MIN) };
             match LogReader::open_with(Arc::clone(self.storage()), self.session_dir(id), options) {
                 Ok(reader) => {
-                    parents.insert(id, reader.opened().parent.map(|parent| parent.session()));
+                    let parent = reader.opened().parent.map(|parent| parent.session());
+                    families.parents.insert(id, parent);
                 }
-                Err(Error::NotASession { .. }) => {}
-                Err(_) => unread = unread.or(Some(id)),
+                Err(Error::NotASession { .. } | Error::NoSuchSession { .. }) => {}
+                Err(_) => families.unread = families.unread.or(Some(id)),
             }
         }
-        let mut of: BTreeMap<Uuid, BTreeSet<Uuid>> = BTreeMap::new();
-        for id in parents.keys() {
-            let (mut above, mut seen) = (parents.get(id).copied().flatten(), BTreeSet::from([*id]));
-            while let Some(ancestor) = above.filter(|ancestor| seen.insert(*ancestor)) {
-                of.entry(ancestor).or_default().insert(*id);
-                above = parents.get(&ancestor).copied().flatten();
-            }
-        }
-        Ok(Families { of, unread })
+        Ok(())
+    }
+
+    /// Returns the sessions whose logs may name captures in the folder of another one: its descendants, and those that have an
+    /// ancestor which is gone, and no captures of their own.
+    fn may_name_captures_of(&self, id: Uuid, families: &Families) -> BTreeSet<Uuid> {
+        let has_own = |of: Uuid| {
+            let own = self.storage().entry(&layout::captures_dir(&self.session_dir(of)));
+            own.is_ok_and(|own| own.is_some())
+        };
+        let is_one = |of: Uuid| match families.ancestry(of, id) {
+            Ancestry::Descends => true,
+            Ancestry::Unknown => !has_own(of),
+            Ancestry::None => false,
+        };
+        families.parents.keys().copied().filter(|of| *of != id && is_one(*of)).collect()
     }
 
     fn keep(&self, session: Uuid, dry_run: bool) -> Result<Kept> {
@@ -279,7 +289,7 @@ impl Store {
         &self,
         id: Uuid,
         options: &CollectOptions,
-        families: &mut Option<Families>,
+        families: &mut Families,
         report: &mut CollectReport,
     ) -> Result<Collected> {
         let dir = self.session_dir(id);
@@ -296,10 +306,8 @@ impl Store {
         let store = layout::captures_dir(&dir);
         let entry = self.storage().entry(&store).map_err(|error| Error::io("look up", &store, error))?;
         if entry.is_some_and(|entry| entry.kind == EntryKind::Folder) {
-            let families = match families {
-                Some(families) => families,
-                None => families.insert(self.families()?),
-            };
+            // Anew for each: somebody may have created a child of it meanwhile.
+            self.look_for_families(families)?;
             let left = match self.collect_captures((id, &dir, &read), families, options) {
                 Ok(Ok(captures)) => {
                     sweeping.collected.add(captures);
@@ -321,7 +329,7 @@ impl Store {
     fn collect_captures(
         &self,
         (id, dir, read): (Uuid, &Path, &Read),
-        families: &Families,
+        families: &mut Families,
         options: &CollectOptions,
     ) -> Result<Result<Collected, String>> {
         if let Some(unread) = families.unread {
@@ -332,7 +340,8 @@ impl Store {
         }
         let mut in_use = captures::in_use(self, dir, read, options)?;
         let mut locks = Vec::new();
-        for descendant in families.of.get(&id).into_iter().flatten() {
+        let may_name = self.may_name_captures_of(id, families);
+        for descendant in &may_name {
             locks.push(self.keep(*descendant, options.dry_run)?);
             if !sabotage::is(Breakage::ChildCapturesForgotten) {
                 let dir = self.session_dir(*descendant);
@@ -343,16 +352,44 @@ impl Store {
                 in_use.add(captures::in_use(self, &dir, &read, options)?);
             }
         }
+        self.look_for_families(families)?;
+        if self.may_name_captures_of(id, families) != may_name {
+            return Ok(Err("a session was created meanwhile whose log may name some of them".to_owned()));
+        }
         let pool = layout::captures_pool(&self.inner.root);
         captures::sweep((&layout::captures_dir(dir), &pool), &in_use, options.dry_run).map(Ok)
     }
 }
 
-/// Holds the descendants of each session that has some and can be read.
+/// Says whether a session descends from another one.
+enum Ancestry {
+    Descends,
+    None,
+    /// An ancestor is gone, and nobody knows whose child that was.
+    Unknown,
+}
+
+/// Holds which sessions were forked from which, or created for which.
+#[derive(Default)]
 struct Families {
-    of: BTreeMap<Uuid, BTreeSet<Uuid>>,
+    parents: BTreeMap<Uuid, Option<Uuid>>,
     /// A session that cannot be read.
     unread: Option<Uuid>,
+}
+
+impl Families {
+    fn ancestry(&self, of: Uuid, ancestor: Uuid) -> Ancestry {
+        let (mut at, mut seen) = (of, BTreeSet::new());
+        while seen.insert(at) {
+            match self.parents.get(&at) {
+                Some(Some(parent)) if *parent == ancestor => return Ancestry::Descends,
+                Some(Some(parent)) => at = *parent,
+                Some(None) => return Ancestry::None,
+                None => return Ancestry::Unknown,
+            }
+        }
+        Ancestry::None
+    }
 }
 
 /// Returns what is to be done before the captures that a log names can be collected: its last records may not be durable.

@@ -192,11 +192,28 @@ fn captures_stay_while_the_end_of_a_log_may_go() {
 /// A child session works on its parent's workspace, so its captures are in its parent's folder.
 #[test]
 fn what_a_child_session_needs_stays_in_its_parents_folder() {
+    what_descends_keeps_its_captures(false);
+}
+
+/// Once the session between was deleted, nobody knew any more whose folder holds the captures of a child's child: they were removed.
+#[test]
+fn what_a_childs_child_needs_stays_though_the_child_is_deleted() {
+    what_descends_keeps_its_captures(true);
+}
+
+fn what_descends_keeps_its_captures(through_one_that_is_deleted: bool) {
     let room = Room::new();
     room.call("printf one > page");
     let (store, parent) = (store_in(room.folder.path()), room.id);
     let files = room.state().resources().get::<HostFilesystem>().unwrap();
-    let options = SessionOptions { parent: Some(parent), ..SessionOptions::default() };
+    let of = |parent| SessionOptions { parent: Some(parent), ..SessionOptions::default() };
+    let between = through_one_that_is_deleted.then(|| {
+        let between = store.create_with(&types(), of(parent)).unwrap();
+        let id = between.id();
+        between.close().unwrap();
+        id
+    });
+    let options = of(between.unwrap_or(parent));
     let child = store.create_with(&types(), options).unwrap();
     let resources = ResourceRegistry::builder().filesystem(files).build().unwrap();
     let state = ExecutionState::new(child.clone(), resources);
@@ -211,6 +228,7 @@ fn what_a_child_session_needs_stays_in_its_parents_folder() {
     let id = child.id();
     child.clone().close().unwrap();
     drop((runner, child));
+    between.into_iter().for_each(|between| store.delete(between).unwrap());
     for n in 0..4 {
         room.call(&format!("printf {n} > page"));
     }
@@ -316,6 +334,109 @@ fn a_host_collects_captures_that_it_keeps_elsewhere() {
     // A folder that is no store of snapshots is left alone.
     assert_eq!(collect_snapshots(folder.path(), &asked).unwrap().objects, 0);
     assert!(root(folder.path()).join("page").is_file());
+}
+
+/// A number, and a tool that sets it.
+struct Number(std::sync::atomic::AtomicU64);
+
+impl Snapshotable for Number {
+    const NAME: &'static str = "number";
+    type Snapshot = u64;
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<u64> {
+        Ok(self.0.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    fn restore(&self, to: &u64) -> Result<()> {
+        self.0.store(*to, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn record(number: &u64) -> Result<Option<Vec<u8>>> {
+        Ok(Some(foldlog_codec::msgpack::to_vec(number).unwrap()))
+    }
+
+    fn recall(recorded: &[u8]) -> Result<u64> {
+        Ok(foldlog_codec::msgpack::from_slice(recorded).unwrap())
+    }
+}
+
+struct Set(Arc<Number>);
+
+impl Tool for Set {
+    const NAME: &'static str = "set";
+    type Parameters = u64;
+    type Output = ();
+
+    fn call(&self, number: u64, _: &ToolContext) -> std::result::Result<ToolResult<()>, ToolError> {
+        self.0.restore(&number)?;
+        Ok(ToolResult::ok("set", ()))
+    }
+}
+
+/// From the 65th resource on they were taken for one another: where one of them had what a tagged snapshot needs, the others were
+/// given up.
+#[test]
+fn a_tagged_snapshot_keeps_each_of_many_resources() {
+    let options = StoreOptions { storage: Arc::new(MemoryStorage::new()), ..StoreOptions::default() };
+    let store = Store::open_with("/store", options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let set = |nth: u64, to: u64| {
+        let number = Arc::new(Number(to.saturating_sub(1).into()));
+        let resources =
+            ResourceRegistry::builder().named(format!("n{nth}"), Arc::clone(&number)).build().unwrap();
+        let runner = ToolRunner::new(
+            ExecutionState::new(session.clone(), resources),
+            ToolRegistry::new().with(Set(number)),
+        );
+        runner.execute(&ToolCall::new("set", to.to_string()), &ExecuteOptions::default()).unwrap();
+    };
+    (0..70).for_each(|nth| set(nth, 10));
+    session.snapshot(foldlog::SnapshotOptions::tagged("then")).unwrap();
+    (0..70).for_each(|nth| set(nth, 20));
+    let id = session.id();
+    session.close().unwrap();
+    let in_use = store.captures_in_use(id, &keeping(0)).unwrap();
+    for nth in 0..70 {
+        let kept = &in_use.kept[&format!("n{nth}")];
+        assert!(kept.contains(&foldlog_codec::msgpack::to_vec(&10_u64).unwrap()), "{nth}: {kept:?}");
+    }
+}
+
+/// What links in a session's folder, or in the pool, led to was taken for captures that nobody needs: the objects of a repository
+/// elsewhere were removed.
+#[test]
+fn what_a_link_leads_to_is_not_collected() {
+    for within in
+        ["pool/files", "pool/files/objects", "pool/files/objects/ab", "files/objects", "files/objects/ab"]
+    {
+        let room = Room::new();
+        room.call("printf one > page");
+        room.call("printf two > page");
+        room.session().clone().close().unwrap();
+        let store = store_in(room.folder.path());
+        let elsewhere = room.folder.path().join("elsewhere");
+        let deep = match within.matches('/').count() - usize::from(within.starts_with("pool")) {
+            0 => "objects/ab",
+            1 if within.ends_with("objects") => "ab",
+            _ => "",
+        };
+        fs::create_dir_all(elsewhere.join(deep)).unwrap();
+        let object = elsewhere.join(deep).join("c".repeat(38));
+        let temporary = elsewhere.join(deep).join("tmp_obj_x");
+        for file in [&object, &temporary] {
+            fs::write(file, "not yours").unwrap();
+        }
+        let link = match within.strip_prefix("files") {
+            Some(_) => store.session_dir(room.id).join(within),
+            None => room.folder.path().join("store").join(within),
+        };
+        let _ = fs::remove_dir_all(&link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+        let _ = store.collect(&keeping(0));
+        assert!(object.is_file() && temporary.is_file(), "{within}");
+    }
 }
 
 /// The files of a workspace that two sessions have captured are kept once, and none loses them with the other.

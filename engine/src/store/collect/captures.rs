@@ -48,6 +48,39 @@ impl CapturesInUse {
     }
 }
 
+/// Set of resources, by their places among the names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Resources(Vec<u64>);
+
+impl Resources {
+    fn add(&mut self, at: usize) {
+        if self.0.len() <= at / 64 {
+            self.0.resize(at / 64 + 1, 0);
+        }
+        if let Some(word) = self.0.get_mut(at / 64) {
+            *word |= 1 << (at % 64);
+        }
+    }
+
+    fn extend(&mut self, others: &Resources) {
+        if self.0.len() < others.0.len() {
+            self.0.resize(others.0.len(), 0);
+        }
+        for (word, other) in self.0.iter_mut().zip(&others.0) {
+            *word |= other;
+        }
+    }
+
+    fn holds(&self, others: &Resources) -> bool {
+        let held = self.0.iter().copied().chain(std::iter::repeat(0));
+        others.0.iter().zip(held).all(|(other, word)| other & !word == 0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+}
+
 /// Describes one run of a call, whose begin or end names captures.
 struct Run {
     begin: SequenceNumber,
@@ -58,20 +91,20 @@ struct Run {
     is_restore: bool,
     /// Where it goes and which rewind it undoes, if it is a rewind.
     rewind: Option<(SequenceNumber, Option<OperationId>)>,
-    /// Resources that its begin names, each a bit, and those that its end names.
-    before: u64,
-    after: u64,
+    /// Resources that its begin names, and those that its end names.
+    before: Resources,
+    after: Resources,
 }
 
 impl Run {
     /// Returns the record that names what the run left, once it is over, and of which resources. A restore that was not done left
     /// none: it may have worked on another folder.
-    fn left(&self) -> Option<(SequenceNumber, u64)> {
+    fn left(&self) -> Option<(SequenceNumber, &Resources)> {
         let end = self.end?;
         match self.outcome? {
-            Outcome::Committed | Outcome::Suspended => Some((end, self.after)),
+            Outcome::Committed | Outcome::Suspended => Some((end, &self.after)),
             _ if self.is_restore => None,
-            _ => Some((self.begin, self.before)),
+            _ => Some((self.begin, &self.before)),
         }
     }
 }
@@ -85,25 +118,33 @@ struct Named {
     ended: Vec<(SequenceNumber, usize)>,
     /// Snapshots, and whether each has a tag.
     snapshots: Vec<(SequenceNumber, bool)>,
-    /// Names of resources, in the order of their bits.
+    /// Names of resources, in the order in which the log names them first.
     resources: Vec<String>,
     /// First record that is younger than the options say.
     young: Option<SequenceNumber>,
 }
 
 impl Named {
-    fn bits(&mut self, resources: &[ResourceSnapshot<'_>]) -> u64 {
-        let mut bits = 0;
+    fn set_of(&mut self, resources: &[ResourceSnapshot<'_>]) -> Resources {
+        let mut set = Resources::default();
         for resource in resources.iter().filter(|resource| resource.snapshot.is_some()) {
             let at = self.resources.iter().position(|name| *name == resource.resource);
-            let at = at.unwrap_or_else(|| {
+            set.add(at.unwrap_or_else(|| {
                 self.resources.push(resource.resource.clone().into_owned());
                 self.resources.len() - 1
-            });
-            // More resources than bits share the last one, and with it what is kept.
-            bits |= 1 << at.min(63);
+            }));
         }
-        bits
+        set
+    }
+
+    /// Returns the resources that any run names.
+    fn all(&self) -> Resources {
+        let mut all = Resources::default();
+        for run in &self.runs {
+            all.extend(&run.before);
+            all.extend(&run.after);
+        }
+        all
     }
 
     fn take(&mut self, record: &Record<'_>, objects: &Objects) -> Result<()> {
@@ -112,7 +153,7 @@ impl Named {
             Kind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(record.body).map_err(bad)?;
                 let is_restore = begin.tool == RESTORE;
-                let before = self.bits(&begin.resources);
+                let before = self.set_of(&begin.resources);
                 self.runs.push(Run {
                     begin: record.sequence,
                     end: None,
@@ -121,24 +162,24 @@ impl Named {
                     is_restore,
                     rewind: if is_restore { rewind_of(begin.arguments, objects)? } else { None },
                     before,
-                    after: 0,
+                    after: Resources::default(),
                 });
             }
             Kind::TOOL_END => {
                 let end = ToolEnd::decode(record.body).map_err(bad)?;
-                let bits = self.bits(&end.resources);
+                let after = self.set_of(&end.resources);
                 let Ok(at) = self.runs.binary_search_by_key(&end.begin, |run| run.begin) else {
                     return Ok(());
                 };
                 if let Some(run) = self.runs.get_mut(at) {
                     (run.end, run.outcome) = (Some(record.sequence), Some(end.outcome));
-                    run.after = bits;
+                    run.after = after;
                     self.ended.push((record.sequence, at));
                 }
             }
             Kind::SNAPSHOT => {
                 let snapshot = body::Snapshot::decode(record.body).map_err(bad)?;
-                self.bits(&snapshot.resources);
+                self.set_of(&snapshot.resources);
                 self.snapshots.push((record.sequence, snapshot.tag.is_some()));
             }
             _ => {}
@@ -165,16 +206,15 @@ impl Choosing<'_> {
     fn keep_at(&mut self, position: SequenceNumber) -> Option<SequenceNumber> {
         let named = self.named;
         let mut last_end = None;
-        let all = named.runs.iter().fold(0, |bits, run| bits | run.before | run.after);
-        let mut found = 0;
+        let (all, mut found) = (named.all(), Resources::default());
         let over = named.ended.partition_point(|(end, _)| *end <= position);
         for (end, at) in named.ended.iter().take(over).rev() {
             if found == all {
                 return last_end;
             }
             let Some((record, resources)) = named.runs.get(*at).and_then(Run::left) else { continue };
-            if resources & !found != 0 && self.path.is_live(*end, position) {
-                found |= resources;
+            if !found.holds(resources) && self.path.is_live(*end, position) {
+                found.extend(resources);
                 self.kept.insert(record);
                 last_end = last_end.max(Some(*end));
             }
@@ -184,8 +224,8 @@ impl Choosing<'_> {
             if found == all {
                 return last_end;
             }
-            if run.before & !found != 0 && self.path.is_live(position, run.begin) {
-                found |= run.before;
+            if !found.holds(&run.before) && self.path.is_live(position, run.begin) {
+                found.extend(&run.before);
                 self.kept.insert(run.begin);
             }
         }
@@ -196,8 +236,7 @@ impl Choosing<'_> {
     /// rolled back since; of a rewind, what it went back to, and what that was in turn.
     fn keep_by_tools(&mut self, mut limit: SequenceNumber) {
         let named = self.named;
-        let all = named.runs.iter().fold(0, |bits, run| bits | run.before | run.after);
-        let mut found = 0;
+        let (all, mut found) = (named.all(), Resources::default());
         let mut ended = named.ended.iter().rev();
         while let Some((end, at)) = ended.next().filter(|_| found != all) {
             let Some(run) = named.runs.get(*at).filter(|_| *end < limit) else { continue };
@@ -209,7 +248,7 @@ impl Choosing<'_> {
                 },
                 None => {
                     let Some((record, resources)) = run.left() else { continue };
-                    found |= resources;
+                    found.extend(resources);
                     self.kept.insert(record);
                 }
             }
@@ -233,7 +272,7 @@ impl Choosing<'_> {
             named.runs.iter().filter(is_waiting).for_each(|run| self.keep(run));
         }
         let calls = usize::try_from(options.calls).unwrap_or(usize::MAX);
-        let naming = named.runs.iter().filter(|run| run.before | run.after != 0);
+        let naming = named.runs.iter().filter(|run| !run.before.is_empty() || !run.after.is_empty());
         let latest = naming.rev().take(calls).last().map(|run| run.begin);
         for first in latest.into_iter().chain(named.young) {
             self.keep_from(first);
