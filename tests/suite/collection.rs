@@ -283,6 +283,28 @@ fn a_power_cut_behind_a_killed_compaction_takes_no_object() {
     assert!(collected > 0);
 }
 
+/// A power cut took the header of a segment which the seal of the one before it names. What was left of the file was collected, and the
+/// log was damaged from then on: a segment was missing.
+#[test]
+fn a_file_that_a_seal_names_stays_though_a_power_cut_emptied_it() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write(&session, 60);
+    session.close().unwrap();
+    let last = machine.segments(id).pop().unwrap();
+    machine.disk.mutate_file(&last, |bytes| bytes.fill(0)).unwrap();
+    let left = machine.audit(id).unwrap().records_len();
+    collect(&machine).unwrap();
+    assert_eq!(machine.audit(id).unwrap().records_len(), left);
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    write(&session, 10);
+    session.close().unwrap();
+    assert!(machine.audit(id).unwrap().records_len() > left);
+    collect(&machine).unwrap();
+    machine.audit(id).unwrap().check_seals().unwrap();
+}
+
 /// Nobody who works meanwhile loses anything: a writer, readers, and forks of a session that is compacted and collected.
 #[test]
 fn who_works_while_a_store_is_collected_loses_nothing() {

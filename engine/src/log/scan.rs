@@ -119,6 +119,9 @@ pub(crate) struct Scan {
     pub(crate) torn: Option<TornTail>,
     /// Files behind the chain that a crash left without a header.
     pub(crate) leftovers: Vec<PathBuf>,
+    /// Ordinal of the segment behind the last one, where the last one has a seal that names it. A power cut may have taken its header,
+    /// but never its file.
+    pub(crate) sealed_next: Option<u32>,
     /// Whether a writer can go on in the last segment, as after a close: its last frame attests everything, a record stands
     /// before that frame in the same segment, and nothing follows it. Where the last record stands in an earlier
     /// segment, bytes behind that record may not be durable, and a writer that went on in the last segment would never
@@ -515,13 +518,13 @@ impl<'a> Walk<'a> {
         if self.torn.is_none() && !self.chain.beyond.is_empty() {
             self.judge_lost_headers()?;
         }
-        if let Some((ordinal, seal)) = self.last_seal {
-            let last = self.chain.segments.last().is_some_and(|last| last.header.ordinal == ordinal);
-            let path = layout::segment_file(self.dir, seal.next);
-            if last
-                && self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?.is_none()
-            {
-                return Err(self.missing_segment(seal.next));
+        let last_ordinal = self.chain.segments.last().map(|last| last.header.ordinal);
+        let of_last = self.last_seal.as_ref().filter(|(ordinal, _)| Some(*ordinal) == last_ordinal);
+        let sealed_next = of_last.map(|(_, seal)| seal.next);
+        if let Some(next) = sealed_next {
+            let path = layout::segment_file(self.dir, next);
+            if self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?.is_none() {
+                return Err(self.missing_segment(next));
             }
         }
         let Some((opened_sequence, opened)) = self.openings.last().cloned() else {
@@ -564,6 +567,7 @@ impl<'a> Walk<'a> {
             index: self.index,
             torn: self.torn,
             leftovers,
+            sealed_next,
             clean,
             closed: clean && self.last_kind == Some(Kind::CLOSED),
             used_bytes: self.used_bytes,

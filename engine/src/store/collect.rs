@@ -17,7 +17,8 @@
 //! 1. Nothing of a session is removed unless its lock is held and its whole log was read without an error and without a record
 //!    of a kind that this version does not know. Otherwise the session is skipped, and the report says why.
 //! 2. Captures are removed only while the locks of the session and of all its descendants are held, and only if each session of
-//!    the store can be read: a child works on its parent's workspace, and its log names captures in its parent's folder.
+//!    the store can be read: a child works on its parent's workspace, and its log names captures in its parent's folder. A session
+//!    with an ancestor that was deleted, and no captures of its own, counts as a descendant of each.
 //! 3. Nothing is removed for what a power cut may take back. The names of a session's files are made durable first: a compaction
 //!    that was killed may have dropped a body in a file whose name is not. Captures stay as they are while the end of a log that
 //!    names some may not be durable, which may end a call that is open without it.

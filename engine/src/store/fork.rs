@@ -226,6 +226,7 @@ impl Store {
             rollbacks,
             index: log.places.index.clone(),
             torn: None,
+            sealed_next: None,
             leftovers: Vec::new(),
             clean: true,
             closed: true,

@@ -19,10 +19,13 @@ impl Sweeping<'_> {
             || read.scan.durable < read.scan.next_sequence;
         for entry in self.list(dir)?.iter().filter(|entry| entry.kind == EntryKind::File) {
             let path = dir.join(&entry.name);
+            // Without the file that a seal names the log is damaged, however little is left in it.
             let is_leftover = layout::building_ordinal(&entry.name).is_some()
                 || entry.name == backup::COPIED
                 || path == layout::spare_file(dir) && !may_have_open_calls
-                || read.scan.leftovers.contains(&path) && self.is_unwritten(&path);
+                || read.scan.leftovers.contains(&path)
+                    && layout::segment_ordinal(&entry.name) != read.scan.sealed_next
+                    && self.is_unwritten(&path);
             if is_leftover {
                 self.remove(&path, entry.len)?;
                 self.collected.leftovers += 1;
