@@ -126,6 +126,10 @@ pub struct ReadOptions {
 /// each item: about 20 bytes for items that come one by one, 112 at most, whatever the items hold. It folds
 /// no more of a log than fits into [`ReadOptions::memory_bytes`] and fails with [`Error::OverBudget`] beyond.
 /// Objects are read piece by piece, each once.
+///
+/// # Files
+///
+/// A reader holds the files of the first 256 segments open, and reads on what it found there once a compaction has replaced them.
 #[derive(Debug)]
 pub struct LogReader {
     storage: Arc<dyn Storage>,
@@ -321,6 +325,8 @@ impl LogReader {
             Err(error) => (Projection::default(), Some(error)),
         };
         let mut reader = LogReader::of_scan(storage, dir, objects, options, scan, outline);
+        reader.places.hold_open(reader.storage.as_ref())?;
+        reader.objects.are_named_in(&reader.places.segments);
         if let (Some(compaction), false) = (&reader.places.compaction, options.outline) {
             compaction.check_end(reader.places.next_sequence)?;
         }

@@ -39,6 +39,8 @@ pub(crate) struct Segment {
     /// Checksum that the next segment names as its predecessor's, if that is not the one of the last frame: a compacted segment
     /// stands for one that ended with it.
     pub(crate) replaced_crc: Option<u32>,
+    /// The segment's file, held open by a reader that goes on with what it found, whatever takes the file's name meanwhile.
+    pub(crate) held: Option<Arc<dyn StorageFile>>,
 }
 
 impl Segment {
@@ -55,7 +57,7 @@ impl Segment {
 
     /// Returns the segment in a file, whose end no later segment says.
     pub(crate) fn of(path: PathBuf, header: SegmentHeader, compacted: Option<Compacted>) -> Segment {
-        Segment { path, header, end: None, compacted, replaced_crc: None }
+        Segment { path, header, end: None, compacted, replaced_crc: None, held: None }
     }
 
     /// Lets the segment's part of the chain end where the next segment's header says. If that names the end of a segment which
@@ -126,7 +128,26 @@ impl Segment {
 
     /// Opens the segment's file for reading, by plain offsets.
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
-        compressed::open(storage, &self.path)
+        match &self.held {
+            Some(file) => Ok(Arc::clone(file)),
+            None => compressed::open(storage, &self.path),
+        }
+    }
+
+    /// Holds the segment's file open, so that [`open`](Segment::open) goes on to read it once a compaction has replaced it. A file
+    /// that cannot be opened is not held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CompactedMeanwhile`] if it has replaced it already.
+    pub(crate) fn hold_open(&mut self, storage: &dyn Storage) -> Result<()> {
+        self.held = compressed::open(storage, &self.path).ok();
+        self.check_not_replaced(storage)
+    }
+
+    /// Returns the segment as it stands, or is to stand, in another file.
+    pub(crate) fn at(&self, path: PathBuf) -> Segment {
+        Segment { path, held: None, ..self.clone() }
     }
 
     /// Makes the error of a frame of this segment that was sound once and no longer is; `sequence` is the record that

@@ -140,11 +140,9 @@ impl Rewriting<'_> {
             writing.file.sync_data().map_err(|error| unmade("sync", error))?;
         }
         let new = Segment {
-            path: building.to_owned(),
-            header,
             end: Some(end),
-            compacted: Some(compacted),
             replaced_crc: Some(replaced_crc),
+            ..Segment::of(building.to_owned(), header, Some(compacted))
         };
         self.check(&new, &seal)
     }

@@ -21,6 +21,7 @@ use std::sync::{Arc, Weak};
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId, Payload, payload_fits};
 use parking_lot::Mutex;
 
+use super::chain::Segment;
 use super::layout;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
@@ -46,6 +47,8 @@ pub(crate) struct Objects {
     checked: Mutex<BTreeSet<ObjectId>>,
     /// Objects whose bytes somebody holds in memory.
     held: Mutex<BTreeMap<ObjectId, Weak<[u8]>>>,
+    /// Segments as a reader holds them open, whose records name the objects that it reads.
+    named_in: Mutex<Arc<Vec<Segment>>>,
     /// The first error with which an object could not be read.
     damage: Mutex<Option<Error>>,
 }
@@ -86,6 +89,7 @@ impl Objects {
             written: Mutex::default(),
             checked: Mutex::default(),
             held: Mutex::default(),
+            named_in: Mutex::default(),
             damage: Mutex::default(),
         }
     }
@@ -233,6 +237,7 @@ impl Objects {
         let file = match self.storage.open(&path, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.check_not_collected()?;
                 return Err(bad("it is missing".to_owned()));
             }
             Err(error) => return Err(Error::unopened(self.storage.as_ref(), &path, error)),
@@ -242,6 +247,18 @@ impl Objects {
             return Err(bad(format!("it has {len} bytes instead of {}", object.len)));
         }
         Ok((path, file))
+    }
+
+    /// Says in which segments the records stand that name the objects, for a reader that holds these open: a compaction may have
+    /// dropped such a record since, and a collection its object.
+    pub(crate) fn are_named_in(&self, segments: &Arc<Vec<Segment>>) {
+        *self.named_in.lock() = Arc::clone(segments);
+    }
+
+    /// Fails with [`Error::CompactedMeanwhile`] if what named an object may be dropped by now, and the object collected.
+    fn check_not_collected(&self) -> Result<()> {
+        let segments = Arc::clone(&self.named_in.lock());
+        segments.iter().try_for_each(|segment| segment.check_not_replaced(self.storage.as_ref()))
     }
 
     /// Checks that the object that a payload names exists and is what its name says. Reads it piece by piece, and only

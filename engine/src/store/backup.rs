@@ -378,7 +378,7 @@ impl Copying<'_> {
         if !self.holds(&path, segment)? {
             return Ok(false);
         }
-        let copy = Segment { path, ..segment.clone() };
+        let copy = segment.at(path);
         let storage = self.storage();
         let mut bytes = [0; foldlog_codec::segment::HEADER_LEN];
         let read = copy.open(storage.as_ref())?.read_at(&mut bytes, 0);

@@ -30,7 +30,6 @@ use crate::fold::live::{LiveState, Sources};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
-use crate::log::chain::Segment;
 use crate::log::copying::copy_plain;
 use crate::log::reader::Places;
 use crate::log::scan::{self, Scan};
@@ -199,7 +198,7 @@ impl Store {
         let mut used_bytes = 0;
         for segment in log.places.segments.iter() {
             let path = layout::segment_file(dir, segment.header.ordinal);
-            let segment = Segment { path, ..segment.clone() };
+            let segment = segment.at(path);
             let seal = segment.seal(self.storage().as_ref())?;
             used_bytes += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
             segments.push(segment);
@@ -265,7 +264,7 @@ impl Store {
                 Some(len) => drop(copy_plain(storage.as_ref(), (segment, &path), len)?),
                 None => self.link_file(&segment.path, &path)?,
             }
-            let segment = Segment { path, ..segment.clone() };
+            let segment = segment.at(path);
             if !sabotage::is(Breakage::ForkLinksReplaced) {
                 segment.check_not_replaced(storage.as_ref())?;
             }

@@ -267,7 +267,7 @@ impl Salvaging<'_> {
             }
             file.sync_data().map_err(|error| io("sync", error))?;
         }
-        Ok(Segment { path, end: Some(end), ..segment.clone() })
+        Ok(Segment { end: Some(end), ..segment.at(path) })
     }
 
     /// Copies the objects that the records name, up to the first that is not sound.

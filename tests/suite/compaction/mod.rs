@@ -3,6 +3,7 @@
 
 mod forks;
 mod open;
+mod readers;
 mod stores;
 
 use std::collections::BTreeMap;

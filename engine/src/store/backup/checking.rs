@@ -102,7 +102,7 @@ impl Copying<'_> {
     }
 
     fn check_part(&self, part: &Part) -> Result<(Checked, Spot)> {
-        let copy = Segment { path: part.copy.clone(), ..part.source.clone() };
+        let copy = part.source.at(part.copy.clone());
         match self.check_frames(part, &copy) {
             Err(error) if error.is_damage() => {
                 // Mostly it is the session that is damaged, and then its own file is the one to look at.

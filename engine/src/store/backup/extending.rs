@@ -325,10 +325,7 @@ impl Copying<'_> {
     /// taken for a log that has lost one.
     fn add_seals(&self) -> Result<()> {
         let storage = self.storage().as_ref();
-        let copy_of = |ours: &Segment| Segment {
-            path: layout::segment_file(self.to, ours.header.ordinal),
-            ..ours.clone()
-        };
+        let copy_of = |ours: &Segment| ours.at(layout::segment_file(self.to, ours.header.ordinal));
         let Some((_, finished)) = self.source.segments.split_last() else { return Ok(()) };
         let mut unsealed = Vec::new();
         for ours in finished.iter().rev() {

@@ -1,0 +1,92 @@
+//! What a reader that is open reads on once its log was compacted.
+
+use std::collections::BTreeMap;
+
+use foldlog::audit::LogReader;
+use foldlog::storage::Storage as _;
+use foldlog::{CollectOptions, Durability, Error, SequenceNumber, State};
+use foldlog_tests::crash::Machine;
+use foldlog_tests::host::{DraftEdited, types};
+
+use super::{compact, write, written};
+
+/// All that a reader reads of its log.
+#[derive(Debug, PartialEq)]
+struct Read {
+    /// Slices at some positions, found one by one, and along the live path.
+    states: BTreeMap<SequenceNumber, (State, State)>,
+    /// Each record: its sequence number, its kind, and its body.
+    records: Vec<(SequenceNumber, String, Vec<u8>)>,
+    /// Each frame: its offset, and its length.
+    frames: Vec<(u64, u64)>,
+    segments: usize,
+    snapshots: usize,
+    calls: usize,
+}
+
+fn read(reader: &LogReader) -> foldlog::Result<Read> {
+    let (mut states, mut records, mut frames) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let mut along = reader.along();
+    for position in (3..reader.records_len()).step_by(7) {
+        let position = SequenceNumber::from(position);
+        states.insert(position, (reader.state_at(position)?, along.state(position)?));
+    }
+    reader.records(0, reader.last_position(), |record| {
+        records.push((record.sequence, format!("{:?}", record.kind), record.body.to_vec()));
+        Ok(())
+    })?;
+    reader.frames(|frame| {
+        frames.push((frame.offset, frame.bytes));
+        Ok(())
+    })?;
+    let (segments, snapshots) = (reader.segments()?.len(), reader.snapshots()?.len());
+    Ok(Read { states, records, frames, segments, snapshots, calls: reader.ledger()?.len() })
+}
+
+/// `foldlog state`, `show`, `stats` and `ledger` opened a log and read it again by the names of its files. Beside compactions they
+/// failed in the midst of it, since what they had found was no longer there.
+#[test]
+fn a_reader_reads_on_what_it_found_whatever_a_compaction_replaces() {
+    let (machine, id) = written();
+    let (reader, late) = (machine.audit(id).unwrap(), machine.audit(id).unwrap());
+    let before = read(&reader).unwrap();
+    assert!(before.segments > 3 && before.states.len() > 10 && before.snapshots > 0);
+
+    assert!(compact(&machine, id).unwrap().dropped > 60);
+    assert!(read(&reader).unwrap() == before);
+    // So does one that has read nothing until now.
+    assert!(read(&late).unwrap() == before);
+    // Whoever opens the log now finds it compacted.
+    let now = machine.audit(id).unwrap();
+    assert!(now.compacted().len() > reader.compacted().len());
+    let gone = now.compacted()[0].from;
+    assert!(now.state_at(gone + 1).is_err());
+}
+
+/// What a compaction drops may be an object, which a collection then removes: it is not lost.
+#[test]
+fn a_reader_is_told_to_read_anew_where_what_it_found_is_collected() {
+    let machine = Machine::default();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
+    write(&session, 40);
+    session.dispatch(DraftEdited { place: 0, line: "a large line ".repeat(100) }).unwrap();
+    let then = session.position().unwrap();
+    write(&session, 40);
+    let id = session.id();
+    session.close().unwrap();
+    let reader = machine.audit(id).unwrap();
+    reader.state_at(then).unwrap();
+    compact(&machine, id).unwrap();
+    assert!(reader.state_at(then).is_ok());
+    let collected = machine.process(Durability::Boundary).collect(&CollectOptions::default()).unwrap();
+    assert!(collected.all.objects > 0, "{collected:?}");
+    let error = reader.state_at(then).unwrap_err();
+    assert!(matches!(error, Error::CompactedMeanwhile { .. }), "{error}");
+    // One that is missing although nothing was replaced is lost.
+    let reader = machine.audit(id).unwrap();
+    let object = machine.disk.list(&machine.dir(id).join("objects")).unwrap().remove(0);
+    machine.disk.remove_file(&machine.dir(id).join("objects").join(object.name)).unwrap();
+    let last = reader.last_position();
+    let lost = (0..=last.get()).find_map(|at| reader.state_at(at).err().filter(Error::is_damage));
+    assert!(matches!(lost, Some(Error::Object { .. })), "{lost:?}");
+}
