@@ -167,5 +167,7 @@ foldlog_codec::breakages! {
 
     // Readers.
     BudgetIgnored = "budget-ignored": "A log is read however much memory that takes.",
+    ListedUnlooked = "listed-unlooked": "What a listing knows of a session counts whatever has become of the session.",
+    WriterUnstamped = "writer-unstamped": "A writer does not stamp its session's folder.",
     CopyCalledDamage = "copy-called-damage": "A copy that was taken while its session was written is called damaged.",
 }

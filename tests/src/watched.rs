@@ -1,11 +1,12 @@
 //! A disk of which somebody hears before each call.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::storage::{Access, Entry, HeldLock, Op, Storage, StorageFile};
+use foldlog::storage::{Access, Entry, HeldLock, Op, Stamp, Storage, StorageFile};
 use uuid::Uuid;
 
 /// Does what another disk does, after somebody has heard of the call.
@@ -83,6 +84,18 @@ impl<D: Storage> Storage for Watched<D> {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         (self.hear)(Op::SyncDir, path);
         self.disk.sync_dir(path)
+    }
+
+    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
+        self.disk.stamp(path)
+    }
+
+    fn touch(&self, dir: &Path) -> io::Result<()> {
+        self.disk.touch(dir)
+    }
+
+    fn locked_bytes(&self, path: &Path) -> io::Result<BTreeSet<u64>> {
+        self.disk.locked_bytes(path)
     }
 
     fn boot_id(&self) -> Option<Uuid> {

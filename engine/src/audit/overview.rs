@@ -1,17 +1,18 @@
 //! How each session of a store stands, at the cost of the tails of their logs.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Parent};
+use foldlog_codec::body::{ObjectId, Opened, Parent};
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::{LogReader, ReadOptions, SoundEnd};
-use crate::error::{Holder, Result};
+use crate::error::{Error, Holder, Result};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::restore;
@@ -19,9 +20,9 @@ use crate::fold::suspended::Standings;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
-use crate::log::{images, lock};
+use crate::log::{images, layout, lock};
 use crate::session::{VisitFrame, read_outline_by};
-use crate::storage::{FileStorage, Storage};
+use crate::storage::{Entry, EntryKind, FileStorage, Storage};
 
 /// Says how a session stands, as its log tells.
 #[derive(Clone, Debug)]
@@ -51,6 +52,10 @@ pub struct SessionOverview {
     pub suspended: Vec<StandingOperation>,
     /// Where the sound part of the log ends, if the log is damaged.
     pub sound_end: Option<SoundEnd>,
+    /// Number of objects in the session's folder.
+    pub objects: u64,
+    /// Bytes of these objects.
+    pub object_bytes: u64,
 }
 
 /// Names an operation that is not over.
@@ -69,7 +74,7 @@ pub struct StandingOperation {
 ///
 /// # Errors
 ///
-/// [`Error::Io`](crate::Error::Io) if the locks cannot be read.
+/// [`Error::Io`] if the locks cannot be read.
 pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     lock::held(&storage, store, sessions)
@@ -83,9 +88,18 @@ pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>
 ///
 /// Those of [`LogReader::open_sound`], for an outline.
 pub fn overview(dir: &Path, now_us: i64, memory_bytes: u64) -> Result<SessionOverview> {
-    let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
-    let objects = Objects::new(Arc::clone(&storage), dir);
-    let sources = (&storage, &objects, memory_bytes);
+    overview_on(&(Arc::new(FileStorage::new()) as Arc<dyn Storage>), dir, now_us, memory_bytes)
+}
+
+/// Does what [`overview`] does, with a folder of `storage`.
+pub(crate) fn overview_on(
+    storage: &Arc<dyn Storage>,
+    dir: &Path,
+    now_us: i64,
+    memory_bytes: u64,
+) -> Result<SessionOverview> {
+    let objects = Objects::new(Arc::clone(storage), dir);
+    let sources = (storage, &objects, memory_bytes);
     let read = match read_behind_image(sources, dir) {
         Some(read) => Ok(read),
         None => {
@@ -93,13 +107,39 @@ pub fn overview(dir: &Path, now_us: i64, memory_bytes: u64) -> Result<SessionOve
             read(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
         }
     };
-    match read.and_then(|read| read.overview(&storage, now_us)) {
+    let told = match read.and_then(|read| read.overview(storage, now_us)) {
         Err(error) if error.is_damage() => {
             let options = ReadOptions { outline: true, memory_bytes: Some(memory_bytes) };
-            of_sound_part(&LogReader::open_sound(Arc::clone(&storage), dir, options)?, now_us)
+            of_sound_part(&LogReader::open_sound(Arc::clone(storage), dir, options)?, now_us)
         }
         told => told,
-    }
+    };
+    // Of a folder that cannot be looked at, the log tells.
+    let (objects, object_bytes) = kept_objects_on(storage.as_ref(), dir).unwrap_or_default();
+    Ok(SessionOverview { objects, object_bytes, ..told? })
+}
+
+/// Returns how many objects the folder of the session in `dir` holds, and their bytes.
+///
+/// # Errors
+///
+/// [`Error::Io`] if the folder cannot be read.
+pub fn kept_objects(dir: &Path) -> Result<(u64, u64)> {
+    kept_objects_on(&FileStorage::new(), dir)
+}
+
+fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
+    let folder = layout::objects_dir(dir);
+    let entries = match storage.list(&folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((0, 0)),
+        entries => entries.map_err(|error| Error::io("list", &folder, error))?,
+    };
+    // A file that a crash left half-written has a name of another form.
+    let is_object = |entry: &&Entry| {
+        entry.kind == EntryKind::File && ObjectId::from_file_name(&entry.name, entry.len).is_some()
+    };
+    let objects = entries.iter().filter(is_object);
+    Ok(objects.fold((0, 0), |(count, bytes), entry| (count + 1, u64::saturating_add(bytes, entry.len))))
 }
 
 /// Holds what was read of a session.
@@ -182,6 +222,8 @@ impl Read {
                 &time_of,
             )?,
             sound_end: None,
+            objects: 0,
+            object_bytes: 0,
         })
     }
 }
@@ -207,6 +249,8 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
         )?,
         suspended: standing(waiting.iter().map(|one| (one.operation, &one.tool, one.begin)), &time_of)?,
         sound_end: reader.sound_end().cloned(),
+        objects: 0,
+        object_bytes: 0,
     })
 }
 

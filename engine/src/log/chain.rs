@@ -236,6 +236,11 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
     Ok(Chain { segments, beyond, missing, ordinal_max, half_built })
 }
 
+/// Returns the highest ordinal of a segment file in `dir`. `None` where there is none, or the folder cannot be read.
+pub(crate) fn last_ordinal(storage: &dyn Storage, dir: &Path) -> Option<u32> {
+    storage.list(dir).ok()?.iter().filter_map(|entry| layout::segment_ordinal(&entry.name)).max()
+}
+
 fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     match error.kind() {
         std::io::ErrorKind::NotFound => {

@@ -4,6 +4,8 @@
 //! <store>/
 //!   writers.lock                  one byte of it is locked for each session that is open for writing
 //!   writers/<session>.json        says who holds the lock; best effort
+//!   sessions.index                what the last listing found; a cache
+//!   sessions.index.new            the next one, half-written
 //!   pool/<blake3>                 further names of the sessions' objects
 //!   pool/files/                   further names of the objects of captures
 //!   sessions/<session>/
@@ -92,6 +94,16 @@ pub(crate) fn writers_dir(store: &Path) -> PathBuf {
 /// Returns the path of the note that says who holds a session's lock.
 pub(crate) fn holder_file(store: &Path, session: Uuid) -> PathBuf {
     writers_dir(store).join(format!("{session}.json"))
+}
+
+/// Returns the path of what the last listing of a store found.
+pub(crate) fn index_file(store: &Path) -> PathBuf {
+    store.join("sessions.index")
+}
+
+/// Returns the path at which an index is written before it takes its name.
+pub(crate) fn building_index_file(store: &Path) -> PathBuf {
+    store.join("sessions.index.new")
 }
 
 pub(crate) fn segment_file(dir: &Path, ordinal: u32) -> PathBuf {

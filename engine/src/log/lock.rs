@@ -32,6 +32,8 @@ const HOLDER_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
+    /// Folder of the session, which may be about to be made.
+    dir: PathBuf,
     holder_path: PathBuf,
     held: Option<Box<dyn HeldLock>>,
     /// Lock of the session's folder, once the folder exists.
@@ -69,13 +71,25 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         locked => locked?,
     };
     leave_word(storage, store, &holder_path, now_us);
+    let dir = layout::session_dir(store, session);
+    stamp(storage.as_ref(), &dir);
     Ok(Attempt::Held(WriterLock {
         storage: Arc::clone(storage),
+        dir,
         holder_path,
         held: Some(held),
         folder,
         process: process_mark(),
     }))
+}
+
+/// Stamps a session's folder anew, so that a listing knows that what it found of the session before may be out of date
+/// ([`crate::store`]): a mapped segment does not bear the time of what is written into it on every file system.
+fn stamp(storage: &dyn Storage, dir: &Path) {
+    if !sabotage::is(Breakage::WriterUnstamped) {
+        // What takes no stamps takes no writes, or has none to compare.
+        let _ = storage.touch(dir);
+    }
 }
 
 /// Locks a session's folder.
@@ -193,6 +207,7 @@ impl Drop for WriterLock {
         if self.process != process_mark() {
             return;
         }
+        stamp(self.storage.as_ref(), &self.dir);
         // The note goes first: without the lock, it might already be the next holder's.
         let _ = self.storage.remove_file(&self.holder_path);
         self.folder.take();

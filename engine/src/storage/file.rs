@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::kept::keeps_allocations;
 use super::mapped::{MappedFile, process_mark};
-use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile, StoreAccess};
+use super::{Access, Entry, EntryKind, HeldLock, Stamp, Storage, StorageFile, StoreAccess};
 use crate::sabotage::{self, Breakage};
 
 mod locks;
@@ -226,6 +226,27 @@ impl Storage for FileStorage {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
         OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.sync_all()
+    }
+
+    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
+        let found = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found => found?,
+        };
+        let ns = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+        Ok(Some(Stamp {
+            inode: found.ino(),
+            len: found.len(),
+            modified_ns: ns(found.mtime(), found.mtime_nsec()),
+            changed_ns: ns(found.ctime(), found.ctime_nsec()),
+        }))
+    }
+
+    fn touch(&self, dir: &Path) -> io::Result<()> {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let unchanged = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = rustix::fs::Timestamps { last_access: unchanged, last_modification: now };
+        Ok(rustix::fs::utimensat(rustix::fs::CWD, dir, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {

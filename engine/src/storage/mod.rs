@@ -109,6 +109,19 @@ pub struct Entry {
     pub mode: Option<u32>,
 }
 
+/// Tells two states of a file or folder apart, as far as its file system's clock does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Number of the file within its file system.
+    pub inode: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Time of the last change of the content, in nanoseconds since 1970-01-01 UTC. Programs may set it.
+    pub modified_ns: i64,
+    /// Time of the last change of the content or of what the system keeps about it, in nanoseconds since 1970-01-01 UTC.
+    pub changed_ns: i64,
+}
+
 /// Holds a lock until it is dropped.
 pub trait HeldLock: Send + Sync + Debug {}
 
@@ -170,6 +183,19 @@ pub trait Storage: Send + Sync + Debug {
 
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Returns the stamp of what stands at a path, without following a link; `None` if nothing stands there. The default
+    /// implementation, for backends without stamps, returns `None`.
+    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
+        let _ = path;
+        Ok(None)
+    }
+
+    /// Gives a folder a new stamp. The default implementation, for backends without stamps, does nothing.
+    fn touch(&self, dir: &Path) -> io::Result<()> {
+        let _ = dir;
+        Ok(())
+    }
 
     /// Returns how many bytes are free for new files in a folder. The default implementation, for backends that do not
     /// know, returns `u64::MAX`.

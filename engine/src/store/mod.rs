@@ -10,6 +10,8 @@ mod compact;
 mod conversations;
 mod export;
 mod fork;
+mod index;
+mod listing;
 mod retention;
 mod salvage;
 

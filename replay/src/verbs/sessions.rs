@@ -4,8 +4,6 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
@@ -17,7 +15,6 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::pending::now;
-use super::stats::kept_objects;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading;
@@ -188,12 +185,6 @@ struct DamageRow {
     sequence: SequenceNumber,
 }
 
-/// Holds what was found of one session before it is made a row.
-struct Found {
-    overview: Result<SessionOverview, Error>,
-    objects: (u64, u64),
-}
-
 /// Most bytes of memory that a session may take if the command line says nothing.
 const MEMORY_BYTES: u64 = 64 << 20;
 
@@ -202,7 +193,8 @@ const MEMORY_BYTES: u64 = 64 << 20;
 /// whatever tags and times are asked for. A folder in which a crash left a session without records is noted on standard error,
 /// and is no failure.
 ///
-/// A session is read from its newest image on. Damage before that is found by `verify` alone.
+/// A session is read from its newest image on, or not at all if the last listing found it closed and nothing has written to it since
+/// ([`Store::overviews`]). Damage in what is not read is found by `verify` alone.
 ///
 /// # Errors
 ///
@@ -212,11 +204,14 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
     let mut running = audit::running(store.path(), &ids)?;
-    let found = look_at_all(&store, &ids, output);
+    let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
+    let mut progress = output.progress("reading sessions", ids.len() as u64);
+    let found = store.overviews(now().timestamp_micros(), memory_bytes, &mut |done| progress.at(done))?;
+    drop(progress);
     let mut rows = Vec::new();
-    for (id, found) in ids.into_iter().zip(found) {
+    for (id, found) in found {
         let dir = store.session_dir(id);
-        if matches!(found.overview, Err(Error::NotASession { .. }))
+        if matches!(found, Err(Error::NotASession { .. }))
             && reading::lost_segments(&dir).is_none()
             && !reading::holds_anything(&dir)
         {
@@ -259,46 +254,8 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     reading::note_exposed(exposed.as_ref(), output);
 }
 
-/// Looks at the sessions, several at a time.
-fn look_at_all(store: &Store, ids: &[Uuid], output: &Output<'_>) -> Vec<Found> {
-    let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
-    let now_us = now().timestamp_micros();
-    let mut progress = output.progress("reading sessions", ids.len() as u64);
-    let next = AtomicUsize::new(0);
-    let work = |mut done: Option<&mut dyn FnMut(u64)>| {
-        let mut found = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(id) = ids.get(at) else { return found };
-            let dir = store.session_dir(*id);
-            let overview = audit::overview(&dir, now_us, memory_bytes);
-            // Of a folder that cannot be looked at, the overview tells.
-            let objects = kept_objects(&dir).unwrap_or_default();
-            found.push((at, Found { overview, objects }));
-            if let Some(done) = done.as_mut() {
-                done(at as u64);
-            }
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(ids.len().div_ceil(64));
-    let mut all = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| work(None))).collect();
-        let mut all = work(Some(&mut |done| progress.at(done)));
-        for other in others {
-            match other.join() {
-                Ok(found) => all.extend(found),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all
-    });
-    all.sort_by_key(|(at, _)| *at);
-    all.into_iter().map(|(_, found)| found).collect()
-}
-
 impl Row {
-    fn of(session: Uuid, dir: &Path, found: Found, holder: Option<Holder>) -> Row {
-        let Found { overview, objects: (objects, object_bytes) } = found;
+    fn of(session: Uuid, dir: &Path, found: Result<SessionOverview, Error>, holder: Option<Holder>) -> Row {
         let running = holder.map(|holder| {
             let Holder { pid, host, since, ended } = holder;
             Writer { pid, host, since, ended }
@@ -308,8 +265,8 @@ impl Row {
             status: Status::Unreadable,
             records: None,
             log_bytes: None,
-            objects,
-            object_bytes,
+            objects: 0,
+            object_bytes: 0,
             created_at: None,
             last_at: None,
             tags: BTreeMap::new(),
@@ -324,7 +281,7 @@ impl Row {
             times_us: None,
             failure: None,
         };
-        match overview {
+        match found {
             Ok(overview) => row.read(overview),
             Err(error) => row.unread(dir, error),
         }
@@ -336,6 +293,7 @@ impl Row {
         (self.records, self.log_bytes) = (Some(records), Some(log_bytes));
         (self.created_at, self.last_at) = (Some(time_text(created_at_us)), Some(time_text(last_at_us)));
         self.times_us = Some((created_at_us, last_at_us));
+        (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
         self.tags = overview.tags;
         self.parent = overview.parent.map(ParentRow::of);
         self.open = overview.open.iter().map(Operation::of).collect();
@@ -369,6 +327,8 @@ impl Row {
 
     /// Adds why the session cannot be read.
     fn unread(mut self, dir: &Path, error: Error) -> Row {
+        // Of a folder that cannot be looked at, the error tells.
+        (self.objects, self.object_bytes) = audit::kept_objects(dir).unwrap_or_default();
         let lost = reading::lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
         let (text, code) = match lost {
             Some(reason) => (format!("{}: {reason}", escape::path(dir)), DOES_NOT_HOLD),

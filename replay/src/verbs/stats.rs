@@ -13,7 +13,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use foldlog::audit::{FrameInfo, LogReader, SegmentInfo, StateReader};
+use foldlog::audit::{self, FrameInfo, LogReader, SegmentInfo, StateReader};
 use foldlog::{Compression, Error, Kind, Record, SequenceNumber};
 use foldlog_codec::body::{
     Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload, ToolEnd,
@@ -356,25 +356,13 @@ fn slices(state: &StateReader, counts: &Counts<'_>) -> Vec<SliceStats> {
 }
 
 fn objects(session: &Path, counts: &Counts<'_>) -> Result<ObjectStats> {
-    let (count, bytes) = kept_objects(session)?;
+    let (count, bytes) = audit::kept_objects(session)?;
     Ok(ObjectStats {
         named_count: counts.objects.len() as u64,
         named_bytes: counts.objects.iter().fold(0, |sum, object| sum.saturating_add(object.len)),
         count,
         bytes,
     })
-}
-
-/// Returns how many objects the folder of a session holds, and their bytes.
-pub(super) fn kept_objects(session: &Path) -> Result<(u64, u64)> {
-    let (mut count, mut sum) = (0, 0_u64);
-    for (name, bytes) in files(&session.join("objects"))? {
-        // A file that a crash left half-written has a name of another form.
-        if ObjectId::from_file_name(&name, bytes).is_some() {
-            (count, sum) = (count + 1, sum.saturating_add(bytes));
-        }
-    }
-    Ok((count, sum))
 }
 
 fn images(session: &Path) -> Result<Vec<ImageStats>> {

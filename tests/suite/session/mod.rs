@@ -7,6 +7,7 @@ mod forks;
 mod imaging;
 mod in_time;
 mod limits;
+mod listing;
 mod logs;
 mod long;
 mod policies;

@@ -1,0 +1,261 @@
+//! What a listing of a store found, kept in a file, so that the next listing reads the logs that have changed since and no other.
+//!
+//! The file is a cache. Nothing but the time of a listing depends on it: one that is missing, damaged, of another version or out
+//! of date is passed over, and it may be removed at any time. It is not synced.
+//!
+//! ```text
+//! <store>/sessions.index, all numbers little-endian
+//!   0   8  "FOLDLIST"
+//!   8   4  version, 1
+//!  12   4  CRC-32 of all that follows
+//!  16      entries, in ascending order of their sessions
+//!
+//! entry
+//!   0   4  length in bytes of what follows in the entry
+//!   4  32  stamp of the session's folder
+//!  36   4  ordinal of the last segment
+//!  40  32  stamp of the last segment's file
+//!  72  32  stamp of the folder `objects`; zeros where there is none
+//! 104   8  number of records
+//! 112   8  bytes of the log
+//! 120  16  times of the session's own first record and of the last record, microseconds since 1970
+//! 136  16  number of objects, and their bytes
+//! 152      body of a record `opened`: id, parent, and the tags that the session has now
+//!
+//! stamp: inode, length, time of the last change of the content, and of any change, nanoseconds since 1970; 8 bytes each
+//! ```
+//!
+//! # When an entry stands
+//!
+//! 1. Only a session is kept that its last writer closed, that is not damaged, and in which no operation waits, was left open or is
+//!    unsettled: how such a session stands depends on its log alone, and not on the time.
+//! 2. An entry stands for as long as its stamps are those of the files. Every writer stamps the session's folder anew when it
+//!    takes the session's lock and before it gives it back ([`crate::log::lock`]); on most file systems whatever it writes stamps the
+//!    segment besides.
+//! 3. A session whose lock is held, or whose writer's note is still there, is read, whatever its stamps are.
+//! 4. Stamps are as coarse as their file system's clock. A session that was stamped less than [`SETTLED_NS`] before it was read is
+//!    not kept: the next change could bear the same stamp.
+//!
+//! Bytes that rot on the disk change no stamp, so a listing does not notice them. No listing does that begins at an image; `foldlog
+//! verify` reads them.
+
+use std::path::Path;
+
+use foldlog_codec::body::{Opened, Parent};
+use uuid::Uuid;
+
+use crate::audit::SessionOverview;
+use crate::log::{chain, layout};
+use crate::storage::{Access, Stamp, Storage};
+
+const MAGIC: [u8; 8] = *b"FOLDLIST";
+const VERSION: u32 = 1;
+const HEADER_LEN: usize = 16;
+
+/// Most bytes of an entry. A session with more tags than fit is read each time.
+const ENTRY_BYTES_MAX: usize = 4096;
+
+/// Nanoseconds that a session's stamps must be old before what was read of it is kept: more than the coarsest clock of a file
+/// system, which counts in two seconds.
+const SETTLED_NS: i64 = 2_500_000_000;
+
+/// Holds the stamps of a session's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamps {
+    folder: Stamp,
+    ordinal: u32,
+    segment: Stamp,
+    /// `None` where the session has no folder of objects.
+    objects: Option<Stamp>,
+}
+
+impl Stamps {
+    /// Stamps of the session in `dir`, whose last segment is known. `None` where one cannot be told.
+    fn of(storage: &dyn Storage, dir: &Path, ordinal: u32) -> Option<Stamps> {
+        let folder = storage.stamp(dir).ok()??;
+        let segment = storage.stamp(&layout::segment_file(dir, ordinal)).ok()??;
+        let objects = storage.stamp(&layout::objects_dir(dir)).ok()?;
+        Some(Stamps { folder, ordinal, segment, objects })
+    }
+
+    /// Stamps of the session in `dir` before it is read. `None` where they cannot be told.
+    pub(super) fn before(storage: &dyn Storage, dir: &Path) -> Option<Stamps> {
+        Stamps::of(storage, dir, chain::last_ordinal(storage, dir)?)
+    }
+
+    /// Returns whether they are still the stamps of the session in `dir`.
+    pub(super) fn stand(&self, storage: &dyn Storage, dir: &Path) -> bool {
+        Stamps::of(storage, dir, self.ordinal) == Some(*self)
+    }
+
+    /// Returns whether no later change can bear one of the stamps, where the session is read at the time `now_us`.
+    fn are_settled(&self, now_us: i64) -> bool {
+        let before = now_us.saturating_mul(1000).saturating_sub(SETTLED_NS);
+        let stamps = [Some(self.folder), Some(self.segment), self.objects];
+        stamps.into_iter().flatten().all(|stamp| stamp.modified_ns.max(stamp.changed_ns) < before)
+    }
+}
+
+/// Holds what was read of a session, and the stamps that its files had then.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) stamps: Stamps,
+    pub(super) overview: SessionOverview,
+}
+
+impl Entry {
+    /// Returns an entry for what was read of a session at the time `now_us`. `None` if it is not to be kept.
+    pub(super) fn of(stamps: Stamps, overview: &SessionOverview, now_us: i64) -> Option<Entry> {
+        let SessionOverview { closed, open, unsettled, suspended, sound_end, .. } = overview;
+        let is_at_rest = open.is_empty() && unsettled.is_empty() && suspended.is_empty();
+        let is_kept = *closed && is_at_rest && sound_end.is_none() && stamps.are_settled(now_us);
+        is_kept.then(|| Entry { stamps, overview: overview.clone() })
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Entry { stamps, overview } = self;
+        let begin = out.len();
+        out.extend_from_slice(&[0; 4]);
+        encode_stamp(stamps.folder, out);
+        out.extend_from_slice(&stamps.ordinal.to_le_bytes());
+        encode_stamp(stamps.segment, out);
+        encode_stamp(stamps.objects.unwrap_or_default(), out);
+        let SessionOverview { session, records, log_bytes, created_at_us, last_at_us, .. } = *overview;
+        let numbers = [records, log_bytes, created_at_us.cast_unsigned(), last_at_us.cast_unsigned()];
+        for number in numbers.into_iter().chain([overview.objects, overview.object_bytes]) {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        let (tags, parent) = (overview.tags.clone(), overview.parent);
+        out.extend_from_slice(&Opened { session, seed: 0, tags, parent }.encode());
+        let len = out.len() - begin - 4;
+        match u32::try_from(len) {
+            Ok(counted) if len <= ENTRY_BYTES_MAX => {
+                let slot = out.iter_mut().skip(begin);
+                slot.zip(counted.to_le_bytes()).for_each(|(slot, byte)| *slot = byte);
+            }
+            _ => out.truncate(begin),
+        }
+    }
+
+    fn decode(mut bytes: &[u8]) -> Option<Entry> {
+        let bytes = &mut bytes;
+        let (folder, ordinal, segment) = (stamp(bytes)?, number::<4>(bytes)?, stamp(bytes)?);
+        let objects = Some(stamp(bytes)?).filter(|stamp| *stamp != Stamp::default());
+        let stamps = Stamps { folder, ordinal: u32::from_le_bytes(ordinal), segment, objects };
+        let mut next = || number::<8>(bytes).map(u64::from_le_bytes);
+        let (records, log_bytes) = (next()?, next()?);
+        let (created_at_us, last_at_us) = (next()?.cast_signed(), next()?.cast_signed());
+        let (objects, object_bytes) = (next()?, next()?);
+        let Opened { session, tags, parent, .. } = Opened::decode(bytes).ok()?;
+        let at_rest = Rest { session, records, log_bytes, created_at_us, last_at_us, objects, object_bytes };
+        Some(Entry { stamps, overview: at_rest.overview(tags, parent) })
+    }
+}
+
+/// Holds the numbers of a session in which nothing waits.
+struct Rest {
+    session: Uuid,
+    records: u64,
+    log_bytes: u64,
+    created_at_us: i64,
+    last_at_us: i64,
+    objects: u64,
+    object_bytes: u64,
+}
+
+impl Rest {
+    fn overview(
+        self,
+        tags: std::collections::BTreeMap<String, String>,
+        parent: Option<Parent>,
+    ) -> SessionOverview {
+        let Rest { session, records, log_bytes, created_at_us, last_at_us, objects, object_bytes } = self;
+        SessionOverview {
+            session,
+            records,
+            log_bytes,
+            created_at_us,
+            last_at_us,
+            tags,
+            parent,
+            closed: true,
+            open: Vec::new(),
+            unsettled: Vec::new(),
+            suspended: Vec::new(),
+            sound_end: None,
+            objects,
+            object_bytes,
+        }
+    }
+}
+
+fn encode_stamp(stamp: Stamp, out: &mut Vec<u8>) {
+    let Stamp { inode, len, modified_ns, changed_ns } = stamp;
+    for number in [inode, len, modified_ns.cast_unsigned(), changed_ns.cast_unsigned()] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn stamp(bytes: &mut &[u8]) -> Option<Stamp> {
+    let mut next = || number::<8>(bytes).map(u64::from_le_bytes);
+    let (inode, len) = (next()?, next()?);
+    Some(Stamp { inode, len, modified_ns: next()?.cast_signed(), changed_ns: next()?.cast_signed() })
+}
+
+fn number<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (number, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*number)
+}
+
+/// Returns the entries of the store's index in ascending order of their sessions; none where it cannot be used. Reads at most what
+/// an index of so many sessions may take.
+pub(super) fn read(storage: &dyn Storage, store: &Path, sessions: usize) -> Vec<Entry> {
+    decode(&bytes_of(storage, store, sessions).unwrap_or_default()).unwrap_or_default()
+}
+
+fn bytes_of(storage: &dyn Storage, store: &Path, sessions: usize) -> Option<Vec<u8>> {
+    let file = storage.open(&layout::index_file(store), Access::Read).ok()?;
+    let len = usize::try_from(file.len().ok()?).ok()?;
+    // Sessions may have been deleted since.
+    let most = sessions.saturating_add(64).saturating_mul(2 * (ENTRY_BYTES_MAX + 4));
+    let mut bytes = vec![0; Some(len).filter(|len| *len <= most)?];
+    let read = file.read_at(&mut bytes, 0).ok()?;
+    (read == len).then_some(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Option<Vec<Entry>> {
+    let mut rest = bytes.strip_prefix(&MAGIC)?;
+    let (version, crc) = (number::<4>(&mut rest)?, number::<4>(&mut rest)?);
+    if u32::from_le_bytes(version) != VERSION || u32::from_le_bytes(crc) != crc32fast::hash(rest) {
+        return None;
+    }
+    let mut entries: Vec<Entry> = Vec::new();
+    while !rest.is_empty() {
+        let len = usize::try_from(u32::from_le_bytes(number::<4>(&mut rest)?)).ok()?;
+        let (entry, behind) = rest.split_at_checked(len)?;
+        let entry = Entry::decode(entry)?;
+        if entries.last().is_some_and(|last| last.overview.session >= entry.overview.session) {
+            return None;
+        }
+        entries.push(entry);
+        rest = behind;
+    }
+    Some(entries)
+}
+
+/// Writes the index of the store anew. Where that fails, which is no error, the old one stays, or none.
+pub(super) fn write<'a>(storage: &dyn Storage, store: &Path, entries: impl Iterator<Item = &'a Entry>) {
+    let mut bytes = vec![0; HEADER_LEN];
+    entries.for_each(|entry| entry.encode(&mut bytes));
+    let crc = crc32fast::hash(bytes.get(HEADER_LEN..).unwrap_or_default());
+    let header = MAGIC.into_iter().chain(VERSION.to_le_bytes()).chain(crc.to_le_bytes());
+    bytes.iter_mut().zip(header).for_each(|(slot, byte)| *slot = byte);
+    // Two listings at once may write into one file: its checksum tells.
+    let (path, building) = (layout::index_file(store), layout::building_index_file(store));
+    let _ = storage.remove_file(&building);
+    let written = storage.create(&building, 0).and_then(|file| file.write_at(&bytes, 0));
+    if written.and_then(|()| storage.rename(&building, &path)).is_err() {
+        let _ = storage.remove_file(&building);
+    }
+}

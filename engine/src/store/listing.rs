@@ -1,0 +1,150 @@
+//! How all sessions of a store stand.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use uuid::Uuid;
+
+use super::Store;
+use super::index::{self, Entry, Stamps};
+use crate::audit::{SessionOverview, overview_on};
+use crate::error::Result;
+use crate::log::{layout, lock};
+use crate::sabotage::{self, Breakage};
+use crate::storage::{EntryKind, Storage};
+
+/// Most sessions for whose sake alone no index is written: they are read in a moment.
+const READ_ANEW_MAX: usize = 64;
+
+/// Number of sessions for each of which a thread is worth its start.
+const SESSIONS_PER_THREAD: usize = 64;
+
+/// Holds what was found of a session, and whether that stood in the index.
+struct Found {
+    session: Uuid,
+    overview: Result<SessionOverview>,
+    entry: Option<Entry>,
+    was_read: bool,
+}
+
+impl Store {
+    /// Returns how each session stands at the time `now_us`, in microseconds since 1970-01-01 UTC, in ascending order of the ids:
+    /// what [`audit::overview`](crate::audit::overview) tells of it, or why that cannot be told. Takes at most `memory_bytes` of
+    /// memory for each, beside its image. `progress` is told how many sessions were looked at, now and then.
+    ///
+    /// What was found of closed sessions in which nothing waits is kept in a file of the store, `sessions.index`, if the store takes
+    /// writes. The next listing reads only logs that have changed since; it does not notice bytes of the others that rot on the
+    /// disk, which [`audit::walk`](crate::audit::walk) finds. The file is a cache and may be removed.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # store.create(&SessionTypes::builder().build()?)?.close()?;
+    /// for (id, found) in store.overviews(0, 64 << 20, &mut |_| {})? {
+    ///     println!("{id} has {} records", found?.records);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`](crate::Error::Io) if the folder, or the locks, cannot be read.
+    pub fn overviews(
+        &self,
+        now_us: i64,
+        memory_bytes: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<(Uuid, Result<SessionOverview>)>> {
+        let (storage, sessions) = (self.storage(), self.session_ids()?);
+        let known = index::read(storage.as_ref(), self.path(), sessions.len());
+        let written = self.maybe_written(&sessions)?;
+        let look = |session: Uuid| {
+            let at = known.binary_search_by_key(&session, |entry| entry.overview.session).ok();
+            let known = at.and_then(|at| known.get(at));
+            let known = known.filter(|_| !written.contains(&session));
+            self.look_at(session, known, (now_us, memory_bytes))
+        };
+        let found = in_parallel(&sessions, &look, progress);
+        let read = found.iter().filter(|found| found.was_read && found.entry.is_some()).count();
+        // Writing all entries for the sake of a few is not worth it.
+        if read > READ_ANEW_MAX.max(known.len() / 64) {
+            index::write(
+                storage.as_ref(),
+                self.path(),
+                found.iter().filter_map(|found| found.entry.as_ref()),
+            );
+        }
+        Ok(found.into_iter().map(|found| (found.session, found.overview)).collect())
+    }
+
+    fn look_at(&self, session: Uuid, known: Option<&Entry>, (now_us, memory_bytes): (i64, u64)) -> Found {
+        let (storage, dir) = (self.storage(), self.session_dir(session));
+        let stands = |entry: &&Entry| {
+            entry.stamps.stand(storage.as_ref(), &dir) || sabotage::is(Breakage::ListedUnlooked)
+        };
+        if let Some(entry) = known.filter(stands) {
+            let (overview, entry) = (Ok(entry.overview.clone()), Some(entry.clone()));
+            return Found { session, overview, entry, was_read: false };
+        }
+        let before = Stamps::before(storage.as_ref(), &dir);
+        let overview = overview_on(storage, &dir, now_us, memory_bytes);
+        let stood = before.filter(|before| before.stand(storage.as_ref(), &dir));
+        let entry = stood.zip(overview.as_ref().ok());
+        let entry = entry.and_then(|(stamps, overview)| Entry::of(stamps, overview, now_us));
+        Found { session, overview, entry, was_read: true }
+    }
+
+    /// Returns the sessions that a process may be writing, or was when it ended.
+    fn maybe_written(&self, sessions: &[Uuid]) -> Result<BTreeSet<Uuid>> {
+        let held = lock::held(self.storage(), self.path(), sessions)?;
+        let noted = notes_of_writers(self.storage().as_ref(), self.path());
+        Ok(held.into_keys().chain(noted).collect())
+    }
+}
+
+/// Returns the sessions whose writers have left a note and not taken it away.
+fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Vec<Uuid> {
+    let entries = storage.list(&layout::writers_dir(store)).unwrap_or_default();
+    let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
+    files.filter_map(|file| Uuid::try_parse(file.name.strip_suffix(".json")?).ok()).collect()
+}
+
+/// Looks at the sessions, several at a time, and returns what was found of each, in their order.
+fn in_parallel(
+    sessions: &[Uuid],
+    look: &(dyn Fn(Uuid) -> Found + Sync),
+    progress: &mut dyn FnMut(u64),
+) -> Vec<Found> {
+    let next = AtomicUsize::new(0);
+    let work = |mut progress: Option<&mut dyn FnMut(u64)>| {
+        let mut found = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(session) = sessions.get(at) else { return found };
+            found.push(look(*session));
+            if let Some(progress) = progress.as_mut() {
+                progress(at as u64);
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.min(sessions.len().div_ceil(SESSIONS_PER_THREAD));
+    let mut all = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| work(None))).collect();
+        let mut all = work(Some(progress));
+        for other in others {
+            match other.join() {
+                Ok(found) => all.extend(found),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|found| found.session);
+    all
+}

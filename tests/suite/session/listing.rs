@@ -1,0 +1,275 @@
+//! The listing of a store, and what it keeps for the next one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use foldlog::storage::{FileStorage, Op, Storage as _};
+use foldlog::{
+    CompactOptions, Durability, Error, SequenceNumber, Session, SessionOptions, Store, StoreOptions,
+};
+use foldlog_tests::Watched;
+use foldlog_tests::crash::{large_note, step};
+use foldlog_tests::host::types;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// As many sessions as make it worth while to keep what a listing found.
+const MANY: u128 = 80;
+
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// A store of many closed sessions on a real file system, and the folders of which files were opened since they were last asked for.
+struct Shelf {
+    folder: TempDir,
+    store: Store,
+    opened: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+fn shelf() -> Shelf {
+    let folder = tempfile::tempdir().unwrap();
+    let opened: Arc<Mutex<BTreeSet<PathBuf>>> = Arc::default();
+    let heard = Arc::clone(&opened);
+    let disk = Watched::new(FileStorage::new(), move |op, path| {
+        if op == Op::Open {
+            heard.lock().insert(path.parent().unwrap_or(path).to_owned());
+        }
+    });
+    let options =
+        StoreOptions { storage: Arc::new(disk), durability: Durability::Process, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    for id in 1..=MANY {
+        let options = SessionOptions { id: Some(Uuid::from_u128(id)), ..SessionOptions::default() };
+        let session = store.create_with(&types(), options.tag("number", id.to_string())).unwrap();
+        session.dispatch(step(1)).unwrap();
+        session.close().unwrap();
+    }
+    Shelf { folder, store, opened }
+}
+
+impl Shelf {
+    fn index(&self) -> PathBuf {
+        self.folder.path().join("sessions.index")
+    }
+
+    /// What a listing tells once nothing has changed for a while.
+    fn listed(&self) -> Vec<String> {
+        let later = SystemTime::now() + Duration::from_secs(60);
+        let now_us = later.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+        let found = self.store.overviews(i64::try_from(now_us).unwrap(), MEMORY_BYTES, &mut |_| {}).unwrap();
+        found.into_iter().map(|(id, found)| format!("{id} {:?}", found.map_err(|e| e.to_string()))).collect()
+    }
+
+    /// What a listing tells that knows nothing beforehand. Leaves what the last one kept.
+    fn listed_anew(&self) -> Vec<String> {
+        let aside = self.folder.path().join("aside");
+        let _ = fs::rename(self.index(), &aside);
+        let listed = self.listed();
+        let _ = fs::remove_file(self.index());
+        let _ = fs::rename(aside, self.index());
+        listed
+    }
+
+    /// The sessions whose folders were looked into since the last call.
+    fn looked_into(&self) -> Vec<u128> {
+        let opened = std::mem::take(&mut *self.opened.lock());
+        let ids = (1..=MANY).map(Uuid::from_u128);
+        ids.filter(|id| opened.contains(&self.store.session_dir(*id))).map(|id| id.as_u128()).collect()
+    }
+
+    fn open(&self, id: u128) -> Session {
+        self.store.open_session(Uuid::from_u128(id), &types()).unwrap()
+    }
+}
+
+#[test]
+fn a_listing_reads_the_sessions_that_changed_since_the_last_and_no_others() {
+    let shelf = shelf();
+    let first = shelf.listed();
+    assert_eq!(first.len() as u128, MANY);
+    assert_eq!(shelf.looked_into().len() as u128, MANY);
+    assert_eq!(shelf.listed(), first);
+    assert_eq!(shelf.looked_into(), [0; 0], "nothing has changed");
+
+    let session = shelf.open(7);
+    session.dispatch(step(2)).unwrap();
+    session.close().unwrap();
+    let held = shelf.open(9);
+    shelf.store.delete(Uuid::from_u128(11)).unwrap();
+    shelf.looked_into();
+    let listed = shelf.listed();
+    assert_eq!(shelf.looked_into(), [7, 9]);
+    assert!(listed != first && listed.len() as u128 == MANY - 1);
+    held.set_tag("held", "since").unwrap();
+    assert!(shelf.listed()[8].contains("held"), "a session that is open is read each time");
+    held.close().unwrap();
+    assert!(shelf.listed() == shelf.listed_anew());
+}
+
+/// A mapped segment does not bear the time of what is written into it on each file system. Without a stamp of its own, what a writer
+/// wrote there would never be listed.
+#[test]
+fn a_writer_stamps_its_sessions_folder_at_both_ends() {
+    let shelf = shelf();
+    let (dir, storage) = (shelf.store.session_dir(Uuid::from_u128(3)), FileStorage::new());
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    let make_old = || fs::File::open(&dir).unwrap().set_modified(long_ago).unwrap();
+    let modified = || storage.stamp(&dir).unwrap().unwrap().modified_ns;
+    make_old();
+    let old = modified();
+    let session = shelf.open(3);
+    assert!(modified() > old);
+    make_old();
+    session.close().unwrap();
+    assert!(modified() > old);
+    // Who only reads leaves no trace.
+    make_old();
+    shelf.store.summary(Uuid::from_u128(3)).unwrap();
+    assert_eq!(modified(), old);
+}
+
+#[test]
+fn what_changes_within_one_tick_of_the_file_systems_clock_is_listed() {
+    let shelf = shelf();
+    let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+    shelf.store.overviews(i64::try_from(now_us).unwrap(), MEMORY_BYTES, &mut |_| {}).unwrap();
+    assert!(!shelf.index().exists(), "the next change could bear the same stamp");
+}
+
+#[test]
+fn a_session_whose_writer_was_killed_is_read_each_time() {
+    let shelf = shelf();
+    let note = shelf.folder.path().join("writers").join(format!("{}.json", Uuid::from_u128(5)));
+    fs::create_dir_all(note.parent().unwrap()).unwrap();
+    fs::write(&note, b"{}").unwrap();
+    let first = shelf.listed();
+    shelf.looked_into();
+    assert_eq!(shelf.listed(), first);
+    assert_eq!(shelf.looked_into(), [5]);
+}
+
+/// A session that waits for somebody stands otherwise once a question has expired, although nothing was written.
+#[test]
+fn only_sessions_in_which_nothing_waits_are_known_beforehand() {
+    use foldlog::tools::{ExecuteOptions, Question, ToolCall, ToolError, ToolRegistry, ToolRunner};
+    use foldlog::{ExecutionState, ResourceRegistry};
+    let shelf = shelf();
+    let session = shelf.open(2);
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let operation = ToolRunner::new(state, ToolRegistry::new())
+        .begin(&ToolCall::new("ask", "{}"), &ExecuteOptions::default())
+        .unwrap();
+    operation.fail(ToolError::Ask(Question::new("May it?"))).unwrap_err();
+    session.close().unwrap();
+    let first = shelf.listed();
+    assert!(first[1].contains("ask"), "{}", first[1]);
+    shelf.looked_into();
+    assert_eq!(shelf.listed(), first);
+    assert_eq!(shelf.looked_into(), [2]);
+}
+
+#[test]
+fn a_damaged_index_is_passed_over_and_written_anew() {
+    let shelf = shelf();
+    let listed = shelf.listed();
+    let whole = fs::read(shelf.index()).unwrap();
+    let mut hostile: Vec<Vec<u8>> =
+        (0..whole.len()).step_by(whole.len() / 40).map(|at| whole[..at].to_vec()).collect();
+    hostile.extend((0..whole.len()).step_by(whole.len() / 60).map(|at| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x21;
+        bytes
+    }));
+    hostile.push(b"FOLDLIST".to_vec());
+    for bytes in hostile {
+        fs::write(shelf.index(), &bytes).unwrap();
+        assert!(shelf.listed() == listed);
+        assert!(fs::read(shelf.index()).unwrap() == whole);
+    }
+    // One that claims to be larger than any index of so many sessions is not read.
+    fs::File::create(shelf.index()).unwrap().set_len(1 << 40).unwrap();
+    assert!(shelf.listed() == listed);
+    // Where none can be written, a listing goes without.
+    fs::remove_file(shelf.index()).unwrap();
+    fs::create_dir(shelf.folder.path().join("sessions.index.new")).unwrap();
+    assert!(shelf.listed() == listed);
+    assert!(!shelf.index().exists());
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Step,
+    Large,
+    Tag,
+    RollBack,
+    Compact,
+    Fork,
+    Delete,
+    Collect,
+    Replace,
+}
+
+fn apply(shelf: &Shelf, id: Uuid, change: &Change) -> Result<(), Error> {
+    let dir = shelf.store.session_dir(id);
+    let within = |write: &dyn Fn(&Session) -> Result<SequenceNumber, Error>| {
+        let session = shelf.store.open_session(id, &types())?;
+        write(&session)?;
+        session.close()
+    };
+    match change {
+        Change::Step => within(&|session| session.dispatch(step(3))),
+        Change::Large => within(&|session| session.dispatch(large_note(1))),
+        Change::Tag => within(&|session| session.set_tag("seen", "yes")),
+        Change::RollBack => within(&|session| session.rollback_to(1).map(|report| report.sequence)),
+        Change::Compact => shelf.store.compact(id, &CompactOptions::default()).map(|_| ()),
+        Change::Collect => shelf.store.collect(&Default::default()).map(|_| ()),
+        Change::Delete => shelf.store.delete(id),
+        Change::Fork => {
+            shelf.store.fork(id, 1, &types(), SessionOptions::default()).and_then(|fork| fork.close())
+        }
+        Change::Replace => {
+            replace(&dir);
+            Ok(())
+        }
+    }
+}
+
+/// Puts a copy of the last segment in the place of the segment, as somebody does who restores a file by hand; cut short by its last
+/// bytes, so that it is another one.
+fn replace(dir: &Path) {
+    let mut segments: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    segments.sort();
+    if let Some(last) = segments.last() {
+        let bytes = fs::read(last).unwrap();
+        fs::write(last, &bytes[..bytes.len() * 2 / 3]).unwrap();
+    }
+}
+
+fn changes() -> impl Strategy<Value = Vec<(u128, Change)>> {
+    use Change::*;
+    let change =
+        prop::sample::select(vec![Step, Large, Tag, RollBack, Compact, Fork, Delete, Collect, Replace]);
+    prop::collection::vec((1..=12_u128, change), 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Law: whatever is done to a store, a listing that knows the last one tells what a listing tells that knows nothing.
+    #[test]
+    fn a_listing_tells_what_one_tells_that_knows_nothing(changes in changes()) {
+        let shelf = shelf();
+        shelf.listed();
+        for (id, change) in changes {
+            // A session that is damaged or gone by now refuses it.
+            let _ = apply(&shelf, Uuid::from_u128(id), &change);
+            prop_assert_eq!(shelf.listed(), shelf.listed_anew(), "after {:?} of {}", change, id);
+        }
+    }
+}
