@@ -1,14 +1,14 @@
 //! Parts of tests that run in a process of their own, and are killed there, one after the other, at each system call by which they
 //! change something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::child;
 
 /// The system calls that change a file system, or say that it is to be durable. Of those that open a file some make it: what is
 /// there before and after that is what the calls around it are killed at.
-const CALLS: [&str; 24] = [
+const CALLS: [&str; 27] = [
     "write",
     "pwrite64",
     "writev",
@@ -22,9 +22,12 @@ const CALLS: [&str; 24] = [
     "rmdir",
     "mkdir",
     "mkdirat",
+    "symlink",
     "symlinkat",
+    "chmod",
     "fchmod",
     "fchmodat",
+    "fchmodat2",
     "fsetxattr",
     "ftruncate",
     "fallocate",
@@ -62,7 +65,8 @@ pub fn tell_done() {
     child::tell("done", "now");
 }
 
-/// Runs a part to its end, and lists the calls by which it changes something beneath a folder, in order.
+/// Runs a part to its end, and lists the calls by which it changes something beneath a folder, in order. Of calls of several threads
+/// that are the how many-th of one name in each, the first is listed: [`kill_at`] kills at whichever comes first.
 ///
 /// # Panics
 ///
@@ -75,6 +79,7 @@ pub fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
     assert!(started.passed(), "{part}");
     let beneath = beneath.to_str().unwrap();
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut listed = BTreeSet::new();
     let traced = std::fs::read_to_string(told.path()).unwrap();
     let calls = traced.lines().filter_map(|line| {
         let (thread, rest) = line.split_once(' ')?;
@@ -84,8 +89,10 @@ pub fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
         // As the tracer counts them.
         let count = counts.entry((thread.to_owned(), name.to_owned())).or_default();
         *count += 1;
-        // What the harness itself writes is none of the part's.
-        text.contains(beneath).then(|| Call { name: name.to_owned(), nth: *count, text: text.to_owned() })
+        // What the harness itself writes is none of the part's. A sync of mapped bytes names no file.
+        let is_of_part = text.contains(beneath) || name == "msync";
+        let call = Call { name: name.to_owned(), nth: *count, text: text.to_owned() };
+        (is_of_part && listed.insert((call.name.clone(), call.nth))).then_some(call)
     });
     calls.collect()
 }

@@ -7,39 +7,14 @@ use std::path::Path;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::{Outcome, Policy, State};
 use foldlog_tests::child;
+use foldlog_tests::killed::{Call, Killed, calls, kill_at, step, tell_done};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::*;
 use crate::filesystem::digest::{self, Digest};
 
-/// The system calls that change a file system, or say that it is to be durable. Of those that open a file some make it:
-/// what is there before and after that is what the calls around it are killed at.
-const CALLS: [&str; 23] = [
-    "write",
-    "pwrite64",
-    "rename",
-    "renameat",
-    "renameat2",
-    "unlink",
-    "unlinkat",
-    "rmdir",
-    "mkdir",
-    "mkdirat",
-    "symlink",
-    "symlinkat",
-    "chmod",
-    "fchmod",
-    "fchmodat",
-    "fchmodat2",
-    "fsetxattr",
-    "ftruncate",
-    "fallocate",
-    "msync",
-    "fsync",
-    "fdatasync",
-    "syncfs",
-];
+const RECOVERS: &str = "tools::recovered::part_of_a_child_that_recovers";
 
 /// In a normal run every so-manieth of these calls is killed at.
 const EVERY: usize = 17;
@@ -139,6 +114,7 @@ fn part_of_a_child_that_recovers() {
     runner.recover(&ExecuteOptions::default()).unwrap();
     drop(runner);
     session.close().unwrap();
+    tell_done();
 }
 
 /// A store with one session, and beside it the workspace.
@@ -187,73 +163,41 @@ impl Desk {
         assert_ne!(digest::of(&desk.folder.path().join("workspace")), before.0, "it came to its end");
         (desk, before)
     }
-
-    /// Recovers in a process of its own, traced; whether that came to its end.
-    fn recovers_under(&self, tracing: &[&str]) -> bool {
-        let recovers = "tools::recovered::part_of_a_child_that_recovers";
-        child::start_traced(tracing, recovers, &self.argument()).passed()
-    }
 }
 
-/// Each call by which a recovery changes something: its name, and the how many-th it is of those of its thread.
-fn changes() -> Vec<(String, usize)> {
-    let (desk, _) = Desk::upheaved();
-    let told = desk.folder.path().join("traced");
-    let trace = format!("trace={}", CALLS.map(|call| format!("?{call}")).join(","));
-    assert!(desk.recovers_under(&["-o", told.to_str().unwrap(), "-e", &trace]));
-    // By name and thread, as the tracer counts them.
-    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for line in fs::read_to_string(told).unwrap().lines() {
-        let Some((thread, (name, _))) = line
-            .split_once(' ')
-            .and_then(|(thread, rest)| Some((thread, rest.trim_start().split_once('(')?)))
-        else {
-            continue;
-        };
-        // What another thread interrupted is told of a second time, by another beginning.
-        if CALLS.contains(&name) {
-            *counts.entry((name.to_owned(), thread.to_owned())).or_default() += 1;
-        }
-    }
-    let mut most: BTreeMap<String, usize> = BTreeMap::new();
-    for ((name, _), count) in counts {
-        let most = most.entry(name).or_default();
-        *most = count.max(*most);
-    }
-    most.into_iter().flat_map(|(name, most)| (1..=most).map(move |nth| (name.clone(), nth))).collect()
-}
-
-/// Has one process be killed within its call, and the next one while it recovers, where it comes to the n-th of these
-/// system calls; then recovers. Whether the second was killed too.
-fn is_killed_twice(call: &str, nth: usize) -> bool {
+/// Has one process be killed within its call, and the next one while it recovers, where it comes to this system call; then recovers.
+/// Whether the second was killed too.
+fn is_killed_twice(call: &Call) -> bool {
     let (desk, before) = Desk::upheaved();
-    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
-    let was_killed = !desk.recovers_under(&["-o", "/dev/null", "-e", &trace, "-e", &inject]);
+    let Killed { was_killed, was_done } = kill_at(call, RECOVERS, &desk.argument());
+    assert!(was_killed || was_done, "{call:?}: the recovery failed");
 
     let runner = desk.open();
     let session = runner.state().session();
-    let ended = session.recovery().interrupted.is_empty();
-    assert!(was_killed || ended, "{call} {nth}: it recovered, and left something open");
+    assert!(
+        !was_done || session.recovery().interrupted.is_empty(),
+        "{call:?}: it recovered, and left something open"
+    );
     let recovered = runner.recover(&ExecuteOptions::default()).unwrap();
-    assert_eq!(recovered.len(), 1, "{call} {nth}: it waits to be settled");
-    assert_eq!(desk.seen(session), before, "{call} {nth}");
+    assert_eq!(recovered.len(), 1, "{call:?}: it waits to be settled");
+    assert_eq!(desk.seen(session), before, "{call:?}");
     let log = session.log::<ToolInvocations>().unwrap();
     let outcomes: Vec<Outcome> = log.iter().map(|item| item.unwrap().outcome).collect();
-    assert_eq!(outcomes, [Outcome::Interrupted], "{call} {nth}");
+    assert_eq!(outcomes, [Outcome::Interrupted], "{call:?}");
     was_killed
 }
 
-/// `FOLDLOG_RECOVERIES=all` kills at every call.
+/// Protects: whoever recovers a call may be killed, and the next one brings back the same. `FOLDLOG_MATRIX=all` kills at every call.
 #[test]
 fn a_recovery_that_is_killed_at_any_change_of_a_file_is_begun_again_and_ends_the_same() {
     if !child::is_traced_here() {
         return;
     }
-    let all = std::env::var("FOLDLOG_RECOVERIES").is_ok_and(|which| which == "all");
-    let changes = changes();
-    let tried: Vec<_> = changes.iter().step_by(if all { 1 } else { EVERY }).collect();
-    let killed = tried.iter().filter(|(call, nth)| is_killed_twice(call, *nth)).count();
-    println!("{killed} recoveries killed at {} of {} calls", tried.len(), changes.len());
+    let (desk, _) = Desk::upheaved();
+    let calls = calls(RECOVERS, &desk.argument(), desk.folder.path());
+    let tried: Vec<&Call> = calls.iter().step_by(step(EVERY)).collect();
+    let killed = tried.iter().filter(|call| is_killed_twice(call)).count();
+    println!("{killed} recoveries killed at {} of {} calls", tried.len(), calls.len());
     // Two threads do not share their work in the same way each time.
-    assert!(changes.len() > 60 && killed * 10 >= tried.len() * 7, "{killed} of {}", tried.len());
+    assert!(calls.len() > 60 && killed * 10 >= tried.len() * 7, "{killed} of {}", tried.len());
 }
