@@ -252,9 +252,18 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the sessions whose logs may name captures in the folder of another one: its descendants, and those that have an
-    /// ancestor which is gone, and no captures of their own.
-    fn may_name_captures_of(&self, id: Uuid, families: &Families) -> BTreeSet<Uuid> {
+    /// Looks at the sessions that were created since the last look, and returns those whose logs may name captures in the folder of
+    /// another one: its descendants, and those that have an ancestor which is gone, and no captures of their own. `Err` says which
+    /// session cannot be read, so that nobody knows whether its log names some.
+    fn may_name_captures_of(
+        &self,
+        id: Uuid,
+        families: &mut Families,
+    ) -> Result<Result<BTreeSet<Uuid>, String>> {
+        self.look_for_families(families)?;
+        if let Some(unread) = families.unread {
+            return Ok(Err(format!("session {unread} cannot be read, and its log may name some of them")));
+        }
         let has_own = |of: Uuid| {
             let own = self.storage().entry(&layout::captures_dir(&self.session_dir(of)));
             own.is_ok_and(|own| own.is_some())
@@ -264,7 +273,7 @@ impl Store {
             Ancestry::Unknown => !has_own(of),
             Ancestry::None => false,
         };
-        families.parents.keys().copied().filter(|of| *of != id && is_one(*of)).collect()
+        Ok(Ok(families.parents.keys().copied().filter(|of| *of != id && is_one(*of)).collect()))
     }
 
     fn keep(&self, session: Uuid, dry_run: bool) -> Result<Kept> {
@@ -307,8 +316,6 @@ impl Store {
         let store = layout::captures_dir(&dir);
         let entry = self.storage().entry(&store).map_err(|error| Error::io("look up", &store, error))?;
         if entry.is_some_and(|entry| entry.kind == EntryKind::Folder) {
-            // Anew for each: somebody may have created a child of it meanwhile.
-            self.look_for_families(families)?;
             let left = match self.collect_captures((id, &dir, &read), families, options) {
                 Ok(Ok(captures)) => {
                     sweeping.collected.add(captures);
@@ -333,15 +340,15 @@ impl Store {
         families: &mut Families,
         options: &CollectOptions,
     ) -> Result<Result<Collected, String>> {
-        if let Some(unread) = families.unread {
-            return Ok(Err(format!("session {unread} cannot be read, and its log may name some of them")));
-        }
+        let may_name = match self.may_name_captures_of(id, families)? {
+            Ok(may_name) => may_name,
+            Err(unread) => return Ok(Err(unread)),
+        };
         if let Some(left) = undurable(id, read) {
             return Ok(Err(left));
         }
         let mut in_use = captures::in_use(self, dir, read, options)?;
         let mut locks = Vec::new();
-        let may_name = self.may_name_captures_of(id, families);
         for descendant in &may_name {
             locks.push(self.keep(*descendant, options.dry_run)?);
             if !sabotage::is(Breakage::ChildCapturesForgotten) {
@@ -353,9 +360,13 @@ impl Store {
                 in_use.add(captures::in_use(self, &dir, &read, options)?);
             }
         }
-        self.look_for_families(families)?;
-        if self.may_name_captures_of(id, families) != may_name {
-            return Ok(Err("a session was created meanwhile whose log may name some of them".to_owned()));
+        // Once more, with the locks: somebody may have created a child of one of them before.
+        match self.may_name_captures_of(id, families)? {
+            Ok(now) if now == may_name => {}
+            Ok(_) => {
+                return Ok(Err("a session was created meanwhile whose log may name some of them".to_owned()));
+            }
+            Err(unread) => return Ok(Err(unread)),
         }
         let pool = layout::captures_pool(&self.inner.root);
         captures::sweep((&layout::captures_dir(dir), &pool), &in_use, options.dry_run).map(Ok)
