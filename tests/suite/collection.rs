@@ -248,38 +248,28 @@ fn a_power_cut_behind_a_killed_compaction_takes_no_object() {
     let id = session.id();
     session.close().unwrap();
     let whole = machine.copied(BOOT);
-    let (all, mut collected) = (read_all(&whole, id), 0);
-    for nth in 1.. {
-        let machine = whole.copied(BOOT);
-        machine.disk.inject(Fault::Die { nth, bytes: 20 });
-        let done = machine.process(Durability::Boundary).compact(id, &CompactOptions::default());
-        machine.disk.clear_faults();
-        if done.is_ok() {
-            break;
-        }
-        for seed in 0..12 {
-            let machine = whole.copied(BOOT);
-            machine.disk.inject(Fault::Die { nth, bytes: 20 });
-            machine.process(Durability::Boundary).compact(id, &CompactOptions::default()).unwrap_err();
-            machine.disk.clear_faults();
-            machine.crash(CrashKind::Process);
-            collected += collect(&machine).unwrap().all.objects;
+    let (all, mut collected, mut seeds) = (read_all(&whole, id), 0, (0..12).cycle());
+    let compact =
+        |machine: &Machine| machine.process(Durability::Boundary).compact(id, &CompactOptions::default());
+    whole.killed_at_each_step(
+        |_| vec![CrashKind::Process; 12],
+        compact,
+        |machine, how| {
+            collected += collect(machine).unwrap().all.objects;
+            let seed = seeds.next().unwrap();
             machine.crash(CrashKind::Power { seed });
-            assert_eq!(read_all(&machine, id), all, "killed at {nth}, seed {seed}");
+            assert_eq!(read_all(machine, id), all, "{how}, seed {seed}");
             machine.audit(id).unwrap().state().unwrap();
             let named = machine.audit(id).unwrap().records(0, u64::MAX, |record| {
                 for object in record.objects() {
                     let path = machine.dir(id).join("objects").join(object.file_name());
-                    assert!(
-                        machine.disk.read_file(&path).is_some(),
-                        "killed at {nth}, seed {seed}: {path:?}"
-                    );
+                    assert!(machine.disk.read_file(&path).is_some(), "{how}, seed {seed}: {path:?}");
                 }
                 Ok(())
             });
             named.unwrap();
-        }
-    }
+        },
+    );
     assert!(collected > 0);
 }
 
