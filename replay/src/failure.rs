@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use foldlog::{Error, filesystem};
+use foldlog::{Error, audit, filesystem};
 use foldlog_agent::persistence::{self, DamagedFile};
 use foldlog_codec::escape;
 
@@ -237,7 +237,7 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::WrongSession { .. } => "put the file or folder back where it was: it was exchanged or renamed",
         Error::Object { .. } => "put the file back into the session's `objects` folder from a copy",
-        Error::NotASession { path, .. } if path.join("sessions").is_dir() => {
+        Error::NotASession { path, .. } if audit::is_store(path) => {
             return Some(format!(
                 "this is a store: `foldlog sessions {}` lists its sessions",
                 escape::path(path)

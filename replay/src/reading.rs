@@ -26,11 +26,6 @@ use foldlog_codec::escape;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 
-/// Returns whether a folder is a store, that is, holds a folder `sessions`.
-pub fn is_store(path: &Path) -> bool {
-    path.join("sessions").is_dir()
-}
-
 /// Returns whether any segment in the folder `dir` may hold a record: one that cannot be read, or that holds more than zeros
 /// behind its header and more than a crash leaves there before the first record.
 pub(crate) fn holds_anything(dir: &Path) -> bool {
@@ -130,7 +125,7 @@ pub(crate) fn lost_segments(dir: &Path) -> Option<String> {
 ///
 /// [`Failure::Usage`] if there is no store at `path`, [`Failure::Engine`] if it cannot be opened.
 pub fn open_store(path: &Path) -> Result<Store> {
-    if !is_store(path) {
+    if !audit::is_store(path) {
         let what = format!("{} is not a store: it has no folder `sessions`", escape::path(path));
         return Err(Failure::usage(what, "give the folder that holds the folder `sessions`"));
     }
@@ -139,10 +134,9 @@ pub fn open_store(path: &Path) -> Result<Store> {
 
 /// Returns the store that holds a session's folder, and the session's id; `None` if the folder is in no store.
 pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
+    let store = audit::store_around(session)?;
     let session = session.canonicalize().ok()?;
-    let id = Uuid::try_parse(session.file_name()?.to_str()?).ok()?;
-    let sessions = session.parent().filter(|sessions| sessions.ends_with("sessions"))?;
-    Some((sessions.parent()?.to_owned(), id))
+    Some((store, Uuid::try_parse(session.file_name()?.to_str()?).ok()?))
 }
 
 /// Returns the store that holds a session's folder, and the session's id.

@@ -638,6 +638,7 @@ fn what_is_no_session_is_not_copied() {
         sessions.clone(),
         sessions.join("../sessions"),
         sessions.join("a/b"),
+        folder.path().join("new/../store/sessions/copies"),
         folder.path().join("store"),
     ] {
         let refused = store.backup(session.id(), &within, BackupOptions::default()).unwrap_err();
@@ -647,6 +648,7 @@ fn what_is_no_session_is_not_copied() {
     }
     assert!(!store.session_dir(session.id()).join("copies").exists());
     assert_eq!(sessions.read_dir().unwrap().count(), 1);
+    assert!(!folder.path().join("new").exists());
     let empty = Store::open(folder.path().join("copies")).unwrap();
     let found = empty.backup_from(folder.path().join("nothing"), BackupOptions::default());
     assert!(matches!(found, Err(Error::NotASession { .. })), "{found:?}");

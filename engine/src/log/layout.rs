@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
 
+use crate::storage::whole_path;
+
 const SEGMENT_SUFFIX: &str = ".seg";
 const IMAGE_SUFFIX: &str = ".image";
 const BUILDING_SUFFIX: &str = ".seg.new";
@@ -34,6 +36,24 @@ pub(crate) fn sessions_dir(store: &Path) -> PathBuf {
 
 pub(crate) fn session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(session.to_string())
+}
+
+/// Returns whether a folder is a store, that is, holds a folder `sessions`.
+pub fn is_store(folder: &Path) -> bool {
+    sessions_dir(folder).is_dir()
+}
+
+/// Returns whether a path leads to the store at `store`, or among its sessions, where nothing else may be made. What is not there
+/// yet is where it would be made.
+pub fn is_within_store(path: &Path, store: &Path) -> bool {
+    let whole = whole_path(path);
+    whole == whole_path(store) || whole.starts_with(whole_path(&sessions_dir(store)))
+}
+
+/// Returns the store among whose sessions a folder stands, whatever its name is. `None` if it stands in no store, or is not there.
+pub fn store_around(session: &Path) -> Option<PathBuf> {
+    let session = session.canonicalize().ok()?;
+    store_of(&session).filter(|store| session.parent() == Some(&sessions_dir(store))).map(Path::to_owned)
 }
 
 /// Returns the folder of a store in which objects have further names.

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -43,12 +43,16 @@ pub(crate) use mapped::process_mark;
 pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 pub use permissions::StoreAccess;
 
-/// Returns the absolute path of a folder, without links. A folder that is in no real file system keeps its path.
+/// Returns the absolute path of a folder, without links and, in what is not there yet, without `..`. A folder that is in no real file
+/// system keeps its path.
 pub(crate) fn whole_path(folder: &Path) -> PathBuf {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let there = absolute.ancestors().find_map(|above| {
         let (whole, rest) = (fs::canonicalize(above).ok()?, absolute.strip_prefix(above).ok()?);
-        Some(rest.components().fold(whole, |whole, name| whole.join(name)))
+        Some(rest.components().fold(whole, |whole, name| match name {
+            Component::ParentDir => whole.parent().unwrap_or(&whole).to_owned(),
+            name => whole.join(name),
+        }))
     });
     there.unwrap_or(absolute)
 }

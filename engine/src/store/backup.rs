@@ -223,8 +223,7 @@ impl Store {
     /// Opens the store of the copies, on the same storage.
     fn copies_at(&self, to: impl AsRef<Path>) -> Result<Store> {
         let (to, store) = (to.as_ref(), &self.inner.root);
-        let (whole, there) = (whole_path(to), whole_path(store));
-        if whole == there || whole.starts_with(layout::sessions_dir(&there)) {
+        if layout::is_within_store(to, store) {
             return Err(Error::WithinStore { path: to.to_owned(), store: store.clone() });
         }
         Store::open_with(to, self.inner.options.clone())

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use foldlog::audit;
 use foldlog::{BackupOptions, BackupReport, Error, Store};
 use serde::Serialize;
 use uuid::Uuid;
@@ -10,7 +11,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, holds_anything, is_store, lost_segments, open_store, pass_over};
+use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over};
 
 /// Holds what was copied. The fields are those of `backup --json`.
 #[derive(Debug, Default, Serialize)]
@@ -51,21 +52,15 @@ struct Failed {
 ///   other store cannot be made.
 pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Result<u8> {
     let options = BackupOptions { images };
-    let whole = from.canonicalize().unwrap_or_else(|_| from.to_owned());
     // A session that was copied by hand may be in no store.
-    let sessions = whole.parent().filter(|above| above.ends_with("sessions") && !is_store(from));
-    let store = sessions.and_then(Path::parent).unwrap_or(&whole);
-    let copies = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
-    let above = copies.ancestors().find_map(|above| above.canonicalize().ok());
-    if above.is_some_and(|above| above.starts_with(store.join("sessions")))
-        || copies.canonicalize().is_ok_and(|to| to == store)
-    {
+    let around = if audit::is_store(from) { None } else { audit::store_around(from) };
+    if audit::is_within_store(to, around.as_deref().unwrap_or(from)) {
         let what = format!("{} is the store that is to be copied, or among its sessions", escape::path(to));
         return Err(Failure::usage(what, "give another folder: `--to DIR`"));
     }
     let mut document = Document::default();
     let mut damaged = 0;
-    if is_store(from) {
+    if audit::is_store(from) {
         let store = open_store(from)?;
         let copies = Store::open(to)?;
         let sessions = store.session_ids()?;

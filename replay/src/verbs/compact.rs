@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use foldlog::audit;
 use foldlog::{
     CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
 };
@@ -14,7 +15,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, in_store, is_store, open_store};
+use crate::reading::{counted, in_store, open_store};
 
 /// Seconds of a day.
 pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
@@ -116,7 +117,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         keep_bodies: compression.is_some() && asked.keep == Kept::All,
         dry_run: asked.dry_run,
     };
-    if is_store(path) {
+    if audit::is_store(path) {
         return all(path, &options, output);
     }
     let (root, id) = in_store(path)?;

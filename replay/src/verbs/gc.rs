@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use foldlog::audit;
 use foldlog::{CollectOptions, CollectReport, Collected, Store};
 
 use super::compact::{DAY_SECONDS, Kept};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, in_store, is_store};
+use crate::reading::{counted, in_store};
 
 /// Says what is to be kept.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub struct Asked {
 /// [`Failure::Usage`] if `path` is no store and no session of one; [`Failure::Engine`] if the store takes no writes, or a file cannot
 /// be removed.
 pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
-    let (root, session) = match is_store(path) {
+    let (root, session) = match audit::is_store(path) {
         true => (path.to_owned(), None),
         false => {
             in_store(path).map(|(root, id)| (root, Some(id))).map_err(|failure| no_store(path, failure))?

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, holds_anything, is_store, lost_segments, open_store, pass_over, segments};
+use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
 
 /// Reports what a verification found. The fields are those of `verify --json`.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -180,7 +180,7 @@ fn session_dirs(
     let mut dirs = Vec::new();
     let is_one_of_several = paths.len() > 1;
     for path in paths {
-        if !is_store(path) {
+        if !audit::is_store(path) {
             dirs.push(SessionDir { path: path.clone(), is_one_of_several });
             continue;
         }

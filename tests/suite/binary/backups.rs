@@ -95,7 +95,8 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     assert!(kept.records_len() > 2);
 
     let store = fixture.folder.path();
-    for within in [store.to_owned(), store.join("sessions"), store.join("sessions/copies")] {
+    let roundabout = store.join("new/../sessions/copies");
+    for within in [store.to_owned(), store.join("sessions"), store.join("sessions/copies"), roundabout] {
         for from in [&fixture.session, store] {
             let within = run(&["backup", "_", "--to", "_"], &[from, &within]);
             assert!(
@@ -104,7 +105,7 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
             );
         }
     }
-    assert!(!store.join("sessions/copies").exists());
+    assert!(!store.join("sessions/copies").exists() && !store.join("new").exists());
     let nothing =
         run(&["backup", "_", "--to", "_"], &[&fixture.folder.path().join("nothing"), &to.join("new")]);
     assert!(nothing.code == 2 && !to.join("new").exists(), "{nothing:?}");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use foldlog::audit;
 use foldlog_agent::Deadline;
 use foldlog_agent::claude::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, PermissionMode, RunOptions,
@@ -221,7 +222,7 @@ impl Asked {
             let what = format!("the store {store} is within the workspace {workspace}");
             return Err(Failure::usage(what, "give a folder outside of it: --store DIR"));
         }
-        if real(&self.workspace).starts_with(real(&self.store).join("sessions")) {
+        if audit::is_within_store(&self.workspace, &self.store) {
             let what = format!("the workspace {workspace} is among the sessions of the store {store}");
             return Err(Failure::usage(what, "give a folder outside of them: --workspace DIR"));
         }
