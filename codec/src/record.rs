@@ -15,7 +15,7 @@ use crate::body::{
     ItemId, Lane, ObjectId, Observed, Opened, Parent, Payload, PromptAccepted, Removed, Request, Resumed,
     Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
-use crate::msgpack::{Hex, Limits, MSGPACK, OBJECT, Streamed, Value, tagged};
+use crate::msgpack::{Hex, LeftOut, Limits, MSGPACK, OBJECT, Streamed, Value, tagged};
 use crate::{Error, Kind, SequenceNumber};
 
 /// Holds one record, or one envelope frame, without its framing.
@@ -305,6 +305,12 @@ impl RecordJson<'_> {
             None => self.pairs.push((key, Part::Value(value))),
         }
     }
+
+    /// Replaces what hosts, tools and models said by its [type, length and digest](LeftOut): payloads, and the messages of
+    /// failures. Names, numbers, tags, reasons of decisions and references to objects stay.
+    pub fn leave_out_payloads(&mut self) {
+        self.pairs.iter_mut().for_each(|(key, part)| part.leave_out(key));
+    }
 }
 
 impl Serialize for RecordJson<'_> {
@@ -327,6 +333,8 @@ enum Part<'a> {
     Ids(Vec<ItemId>),
     /// Names with their texts, which become the fields of an object.
     Texts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
+    /// A payload that is left out, as its MessagePack.
+    LeftOut(&'a [u8]),
     Array(Vec<Part<'a>>),
     Map(Vec<(&'static str, Part<'a>)>),
 }
@@ -338,9 +346,23 @@ impl From<Value> for Part<'_> {
 }
 
 impl Part<'_> {
+    /// Replaces payloads in the field `key` by what stands for them.
+    fn leave_out(&mut self, key: &str) {
+        match self {
+            Part::Payload(payload) => *self = Part::LeftOut(payload.bytes()),
+            Part::Hex(bytes) | Part::MessagePack(bytes) => *self = Part::LeftOut(bytes),
+            Part::Texts(texts) => *texts = Vec::new(),
+            Part::Value(value @ Value::Str(_)) if key == "message" => *value = Value::Nil,
+            Part::Array(parts) => parts.iter_mut().for_each(|part| part.leave_out("")),
+            Part::Map(pairs) => pairs.iter_mut().for_each(|(key, part)| part.leave_out(key)),
+            Part::Value(_) | Part::Ids(_) | Part::LeftOut(_) => {}
+        }
+    }
+
     fn into_value(self) -> Value {
         match self {
             Part::Value(value) => value,
+            Part::LeftOut(bytes) => Value::from(LeftOut(bytes).type_name()),
             Part::Payload(payload) => payload.to_value(),
             Part::Hex(bytes) => Value::from(Hex(bytes).to_string()),
             Part::MessagePack(bytes) => {
@@ -375,6 +397,7 @@ impl Serialize for Part<'_> {
             Part::Payload(payload) => payload.serialize(serializer),
             Part::Hex(bytes) => Hex(bytes).serialize(serializer),
             Part::MessagePack(bytes) => tagged(serializer, MSGPACK, &Hex(bytes)),
+            Part::LeftOut(bytes) => LeftOut(bytes).serialize(serializer),
             Part::Ids(ids) => serializer.collect_seq(ids.iter().map(|id| (id.sequence, id.ordinal))),
             Part::Texts(texts) => serializer.collect_map(texts.iter().map(|(name, text)| (name, text))),
             Part::Array(parts) => serializer.collect_seq(parts),

@@ -33,6 +33,7 @@
 mod convert;
 mod json;
 mod json_form;
+mod left_out;
 mod read;
 mod streamed;
 mod value;
@@ -42,6 +43,7 @@ pub use convert::NotJson;
 pub use json::from_json;
 pub use json_form::JsonForm;
 pub(crate) use json_form::{Hex, MSGPACK, OBJECT, tagged};
+pub use left_out::LeftOut;
 pub use read::{Limits, Reader, Token, scan};
 pub use streamed::Streamed;
 pub use value::Value;

@@ -41,6 +41,11 @@ impl<'a> Streamed<'a> {
         Ok(Streamed { bytes })
     }
 
+    /// Returns the MessagePack.
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Decodes the bytes as a [`Value`].
     pub fn to_value(self) -> Value {
         // `new` has checked the bytes.
