@@ -6,6 +6,7 @@
 //! [`replay_versions`]), and whoever asks for it ([`StateReader::items`], [`RecordedEvent::read`]), decode events and items as a host's types.
 
 mod along;
+mod changes;
 mod contents;
 mod conversations;
 mod damage;
@@ -13,6 +14,7 @@ mod export;
 mod feed;
 mod follow;
 mod ledger;
+mod messages;
 mod overview;
 mod pending;
 mod reducers;
@@ -51,6 +53,7 @@ use crate::storage::{FileStorage, Storage};
 pub use crate::log::layout::{captures_dir, is_store, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
+pub use changes::{ItemPlace, SliceChanges};
 pub use contents::{
     Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     RecordedObservation,
@@ -61,6 +64,7 @@ pub use feed::{EventFeed, Fed, FedEvent};
 pub use foldlog_codec::record::Names;
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
+pub use messages::{MessageHistory, MessagesChange, RecordedMessage};
 pub(crate) use overview::overview_on;
 pub use overview::{SessionOverview, StandingOperation, kept_objects, overview, running};
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};

@@ -35,7 +35,7 @@ pub struct ItemName {
 }
 
 impl ItemName {
-    fn of(row: &RowRef<'_>) -> ItemName {
+    pub(super) fn of(row: &RowRef<'_>) -> ItemName {
         ItemName { sequence: row.id.sequence, ordinal: row.id.ordinal, version: row.version }
     }
 

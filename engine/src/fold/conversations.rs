@@ -455,6 +455,13 @@ impl Conversations {
         LiveEntries { of: &self.inner, position, path: RefCell::default(), fates: RefCell::default() }
     }
 
+    /// Returns the records that may have changed which records before them count: rollbacks, and the ends of runs that failed.
+    pub(crate) fn turning_points(&self) -> impl Iterator<Item = SequenceNumber> {
+        let rollbacks = self.inner.rollbacks.iter().map(|(at, _)| *at);
+        let failed = |fate: &RunFate| fate.ended.filter(|(_, committed)| !committed).map(|(end, _)| end);
+        rollbacks.chain(self.inner.runs.iter().filter_map(move |(_, fate)| failed(fate)))
+    }
+
     /// Returns the last record that changed which records before it count; `None` if all of them count.
     pub(crate) fn changed_before(&self) -> Option<SequenceNumber> {
         self.inner.changed_before

@@ -32,7 +32,7 @@ mod changes;
 mod gaps;
 
 /// Key of an item in the map: items are in the order of their keys.
-type Key = u128;
+pub(crate) type Key = u128;
 
 // Small blocks: a row holds two counted pointers, and a change beside a view counts all those of a leaf.
 type ByKey = Tree<Key, Slot, 8, 8>;

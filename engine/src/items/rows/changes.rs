@@ -22,6 +22,20 @@ fn is_same(one: &RowRef<'_>, other: &RowRef<'_>) -> bool {
 }
 
 impl Changed<'_> {
+    /// Returns the key by which the items of the slice are in order.
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
+    pub(crate) fn item(&self) -> &RowRef<'_> {
+        &self.item
+    }
+
+    /// Returns whether the item was added, in place of removed.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Returns whether both are the same change.
     fn is_same(&self, other: &Changed<'_>) -> bool {
         self.key == other.key && self.is_new == other.is_new && is_same(&self.item, &other.item)
