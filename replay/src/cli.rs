@@ -44,7 +44,7 @@ struct Arguments {
 }
 
 /// Reads a number of bytes: digits alone, or digits with K, M, G, KiB, MiB or GiB behind them, which are powers of 1024.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let shift = match unit {
@@ -515,6 +515,8 @@ enum Verb {
         /// The session's folder.
         session: PathBuf,
     },
+    /// Write a session as one HTML file that a browser shows: its timeline, and its state at every step.
+    Report(verbs::report::Arguments),
     /// Say what became of each tool call, or all that is known of one, with the commands that decide about it.
     #[command(after_help = LEDGER_JSON)]
     Ledger {
@@ -970,6 +972,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Diff { session, before, after } => verbs::diff::run(&session, before, after, output),
         Verb::Verify { paths } => verbs::verify::run(&paths, output),
         Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
+        Verb::Report(arguments) => verbs::report::run(&arguments, output),
         Verb::Ledger { session, operation } => verbs::ledger::run(&session, operation, output),
         Verb::Transcript { session, evaluation, at, as_recorded, format } => {
             let asked = transcript::Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };

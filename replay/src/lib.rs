@@ -10,6 +10,7 @@
 //! | [`diff`] | the differences of two states, by slice and path |
 //! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
 //! | `payload` | what hosts and tools put into records, decoded without their types |
+//! | `view` | pages that show a session in a browser, and what they show |
 //! | [`reading`] | opening a session or a store at a path, walking its records, naming them |
 //! | [`output`] | the streams for results, notes and errors |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
@@ -36,6 +37,7 @@ pub mod progress;
 pub mod reading;
 pub mod runs;
 pub mod verbs;
+mod view;
 
 pub use cli::run;
 pub use failure::Failure;

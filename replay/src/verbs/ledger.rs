@@ -5,7 +5,7 @@ mod operation;
 use std::path::Path;
 
 use foldlog::OperationId;
-use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry};
+use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader};
 use foldlog_codec::escape;
 
 use crate::failure::Result;
@@ -78,6 +78,21 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
     let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
     output.line(format_args!("{total}{fates}"))?;
     Ok(code_of(&reader, output))
+}
+
+/// Returns all that is known of an operation, as `ledger SESSION OPERATION --json` prints it; without what it was given and what
+/// it answered, unless `payloads` are asked for.
+///
+/// # Errors
+///
+/// [`Failure::Engine`](crate::Failure::Engine) if the log cannot be read.
+pub(crate) fn account(
+    reader: &LogReader,
+    ledger: &[LedgerEntry],
+    entry: &LedgerEntry,
+    payloads: bool,
+) -> Result<serde_json::Value> {
+    operation::document(reader, ledger, entry, payloads)
 }
 
 /// Names what became of an operation, and why.

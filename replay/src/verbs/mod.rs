@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod pending;
 pub mod recover;
 pub mod replay;
+pub mod report;
 pub mod restore;
 pub mod rewind;
 pub mod run;

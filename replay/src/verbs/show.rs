@@ -192,8 +192,14 @@ impl Timeline {
         self.standing.is_live(sequence)
     }
 
-    fn path_of(&self, record: &Record<'_>) -> &'static str {
+    /// Returns the word for where a record stands.
+    pub(crate) fn path_of(&self, record: &Record<'_>) -> &'static str {
         self.standing.path_of(record)
+    }
+
+    /// Returns the names that the log declares.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Writes a record as one line for a person.

@@ -106,6 +106,22 @@ pub(super) fn run(
     Ok(code_of(reader, output))
 }
 
+/// Returns an operation's account as JSON; without the texts of arguments, question, messages and results unless `payloads` are
+/// asked for.
+pub(super) fn document(
+    reader: &LogReader,
+    ledger: &[LedgerEntry],
+    entry: &LedgerEntry,
+    payloads: bool,
+) -> Result<serde_json::Value> {
+    let mut account = Account::of(reader, ledger, entry)?;
+    if !payloads {
+        (account.arguments, account.question) = (None, None);
+        account.each_run.iter_mut().for_each(|run| (run.message, run.result) = (None, None));
+    }
+    Ok(serde_json::to_value(&account).map_err(std::io::Error::from)?)
+}
+
 impl<'a> Account<'a> {
     fn of(reader: &LogReader, ledger: &[LedgerEntry], entry: &'a LedgerEntry) -> Result<Account<'a>> {
         let (arguments, each_run) = runs(reader, entry.operation)?;

@@ -1,0 +1,149 @@
+//! `foldlog report`: a session as one file that a browser shows.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use foldlog::SequenceNumber;
+use foldlog::audit::LogReader;
+use foldlog_codec::escape;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::reading::{Position, code_of, counted, open_sound, position, position_at};
+use crate::view::report::{self, Asked};
+use crate::view::{Payloads, Range};
+
+/// Number of records that one report lists at most.
+const RECORDS_MAX: u64 = 100_000;
+
+/// Length of the longest value that is included where nobody says another one.
+const PAYLOAD_BYTES: u64 = 1 << 20;
+
+/// Holds what the command line asks of a report.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// File that is written. One that is there stays as it is, but with --force.
+    #[arg(long, value_name = "FILE")]
+    pub html: PathBuf,
+    /// Position at which the report opens: a number or a snapshot's tag [default: the last one]
+    #[arg(long, value_name = "POSITION")]
+    pub at: Option<Position>,
+    /// First record that is listed [default: 0]
+    #[arg(long, value_name = "N")]
+    pub from: Option<SequenceNumber>,
+    /// Last record that is listed [default: the last one]
+    #[arg(long, value_name = "N")]
+    pub to: Option<SequenceNumber>,
+    /// Include what hosts, tools and models said, which is left out otherwise
+    #[arg(long)]
+    pub payloads: bool,
+    /// Length of the longest value that is included, in bytes or as 64K; a longer one is cut [default: 1M]
+    #[arg(long, value_name = "BYTES", requires = "payloads", value_parser = crate::cli::bytes)]
+    pub limit: Option<u64>,
+    /// Replace FILE if it is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Describes a report that was written. The fields are those of `report --json`.
+#[derive(Debug, Serialize)]
+struct Written {
+    #[serde(serialize_with = "escape::serialize_path")]
+    file: PathBuf,
+    bytes: u64,
+    session: Uuid,
+    from: SequenceNumber,
+    last: SequenceNumber,
+    at: SequenceNumber,
+    payload_bytes: Option<u64>,
+}
+
+/// Writes a session as one HTML file, which makes no request and needs nothing beside it. The file takes its name once it is
+/// whole. Of a damaged session its sound part is shown, and where it ends.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if there is no such position, or more records are to be listed than a report takes.
+/// - [`Failure::File`] if the file is there already, or cannot be written.
+/// - [`Failure::Engine`] if nothing of the session is sound, or it cannot be read or takes more memory than it may.
+pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+    let path = &arguments.html;
+    let is_there = path.symlink_metadata().is_ok();
+    if is_there && !arguments.force {
+        return Err(Failure::File { path: path.clone(), source: io::ErrorKind::AlreadyExists.into() });
+    }
+    let reader = open_sound(&arguments.session, output)?;
+    let range = range(&reader, arguments)?;
+    let at = match &arguments.at {
+        None => range.last,
+        Some(at) => position(&reader, Some(at.clone()))?,
+    };
+    if !(range.from..=range.last).contains(&at) {
+        let what = format!("the report lists records {} to {}, and not {at}", range.from, range.last);
+        return Err(Failure::usage(
+            what,
+            "give a position among them by --at, or other ones by --from and --to",
+        ));
+    }
+    let limit = arguments.payloads.then(|| arguments.limit.unwrap_or(PAYLOAD_BYTES));
+    let asked = Asked { range, at, payloads: Payloads::up_to(limit) };
+    let bytes = write(&reader, &asked, path, arguments.force, output.memory_bytes)?;
+    let written = Written {
+        file: path.clone(),
+        bytes,
+        session: reader.opened().session,
+        from: range.from,
+        last: range.last,
+        at,
+        payload_bytes: limit,
+    };
+    if output.json() {
+        output.value(&written)?;
+    } else {
+        let records = counted(range.len(), "record");
+        output.line(format_args!("{}: {records}, {bytes} bytes", escape::path(path)))?;
+        if limit.is_none() {
+            output.line("payloads are left out; --payloads includes them")?;
+        }
+    }
+    Ok(code_of(&reader, output))
+}
+
+fn range(reader: &LogReader, arguments: &Arguments) -> Result<Range> {
+    let from = position_at(reader, Some(arguments.from.unwrap_or_default()))?;
+    let last = position_at(reader, arguments.to)?;
+    let range = Range { from, last };
+    if range.len() == 0 {
+        let what = format!("record {from} is behind record {last}");
+        return Err(Failure::usage(what, "give --from a number that is not above that of --to"));
+    }
+    if range.len() > RECORDS_MAX {
+        let what = format!("a report lists {RECORDS_MAX} records at most, not {}", range.len());
+        return Err(Failure::usage(what, "give a range of records by --from and --to"));
+    }
+    Ok(range)
+}
+
+/// Writes the file beside its place, and gives it its name once it is whole. Returns its length in bytes.
+fn write(
+    reader: &LogReader,
+    asked: &Asked,
+    path: &Path,
+    force: bool,
+    memory_bytes: Option<u64>,
+) -> Result<u64> {
+    let failed = |source| Failure::File { path: path.to_owned(), source };
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".foldlog-report-").tempfile_in(dir).map_err(failed)?;
+    report::write(reader, asked, memory_bytes, (file.as_file_mut(), path))?;
+    file.as_file().sync_all().map_err(failed)?;
+    let bytes = file.as_file().metadata().map_err(failed)?.len();
+    let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
+    kept.map_err(|error| failed(error.error))?;
+    Ok(bytes)
+}

@@ -1,0 +1,147 @@
+//! Blocks of data in a page: compressed text and numbers that a script reads when it needs them.
+//!
+//! A block is a `script` element whose type no browser runs. It holds base64 of zlib, so that nothing of its contents can be
+//! taken for markup, whatever they are. The one block that is not compressed, the page's *head*, is JSON in which every
+//! character that means something in markup or in a script is escaped.
+
+use std::io::{self, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use foldlog_codec::escape;
+use serde::Serialize;
+
+/// Number of bytes that a block of several parts grows to before the next one begins.
+pub(crate) const BLOCK_BYTES: usize = 256 << 10;
+
+/// Writes blocks one after the other, each under a number of its own.
+#[derive(Debug)]
+pub(crate) struct Blocks<W> {
+    out: W,
+    next: u32,
+}
+
+impl<W: Write> Blocks<W> {
+    pub(crate) fn new(out: W) -> Blocks<W> {
+        Blocks { out, next: 0 }
+    }
+
+    /// Writes a block, and returns its number: the element's id is `b` and the number.
+    ///
+    /// # Errors
+    ///
+    /// The error of the writer.
+    pub(crate) fn add(&mut self, bytes: &[u8]) -> io::Result<u32> {
+        let number = self.next;
+        self.next += 1;
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(4));
+        encoder.write_all(bytes)?;
+        let text = STANDARD.encode(encoder.finish()?);
+        writeln!(self.out, "<script type=\"application/octet-stream\" id=\"b{number}\">{text}</script>")?;
+        Ok(number)
+    }
+
+    /// Writes a value as a block of JSON, and returns the block's number.
+    ///
+    /// # Errors
+    ///
+    /// The error of the writer, or of the value's `Serialize`.
+    pub(crate) fn add_json(&mut self, value: &(impl Serialize + ?Sized)) -> io::Result<u32> {
+        let json = escape::to_json(value)?;
+        self.add(json.as_bytes())
+    }
+
+    pub(crate) fn into_inner(self) -> W {
+        self.out
+    }
+}
+
+/// Gathers lines of text into blocks: each holds whole lines, with a newline between two.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    text: Vec<u8>,
+    count: u64,
+    first: u64,
+    /// Number of the first line of each block, and the block.
+    blocks: Vec<(u64, u32)>,
+}
+
+impl Lines {
+    /// Adds a line, which holds no newline.
+    ///
+    /// # Errors
+    ///
+    /// The error of the writer.
+    pub(crate) fn push<W: Write>(&mut self, line: &[u8], blocks: &mut Blocks<W>) -> io::Result<()> {
+        if self.count > self.first {
+            self.text.push(b'\n');
+        }
+        self.text.extend_from_slice(line);
+        self.count += 1;
+        if self.text.len() >= BLOCK_BYTES { self.flush(blocks) } else { Ok(()) }
+    }
+
+    fn flush<W: Write>(&mut self, blocks: &mut Blocks<W>) -> io::Result<()> {
+        if self.count > self.first {
+            self.blocks.push((self.first, blocks.add(&self.text)?));
+            self.text.clear();
+            self.first = self.count;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left, and returns the number of the first line of each block with the block.
+    ///
+    /// # Errors
+    ///
+    /// The error of the writer.
+    pub(crate) fn finish<W: Write>(mut self, blocks: &mut Blocks<W>) -> io::Result<Vec<(u64, u32)>> {
+        self.flush(blocks)?;
+        Ok(self.blocks)
+    }
+}
+
+/// Returns a value's JSON for a `script` element: `<`, `>` and `&` are escaped within its texts, beside what
+/// [`escape::to_json`] escapes.
+///
+/// # Errors
+///
+/// The error of the value's `Serialize`.
+pub(crate) fn markup_json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
+    let json = escape::to_json(value)?;
+    let mut out = String::with_capacity(json.len());
+    for character in json.chars() {
+        // These stand in texts alone, never between them.
+        match character {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.push_str(&format!("\\u{:04x}", u32::from(character)));
+            }
+            character => out.push(character),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_head_can_end_its_element() {
+        let json = markup_json(&["</script><!--", "a&b", "\u{2028}\u{202e}"]).unwrap();
+        assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{202e}']), "{json}");
+        let texts: Vec<String> = serde_json::from_str(&json).unwrap();
+        assert_eq!(texts, ["</script><!--", "a&b", "\u{2028}\u{202e}"]);
+    }
+
+    #[test]
+    fn lines_of_several_blocks_are_found_by_their_numbers() {
+        let mut blocks = Blocks::new(Vec::new());
+        let mut lines = Lines::default();
+        let line = vec![b'x'; BLOCK_BYTES / 2];
+        (0..5).for_each(|_| lines.push(&line, &mut blocks).unwrap());
+        assert_eq!(lines.finish(&mut blocks).unwrap(), [(0, 0), (2, 1), (4, 2)]);
+    }
+}

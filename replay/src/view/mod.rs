@@ -1,0 +1,73 @@
+//! The viewer: pages that show a session, and the documents that they show.
+//!
+//! A page folds nothing. The engine computes what was at a position, and a page shows it:
+//!
+//! | a page shows | which comes from |
+//! |---|---|
+//! | the timeline | [`records`]: what `show --json` says of each record, its operation, its depth among rollbacks |
+//! | a record's document | `show --json`, word by word |
+//! | a slice at a step | [`walk`]: the items by their names, at every position ([`lists`]); each item as `state --json` prints it |
+//! | a conversation at a step | the messages that [`MessageHistory`](foldlog::audit::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it |
+//! | a diff of two steps | the items that one of the two lists lacks, compared as [`crate::diff`] compares them |
+//! | operations | `ledger --json`; what waits for somebody, with the commands that decide, from `ledger OPERATION --json` |
+//! | integrity | `verify --json` |
+//! | statistics | `stats --json`, and the ledger's durations |
+//!
+//! [`report`] writes all of it into one file. Its pages are the modules in `pages/`, as they stand: plain JavaScript, of which
+//! only `source.js` knows where data comes from, so that a server can hand out the same pages.
+//!
+//! # Invariants
+//!
+//! 1. A report makes no request, and runs no script but its own modules: its content security policy allows what bears its nonce,
+//!    and nothing else.
+//! 2. Nothing from a log stands in a report's markup: data is in [`blocks`], and the pages make text nodes of it.
+//! 3. Without `--payloads` no value of a host, a tool or a model is in the file, only its type, length and digest.
+//! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold.
+
+mod blocks;
+mod lists;
+mod records;
+pub(crate) mod report;
+mod walk;
+
+use foldlog::SequenceNumber;
+
+/// Says which values a page has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Payloads {
+    /// Number of bytes of the longest value that is included; `None` if none is.
+    limit: Option<u64>,
+}
+
+impl Payloads {
+    /// Values of at most `limit` bytes, or none at all.
+    pub(crate) fn up_to(limit: Option<u64>) -> Payloads {
+        Payloads { limit }
+    }
+
+    fn are_asked_for(self) -> bool {
+        self.limit.is_some()
+    }
+
+    fn bytes_max(self) -> u64 {
+        self.limit.unwrap_or(0)
+    }
+}
+
+/// Holds the records that a page lists: from the first through the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) from: SequenceNumber,
+    pub(crate) last: SequenceNumber,
+}
+
+impl Range {
+    fn contains(&self, sequence: SequenceNumber) -> bool {
+        (self.from..=self.last).contains(&sequence)
+    }
+
+    /// Returns the number of records.
+    pub(crate) fn len(&self) -> u64 {
+        (self.last.get() + 1).saturating_sub(self.from.get())
+    }
+}

@@ -1,0 +1,118 @@
+// A conversation as a reader wants it: who said what, results under the calls that they answer.
+
+import { button, el } from 'view/dom.js';
+import { field, numberOf, parse, textOf, visible } from 'view/json.js';
+import { leftOut, text, tree } from 'view/value-tree.js';
+import { markdown } from 'view/markdown.js';
+
+const WHO = { system: 'System', user: 'User', assistant: 'Assistant', tool: 'Tool' };
+
+/**
+ * @param {import('./source.js').Item[]} items
+ * @param {(sequence: number) => void} go
+ * @param {number} at
+ * @returns {HTMLElement}
+ */
+export function showConversation(items, go, at) {
+  const messages = items.map((item) => ({ item, json: parse(item.value.text) }));
+  /** Calls that no result was shown for yet, by their ids: where the result belongs. @type {Map<string, HTMLElement>} */
+  const open = new Map();
+  const list = el('ol', { class: 'conversation' });
+  for (const { item, json } of messages) {
+    const role = textOf(field(json, 'role')) ?? '';
+    const callId = textOf(field(json, 'tool_call_id'));
+    const under = role === 'tool' && callId !== null ? open.get(callId) : undefined;
+    const isError = field(json, 'is_error')?.type === 'plain';
+    const name = textOf(field(json, 'name'));
+    const record = button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
+    if (under) {
+      open.delete(/** @type {string} */ (callId));
+      under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));
+      continue;
+    }
+    const calls = field(json, 'tool_calls');
+    list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${item.sequence === at ? ' marked' : ''}${isError ? ' is-failed' : ''}` },
+      el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', el('bdi', null, visible(name))) : null, el('span', { class: 'grow' }), record),
+      content(json, role !== 'tool'),
+      calls?.type === 'array' && calls.values.map((call) => {
+        const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('span', { class: 'faint call-id' }, visible(textOf(field(call, 'call_id')) ?? ''))), callArguments(field(call, 'arguments')));
+        open.set(textOf(field(call, 'call_id')) ?? '', element);
+        return element;
+      })));
+  }
+  return list;
+}
+
+/** Number of characters of a message's text. @param {import('./json.js').Json} json */
+function size(json) {
+  const said = field(json, 'content');
+  return textOf(said)?.length ?? numberOf(field(said, 'bytes')) ?? 0;
+}
+
+/** @param {import('./json.js').Json | null} json */
+function callArguments(json) {
+  if (!json) return null;
+  if (json.type !== 'string') return leftOut(json);
+  try { return tree(parse(json.value)); } catch { return text(json.value); }
+}
+
+/**
+ * Shows what a message says: its text, or else its blocks.
+ * @param {import('./json.js').Json} json
+ * @param {boolean} isProse
+ */
+function content(json, isProse) {
+  const said = field(json, 'content');
+  const blocks = field(json, 'blocks');
+  const parts = [];
+  if (said && said.type === 'object') parts.push(leftOut(said));
+  const spoken = textOf(said);
+  if (spoken !== null && spoken !== '') parts.push(isProse ? markdown(spoken) : reply(spoken));
+  if (blocks) parts.push(blocksOf(blocks, spoken));
+  return el('div', { class: 'said' }, parts);
+}
+
+/** A tool's reply: JSON as a tree, else text. @param {string} spoken */
+function reply(spoken) {
+  if (/^\s*[[{]/.test(spoken)) {
+    try { return tree(parse(spoken)); } catch { /* It only looks like JSON. */ }
+  }
+  return text(spoken);
+}
+
+/**
+ * Shows blocks in a provider's form: images, and whatever the text does not say.
+ * @param {import('./json.js').Json} blocks
+ * @param {string | null} spoken
+ */
+function blocksOf(blocks, spoken) {
+  const stands = leftOut(blocks);
+  if (stands) return stands;
+  const source = textOf(field(blocks, 'json'));
+  if (source === null) return null;
+  let list;
+  try { list = parse(source); } catch { return text(source); }
+  const entries = list.type === 'array' ? list.values : [list];
+  return el('div', { class: 'blocks' }, entries.map((block) => {
+    const type = textOf(field(block, 'type'));
+    const image = imageOf(block);
+    if (image) return image;
+    const said = textOf(field(block, 'text'));
+    if (type === 'text' && said !== null) return spoken === null ? markdown(said) : null;
+    if (type === 'thinking') return el('details', { class: 'thinking' }, el('summary', null, 'Thinking'), markdown(textOf(field(block, 'thinking')) ?? ''));
+    if (type === 'tool_use' || type === 'tool_result') return null;
+    return el('details', null, el('summary', null, visible(type ?? 'block')), tree(block));
+  }));
+}
+
+/** Shows an image that the block itself holds. @param {import('./json.js').Json} block */
+function imageOf(block) {
+  const source = field(block, 'source');
+  const kind = textOf(field(source, 'media_type'));
+  const data = textOf(field(source, 'data'));
+  const url = textOf(field(field(block, 'image_url'), 'url'));
+  const isImage = (type) => /^image\/(png|jpeg|gif|webp)$/.test(type);
+  if (kind && data && isImage(kind) && /^[A-Za-z0-9+/=\s]+$/.test(data)) return el('img', { class: 'image', alt: 'Image in the conversation', src: `data:${kind};base64,${data}` });
+  if (url && /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/.test(url)) return el('img', { class: 'image', alt: 'Image in the conversation', src: url });
+  return null;
+}

@@ -1,0 +1,260 @@
+// The differences of two steps: computed as `foldlog diff` computes them (`replay/src/diff.rs` says how), and shown.
+
+import { el, fill, button } from 'view/dom.js';
+import { field, parse, quote, same, visible, write } from 'view/json.js';
+import { leftOut, text, tree } from 'view/value-tree.js';
+import { counted } from 'view/words.js';
+
+/** @typedef {import('./source.js').Difference} Difference */
+/** @typedef {import('./source.js').Shown} Shown */
+/** @typedef {{old: number[], now: number[], values: Map<number, Shown>}} Lists a list at two steps, by the numbers of its items */
+
+const NIL = 'null';
+
+/** Path of a field: `.name`, or `["any text"]`. @param {string} path @param {string} key */
+function fieldPath(path, key) {
+  if (key.startsWith('$key:')) return `${path}[${key.slice(5)}]`;
+  const isPlain = /^[\p{Alphabetic}_][\p{Alphabetic}\p{N}_]*$/u.test(key);
+  return isPlain ? `${path}.${key}` : `${path}[${quote(key)}]`;
+}
+
+class Collector {
+  /** @param {string | null} slice @param {string | null} conversation */
+  constructor(slice, conversation = null) {
+    this.slice = slice;
+    this.conversation = conversation;
+    /** @type {Difference[]} */
+    this.found = [];
+  }
+
+  /** @param {string} path @param {Difference['change']} change @param {string} before @param {string} after */
+  push(path, change, before, after, whole = true) {
+    this.found.push({ slice: this.slice, conversation: this.conversation, path, change, before, after, whole });
+  }
+
+  /** @param {Lists} lists */
+  items({ old, now, values }) {
+    const places = new Map(old.map((number, place) => [number, place]));
+    let [oldFrom, nowFrom] = [0, 0];
+    const between = (oldEnd, nowEnd) => {
+      for (let place = nowFrom; place < nowEnd; place++) {
+        const after = /** @type {Shown} */ (values.get(now[place]));
+        const path = `items[${place}]`;
+        if (oldFrom < oldEnd) this.shown(path, /** @type {Shown} */ (values.get(old[oldFrom++])), after);
+        else this.push(path, 'added', NIL, after.text, after.whole);
+      }
+      for (; oldFrom < oldEnd; oldFrom++) {
+        const before = /** @type {Shown} */ (values.get(old[oldFrom]));
+        this.push(`items[${oldFrom}]`, 'removed', before.text, NIL, before.whole);
+      }
+    };
+    for (const [place, number] of now.entries()) {
+      const at = places.get(number);
+      if (at === undefined || at < oldFrom) continue;
+      between(at, place);
+      [oldFrom, nowFrom] = [at + 1, place + 1];
+    }
+    between(old.length, now.length);
+  }
+
+  /** @param {string} path @param {Shown} before @param {Shown} after */
+  shown(path, before, after) {
+    if (before.whole && after.whole) this.values(path, parse(before.text), parse(after.text));
+    else if (before.text !== after.text) this.push(path, 'changed', before.text, after.text, false);
+  }
+
+  /** @param {string} path @param {import('./json.js').Json} before @param {import('./json.js').Json} after */
+  values(path, before, after) {
+    if (same(before, after)) return;
+    if (before.type === 'object' && after.type === 'object') {
+      before.keys.forEach((key, at) => {
+        const other = after.keys.indexOf(key);
+        if (other >= 0) this.values(fieldPath(path, key), before.values[at], after.values[other]);
+        else this.push(fieldPath(path, key), 'removed', write(before.values[at]), NIL);
+      });
+      after.keys.forEach((key, at) => {
+        if (!before.keys.includes(key)) this.push(fieldPath(path, key), 'added', NIL, write(after.values[at]));
+      });
+    } else if (before.type === 'array' && after.type === 'array') {
+      const both = Math.min(before.values.length, after.values.length);
+      for (let at = 0; at < both; at++) this.values(`${path}[${at}]`, before.values[at], after.values[at]);
+      for (let at = both; at < before.values.length; at++) this.push(`${path}[${at}]`, 'removed', write(before.values[at]), NIL);
+      for (let at = both; at < after.values.length; at++) this.push(`${path}[${at}]`, 'added', NIL, write(after.values[at]));
+    } else this.push(path, 'changed', write(before), write(after));
+  }
+}
+
+/** What a message says as a value, without time and id. @param {Shown} shown */
+function said(shown) {
+  const message = parse(shown.text);
+  const of = (name) => field(message, name);
+  const nil = /** @type {const} */ ({ type: 'plain', text: NIL });
+  const keys = ['role', 'content'];
+  const values = [of('role') ?? nil, of('content') ?? nil];
+  const calls = of('tool_calls');
+  if (calls?.type === 'array' && calls.values.length > 0) {
+    const call = (one) => ({ type: /** @type {const} */ ('object'), keys: ['call_id', 'name', 'arguments'], values: ['call_id', 'name', 'arguments'].map((key) => field(one, key) ?? nil) });
+    keys.push('tool_calls');
+    values.push({ type: 'array', values: calls.values.map(call) });
+  }
+  if (of('tool_call_id')) { keys.push('tool_call_id'); values.push(/** @type {any} */ (of('tool_call_id'))); }
+  const blocks = of('blocks');
+  if (blocks) { keys.push('blocks'); values.push(field(blocks, 'json') ?? blocks); }
+  return write({ type: 'object', keys, values });
+}
+
+/** Finds differences in what was read of two steps. */
+export const differences = {
+  /** @param {string} slice @param {Lists} lists */
+  slice(slice, lists) {
+    const collector = new Collector(slice);
+    collector.items(lists);
+    return collector.found;
+  },
+  /** @param {Record<string, string>} before @param {Record<string, string>} after */
+  tags(before, after) {
+    const collector = new Collector(null);
+    const map = (tags) => ({ type: /** @type {const} */ ('object'), keys: Object.keys(tags), values: Object.values(tags).map((value) => ({ type: /** @type {const} */ ('string'), value })) });
+    collector.values('tags', map(before), map(after));
+    return collector.found;
+  },
+  /** @param {string} evaluation @param {Lists} lists */
+  messages(evaluation, { old, now, values }) {
+    const collector = new Collector(null, evaluation);
+    const only = (these, others, change) => {
+      const held = new Set(others);
+      these.forEach((number, place) => {
+        if (held.has(number)) return;
+        const shown = /** @type {Shown} */ (values.get(number));
+        const value = said(shown);
+        collector.push(`messages[${place}]`, change, change === 'added' ? NIL : value, change === 'added' ? value : NIL, shown.whole);
+      });
+    };
+    only(old, now, 'removed');
+    only(now, old, 'added');
+    return collector.found;
+  },
+};
+
+/** Number of lines beyond which two texts are not compared line by line. */
+const LINES = 3000;
+
+/**
+ * Returns the lines of two texts: kept, removed and added ones. Null if they are too many.
+ * @param {string} before
+ * @param {string} after
+ * @returns {{mark: ' ' | '-' | '+', line: string}[] | null}
+ */
+export function lineDiff(before, after) {
+  const [old, now] = [before.split('\n'), after.split('\n')];
+  if (old.length + now.length > LINES) return null;
+  let begin = 0;
+  while (begin < old.length && begin < now.length && old[begin] === now[begin]) begin++;
+  let end = 0;
+  while (end < old.length - begin && end < now.length - begin && old[old.length - 1 - end] === now[now.length - 1 - end]) end++;
+  const [rows, columns] = [old.length - begin - end, now.length - begin - end];
+  if (rows * columns > 2e6) return null;
+  // Length of the longest common part behind each pair of lines.
+  const common = new Uint16Array((rows + 1) * (columns + 1));
+  const cell = (row, column) => row * (columns + 1) + column;
+  for (let row = rows - 1; row >= 0; row--) {
+    for (let column = columns - 1; column >= 0; column--) {
+      common[cell(row, column)] = old[begin + row] === now[begin + column] ? common[cell(row + 1, column + 1)] + 1 : Math.max(common[cell(row + 1, column)], common[cell(row, column + 1)]);
+    }
+  }
+  const lines = [];
+  const push = (mark, line) => lines.push({ mark, line });
+  for (let at = 0; at < begin; at++) push(' ', old[at]);
+  let [row, column] = [0, 0];
+  while (row < rows || column < columns) {
+    if (row < rows && column < columns && old[begin + row] === now[begin + column]) { push(' ', old[begin + row]); row++; column++; }
+    else if (row < rows && (column === columns || common[cell(row + 1, column)] >= common[cell(row, column + 1)])) push('-', old[begin + row++]);
+    else push('+', now[begin + column++]);
+  }
+  for (let at = old.length - end; at < old.length; at++) push(' ', old[at]);
+  return lines;
+}
+
+/** Shows two texts as one unified diff, three lines of context around each change. @param {string} before @param {string} after */
+function unified(before, after) {
+  const lines = lineDiff(before, after);
+  if (!lines) return el('div', { class: 'beside' }, text(before), text(after));
+  const near = (at) => lines.slice(Math.max(0, at - 3), at + 4).some(({ mark }) => mark !== ' ');
+  const rows = [];
+  let skipped = false;
+  lines.forEach(({ mark, line }, at) => {
+    if (near(at)) { rows.push(el('div', { class: `line-${mark === '+' ? 'added' : mark === '-' ? 'removed' : 'kept'}` }, `${mark} ${visible(line)}`)); skipped = false; }
+    else if (!skipped) { rows.push(el('div', { class: 'line-skipped' }, '⋯')); skipped = true; }
+  });
+  return el('div', { class: 'unified' }, rows);
+}
+
+const MARK = { added: '+', removed: '−', changed: '~' };
+
+/** Number of differences that are shown until somebody asks for more. */
+const SHOWN = 300;
+
+export class DiffView {
+  /** @param {import('./source.js').Source} source @param {(change: Record<string, string | number | null>) => void} navigate */
+  constructor(source, navigate) {
+    this.source = source;
+    const head = source.head();
+    const field = (name, label) => {
+      const input = el('input', { type: 'number', min: head.from, max: head.last, 'aria-label': label, on: { change: () => navigate({ [name]: input.value }) } });
+      return input;
+    };
+    this.before = field('before', 'Earlier step');
+    this.after = field('at', 'Later step');
+    this.body = el('div', { class: 'part' });
+    this.element = el('section', { class: 'view diff', 'aria-label': 'Diff' },
+      el('div', { class: 'bar' }, el('label', null, 'from ', this.before), el('label', null, 'to ', this.after),
+        button('Previous record', () => navigate({ before: Math.max(head.from, Number(this.after.value) - 1) }), { class: 'quiet' }),
+        button('First record', () => navigate({ before: head.from }), { class: 'quiet' }),
+        button('Swap', () => navigate({ before: this.after.value, at: this.before.value }), { class: 'quiet' })),
+      this.body);
+    this.asked = 0;
+  }
+
+  /** @param {{at: number, before?: string}} route */
+  async show(route) {
+    const head = this.source.head();
+    const before = route.before === undefined ? Math.max(head.from, route.at - 1) : Math.min(head.last, Math.max(head.from, Number(route.before) || 0));
+    [this.before.value, this.after.value] = [String(before), String(route.at)];
+    const mine = ++this.asked;
+    const found = await this.source.diff(before, route.at);
+    if (mine !== this.asked) return;
+    this.element.dataset.shows = `${before} ${route.at}`;
+    const groups = new Map();
+    for (const one of found) {
+      const name = one.conversation !== null ? `Conversation ${one.conversation}` : (one.slice ?? 'Tags');
+      groups.set(name, [...(groups.get(name) ?? []), one]);
+    }
+    fill(this.body, found.length === 0 ? el('p', { class: 'faint' }, `No difference between ${before} and ${route.at}.`) : [...groups].map(([name, group]) => this.group(name, group)));
+  }
+
+  /** @param {string} name @param {Difference[]} group */
+  group(name, group) {
+    const list = el('ul', { class: 'differences' });
+    const more = (from) => {
+      list.append(...group.slice(from, from + SHOWN).map((one) => difference(one)));
+      if (from + SHOWN < group.length) {
+        const rest = el('li', null, button(`${group.length - from - SHOWN} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
+        list.append(rest);
+      }
+    };
+    more(0);
+    return el('section', { class: 'group' }, el('h3', null, el('bdi', null, visible(name)), ' ', el('span', { class: 'faint' }, counted(group.length, 'difference'))), list);
+  }
+}
+
+/** @param {Difference} one */
+function difference(one) {
+  const [before, after] = [parse(one.before), parse(one.after)];
+  const isText = before.type === 'string' && after.type === 'string' && (before.value + after.value).includes('\n');
+  const side = (json) => leftOut(json) ?? (json.type === 'string' ? text(json.value) : tree(json));
+  const shown = one.change === 'changed'
+    ? (isText ? unified(/** @type {any} */ (before).value, /** @type {any} */ (after).value) : el('div', { class: 'beside' }, el('div', { class: 'was' }, side(before)), el('div', { class: 'now' }, side(after))))
+    : el('div', { class: one.change === 'added' ? 'now' : 'was' }, side(one.change === 'added' ? after : before));
+  return el('li', { class: `difference is-${one.change}` }, el('div', { class: 'path' }, el('span', { class: 'sign', title: one.change, 'aria-label': one.change }, MARK[one.change]), ' ', el('bdi', null, visible(one.path))), shown);
+}
+

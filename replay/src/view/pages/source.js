@@ -1,0 +1,94 @@
+// What the views know of where data comes from. A report answers from the data in its file, a server would by requests; no view
+// knows which.
+
+/**
+ * A record in the timeline.
+ * @typedef {object} RecordLine
+ * @property {number} sequence
+ * @property {string} kind
+ * @property {string} name
+ * @property {number} time microseconds since 1970-01-01 UTC
+ * @property {number} bytes
+ * @property {string} path live, log-only or abandoned
+ * @property {number} depth number of rollbacks that go past the record
+ * @property {number} operation id of its operation; -1 for none
+ * @property {number} nesting number of operations around that one
+ * @property {string} tool
+ * @property {string} outcome
+ * @property {string[]} slices names of the slices that the record changed
+ */
+
+/**
+ * A value: its JSON, or what stands for it if it is left out.
+ * @typedef {object} Shown
+ * @property {string} text JSON
+ * @property {boolean} whole whether the JSON is the value, and does not stand for it
+ */
+
+/**
+ * An item of a slice, or a message.
+ * @typedef {object} Item
+ * @property {number} number identity within its list
+ * @property {number} place place in the list at the step, from 0
+ * @property {number} sequence record that brought it
+ * @property {number} ordinal
+ * @property {Shown} value
+ */
+
+/**
+ * A window into a list at a step. `total` is null if nobody knows what the list held there.
+ * @typedef {{total: number | null, items: Item[]}} Window
+ */
+
+/**
+ * A difference of two steps: the fields of `diff --json`, with values as JSON texts.
+ * @typedef {object} Difference
+ * @property {string | null} slice
+ * @property {string | null} conversation
+ * @property {string} path
+ * @property {'added' | 'removed' | 'changed'} change
+ * @property {string} before
+ * @property {string} after
+ * @property {boolean} whole whether both values are there, and not left out
+ */
+
+/**
+ * What is to be found. Empty lists allow everything.
+ * @typedef {object} Facets
+ * @property {string[]} kinds
+ * @property {string[]} slices
+ * @property {string[]} tools
+ * @property {string[]} outcomes
+ */
+
+/**
+ * Where data comes from.
+ * @typedef {object} Source
+ * @property {() => any} head what is known of the session at once; see the report's `Head`
+ * @property {(from: number, count: number) => Promise<RecordLine[]>} records
+ * @property {(sequence: number) => RecordLine | null} recordNow a record, if it was read already
+ * @property {(sequence: number) => Promise<Shown>} document
+ * @property {(facets: Facets) => Promise<Uint32Array>} filter records that the facets allow, in order
+ * @property {() => Promise<{kinds: string[], slices: string[], tools: string[], outcomes: string[]}>} facets what there is to choose from
+ * @property {(at: number) => Promise<{name: string, policy: string, total: number | null}[]>} slices
+ * @property {(at: number, slice: string, from: number, count: number) => Promise<Window>} state
+ * @property {(at: number) => Promise<{evaluation_id: string, total: number}[]>} conversations
+ * @property {(at: number, evaluation: string, from: number, count: number) => Promise<Window>} messages
+ * @property {(at: number) => Record<string, string>} tags
+ * @property {(before: number, after: number) => Promise<Difference[]>} diff
+ * @property {() => Promise<{ledger: any[], waiting: Record<string, any>}>} operations
+ * @property {(text: string, facets: Facets, found: (results: Found[]) => boolean) => Promise<void>} search hands over what is found until the listener returns false
+ * @property {() => Promise<any>} integrity
+ * @property {() => Promise<any>} statistics
+ */
+
+/**
+ * Something that a search found.
+ * @typedef {object} Found
+ * @property {'record' | 'item' | 'message'} what
+ * @property {number} sequence
+ * @property {string} where name of the slice, the evaluation, or the record's kind
+ * @property {string} excerpt
+ */
+
+export {};

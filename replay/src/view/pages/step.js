@@ -1,0 +1,132 @@
+// At this step: the record, each slice, the conversations and the tags, as they are when this record has been written.
+
+import { button, el, fill } from 'view/dom.js';
+import { visible } from 'view/json.js';
+import { showItems, showValue, paged } from 'view/value-tree.js';
+import { showConversation } from 'view/conversation.js';
+import { bytes, counted, number, time } from 'view/words.js';
+
+/** Number of items on a page. */
+const PAGE = 50;
+
+/** A place that shows things that are read: what was asked for last counts, whatever is there first. */
+class Latest {
+  constructor() { this.asked = 0; }
+
+  /**
+   * @template T
+   * @param {Promise<T>} read
+   * @param {(value: T) => void} show
+   */
+  async show(read, show) {
+    const mine = ++this.asked;
+    const value = await read;
+    if (mine === this.asked) show(value);
+  }
+}
+
+export class StepView {
+  /**
+   * @param {import('./source.js').Source} source
+   * @param {(change: Record<string, string | number | null>) => void} navigate
+   */
+  constructor(source, navigate) {
+    this.source = source;
+    this.navigate = navigate;
+    this.latest = new Latest();
+    this.title = el('header', { class: 'step-title', 'aria-live': 'polite' });
+    this.tabs = el('nav', { class: 'parts', 'aria-label': 'Parts of the state' });
+    this.body = el('div', { class: 'part', tabindex: '-1' });
+    this.element = el('section', { class: 'view step', 'aria-label': 'At this step' }, this.title, this.tabs, this.body);
+  }
+
+  /** @param {{at: number, part?: string, from?: string}} route */
+  show(route) {
+    const { at } = route;
+    const read = Promise.all([this.source.records(at, 1), this.source.slices(at), this.source.conversations(at)])
+      .then(async ([[record], slices, conversations]) => {
+        const part = this.part(route.part, slices, conversations, record);
+        return { record, slices, conversations, part, content: await this.content(part, at, route.from) };
+      });
+    return this.latest.show(read, ({ record, slices, conversations, part, content }) => {
+      this.heading(record);
+      const tab = (name, label, count, extra = '') => el('a', { href: this.link({ part: name, from: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, el('bdi', null, visible(label)), count !== null && el('span', { class: 'count' }, count));
+      fill(this.tabs,
+        tab('record', 'Record', null),
+        conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', number(one.total))),
+        slices.map((slice) => tab(`slice:${slice.name}`, slice.name, slice.total === null ? '?' : number(slice.total), record.slices.includes(slice.name) ? 'changed' : '')),
+        tab('tags', 'Tags', number(Object.keys(this.source.tags(at)).length)));
+      content(this.body);
+      this.element.dataset.at = String(at);
+    });
+  }
+
+  /** Link to this step with something changed. @param {Record<string, string | number | null>} change */
+  link(change) {
+    const now = new URLSearchParams(location.hash.slice(1));
+    for (const [name, value] of Object.entries(change)) if (value === null) now.delete(name); else now.set(name, String(value));
+    return `#${now}`;
+  }
+
+  /**
+   * Chooses what is shown: what was asked for if it is there, else what says most.
+   * @param {string | undefined} asked
+   */
+  part(asked, slices, conversations, record) {
+    if (asked === 'record' || asked === 'tags') return asked;
+    if (asked?.startsWith('slice:') && slices.some((slice) => `slice:${slice.name}` === asked)) return asked;
+    if (asked?.startsWith('conversation:') && conversations.some((one) => `conversation:${one.evaluation_id}` === asked)) return asked;
+    if (conversations.length > 0) return `conversation:${conversations[conversations.length - 1].evaluation_id}`;
+    if (record.slices.length > 0) return `slice:${record.slices[0]}`;
+    const largest = slices.reduce((most, slice) => ((slice.total ?? 0) > (most?.total ?? 0) ? slice : most), null);
+    return largest ? `slice:${largest.name}` : 'record';
+  }
+
+  /** @param {import('./source.js').RecordLine} record */
+  heading(record) {
+    const operation = record.operation >= 0 && el('a', { href: this.link({ view: 'operations', operation: record.operation }) }, `operation ${record.operation}`, record.tool ? ` (${visible(record.tool)})` : '');
+    fill(this.title,
+      el('h2', null, `Record ${number(record.sequence)} `, el('span', { class: `kind kind-${record.kind}` }, record.kind.replaceAll('_', ' ')), ' ', el('bdi', { class: 'title-name' }, visible(record.name))),
+      el('p', { class: 'facts' }, time(record.time), ' · ', bytes(record.bytes), ' · ', el('span', { class: `badge path-${record.path}` }, record.path), record.outcome && [' · ', el('span', { class: `badge outcome-${record.outcome}` }, record.outcome)], operation && [' · ', operation]));
+  }
+
+  /**
+   * Reads what a part shows, and returns what shows it.
+   * @param {string} part
+   * @param {number} at
+   * @param {string | undefined} from
+   * @returns {Promise<(body: HTMLElement) => void>}
+   */
+  async content(part, at, from) {
+    const go = (sequence) => this.navigate({ at: sequence });
+    const turn = (place) => this.navigate({ from: place });
+    if (part === 'record') {
+      const document = await this.source.document(at);
+      return (body) => fill(body, document.whole ? null : withheld(), showValue(document));
+    }
+    if (part === 'tags') {
+      const tags = Object.entries(this.source.tags(at));
+      return (body) => fill(body, tags.length === 0 ? el('p', { class: 'faint' }, 'No tags at this step.') : el('table', { class: 'items' }, tags.map(([key, value]) => el('tr', null, el('th', { scope: 'row' }, el('bdi', null, visible(key))), el('td', null, el('bdi', null, visible(value)))))));
+    }
+    const name = part.slice(part.indexOf(':') + 1);
+    if (part.startsWith('conversation:')) {
+      const total = (await this.source.messages(at, name, 0, 0)).total ?? 0;
+      const begin = from === undefined ? Math.max(0, total - PAGE) : Number(from);
+      const shown = await this.source.messages(at, name, begin, PAGE);
+      return (body) => paged(body, shown, PAGE, turn, showConversation(shown.items, go, at));
+    }
+    const total = (await this.source.state(at, name, 0, 0)).total;
+    const begin = from === undefined ? Math.max(0, (total ?? 0) - PAGE) : Number(from);
+    const shown = await this.source.state(at, name, begin, PAGE);
+    return (body) => {
+      if (total === null) {
+        fill(body, el('p', { class: 'note' }, 'A compaction has dropped what this slice held here. What it holds is known again at later steps, and at kept ones.'));
+      } else if (total === 0) fill(body, el('p', { class: 'faint' }, `${visible(name)} is empty at this step.`));
+      else paged(body, shown, PAGE, turn, showItems(shown.items, go, new Set([at])));
+    };
+  }
+}
+
+function withheld() {
+  return el('p', { class: 'note' }, 'Values are left out of this report; ', el('code', null, '--payloads'), ' includes them, up to ', el('code', null, '--limit'), ' bytes each.');
+}

@@ -1,0 +1,231 @@
+// The timeline: one line for each record, with the graph of live and abandoned paths; filters, and jumps.
+
+import { button, el, fill, svg } from 'view/dom.js';
+import { visible } from 'view/json.js';
+import { VirtualList } from 'view/virtual-list.js';
+import { bytes, clock, number, time } from 'view/words.js';
+
+const ROW = 24;
+
+/** Width of a lane of the graph, and the number of lanes that are drawn. */
+const LANE = 10;
+const LANES = 5;
+
+/** @typedef {import('./source.js').RecordLine} RecordLine */
+
+/**
+ * Draws a record's part of the graph: a lane for each rollback that goes past it, and its own.
+ * @param {RecordLine} record
+ * @param {RecordLine | null} before
+ * @param {RecordLine | null} after
+ */
+function graph(record, before, after) {
+  const x = (lane) => 7 + Math.min(lane, LANES - 1) * LANE;
+  const own = record.depth;
+  const middle = ROW / 2;
+  const parts = [];
+  const path = (d, kind) => parts.push(svg('path', { d, class: `line ${kind}` }));
+  for (let lane = 0; lane < Math.min(own, LANES); lane++) path(`M${x(lane)} 0V${ROW}`, 'past');
+  const kind = record.path;
+  if (before) {
+    if (before.depth < own) path(`M${x(before.depth)} ${-middle}C${x(before.depth)} 2 ${x(own)} -2 ${x(own)} ${middle}`, kind);
+    else path(`M${x(own)} 0V${middle}`, kind);
+  }
+  if (after && after.depth >= own) path(`M${x(own)} ${middle}V${ROW}`, after.depth > own ? 'past' : after.path);
+  parts.push(record.kind === 'rollback'
+    ? svg('path', { d: `M${x(own)} ${middle - 5}l5 5l-5 5l-5 -5Z`, class: `mark ${kind}` })
+    : svg('circle', { cx: x(own), cy: middle, r: record.outcome === 'failed' ? 4.5 : 3.5, class: `mark ${kind}${record.outcome === 'failed' ? ' failed' : ''}` }));
+  const width = 7 + LANES * LANE;
+  if (record.operation >= 0) {
+    for (let level = 0; level <= Math.min(record.nesting, 3); level++) {
+      const at = width + level * 4;
+      const isEnd = level === Math.min(record.nesting, 3);
+      const [top, bottom] = [isEnd && record.kind === 'tool_begin' ? 5 : 0, isEnd && record.kind === 'tool_end' ? ROW - 5 : ROW];
+      parts.push(svg('rect', { x: at, y: top, width: 2.5, height: bottom - top, class: `operation tint-${record.operation % 6}` }));
+    }
+  }
+  const drawing = svg('svg', { width: width + 18, height: ROW, class: 'graph', 'aria-hidden': 'true' }, ...parts);
+  return drawing;
+}
+
+export class Timeline {
+  /**
+   * @param {import('./source.js').Source} source
+   * @param {(sequence: number) => void} go
+   */
+  constructor(source, go) {
+    this.source = source;
+    this.go = go;
+    this.head = source.head();
+    this.at = this.head.at;
+    /** Records that the filters allow; null for all. @type {Uint32Array | null} */
+    this.allowed = null;
+    this.facets = { kinds: [], slices: [], tools: [], outcomes: [] };
+    this.list = new VirtualList({ rowHeight: ROW, label: 'Records', make: (row) => this.row(row), choose: (row) => go(this.sequence(row)) });
+    this.filters = el('details', { class: 'filters' }, el('summary', null, 'Filter'), el('div', { class: 'filter-fields' }));
+    this.filters.addEventListener('toggle', () => this.fillFilters(), { once: true });
+    this.count = el('span', { class: 'faint', role: 'status' });
+    this.element = el('section', { class: 'timeline', 'aria-label': 'Timeline' },
+      el('div', { class: 'bar' }, this.filters, this.count, el('span', { class: 'grow' }),
+        button('First failure', () => this.jump('failure'), { disabled: this.head.failures.length === 0, class: 'quiet' }),
+        button('Next rollback', () => this.jump('rollback'), { disabled: this.head.rollbacks.length === 0, class: 'quiet' })),
+      el('div', { class: 'columns', 'aria-hidden': 'true' }, el('span', { class: 'sequence' }, 'record'), el('span', { class: 'graph' }), el('span', { class: 'kind' }, 'kind'), el('span', { class: 'name' }, 'name'), el('span', { class: 'time' }, 'time'), el('span', { class: 'bytes' }, 'bytes')),
+      this.list.element);
+    this.resize();
+  }
+
+  /** Number of rows. */
+  length() {
+    return this.allowed ? this.allowed.length : this.head.last - this.head.from + 1;
+  }
+
+  /** @param {number} row */
+  sequence(row) {
+    return this.allowed ? this.allowed[row] : this.head.from + row;
+  }
+
+  /** Row of a record, or of the last one before it; -1 if there is none. @param {number} sequence */
+  rowOf(sequence) {
+    if (!this.allowed) return sequence - this.head.from;
+    let [low, high] = [0, this.allowed.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.allowed[middle] <= sequence) low = middle + 1; else high = middle;
+    }
+    return low - 1;
+  }
+
+  resize() {
+    this.list.resize(this.length());
+    const all = this.head.last - this.head.from + 1;
+    fill(this.count, this.allowed ? `${number(this.allowed.length)} of ${number(all)} records` : `${number(all)} records`);
+  }
+
+  /** @param {number} row */
+  row(row) {
+    const sequence = this.sequence(row);
+    const element = el('div', { class: 'record' });
+    const record = this.source.recordNow(sequence);
+    if (record) this.fillRow(element, record);
+    else {
+      element.append(el('span', { class: 'sequence' }, sequence));
+      this.source.records(sequence, 1).then(([read]) => read && this.fillRow(element, read));
+    }
+    return element;
+  }
+
+  /** @param {HTMLElement} element @param {RecordLine} record */
+  fillRow(element, record) {
+    const near = (sequence) => (this.allowed ? null : this.source.recordNow(sequence));
+    const tool = record.tool && !record.name.includes(record.tool) ? el('span', { class: 'chip' }, visible(record.tool)) : null;
+    element.classList.add(`path-${record.path}`);
+    element.classList.toggle('is-failed', record.outcome === 'failed');
+    element.title = `${record.kind} ${visible(record.name)}\n${time(record.time)}\n${bytes(record.bytes)}, ${record.path}${record.slices.length > 0 ? `\nchanges ${visible(record.slices.join(', '))}` : ''}`;
+    element.setAttribute('aria-label', `Record ${record.sequence}, ${record.kind}, ${visible(record.name)}, ${record.path}${record.outcome ? `, ${record.outcome}` : ''}`);
+    fill(element,
+      el('span', { class: 'sequence' }, record.sequence),
+      graph(record, near(record.sequence - 1), near(record.sequence + 1)),
+      el('span', { class: `kind kind-${record.kind}` }, record.kind.replaceAll('_', ' ')),
+      el('span', { class: 'name' }, el('bdi', null, visible(record.name)), tool),
+      el('span', { class: 'time' }, clock(record.time)),
+      el('span', { class: 'bytes' }, bytes(record.bytes)));
+  }
+
+  /** Shows the step. @param {number} at */
+  step(at) {
+    this.at = at;
+    this.list.show(this.rowOf(at));
+  }
+
+  /**
+   * Returns the record that is some rows away.
+   * @param {number} by
+   */
+  beside(by) {
+    const row = Math.max(0, Math.min(this.length() - 1, this.rowOf(this.at) + by));
+    return this.length() > 0 ? this.sequence(row) : this.at;
+  }
+
+  /** @param {'failure' | 'rollback'} what */
+  jump(what) {
+    if (what === 'failure') { this.go(this.head.failures[0]); return; }
+    const listed = this.head.rollbacks.map(([at]) => at).filter((at) => at >= this.head.from && at <= this.head.last);
+    const next = listed.find((at) => at > this.at) ?? listed[0];
+    if (next !== undefined) this.go(next);
+  }
+
+  async fillFilters() {
+    const choices = await this.source.facets();
+    const choice = (name, label, values) => values.length > 0 && el('fieldset', null, el('legend', null, label), values.map((value) => {
+      const box = el('input', { type: 'checkbox', on: { change: () => {
+        const chosen = new Set(this.facets[name]);
+        if (box.checked) chosen.add(value); else chosen.delete(value);
+        this.facets[name] = [...chosen];
+        this.filter();
+      } } });
+      return el('label', null, box, el('bdi', null, visible(value)));
+    }));
+    fill(/** @type {Element} */ (this.filters.querySelector('.filter-fields')), choice('kinds', 'Kind', choices.kinds), choice('slices', 'Changes slice', choices.slices), choice('tools', 'Tool', choices.tools), choice('outcomes', 'Outcome', choices.outcomes),
+      button('Clear', () => {
+        for (const box of this.filters.querySelectorAll('input')) box.checked = false;
+        this.facets = { kinds: [], slices: [], tools: [], outcomes: [] };
+        this.filter();
+      }));
+  }
+
+  async filter() {
+    const isAny = Object.values(this.facets).some((values) => values.length > 0);
+    this.allowed = isAny ? await this.source.filter(this.facets) : null;
+    this.resize();
+    this.list.show(this.rowOf(this.at));
+  }
+}
+
+/** Shows where in the session what lies, and the step; a slider moves it. */
+export class Scrubber {
+  /**
+   * @param {any} head
+   * @param {(sequence: number) => void} go
+   */
+  constructor(head, go) {
+    this.head = head;
+    this.canvas = el('canvas', { class: 'density', 'aria-hidden': 'true' });
+    this.slider = el('input', { type: 'range', min: head.from, max: head.last, step: '1', 'aria-label': 'Step', on: { input: () => go(Number(this.slider.value)) } });
+    this.element = el('div', { class: 'scrubber' }, this.canvas, this.slider);
+    new ResizeObserver(() => this.draw()).observe(this.canvas);
+    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.draw());
+  }
+
+  draw() {
+    const { canvas, head: { density } } = this;
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    const scale = devicePixelRatio || 1;
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    const context = canvas.getContext('2d');
+    if (!context) return;
+    context.scale(scale, scale);
+    const style = getComputedStyle(canvas);
+    const color = (name) => style.getPropertyValue(name);
+    const count = density.live.length;
+    const most = Math.max(1, ...density.live.map((live, at) => live + density.abandoned[at]));
+    for (let at = 0; at < count; at++) {
+      const [x, wide] = [(at * width) / count, Math.max(1, width / count)];
+      const bar = (from, amount, name) => {
+        const high = (amount / most) * (height - 6);
+        context.fillStyle = color(name);
+        context.fillRect(x, height - from - high, wide, high);
+        return from + high;
+      };
+      bar(bar(0, density.live[at], '--live-soft'), density.abandoned[at], '--abandoned-soft');
+      if (density.rollbacks[at] > 0) { context.fillStyle = color('--warn'); context.fillRect(x, 0, Math.max(2, wide), 4); }
+      if (density.failed[at] > 0) { context.fillStyle = color('--bad'); context.fillRect(x, 0, Math.max(2, wide), 4); }
+    }
+  }
+
+  /** @param {number} at */
+  step(at) {
+    this.slider.value = String(at);
+    this.slider.setAttribute('aria-valuetext', `record ${at} of ${this.head.from} to ${this.head.last}`);
+  }
+}

@@ -1,0 +1,255 @@
+//! The timeline's columns: what one line for each record says, in chunks.
+
+use std::collections::BTreeMap;
+
+use foldlog::audit::LogReader;
+use foldlog::{Kind, OperationId, Outcome, Record, SequenceNumber};
+use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
+use serde::Serialize;
+
+use crate::reading::record_name;
+use crate::verbs::show::Timeline;
+
+/// Number of records in a chunk.
+pub(crate) const CHUNK_RECORDS: usize = 4096;
+
+/// Number of stretches that the density strip divides a session into.
+const STRETCHES: u64 = 600;
+
+/// Holds the columns of some records that follow each other. Numbers in `name`, `tool` and `outcome` are places in `texts`,
+/// counted from 1; 0 stands for none. Numbers in `slices` are places in `sets`.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Chunk {
+    texts: Vec<String>,
+    sets: Vec<Vec<u32>>,
+    kind: Vec<u32>,
+    name: Vec<u32>,
+    /// Microseconds since 1970-01-01 UTC.
+    time: Vec<i64>,
+    bytes: Vec<u64>,
+    path: Vec<u32>,
+    /// Number of rollbacks that go past the record to one before it.
+    depth: Vec<u32>,
+    /// Operation that the record belongs to; -1 for none.
+    operation: Vec<i64>,
+    /// Number of operations around that one.
+    nesting: Vec<u32>,
+    tool: Vec<u32>,
+    outcome: Vec<u32>,
+    slices: Vec<u32>,
+    #[serde(skip)]
+    places: BTreeMap<String, u32>,
+    #[serde(skip)]
+    set_places: BTreeMap<Vec<u32>, u32>,
+}
+
+impl Chunk {
+    pub(crate) fn len(&self) -> usize {
+        self.kind.len()
+    }
+
+    fn text(&mut self, text: &str) -> u32 {
+        if text.is_empty() {
+            return 0;
+        }
+        if let Some(place) = self.places.get(text) {
+            return *place;
+        }
+        self.texts.push(text.to_owned());
+        let place = self.texts.len() as u32;
+        self.places.insert(text.to_owned(), place);
+        place
+    }
+
+    fn set(&mut self, set: Vec<u32>) -> u32 {
+        let next = self.sets.len() as u32;
+        let place = *self.set_places.entry(set.clone()).or_insert(next);
+        if place == next {
+            self.sets.push(set);
+        }
+        place
+    }
+}
+
+/// Counts what lies in each stretch of a session.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Density {
+    /// Number of records of the session.
+    records: u64,
+    live: Vec<u32>,
+    abandoned: Vec<u32>,
+    failed: Vec<u32>,
+    rollbacks: Vec<u32>,
+}
+
+/// Describes an operation that has begun.
+#[derive(Clone, Debug)]
+struct Begun {
+    operation: OperationId,
+    tool: String,
+    nesting: u32,
+}
+
+/// Makes the columns of records that come in the order of the log.
+#[derive(Debug)]
+pub(crate) struct Columns<'a> {
+    timeline: &'a Timeline,
+    chunk: Chunk,
+    kinds: Vec<String>,
+    paths: Vec<&'static str>,
+    /// Runs by their begins.
+    begun: BTreeMap<SequenceNumber, Begun>,
+    /// Nesting of each operation.
+    nesting: BTreeMap<OperationId, u32>,
+    /// Ends of the rollbacks that go past the record that comes next, by the record that each goes back to.
+    around: Vec<SequenceNumber>,
+    /// Rollbacks whose target was not passed yet: target and record, the first target last.
+    ahead: Vec<(SequenceNumber, SequenceNumber)>,
+    density: Density,
+    failures: Vec<SequenceNumber>,
+    from: SequenceNumber,
+}
+
+impl<'a> Columns<'a> {
+    /// Begins with the record `from` of `records` that are listed.
+    pub(crate) fn new(
+        reader: &LogReader,
+        timeline: &'a Timeline,
+        (from, records): (SequenceNumber, u64),
+    ) -> Columns<'a> {
+        let mut ahead: Vec<_> = reader.rollbacks().map(|(at, to)| (to, at)).collect();
+        ahead.sort_by(|one, other| other.cmp(one));
+        let stretches = vec![0; records.min(STRETCHES) as usize];
+        let density = Density {
+            records,
+            live: stretches.clone(),
+            abandoned: stretches.clone(),
+            failed: stretches.clone(),
+            rollbacks: stretches,
+        };
+        Columns {
+            timeline,
+            chunk: Chunk::default(),
+            kinds: Vec::new(),
+            paths: Vec::new(),
+            begun: BTreeMap::new(),
+            nesting: BTreeMap::new(),
+            around: Vec::new(),
+            ahead,
+            density,
+            failures: Vec::new(),
+            from,
+        }
+    }
+
+    /// Adds a record, and the slices that it changed, by their ids. Returns a chunk that is full.
+    pub(crate) fn push(&mut self, record: &Record<'_>, slices: Vec<u32>, is_listed: bool) -> Option<Chunk> {
+        let sequence = record.sequence;
+        self.around.retain(|end| *end > sequence);
+        let depth = self.around.len() as u32;
+        while let Some((to, at)) = self.ahead.last().copied().filter(|(to, _)| *to <= sequence) {
+            self.ahead.pop();
+            if to < at {
+                self.around.push(at);
+            }
+        }
+        let (begun, outcome) = self.belongs(record);
+        if !is_listed {
+            return None;
+        }
+        let path = self.timeline.path_of(record);
+        self.count(sequence, path, (record, &outcome));
+        let kind = place_of(&mut self.kinds, record.kind.to_string());
+        let path = place_of(&mut self.paths, path);
+        let name = record_name(record, self.timeline.names());
+        let chunk = &mut self.chunk;
+        chunk.kind.push(kind);
+        chunk.path.push(path);
+        let name = chunk.text(&name);
+        chunk.name.push(name);
+        chunk.time.push(record.time_us);
+        chunk.bytes.push(record.body.len() as u64);
+        chunk.depth.push(depth);
+        chunk.operation.push(begun.as_ref().map_or(-1, |begun| begun.operation.get() as i64));
+        chunk.nesting.push(begun.as_ref().map_or(0, |begun| begun.nesting));
+        let tool = chunk.text(begun.as_ref().map_or("", |begun| &begun.tool));
+        chunk.tool.push(tool);
+        let outcome = chunk.text(&outcome);
+        chunk.outcome.push(outcome);
+        let set = chunk.set(slices);
+        chunk.slices.push(set);
+        (chunk.len() >= CHUNK_RECORDS).then(|| std::mem::take(chunk))
+    }
+
+    /// Returns the operation that a record belongs to, and the outcome that the record tells.
+    fn belongs(&mut self, record: &Record<'_>) -> (Option<Begun>, String) {
+        let sequence = record.sequence;
+        match record.kind {
+            Kind::TOOL_BEGIN => {
+                let Ok(begin) = ToolBegin::decode(record.body) else { return (None, String::new()) };
+                let operation = begin.again.unwrap_or(sequence.into());
+                let around = begin.parent.and_then(|parent| self.nesting.get(&parent));
+                let nesting = around.map_or(0, |around| around + 1);
+                let begun = Begun { operation, tool: begin.tool.into_owned(), nesting };
+                self.nesting.insert(operation, nesting);
+                self.begun.insert(sequence, begun.clone());
+                (Some(begun), String::new())
+            }
+            Kind::TOOL_END => {
+                let Ok(end) = ToolEnd::decode(record.body) else { return (None, String::new()) };
+                (self.begun.remove(&end.begin), end.outcome.name().to_owned())
+            }
+            kind => {
+                let within = Lane::of(kind, record.body).ok().and_then(|lane| lane.within);
+                let begun = within.and_then(|within| self.begun.get(&within)).cloned();
+                let failed = kind == Kind::REQUEST
+                    && Request::decode(record.body).is_ok_and(|request| request.failure.is_some());
+                (begun, if failed { Outcome::Failed.name().to_owned() } else { String::new() })
+            }
+        }
+    }
+
+    fn count(&mut self, sequence: SequenceNumber, path: &str, (record, outcome): (&Record<'_>, &str)) {
+        let failed = outcome == Outcome::Failed.name();
+        if failed {
+            self.failures.push(sequence);
+        }
+        let place = sequence.get().saturating_sub(self.from.get());
+        let stretches = self.density.live.len() as u64;
+        let at = (place * stretches / self.density.records.max(1)) as usize;
+        let add = |counts: &mut Vec<u32>| counts.get_mut(at).into_iter().for_each(|count| *count += 1);
+        add(if path == "live" { &mut self.density.live } else { &mut self.density.abandoned });
+        if failed {
+            add(&mut self.density.failed);
+        }
+        if record.kind == Kind::ROLLBACK {
+            add(&mut self.density.rollbacks);
+        }
+    }
+
+    /// Returns the last chunk, and what was gathered over all records.
+    pub(crate) fn finish(self) -> (Chunk, Gathered) {
+        let Columns { chunk, kinds, paths, density, failures, .. } = self;
+        (chunk, Gathered { kinds, paths, density, failures })
+    }
+}
+
+/// Holds what the columns refer to, and what is known of all records together.
+#[derive(Debug, Serialize)]
+pub(crate) struct Gathered {
+    /// Names of the kinds, by their numbers in the columns.
+    kinds: Vec<String>,
+    /// Words for where records stand, by their numbers in the columns.
+    paths: Vec<&'static str>,
+    density: Density,
+    /// Records that tell of a failure.
+    failures: Vec<SequenceNumber>,
+}
+
+fn place_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u32 {
+    let found = all.iter().position(|other| *other == one);
+    found.unwrap_or_else(|| {
+        all.push(one);
+        all.len() - 1
+    }) as u32
+}

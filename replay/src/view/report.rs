@@ -1,0 +1,212 @@
+//! Writes a report: one page with all that it shows.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use foldlog::audit::{Fate, LogReader, SoundEnd};
+use foldlog::{Clock, SequenceNumber, SystemClock};
+use foldlog_codec::escape;
+use foldlog_codec::record::time_text;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use uuid::Uuid;
+
+use super::blocks::{Blocks, markup_json};
+use super::walk::{WalkDocument, walk};
+use super::{Payloads, Range};
+use crate::failure::{Failure, Result};
+use crate::verbs::ledger;
+use crate::verbs::stats::stats;
+use crate::verbs::verify::{self, Verified};
+
+/// The page, into which everything else is put.
+const PAGE: &str = include_str!("pages/report.html");
+
+const STYLE: &str = include_str!("pages/style.css");
+
+/// The modules, each under the name by which the others import it.
+const MODULES: [(&str, &str); 17] = [
+    ("view/dom.js", include_str!("pages/dom.js")),
+    ("view/json.js", include_str!("pages/json.js")),
+    ("view/source.js", include_str!("pages/source.js")),
+    ("view/report-source.js", include_str!("pages/report-source.js")),
+    ("view/words.js", include_str!("pages/words.js")),
+    ("view/virtual-list.js", include_str!("pages/virtual-list.js")),
+    ("view/value-tree.js", include_str!("pages/value-tree.js")),
+    ("view/markdown.js", include_str!("pages/markdown.js")),
+    ("view/timeline.js", include_str!("pages/timeline.js")),
+    ("view/step.js", include_str!("pages/step.js")),
+    ("view/conversation.js", include_str!("pages/conversation.js")),
+    ("view/diff.js", include_str!("pages/diff.js")),
+    ("view/operations.js", include_str!("pages/operations.js")),
+    ("view/search.js", include_str!("pages/search.js")),
+    ("view/facts.js", include_str!("pages/facts.js")),
+    ("view/palette.js", include_str!("pages/palette.js")),
+    ("view/main.js", include_str!("pages/main.js")),
+];
+
+/// Says what a report holds.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) range: Range,
+    /// Step at which the report opens.
+    pub(crate) at: SequenceNumber,
+    pub(crate) payloads: Payloads,
+}
+
+/// What a page knows of the session before it reads any block.
+#[derive(Serialize)]
+struct Head<'a> {
+    /// Number of this form of a report.
+    format: u32,
+    foldlog: &'static str,
+    session: Uuid,
+    made_at: String,
+    from: SequenceNumber,
+    last: SequenceNumber,
+    /// Position of the log's last record.
+    log_last: SequenceNumber,
+    at: SequenceNumber,
+    /// Bytes of the longest value that the file has; `null` if it has none.
+    payload_bytes: Option<u64>,
+    parent: Json,
+    rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
+    damage: Option<Json>,
+    #[serde(flatten)]
+    walk: &'a WalkDocument,
+    operations: u32,
+    integrity: u32,
+    statistics: u32,
+}
+
+/// Writes the report of a session to `out`.
+///
+/// # Errors
+///
+/// The engine's error if the session cannot be read or takes more memory than it may, or [`Failure::File`] with `path` if the
+/// report cannot be written.
+pub(crate) fn write(
+    reader: &LogReader,
+    asked: &Asked,
+    memory_bytes: Option<u64>,
+    (out, path): (&mut File, &Path),
+) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let spool = tempfile::tempfile_in(dir).map_err(of_file(path))?;
+    let mut blocks = Blocks::new(BufWriter::new(spool));
+    let walked =
+        walk(reader, &asked.range, asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
+    let operations = blocks.add_json(&operations(reader, asked.payloads)?).map_err(of_file(path))?;
+    let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
+    let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
+    let head = Head {
+        format: 1,
+        foldlog: env!("CARGO_PKG_VERSION"),
+        session: reader.opened().session,
+        made_at: time_text(SystemClock.now_us()),
+        from: asked.range.from,
+        last: asked.range.last,
+        log_last: reader.last_position(),
+        at: asked.at,
+        payload_bytes: asked.payloads.limit,
+        parent: reader.opened().parent.map_or(
+            Json::Null,
+            |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
+        ),
+        rollbacks: reader.rollbacks().collect(),
+        damage: reader.sound_end().map(damage),
+        walk: &walked,
+        operations,
+        integrity,
+        statistics,
+    };
+    let head = markup_json(&head).map_err(io::Error::from).map_err(of_file(path))?;
+    let spool =
+        blocks.into_inner().into_inner().map_err(|error| error.into_error()).map_err(of_file(path))?;
+    page(&head, reader.opened().session, spool, out).map_err(of_file(path))
+}
+
+fn page(head: &str, session: Uuid, mut spool: File, out: &mut File) -> io::Result<()> {
+    let imports: BTreeMap<&str, String> = MODULES
+        .iter()
+        .map(|(name, text)| (*name, format!("data:text/javascript;base64,{}", STANDARD.encode(text))))
+        .collect();
+    let imports = markup_json(&json!({ "imports": imports }))?;
+    let (title, nonce) = (format!("foldlog {session}"), nonce());
+    let mut out = BufWriter::new(out);
+    let mut rest = PAGE;
+    while let Some((before, marked)) = rest.split_once("{{") {
+        out.write_all(before.as_bytes())?;
+        let (mark, behind) = marked.split_once("}}").unwrap_or((marked, ""));
+        rest = behind;
+        match mark {
+            "title" => out.write_all(title.as_bytes())?,
+            "nonce" => out.write_all(nonce.as_bytes())?,
+            "style" => out.write_all(STYLE.as_bytes())?,
+            "imports" => out.write_all(imports.as_bytes())?,
+            "head" => out.write_all(head.as_bytes())?,
+            "blocks" => {
+                spool.rewind()?;
+                io::copy(&mut spool, &mut out)?;
+            }
+            _ => {}
+        }
+    }
+    out.write_all(rest.as_bytes())?;
+    out.flush()
+}
+
+/// Returns what no record can have known: scripts and styles of the page bear it.
+fn nonce() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+fn of_file(path: &Path) -> impl Fn(io::Error) -> Failure {
+    let path = path.to_owned();
+    move |source| Failure::File { path: path.clone(), source }
+}
+
+/// Names the file of the report in an error of its writer.
+fn named(error: Failure, path: &Path) -> Failure {
+    match error {
+        Failure::Output(source) => Failure::File { path: path.to_owned(), source },
+        error => error,
+    }
+}
+
+fn damage(end: &SoundEnd) -> Json {
+    json!({
+        "sequence": end.sequence,
+        "segment": escape::path(&end.segment),
+        "offset": end.offset,
+        "reason": end.damage.to_string(),
+    })
+}
+
+/// Returns the ledger, and all that is known of the operations that wait for somebody.
+fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
+    let entries = reader.ledger()?;
+    let waits = |fate: Fate| matches!(fate, Fate::Open | Fate::Interrupted | Fate::Suspended | Fate::Unknown);
+    let waiting = entries.iter().filter(|entry| waits(entry.outcome));
+    let accounts = waiting.map(|entry| {
+        ledger::account(reader, &entries, entry, payloads.are_asked_for())
+            .map(|account| (entry.operation.to_string(), account))
+    });
+    let accounts: BTreeMap<String, Json> = accounts.collect::<Result<_>>()?;
+    Ok(json!({ "ledger": entries, "waiting": accounts }))
+}
+
+/// Returns what `verify` finds, when, and how far it looked.
+fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result<Json> {
+    let mut verified = Verified::default();
+    verify::session(reader.dir(), memory_bytes, &mut verified)?;
+    Ok(json!({
+        "verified_at": time_text(SystemClock.now_us()),
+        "through": reader.last_position(),
+        "found": verified,
+    }))
+}
