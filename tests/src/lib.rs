@@ -14,6 +14,7 @@ pub mod named_host;
 pub mod runs;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
+pub mod shown;
 mod skipped;
 pub mod verbs;
 mod watched;

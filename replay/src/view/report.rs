@@ -131,10 +131,8 @@ pub(crate) fn write(
 }
 
 fn page(head: &str, session: Uuid, mut spool: File, out: &mut File) -> io::Result<()> {
-    let imports: BTreeMap<&str, String> = MODULES
-        .iter()
-        .map(|(name, text)| (*name, format!("data:text/javascript;base64,{}", STANDARD.encode(text))))
-        .collect();
+    let imports: BTreeMap<&str, String> =
+        MODULES.iter().map(|(name, text)| (*name, data_url(name, text))).collect();
     let imports = markup_json(&json!({ "imports": imports }))?;
     let (title, nonce) = (format!("foldlog {session}"), nonce());
     let mut out = BufWriter::new(out);
@@ -158,6 +156,11 @@ fn page(head: &str, session: Uuid, mut spool: File, out: &mut File) -> io::Resul
     }
     out.write_all(rest.as_bytes())?;
     out.flush()
+}
+
+/// Returns a module as an address that holds it. Tools that show where an error was call it by its name.
+fn data_url(name: &str, text: &str) -> String {
+    format!("data:text/javascript;base64,{}", STANDARD.encode(format!("{text}\n//# sourceURL={name}\n")))
 }
 
 /// Returns what no record can have known: scripts and styles of the page bear it.

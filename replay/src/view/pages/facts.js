@@ -101,9 +101,9 @@ export class IntegrityView {
       damage && el('p', { class: 'note' }, `This report ends before record ${number(damage.sequence)}: `, visible(damage.reason)),
       found.corrupt.length > 0 && el('table', { class: 'items' }, el('thead', null, el('tr', null, ['record', 'where', 'what', 'sound behind it'].map((name) => el('th', { scope: 'col' }, name)))),
         el('tbody', null, found.corrupt.map((one) => el('tr', null, el('td', null, one.sequence ?? '–'), where(one), el('td', null, visible(one.reason)), el('td', null, one.follows ? counted(one.follows.records, 'record') : '–'))))),
-      found.torn.length > 0 && el('p', { class: 'note' }, found.torn.map((one) => `The tail is torn: record ${one.sequence} and what follows, ${bytes(one.bytes)} that nobody was told are durable, are left out. `)),
-      found.unsupported.length > 0 && el('p', { class: 'note' }, found.unsupported.map((one) => `Record ${one.sequence} is of kind ${visible(one.kind)}, which this version cannot fold. `)),
-      found.exposed.length > 0 && el('p', { class: 'note' }, found.exposed.map((one) => `Others may read ${visible(one.path)} (mode ${one.mode}). `)),
+      (found.torn ?? []).length > 0 && el('p', { class: 'note' }, (found.torn ?? []).map((one) => `The tail is torn: record ${one.sequence} and what follows, ${bytes(one.bytes)} that nobody was told are durable, are left out. `)),
+      (found.unsupported ?? []).length > 0 && el('p', { class: 'note' }, (found.unsupported ?? []).map((one) => `Record ${one.sequence} is of kind ${visible(one.kind)}, which this version cannot fold. `)),
+      (found.exposed ?? []).length > 0 && el('p', { class: 'note' }, (found.exposed ?? []).map((one) => `Others may read ${visible(one.path)} (mode ${one.mode}). `)),
       unknown.length > 0 && el('p', { class: 'note' }, `Compactions have dropped what slices held at ${counted(unknown.length, 'range')} of positions: `, unknown.slice(0, 20).map(([first, last]) => `${first} to ${last}`).join(', ')));
   }
 }

@@ -123,7 +123,7 @@ class Page {
       this.page.body.dataset.view = route.view;
     }
     const view = this.views[route.view === 'timeline' ? 'step' : route.view];
-    return view.show(route);
+    view.show(route).catch((error) => fill(this.holder, el('p', { class: 'note', role: 'alert' }, `This cannot be shown: ${error.message}`)));
   }
 
   theme() {

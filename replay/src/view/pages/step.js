@@ -6,8 +6,9 @@ import { showItems, showValue, paged } from 'view/value-tree.js';
 import { showConversation } from 'view/conversation.js';
 import { bytes, counted, number, time } from 'view/words.js';
 
-/** Number of items on a page. */
+/** Number of items on a page, and of those that are shown as JSON at once. */
 const PAGE = 50;
+const JSON_ITEMS = 10_000;
 
 /** A place that shows things that are read: what was asked for last counts, whatever is there first. */
 class Latest {
@@ -40,13 +41,13 @@ export class StepView {
     this.element = el('section', { class: 'view step', 'aria-label': 'At this step' }, this.title, this.tabs, this.body);
   }
 
-  /** @param {{at: number, part?: string, from?: string}} route */
+  /** @param {{at: number, part?: string, from?: string, form?: string}} route */
   show(route) {
     const { at } = route;
     const read = Promise.all([this.source.records(at, 1), this.source.slices(at), this.source.conversations(at)])
       .then(async ([[record], slices, conversations]) => {
         const part = this.part(route.part, slices, conversations, record);
-        return { record, slices, conversations, part, content: await this.content(part, at, route.from) };
+        return { record, slices, conversations, part, content: await this.content(part, route) };
       });
     return this.latest.show(read, ({ record, slices, conversations, part, content }) => {
       this.heading(record);
@@ -55,7 +56,9 @@ export class StepView {
         tab('record', 'Record', null),
         conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', number(one.total))),
         slices.map((slice) => tab(`slice:${slice.name}`, slice.name, slice.total === null ? '?' : number(slice.total), record.slices.includes(slice.name) ? 'changed' : '')),
-        tab('tags', 'Tags', number(Object.keys(this.source.tags(at)).length)));
+        tab('tags', 'Tags', number(Object.keys(this.source.tags(at)).length)),
+        el('span', { class: 'grow' }),
+        el('a', { class: 'tab', href: this.link({ form: route.form === 'json' ? null : 'json' }), 'aria-current': route.form === 'json' ? 'true' : null }, 'JSON'));
       content(this.body);
       this.element.dataset.at = String(at);
     });
@@ -93,15 +96,15 @@ export class StepView {
   /**
    * Reads what a part shows, and returns what shows it.
    * @param {string} part
-   * @param {number} at
-   * @param {string | undefined} from
+   * @param {{at: number, from?: string, form?: string}} route
    * @returns {Promise<(body: HTMLElement) => void>}
    */
-  async content(part, at, from) {
+  async content(part, { at, from, form }) {
     const go = (sequence) => this.navigate({ at: sequence });
     const turn = (place) => this.navigate({ from: place });
     if (part === 'record') {
       const document = await this.source.document(at);
+      if (form === 'json') return json([document]);
       return (body) => fill(body, document.whole ? null : withheld(), showValue(document));
     }
     if (part === 'tags') {
@@ -109,6 +112,11 @@ export class StepView {
       return (body) => fill(body, tags.length === 0 ? el('p', { class: 'faint' }, 'No tags at this step.') : el('table', { class: 'items' }, tags.map(([key, value]) => el('tr', null, el('th', { scope: 'row' }, el('bdi', null, visible(key))), el('td', null, el('bdi', null, visible(value)))))));
     }
     const name = part.slice(part.indexOf(':') + 1);
+    if (form === 'json') {
+      const isSlice = part.startsWith('slice:');
+      const { items } = isSlice ? await this.source.state(at, name, 0, JSON_ITEMS) : await this.source.messages(at, name, 0, JSON_ITEMS);
+      return json(items.map((item) => item.value));
+    }
     if (part.startsWith('conversation:')) {
       const total = (await this.source.messages(at, name, 0, 0)).total ?? 0;
       const begin = from === undefined ? Math.max(0, total - PAGE) : Number(from);
@@ -125,6 +133,11 @@ export class StepView {
       else paged(body, shown, PAGE, turn, showItems(shown.items, go, new Set([at])));
     };
   }
+}
+
+/** Shows values as JSON, one a line, as the command line prints them. @param {import('./source.js').Shown[]} values */
+function json(values) {
+  return (body) => fill(body, el('pre', { class: 'text json' }, values.map((value) => visible(value.text)).join('\n')));
 }
 
 function withheld() {

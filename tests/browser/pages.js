@@ -1,0 +1,134 @@
+// What the tests of pages share: sessions, reports of them, and a browser that opens these without a network.
+
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import assert from 'node:assert/strict';
+
+import { chromium } from 'playwright-core';
+
+const BIN = process.env.FOLDLOG_BIN;
+const WRITER = process.env.FOLDLOG_SESSIONS_TO_SHOW;
+const CHROMIUM = process.env.FOLDLOG_CHROMIUM;
+/** Number of steps that are compared with the command line. */
+const CASES = Number(process.env.FOLDLOG_PAGE_STEPS ?? 30);
+
+const folder = mkdtempSync(join(tmpdir(), 'foldlog-pages-'));
+process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+
+/** Runs the binary, and returns what it prints. */
+export function foldlog(...args) {
+  return execFileSync(BIN, args.map(String), { encoding: 'utf8', maxBuffer: 1 << 30, stdio: ['ignore', 'pipe', 'ignore'] });
+}
+
+const sessions = new Map();
+
+/** Writes a session once, and returns its folder. */
+export function session(...what) {
+  const name = what.join('-');
+  if (!sessions.has(name)) sessions.set(name, execFileSync(WRITER, [join(folder, name), ...what.map(String)], { encoding: 'utf8' }).trim());
+  return sessions.get(name);
+}
+
+/** Numbers below an end: the first, the last, and others that are the same in each run. */
+export function cases(end) {
+  let seed = 20_261_126;
+  const next = () => { seed = (Math.imul(seed, 1_664_525) + 1_013_904_223) >>> 0; return seed % end; };
+  return [0, end - 1, ...Array.from({ length: CASES - 2 }, next)];
+}
+
+export class Browser {
+  async start() {
+    this.browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
+    this.count = 0;
+  }
+
+  stop() {
+    return this.browser.close();
+  }
+
+  /** Writes a report of a session, and opens it. */
+  async open(dir, args = [], options = {}) {
+    const file = join(folder, `report-${this.count++}.html`);
+    foldlog('report', dir, '--html', file, ...args);
+    const context = await this.browser.newContext({ viewport: { width: 1440, height: 900 }, offline: true, ...options });
+    const page = new Page(await context.newPage());
+    await page.page.goto(`file://${file}`);
+    await page.page.waitForSelector('.step[data-at]');
+    return page;
+  }
+}
+
+/** A report in a browser. */
+class Page {
+  constructor(page) {
+    this.page = page;
+    this.problems = [];
+    page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) this.problems.push(message.text()); });
+    page.on('pageerror', (error) => this.problems.push(error.message));
+    page.on('dialog', (dialog) => { this.problems.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
+    page.on('request', (request) => { if (!/^(data|file|blob):/.test(request.url())) this.problems.push(`a request: ${request.url()}`); });
+  }
+
+  /** Closes the page, of which nothing may have gone wrong. */
+  async close() {
+    assert.deepEqual(this.problems, []);
+    await this.page.context().close();
+  }
+
+  /** Goes to an address: what is named is changed, what is null is taken out. */
+  async go(change) {
+    const step = await this.page.evaluate((change) => {
+      const said = new URLSearchParams(location.hash.slice(1));
+      for (const [name, value] of Object.entries(change)) if (value === null) said.delete(name); else said.set(name, String(value));
+      const hash = `#${said}`;
+      const holder = document.querySelector('.step');
+      if (hash === location.hash || !['step', null].includes(said.get('view'))) { location.hash = hash; return null; }
+      delete document.querySelector('.step')?.dataset.at;
+      if (holder) delete holder.dataset.at;
+      location.hash = hash;
+      return said.get('at');
+    }, change);
+    if (step !== null) await this.page.waitForSelector(`.step[data-at="${step}"]`, { state: 'attached' });
+  }
+
+  hash() {
+    return this.page.evaluate(() => location.hash);
+  }
+
+  text(selector) {
+    return this.page.evaluate((selector) => document.querySelector(selector)?.textContent ?? '', selector);
+  }
+
+  attribute(selector, name) {
+    return this.page.getAttribute(selector, name);
+  }
+
+  /** What `take` makes of each element of a selector. It runs in the page, and sees nothing of the test. */
+  all(selector, take) {
+    return this.page.$$eval(selector, /** @type {any} */ (new Function('all', `return all.map(${take})`)));
+  }
+
+  /** Clicks the first element of a selector; returns whether there is one. */
+  async press(selector) {
+    const found = await this.page.$(selector);
+    await found?.click();
+    return found !== null;
+  }
+
+  key(key) {
+    return this.page.keyboard.press(key);
+  }
+
+  /** Waits until something is as expected. */
+  async is(expected, read) {
+    let last;
+    for (const end = Date.now() + 10_000; Date.now() < end;) {
+      last = await read();
+      if (last === expected) return;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    assert.equal(last, expected);
+  }
+}

@@ -1,0 +1,164 @@
+// Opens reports from disk in a browser that has no network, and does with them what a reader does.
+
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+
+import { Browser, cases, foldlog, session } from './pages.js';
+
+const browser = new Browser();
+before(() => browser.start());
+after(() => browser.stop());
+
+/** What `foldlog state --json` says of each slice: the items, each as its JSON. */
+function stateOf(dir, at) {
+  const { slices } = JSON.parse(foldlog('state', dir, '--at', at, '--json'));
+  return Object.fromEntries(Object.entries(slices).map(([name, { items }]) => [name, items]));
+}
+
+/** What a part of the state shows as JSON, a value a line. */
+async function shownAs(page, at, part) {
+  await page.go({ at, view: 'step', part, form: 'json' });
+  const text = await page.text('.step pre.json');
+  return text === '' ? [] : text.split('\n').map((line) => JSON.parse(line));
+}
+
+describe('a report', () => {
+  test('says at any step what the command line says', { timeout: 900_000 }, async () => {
+    const dir = session('history', 700, 11);
+    const page = await browser.open(dir, ['--payloads']);
+    const last = Number(await page.attribute('.step-field', 'max'));
+    for (const at of cases(last + 1)) {
+      const slices = stateOf(dir, at);
+      await page.go({ at, view: 'step', part: 'record', form: null });
+      const tabs = await page.all('.parts .tab bdi', (tab) => tab.textContent);
+      assert.deepEqual(tabs.filter((name) => name in slices).sort(), Object.keys(slices).sort(), `slices at ${at}`);
+      for (const [name, items] of Object.entries(slices)) {
+        assert.deepEqual(await shownAs(page, at, `slice:${name}`), items, `${name} at ${at}`);
+      }
+      const summaries = JSON.parse(foldlog('state', dir, '--at', at, '--json')).conversations ?? [];
+      if (summaries.length > 0) {
+        const said = foldlog('transcript', dir, '--as-recorded', '--at', at, '--json').split('\n').filter(Boolean).map((line) => JSON.parse(line));
+        assert.deepEqual(await shownAs(page, at, 'conversation:talk'), said, `messages at ${at}`);
+      }
+      const [record] = foldlog('show', dir, '--from', at, '--to', at, '--json').split('\n');
+      assert.deepEqual(await shownAs(page, at, 'record'), [JSON.parse(record)], `record ${at}`);
+    }
+    await page.close();
+  });
+
+  test('says of any two steps the differences that the command line says', { timeout: 900_000 }, async () => {
+    const dir = session('history', 700, 12);
+    const page = await browser.open(dir, ['--payloads']);
+    const last = Number(await page.attribute('.step-field', 'max'));
+    const steps = cases(last + 1);
+    for (const [place, to] of steps.entries()) {
+      const from = steps[(place + 1) % steps.length];
+      const expected = foldlog('diff', dir, from, to, '--json').split('\n').filter(Boolean).map((line) => JSON.parse(line)).map((one) => `${one.conversation ?? one.slice ?? ''} ${one.change} ${one.path}`);
+      await page.go({ view: 'diff', before: from, at: to });
+      await page.page.waitForSelector(`.diff[data-shows="${from} ${to}"]`, { state: 'attached' });
+      while (await page.press('.differences button.more')) { /* Until all are there. */ }
+      const shown = await page.all('.difference', (one) => {
+        const name = one.closest('.group').querySelector('h3 bdi').textContent.replace(/^Conversation /, '').replace(/^Tags$/, '');
+        return `${name} ${one.querySelector('.sign').title} ${one.querySelector('.path bdi').textContent}`;
+      });
+      assert.deepEqual(shown.sort(), expected.sort(), `from ${from} to ${to}`);
+    }
+    await page.close();
+  });
+
+  test('lists the operations that the ledger lists', async () => {
+    const dir = session('history', 700, 11);
+    const page = await browser.open(dir);
+    await page.go({ view: 'operations' });
+    const ledger = foldlog('ledger', dir, '--json').split('\n').filter(Boolean).map((line) => JSON.parse(line));
+    while (await page.press('.ledger button.more')) { /* Until all are there. */ }
+    const shown = await page.all('.operation-row', (row) => [Number(row.dataset.operation), row.querySelector('code').textContent, row.querySelector('.badge').textContent.split(':')[0]]);
+    assert.deepEqual(shown, ledger.map((one) => [one.operation, one.tool, one.outcome]));
+    await page.close();
+  });
+
+  test('moves by keys, by its slider and by its address, and shows the state at the step', async () => {
+    const dir = session('history', 700, 11);
+    const page = await browser.open(dir, ['--at', '100']);
+    const at = () => page.attribute('.step', 'data-at');
+    await page.is('100', at);
+    await page.key('j'); await page.is('101', at);
+    await page.key('k'); await page.key('k'); await page.is('99', at);
+    await page.key('J'); await page.is('109', at);
+    await page.key('g'); await page.is('0', at);
+    const last = await page.attribute('.step-field', 'max');
+    await page.key('G'); await page.is(last, at);
+    await page.page.fill('.scrubber input', '42'); await page.is('42', at);
+    assert.match(await page.hash(), /at=42/);
+    await page.go({ at: 77, view: 'step' }); await page.is('77', at);
+    await page.page.reload(); await page.is('77', at);
+    await page.key('/');
+    assert.equal(await page.page.evaluate(() => document.activeElement?.getAttribute('type')), 'search');
+    await page.key('Escape'); await page.page.evaluate(() => document.activeElement?.blur());
+    await page.key('?');
+    assert.ok(await page.page.isVisible('dialog.keys'));
+    await page.key('Escape');
+    await page.key('Control+k');
+    await page.page.keyboard.type('55');
+    await page.key('Enter'); await page.go({ view: 'step' }); await page.is('55', at);
+    await page.key('f');
+    assert.match(await page.text('.step-title'), /failed/);
+    await page.close();
+  });
+
+  test('filters the timeline, and finds what is searched for', async () => {
+    const dir = session('history', 700, 11);
+    const page = await browser.open(dir, ['--payloads']);
+    await page.press('.filters summary');
+    await page.page.waitForSelector('.filter-fields input');
+    await page.page.getByLabel('rollback', { exact: true }).check();
+    const rollbacks = foldlog('show', dir, '--kind', 'rollback', '--json').split('\n').filter(Boolean).length;
+    await page.is(`${rollbacks} of`, async () => (await page.text('.timeline .bar [role=status]')).slice(0, `${rollbacks} of`.length));
+    await page.go({ view: 'search', q: 'Question 3:' });
+    await page.page.waitForSelector('.results li');
+    const found = await page.all('.results .chip', (chip) => chip.textContent);
+    assert.ok(found.includes('message talk') && found.includes('record input'), found.join());
+    await page.close();
+  });
+
+  test('shows what its views promise, in light and dark, and when it is narrow', async () => {
+    const dir = session('history', 700, 11);
+    for (const [colorScheme, width] of [['light', 1440], ['dark', 1440], ['light', 480]]) {
+      const page = await browser.open(dir, [], { colorScheme, viewport: { width, height: 800 } });
+      for (const view of ['step', 'diff', 'operations', 'search', 'statistics', 'integrity']) {
+        await page.go({ at: 300, view });
+        await page.page.waitForSelector(`.view.${view}`);
+        const wide = await page.page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(wide <= 0, `${view} is ${wide} pixels wider than a window of ${width}`);
+      }
+      assert.match(await page.text('.integrity'), /No damage was found/);
+      await page.close();
+    }
+  });
+
+  test('runs nothing and asks for nothing, whatever a session holds', { timeout: 120_000 }, async () => {
+    const dir = session('hostile');
+    const page = await browser.open(dir, ['--payloads', '--limit', '64M']);
+    const last = Number(await page.attribute('.step-field', 'max'));
+    for (let at = 0; at <= last; at++) {
+      await page.go({ at, view: 'step', part: 'record' });
+      await page.page.waitForSelector(`.step[data-at="${at}"]`);
+    }
+    for (const part of await page.all('.parts .tab', (tab) => new URLSearchParams(tab.hash.slice(1)).get('part'))) {
+      await page.go({ at: last, view: 'step', part });
+      await page.page.waitForFunction((wanted) => document.querySelector('.parts .tab[aria-current]')?.hash.includes(`part=${encodeURIComponent(wanted).slice(0, 5)}`), part ?? '');
+    }
+    for (const view of ['diff', 'operations', 'statistics', 'integrity']) {
+      await page.go({ at: last, view, before: 0, operation: null });
+      await page.page.waitForSelector(`.view.${view} *`);
+    }
+    for (const row of await page.all('.operation-row', (one) => one.dataset.operation)) await page.go({ view: 'operations', operation: row });
+    await page.go({ view: 'search', q: 'window.ran' });
+    await page.page.waitForSelector('.results li');
+    const state = await page.page.evaluate(() => ({ ran: window.ran, polluted: {}.polluted, scripts: document.querySelectorAll('#app script, #app img[src^=http], #app style, #app a[href]:not([href^="#"])').length, seen: document.body.checkVisibility() }));
+    assert.deepEqual(state, { ran: undefined, polluted: undefined, scripts: 0, seen: true });
+    const unseen = await page.page.evaluate(() => /[\u202a-\u202e\u2066-\u2069]/.test(document.getElementById('app').innerText));
+    assert.equal(unseen, false, 'marks that turn the direction of writing are shown, not obeyed');
+    await page.close();
+  });
+});

@@ -1,0 +1,181 @@
+//! Sessions for the tests of pages: a long history of everything, and one whose texts try to be markup.
+
+use foldlog::conversation::{ContentBlocks, NewAnswer, NewInput, Role, ToolCallRecord};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{
+    Durability, Error, Event, ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions,
+    SnapshotOptions, Store, StoreOptions,
+};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::host::{DraftEdited, Noted, StepAdded, types};
+
+/// Text that runs if a page takes it for markup anywhere: it sets `window.ran`.
+pub const HOSTILE: &str = "</script><script>window.ran=1</script><img src=x onerror=\"window.ran=2\"><style>*{display:none}</style><!--";
+
+/// Text that turns the direction of what follows, and other marks that nobody sees.
+pub const UNSEEN: &str = "invoice\u{202e}fdp.exe\u{2066}\u{200b}\u{7}\u{2028}";
+
+/// Text of which no page without payloads may hold anything.
+pub const SECRET: &str = "correct-horse-battery-staple";
+
+/// Says something under a name that tries to be markup.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Hostile {
+    /// What is said.
+    pub said: serde_json::Value,
+}
+
+impl Event for Hostile {
+    const NAME: &'static str = "</script><script>window.ran=3</script>";
+}
+
+/// Draws numbers that follow from a seed.
+#[derive(Debug)]
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end.max(1)
+    }
+}
+
+/// Opens the store in a folder, whose records bear times that a millisecond lies between.
+///
+/// # Panics
+///
+/// If the store cannot be opened.
+pub fn store(folder: &Path) -> Store {
+    let options = StoreOptions {
+        clock: Arc::new(FixedClock::stepping(1_767_323_045_000_006, 1_000)),
+        seed: Some(7),
+        durability: Durability::Process,
+        ..StoreOptions::default()
+    };
+    Store::open_with(folder, options).unwrap()
+}
+
+fn runner(session: &Session) -> ToolRunner {
+    ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), ToolRegistry::new())
+}
+
+/// Writes a session of at least `records` records: slices of every policy, a conversation with calls that commit and fail,
+/// snapshots, and rollbacks, also to what was abandoned before. Returns its folder.
+///
+/// # Panics
+///
+/// If the session cannot be written.
+pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
+    let session = store.create_with(&types(), SessionOptions::default().tag("task", "show")).unwrap();
+    let runner = runner(&session);
+    let mut numbers = Numbers(seed);
+    let mut turn = 0;
+    while session.position().map_or(0, |position| position.get()) < records {
+        let number = numbers.below(1000);
+        match number % 100 {
+            0..45 => {
+                let part = numbers.below(120) as u8;
+                session.dispatch(StepAdded { title: format!("step {number}"), part }).unwrap();
+            }
+            45..70 => {
+                session.dispatch(Noted { text: format!("note {number}: {SECRET}") }).unwrap();
+            }
+            70..90 => {
+                let place = numbers.below(24) as usize;
+                let line = if number % 7 == 0 { String::new() } else { format!("line {number}") };
+                session.dispatch(DraftEdited { place, line }).unwrap();
+            }
+            90..97 => {
+                turn += 1;
+                talk(&session, &runner, turn, &mut numbers);
+            }
+            97 => {
+                session.snapshot(SnapshotOptions::tagged(format!("at {number}"))).unwrap();
+            }
+            98 => session.set_tag("mood", ["calm", "busy"][numbers.below(2) as usize]).map(drop).unwrap(),
+            _ => {
+                let position = session.position().unwrap().get();
+                match session.rollback_to(position.saturating_sub(numbers.below(60))) {
+                    // A rollback leads to no position within a call.
+                    Ok(_) | Err(Error::InsideTransaction { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    dir
+}
+
+fn talk(session: &Session, runner: &ToolRunner, turn: u64, numbers: &mut Numbers) {
+    let asked = format!("Question {turn}: {SECRET}");
+    session.record_input(&NewInput::new("talk", Role::User, asked)).unwrap();
+    let call = |name: &str| ToolCallRecord {
+        call_id: format!("call_{turn}_{name}"),
+        name: name.to_owned(),
+        arguments: format!(r#"{{"path": "{turn}.txt", "why": "{SECRET}"}}"#),
+    };
+    let answer = NewAnswer {
+        evaluation_id: "talk".to_owned(),
+        content: Some(format!("**I look** at `{turn}`.\n\n- one\n- two\n\n```rust\nfn main() {{}}\n```")),
+        calls: vec![call("read"), call("write")],
+        ..NewAnswer::default()
+    };
+    let answer = session.record_answer(&answer).unwrap();
+    for (ordinal, name) in (0..).zip(["read", "write"]) {
+        let call = ToolCall::new(name, format!(r#"{{"path": "{turn}.txt", "why": "{SECRET}"}}"#))
+            .with_id(format!("call_{turn}_{name}"))
+            .with_origin(answer, ordinal);
+        let call = runner.begin(&call, &ExecuteOptions::default()).unwrap();
+        call.context().session().dispatch(StepAdded { title: format!("{name} {turn}"), part: 121 }).unwrap();
+        if numbers.below(6) == 0 {
+            call.fail(ToolError::failed(format!("no such file: {SECRET}"))).unwrap();
+        } else {
+            call.end(ToolResult::ok(format!("the text: {SECRET}"), turn)).unwrap();
+        }
+    }
+    session.record_turn("talk", false).unwrap();
+}
+
+/// Writes a session whose names and texts try to be markup, to turn the direction of writing, or to be too large. Returns its
+/// folder.
+///
+/// # Panics
+///
+/// If the session cannot be written.
+pub fn hostile(store: &Store) -> PathBuf {
+    let session = store.create_with(&types(), SessionOptions::default().tag(HOSTILE, HOSTILE)).unwrap();
+    session.dispatch(Noted { text: HOSTILE.to_owned() }).unwrap();
+    session.dispatch(Noted { text: UNSEEN.to_owned() }).unwrap();
+    session
+        .dispatch(Hostile { said: serde_json::json!({ HOSTILE: HOSTILE, "__proto__": { "polluted": 1 } }) })
+        .unwrap();
+    session.dispatch(DraftEdited { place: 0, line: "x".repeat(10 << 20) }).unwrap();
+    let keys = (0..10_000).map(|key| (format!("key {key}"), serde_json::json!(key)));
+    session.dispatch(Hostile { said: keys.collect::<serde_json::Map<_, _>>().into() }).unwrap();
+    let blocks = serde_json::json!([
+        { "type": "text", "text": HOSTILE },
+        { "type": "image", "source": { "type": "url", "url": "https://example.com/tracker.png" } },
+        { "type": "image", "source": { "media_type": "image/svg+xml", "data": "PHN2Zy8+" } },
+    ]);
+    let said = format!(
+        "# {HOSTILE}\n\n[click](javascript:window.ran=4) ![x](https://example.com/x.png)\n\n{UNSEEN}"
+    );
+    let input = NewInput {
+        blocks: Some(ContentBlocks { format: "anthropic".to_owned(), json: blocks.to_string() }),
+        ..NewInput::new(HOSTILE, Role::User, said)
+    };
+    session.record_input(&input).unwrap();
+    let runner = runner(&session);
+    let call = ToolCall::new(HOSTILE, format!("{{\"{UNSEEN}\": 1}}")).with_id(HOSTILE);
+    let call = runner.begin(&call, &ExecuteOptions::default()).unwrap();
+    call.end(ToolResult::ok(HOSTILE, HOSTILE)).unwrap();
+    session.snapshot(SnapshotOptions::tagged(HOSTILE)).unwrap();
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    dir
+}
