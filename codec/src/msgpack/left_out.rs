@@ -8,16 +8,24 @@ use super::{Hex, Reader, Token};
 /// Name of the field that says that a value is left out, and of which type the value is.
 const LEFT_OUT: &str = "$left_out";
 
-/// Stands for MessagePack that is left out of a document: serializes to its type, its length and its BLAKE3, and to none of
-/// its contents.
+/// Number of bytes of a digest that a document has: enough to tell any two values apart.
+const DIGEST_BYTES: usize = 16;
+
+/// Number of bytes up to which a value has no digest. A digest of a short value would let everybody guess the value.
+const GUESSED_BYTES: usize = 16;
+
+/// Stands for MessagePack that is left out of a document: serializes to its type, its length and the first 16 bytes of its
+/// BLAKE3, and to none of its contents. Values of up to 16 bytes have no digest, since whoever guesses one could see by it that
+/// the guess is right.
 ///
 /// ```
 /// use foldlog_codec::msgpack::LeftOut;
 ///
-/// let json = serde_json::to_value(LeftOut(b"\xa6secret")).unwrap();
+/// let json = serde_json::to_value(LeftOut(b"\xb1a long enough one")).unwrap();
 /// assert_eq!(json["$left_out"], "text");
-/// assert_eq!(json["bytes"], 7);
-/// assert_eq!(json["blake3"].as_str().unwrap().len(), 64);
+/// assert_eq!(json["bytes"], 18);
+/// assert_eq!(json["blake3"].as_str().unwrap().len(), 32);
+/// assert_eq!(serde_json::to_value(LeftOut(b"\xa6secret")).unwrap()["blake3"], serde_json::Value::Null);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LeftOut<'a>(pub &'a [u8]);
@@ -40,12 +48,20 @@ impl LeftOut<'_> {
     }
 }
 
+/// Returns the digest that a document has of bytes that are left out; `None` if there are so few that they could be guessed.
+pub fn left_out_digest(bytes: &[u8]) -> Option<[u8; DIGEST_BYTES]> {
+    let digest = (bytes.len() > GUESSED_BYTES).then(|| blake3::hash(bytes))?;
+    digest.as_bytes().first_chunk().copied()
+}
+
 impl Serialize for LeftOut<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(3))?;
+        let mut map = serializer.serialize_map(None)?;
         map.serialize_entry(LEFT_OUT, self.type_name())?;
         map.serialize_entry("bytes", &self.0.len())?;
-        map.serialize_entry("blake3", &Hex(blake3::hash(self.0).as_bytes()))?;
+        if let Some(digest) = left_out_digest(self.0) {
+            map.serialize_entry("blake3", &Hex(&digest))?;
+        }
         map.end()
     }
 }

@@ -43,7 +43,7 @@ pub use convert::NotJson;
 pub use json::from_json;
 pub use json_form::JsonForm;
 pub(crate) use json_form::{Hex, MSGPACK, OBJECT, tagged};
-pub use left_out::LeftOut;
+pub use left_out::{LeftOut, left_out_digest};
 pub use read::{Limits, Reader, Token, scan};
 pub use streamed::Streamed;
 pub use value::Value;

@@ -14,7 +14,7 @@ use foldlog_codec::escape;
 use serde::Serialize;
 
 /// Number of bytes that a block of several parts grows to before the next one begins.
-pub(crate) const BLOCK_BYTES: usize = 256 << 10;
+pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 
 /// Writes blocks one after the other, each under a number of its own.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use crate::reading::record_name;
 use crate::verbs::show::Timeline;
 
 /// Number of records in a chunk.
-pub(crate) const CHUNK_RECORDS: usize = 4096;
+pub(crate) const CHUNK_RECORDS: usize = 1024;
 
 /// Number of stretches that the density strip divides a session into.
 const STRETCHES: u64 = 600;

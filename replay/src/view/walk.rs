@@ -8,7 +8,7 @@ use foldlog::audit::{CompactedRange, ItemName, ItemPlace, LogReader, SliceReader
 use foldlog::conversation::ConversationMessage;
 use foldlog::{Error, Policy, Record, SequenceNumber};
 use foldlog_codec::escape;
-use foldlog_codec::msgpack::{LeftOut, Limits, Streamed};
+use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -338,7 +338,14 @@ fn message_line(message: &ConversationMessage, payloads: Payloads) -> Result<Vec
         return line(b'=', message);
     }
     let mut stands = serde_json::to_value(message).map_err(std::io::Error::from)?;
-    let left_out = |text: &str| json!({ "$left_out": "text", "bytes": text.len(), "blake3": blake3::hash(text.as_bytes()).to_hex().as_str() });
+    let left_out = |text: &str| {
+        let mut stands = json!({ "$left_out": "text", "bytes": text.len() });
+        if let Some(digest) = left_out_digest(text.as_bytes()) {
+            let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            stands["blake3"] = Json::from(digits);
+        }
+        stands
+    };
     if let Some(content) = &message.content {
         stands["content"] = left_out(content);
     }

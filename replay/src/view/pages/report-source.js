@@ -5,10 +5,10 @@ import { differences } from 'view/diff.js';
 
 /** @typedef {import('./source.js').Source} Source */
 
-const CHUNK = 4096;
+const CHUNK = 1024;
 
 /** Number of blocks that are kept once they were read. */
-const KEPT_BLOCKS = 48;
+const KEPT_BLOCKS = 160;
 
 /** A list at every position. */
 class SharedList {

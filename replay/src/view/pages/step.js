@@ -7,7 +7,7 @@ import { showConversation } from 'view/conversation.js';
 import { bytes, counted, number, time } from 'view/words.js';
 
 /** Number of items on a page, and of those that are shown as JSON at once. */
-const PAGE = 50;
+const PAGE = 30;
 const JSON_ITEMS = 10_000;
 
 /** A place that shows things that are read: what was asked for last counts, whatever is there first. */

@@ -44,7 +44,7 @@ export function leftOut(json) {
   const digest = textOf(field(json, 'blake3')) ?? '';
   const beginning = textOf(field(json, 'beginning'));
   const facts = `${type}, ${bytes(numberOf(field(json, 'bytes')) ?? 0)}`;
-  const mark = el('span', { class: 'left-out', title: `BLAKE3 ${digest}` }, `left out: ${facts} `, el('span', { class: 'digest' }, digest.slice(0, 12)));
+  const mark = el('span', { class: 'left-out', title: digest && `BLAKE3 ${digest}` }, `left out: ${facts} `, el('span', { class: 'digest' }, digest.slice(0, 12)));
   return beginning === null ? mark : el('div', null, mark, el('pre', { class: 'text' }, visible(beginning), '…'));
 }
 
@@ -68,6 +68,7 @@ function branch(json, open) {
   const stands = leftOut(json);
   if (stands) return stands;
   if (json.values.length === 0) return el('span', { class: 'plain' }, json.type === 'array' ? '[ ]' : '{ }');
+  if (isShort(json)) return el('span', { class: 'short' }, '[', json.values.map((value, at) => [at > 0 && ', ', branch(value, open)]), ']');
   const inner = el('ul', { class: 'values' });
   const more = (from) => {
     const rows = [];
@@ -89,6 +90,11 @@ function branch(json, open) {
   if (isOpen) more(0);
   else details.addEventListener('toggle', () => { if (inner.childElementCount === 0) more(0); });
   return details;
+}
+
+/** Whether an array fits in a line. @param {import('./json.js').Json} json */
+function isShort(json) {
+  return json.type === 'array' && json.values.length <= 6 && json.values.every((value) => value.type === 'plain' || (value.type === 'string' && value.value.length <= 24 && !value.value.includes('\n')));
 }
 
 /** @param {import('./json.js').JsonObject | import('./json.js').JsonArray} json */
@@ -135,10 +141,10 @@ export function showItems(items, go, marked) {
   const keys = alike(rows);
   const isMarked = (item) => (marked.has(item.sequence) ? 'marked' : '');
   if (keys) {
-    const cell = (json) => el('td', null, json.type === 'string' ? text(json.value) : branch(json, { left: 0 }));
+    const cell = (json) => el('td', null, !json ? null : json.type === 'string' ? text(json.value) : branch(json, { left: 0 }));
     return el('div', { class: 'table-holder' }, el('table', { class: 'items' },
       el('thead', null, el('tr', null, el('th', { scope: 'col' }, 'item'), keys.map((key) => el('th', { scope: 'col' }, el('bdi', null, visible(key)))))),
-      el('tbody', null, items.map((item, at) => el('tr', { class: isMarked(item) }, el('td', { class: 'item-head' }, head(item)), /** @type {any} */ (rows[at]).values.map(cell))))));
+      el('tbody', null, items.map((item, at) => el('tr', { class: isMarked(item) }, el('td', { class: 'item-head' }, head(item)), keys.map((key) => cell(field(rows[at], key))))))));
   }
   return el('ol', { class: 'items' }, items.map((item, at) => {
     const json = rows[at];
@@ -146,18 +152,27 @@ export function showItems(items, go, marked) {
   }));
 }
 
+/** Number of columns of a table at most, and of characters of a value in it. */
+const COLUMNS = 10;
+const CELL_CHARS = 400;
+
 /**
- * Returns the keys that all of several values have, in the same order; null if they are not alike.
+ * Returns the keys of objects that have most of them in common, and nothing large in them; null if they are not alike.
  * @param {(import('./json.js').Json | null)[]} rows
  * @returns {string[] | null}
  */
 function alike(rows) {
-  const first = rows[0];
-  if (rows.length < 2 || !first || first.type !== 'object' || first.keys.length === 0 || first.keys.length > 10) return null;
-  const isRow = (row) => row && row.type === 'object' && row.keys.length === first.keys.length
-    && row.keys.every((key, at) => key === first.keys[at])
-    && row.values.every((value) => value.type === 'plain' || (value.type === 'string' && value.value.length < 400) || (value.type !== 'string' && value.values.length <= 3 && write(value).length < 200));
-  return rows.every(isRow) ? first.keys : null;
+  if (rows.length < 2) return null;
+  const fits = (value) => value.type === 'plain' || (value.type === 'string' ? value.value.length < CELL_CHARS : isShort(value) || value.values.length === 0);
+  const keys = new Set();
+  let filled = 0;
+  for (const row of rows) {
+    if (row?.type !== 'object' || new Set(row.keys).size !== row.keys.length || !row.values.every(fits)) return null;
+    for (const key of row.keys) keys.add(key);
+    filled += row.keys.length;
+    if (keys.size > COLUMNS) return null;
+  }
+  return filled > 0 && filled >= keys.size * rows.length * 0.6 ? [...keys] : null;
 }
 
 /**
