@@ -22,8 +22,16 @@ const RECORDS_MAX: u64 = 100_000;
 /// Length of the longest value that is included where nobody says another one.
 const PAYLOAD_BYTES: u64 = 1 << 20;
 
+/// Describes the fields of `report --json`.
+const REPORT_JSON: &str = "\
+With --json one object:
+  file, bytes    the file, and its length
+  session        the session's id; from, last: the records that are listed; at: the step at which the report opens
+  payload_bytes  length of the longest value that is included, or null if values are left out";
+
 /// Holds what the command line asks of a report.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = REPORT_JSON)]
 pub struct Arguments {
     /// The session's folder.
     pub session: PathBuf,

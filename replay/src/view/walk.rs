@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 
 use foldlog::audit::{CompactedRange, ItemName, ItemPlace, LogReader, SliceReader, StateReader};
 use foldlog::conversation::ConversationMessage;
-use foldlog::{Error, Policy, Record, SequenceNumber};
+use foldlog::{Error, Kind, Policy, Record, SequenceNumber};
+use foldlog_codec::body::{Answer, Request, Usage};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
 use serde::Serialize;
@@ -63,10 +64,54 @@ pub(crate) struct WalkDocument {
     gathered: Gathered,
     slices: Vec<SliceDocument>,
     conversations: Vec<ConversationDocument>,
+    /// Block of what answers and failed requests have used, record by record.
+    usage: u32,
     /// Tags of the session, each with the position from which on they hold.
     tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
     /// Ranges of positions at which nobody knows what the slices held: first and last.
     unknown: Vec<(SequenceNumber, SequenceNumber)>,
+}
+
+/// What the conversations have used through one record: what that record used is the last step of a sum.
+#[derive(Debug, Serialize)]
+struct UsageRow {
+    sequence: SequenceNumber,
+    evaluation_id: String,
+    input_tokens: u64,
+    output_tokens: u64,
+    cache_read_tokens: u64,
+}
+
+/// Sums up what each conversation has used, abandoned records included.
+#[derive(Default)]
+struct UsageLog {
+    sums: BTreeMap<String, Usage>,
+    rows: Vec<UsageRow>,
+}
+
+impl UsageLog {
+    fn take(&mut self, record: &Record<'_>) {
+        let used = match record.kind {
+            Kind::ANSWER => {
+                Answer::decode(record.body).ok().and_then(|answer| Some((answer.scope, answer.usage?)))
+            }
+            Kind::REQUEST => Request::decode(record.body)
+                .ok()
+                .and_then(|request| Some((request.scope, request.failure?.usage?))),
+            _ => None,
+        };
+        let Some((scope, usage)) = used else { return };
+        let evaluation_id = scope.evaluation.into_owned();
+        let sum = self.sums.entry(evaluation_id.clone()).or_default();
+        *sum = sum.plus(usage);
+        self.rows.push(UsageRow {
+            sequence: record.sequence,
+            evaluation_id,
+            input_tokens: sum.input,
+            output_tokens: sum.output,
+            cache_read_tokens: sum.cache_read,
+        });
+    }
 }
 
 /// What a slice held so far.
@@ -163,10 +208,12 @@ pub(crate) fn walk<W: Write>(
     let unknown = unknown(&reader.compacted());
     let mut columns = Columns::new(reader, &timeline, (range.from, range.len()));
     let (mut follow, mut documents, mut records) = (Follow::default(), Lines::default(), Vec::new());
+    let mut usage = UsageLog::default();
     let mut failure = None;
     let walked = reader.fold(|record, state| {
         let sequence = record.sequence;
         let is_listed = range.contains(sequence);
+        usage.take(record);
         let is_known = !unknown.iter().any(|(first, last)| (*first..=*last).contains(&sequence));
         let changed = if is_known && is_listed { follow.at(sequence, state()) } else { Vec::new() };
         let written = || -> Result<()> {
@@ -194,7 +241,17 @@ pub(crate) fn walk<W: Write>(
     let documents = documents.finish(blocks)?;
     let slices = slices(&last, follow.slices, payloads, blocks)?;
     let conversations = conversations(reader, range, payloads, blocks)?;
-    Ok(WalkDocument { records, documents, gathered, slices, conversations, tags: follow.tags, unknown })
+    let usage = blocks.add_json(&usage.rows)?;
+    Ok(WalkDocument {
+        records,
+        documents,
+        gathered,
+        slices,
+        conversations,
+        usage,
+        tags: follow.tags,
+        unknown,
+    })
 }
 
 /// Returns a record's document: `=` and the JSON that `show --json` prints; or `-` and that JSON without payloads, where these

@@ -27,7 +27,7 @@ export function showConversation(items, go, at) {
     const record = button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
     if (under) {
       open.delete(/** @type {string} */ (callId));
-      under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));
+      under.append(el('details', { class: `result${isError ? ' is-failed' : ''}${item.sequence === at ? ' marked' : ''}`, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));
       continue;
     }
     const calls = field(json, 'tool_calls');

@@ -63,7 +63,7 @@ export class StatisticsView {
   async show() {
     if (this.drawn) return;
     this.drawn = true;
-    const [stats, { ledger }] = await Promise.all([this.source.statistics(), this.source.operations()]);
+    const [stats, { ledger }, usage] = await Promise.all([this.source.statistics(), this.source.operations(), this.source.usage(Infinity)]);
     const fact = (name, value) => el('div', { class: 'fact' }, el('div', { class: 'faint' }, name), el('div', { class: 'fact-value' }, value));
     const tools = new Map();
     for (const one of ledger) {
@@ -74,6 +74,7 @@ export class StatisticsView {
       el('div', { class: 'fact-row' }, fact('records', number(stats.records)), fact('abandoned', number(stats.abandoned_records)), fact('log', bytes(stats.used_bytes)), fact('objects', bytes(stats.objects.bytes)), fact('segments', number(stats.segments.length)), fact('snapshots', number(stats.snapshots)), fact('rollbacks', number(stats.rollbacks))),
       bars('Calls of each tool', [...tools].map(([name, [calls, failed]]) => ({ name, amount: calls, label: number(calls), note: failed > 0 ? `${number(failed)} failed` : undefined }))),
       durations(ledger),
+      bars('Tokens of each conversation', usage.map((one) => ({ name: one.evaluation_id, amount: one.input_tokens + one.output_tokens, label: number(one.input_tokens + one.output_tokens), note: `${number(one.input_tokens)} sent, ${number(one.output_tokens)} answered` }))),
       bars('Bytes of the log by kind of record', stats.kinds.map((kind) => ({ name: kind.kind, amount: kind.bytes, label: bytes(kind.bytes), note: `in ${counted(kind.frames, 'frame')}` }))),
       bars('Bytes of each event', stats.events.map((event) => ({ name: event.event, amount: event.payload_bytes, label: bytes(event.payload_bytes), note: `in ${counted(event.records, 'record')}` }))),
       bars('Bytes that each slice holds at the end', stats.slices.map((slice) => ({ name: slice.slice, amount: slice.live_bytes, label: bytes(slice.live_bytes), note: `in ${counted(slice.live_items, 'item')} of ${number(slice.ever_items)}` }))));

@@ -122,11 +122,12 @@ export function quote(text) {
 }
 
 /**
- * Makes what cannot be seen in a text visible: marks that turn the direction of writing, and the like. Newlines and tabs stay.
+ * Makes what cannot be seen in a text visible: marks that turn the direction of writing, and the like. Newlines and tabs stay; a
+ * carriage return before a newline is part of it.
  * @param {string} text
  */
 export function visible(text) {
-  return text.replace(UNSEEN, (character) => (character === '\n' || character === '\t' ? character : `\\u{${character.codePointAt(0)?.toString(16)}}`));
+  return text.replaceAll('\r\n', '\n').replace(UNSEEN, (character) => (character === '\n' || character === '\t' ? character : `\\u{${character.codePointAt(0)?.toString(16)}}`));
 }
 
 /**

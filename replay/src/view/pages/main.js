@@ -65,7 +65,7 @@ class Page {
         el('label', { class: 'step-label' }, 'step ', this.stepField, el('span', { class: 'faint' }, ` of ${number(head.last)}`)),
         button('Commands', () => this.palette.open(), { class: 'quiet', title: 'Ctrl K' }),
         button('Theme', () => this.theme(), { class: 'quiet', title: 't' }),
-        button('Keys', () => this.keys.showModal(), { class: 'quiet', title: '?' })),
+        button('Keys', () => this.keys.showModal(), { class: 'quiet by-key', title: '?' })),
       this.scrubber.element,
       el('main', { id: 'main' }, this.timeline.element, el('div', { class: 'right' }, this.tabs, this.holder)),
       this.palette.element, this.keys);

@@ -365,6 +365,13 @@ export class ReportSource {
   }
 
   /** @param {number} at */
+  async usage(at) {
+    const last = new Map();
+    for (const row of await this.json(this.known.usage)) if (row.sequence <= at) last.set(row.evaluation_id, row);
+    return [...last.values()];
+  }
+
+  /** @param {number} at */
   tags(at) {
     return this.known.tags.findLast(([from]) => from <= at)?.[1] ?? {};
   }

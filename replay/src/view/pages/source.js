@@ -62,6 +62,11 @@
  */
 
 /**
+ * What a conversation has used, abandoned answers included.
+ * @typedef {{sequence: number, evaluation_id: string, input_tokens: number, output_tokens: number, cache_read_tokens: number}} Usage
+ */
+
+/**
  * Where data comes from.
  * @typedef {object} Source
  * @property {() => any} head what is known of the session at once; see the report's `Head`
@@ -74,6 +79,7 @@
  * @property {(at: number, slice: string, from: number, count: number) => Promise<Window>} state
  * @property {(at: number) => Promise<{evaluation_id: string, total: number}[]>} conversations
  * @property {(at: number, evaluation: string, from: number, count: number) => Promise<Window>} messages
+ * @property {(at: number) => Promise<Usage[]>} usage what each conversation had used by then
  * @property {(at: number) => Record<string, string>} tags
  * @property {(before: number, after: number) => Promise<Difference[]>} diff
  * @property {() => Promise<{ledger: any[], waiting: Record<string, any>}>} operations

@@ -1,10 +1,10 @@
 // At this step: the record, each slice, the conversations and the tags, as they are when this record has been written.
 
-import { button, el, fill } from 'view/dom.js';
+import { el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { showItems, showValue, paged } from 'view/value-tree.js';
 import { showConversation } from 'view/conversation.js';
-import { bytes, counted, number, time } from 'view/words.js';
+import { bytes, number, time } from 'view/words.js';
 
 /** Number of items on a page, and of those that are shown as JSON at once. */
 const PAGE = 30;
@@ -60,8 +60,25 @@ export class StepView {
         el('span', { class: 'grow' }),
         el('a', { class: 'tab', href: this.link({ form: route.form === 'json' ? null : 'json' }), 'aria-current': route.form === 'json' ? 'true' : null }, 'JSON'));
       content(this.body);
+      this.scroll(part, route.from);
       this.element.dataset.at = String(at);
     });
+  }
+
+  /**
+   * Scrolls to what the record brought, or else to what came last.
+   * @param {string} part
+   * @param {string | undefined} from
+   */
+  scroll(part, from) {
+    const toEnd = part.includes(':') && from === undefined;
+    const scroll = () => {
+      this.body.scrollTop = toEnd ? this.body.scrollHeight : 0;
+      this.body.querySelector('.marked')?.scrollIntoView({ block: 'nearest' });
+    };
+    scroll();
+    // Items out of sight have their height once they come into sight.
+    if (toEnd) requestAnimationFrame(scroll);
   }
 
   /** Link to this step with something changed. @param {Record<string, string | number | null>} change */
@@ -121,7 +138,11 @@ export class StepView {
       const total = (await this.source.messages(at, name, 0, 0)).total ?? 0;
       const begin = from === undefined ? Math.max(0, total - PAGE) : Number(from);
       const shown = await this.source.messages(at, name, begin, PAGE);
-      return (body) => paged(body, shown, PAGE, turn, showConversation(shown.items, go, at));
+      const used = (await this.source.usage(at)).find((one) => one.evaluation_id === name);
+      return (body) => {
+        paged(body, shown, PAGE, turn, showConversation(shown.items, go, at));
+        if (used) body.prepend(el('p', { class: 'facts' }, `${number(used.input_tokens)} tokens sent, ${number(used.output_tokens)} answered by this step`, used.cache_read_tokens > 0 && `, ${number(used.cache_read_tokens)} read from a cache`));
+      };
     }
     const total = (await this.source.state(at, name, 0, 0)).total;
     const begin = from === undefined ? Math.max(0, (total ?? 0) - PAGE) : Number(from);

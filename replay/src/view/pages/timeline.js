@@ -209,17 +209,25 @@ export class Scrubber {
     const color = (name) => style.getPropertyValue(name);
     const count = density.live.length;
     const most = Math.max(1, ...density.live.map((live, at) => live + density.abandoned[at]));
+    const [mostFailed, mostRollbacks] = [Math.max(1, ...density.failed), Math.max(1, ...density.rollbacks)];
     for (let at = 0; at < count; at++) {
       const [x, wide] = [(at * width) / count, Math.max(1, width / count)];
       const bar = (from, amount, name) => {
-        const high = (amount / most) * (height - 6);
+        const high = (amount / most) * (height - 7);
         context.fillStyle = color(name);
         context.fillRect(x, height - from - high, wide, high);
         return from + high;
       };
       bar(bar(0, density.live[at], '--live-soft'), density.abandoned[at], '--abandoned-soft');
-      if (density.rollbacks[at] > 0) { context.fillStyle = color('--warn'); context.fillRect(x, 0, Math.max(2, wide), 4); }
-      if (density.failed[at] > 0) { context.fillStyle = color('--bad'); context.fillRect(x, 0, Math.max(2, wide), 4); }
+      const tick = (amount, among, name, top) => {
+        if (amount === 0) return;
+        context.globalAlpha = 0.35 + (0.65 * amount) / among;
+        context.fillStyle = color(name);
+        context.fillRect(x, top, Math.max(2, wide), 2.5);
+        context.globalAlpha = 1;
+      };
+      tick(density.rollbacks[at], mostRollbacks, '--warn', 3);
+      tick(density.failed[at], mostFailed, '--bad', 0);
     }
   }
 

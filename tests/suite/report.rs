@@ -1,0 +1,225 @@
+//! Reports: one file, which says at every step what the command line says, leaks nothing that was not asked for, and holds no
+//! markup but its own.
+
+mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog_tests::shown::{self, HOSTILE, SECRET};
+use foldlog_tests::verbs::{Ran, foldlog};
+use serde_json::Value;
+
+use page::Page;
+
+fn run<const N: usize>(arguments: [&str; N]) -> Ran {
+    foldlog(arguments)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A session, and a folder for its reports.
+struct Fixture {
+    folder: tempfile::TempDir,
+    session: PathBuf,
+}
+
+impl Fixture {
+    fn of_history(records: u64, seed: u64) -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let session = shown::history(&shown::store(folder.path()), records, seed);
+        Fixture { folder, session }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn try_report(&self, name: &str, more: &[&str]) -> Ran {
+        let file = self.file(name);
+        let arguments = ["report", text(&self.session), "--html", text(&file)];
+        foldlog(arguments.iter().chain(more).copied())
+    }
+
+    fn report(&self, name: &str, more: &[&str]) -> Page {
+        let ran = self.try_report(name, more);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        Page::read(&self.file(name))
+    }
+
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let ran = foldlog(
+            [arguments[0], text(&self.session)]
+                .into_iter()
+                .chain(arguments[1..].iter().copied())
+                .chain(["--json"]),
+        );
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Asserts that the page has at a position what the command line prints there.
+    fn assert_state(&self, page: &Page, at: u64) {
+        let state = self.assert_slices(page, at);
+        if state.get("conversations").is_some() {
+            let said = self.json(&["transcript", "--as-recorded", "--at", &at.to_string()]);
+            assert_eq!(page.messages_at("talk", at), said, "messages at {at}");
+        }
+    }
+
+    /// Asserts that the page has the slices that the command line prints at a position, and returns what that printed.
+    fn assert_slices(&self, page: &Page, at: u64) -> Value {
+        let state = self.json(&["state", "--at", &at.to_string()]).remove(0);
+        let slices = state["slices"].as_object().unwrap();
+        let shown = page.slices_at(at);
+        assert_eq!(shown.keys().collect::<Vec<_>>(), slices.keys().collect::<Vec<_>>(), "slices at {at}");
+        for (name, slice) in slices {
+            assert_eq!(Value::from(shown[name].clone()), slice["items"], "{name} at {at}");
+        }
+        state
+    }
+}
+
+#[test]
+fn a_page_has_at_every_step_what_the_command_line_prints() {
+    let fixture = Fixture::of_history(400, 1);
+    let page = fixture.report("report.html", &["--payloads"]);
+    let last = page.head["last"].as_u64().unwrap();
+    for at in (0..=last).step_by(13).chain([last]) {
+        fixture.assert_state(&page, at);
+    }
+    assert_eq!(page.documents(), fixture.json(&["show"]));
+    let ledger = fixture.json(&["ledger"]);
+    assert_eq!(page.json_block("operations")["ledger"], Value::from(ledger));
+    assert_eq!(page.json_block("statistics"), fixture.json(&["stats"])[0]);
+    assert_eq!(page.json_block("integrity")["found"], fixture.json(&["verify"])[0]);
+}
+
+#[test]
+fn a_page_of_a_range_knows_the_state_before_it() {
+    let fixture = Fixture::of_history(300, 2);
+    let page = fixture.report("report.html", &["--payloads", "--from", "150", "--to", "220", "--at", "200"]);
+    assert_eq!(
+        (&page.head["from"], &page.head["last"], &page.head["at"]),
+        (&150.into(), &220.into(), &200.into())
+    );
+    for at in [150, 151, 187, 220] {
+        fixture.assert_state(&page, at);
+    }
+    let shown = fixture.json(&["show", "--from", "150", "--to", "220"]);
+    assert_eq!(page.documents(), shown);
+    for (more, says) in [
+        (["--from", "200", "--to", "100"], "record 200 is behind record 100"),
+        (["--to", "100", "--at", "200"], "the report lists records 0 to 100, and not 200"),
+        (["--from", "0", "--to", "99999"], "there is no position 99999"),
+    ] {
+        let ran = fixture.try_report("other.html", &more);
+        assert_eq!(ran.code, 2);
+        assert!(ran.stderr.contains(says), "{}", ran.stderr);
+        assert!(!fixture.file("other.html").exists());
+    }
+}
+
+#[test]
+fn no_payload_is_in_a_page_that_was_not_asked_for_any() {
+    let fixture = Fixture::of_history(300, 3);
+    let without = fixture.report("without.html", &[]);
+    assert!(!without.holds(SECRET));
+    assert!(
+        without
+            .documents()
+            .iter()
+            .all(|document| document["sequence"].is_u64() && document["name"].is_string())
+    );
+    let with = fixture.report("with.html", &["--payloads"]);
+    assert!(with.holds(SECRET));
+    // A value over the limit is cut, and says so; the others are whole.
+    let cut = fixture.report("cut.html", &["--payloads", "--limit", "20"]);
+    let last = cut.head["last"].as_u64().unwrap();
+    let (notes, drafts) = (&cut.slices_at(last)["notes"], &cut.slices_at(last)["draft"]);
+    assert!(
+        notes.iter().all(|note| note["$left_out"] == "map" && note["bytes"].as_u64().unwrap() > 20),
+        "{notes:?}"
+    );
+    assert!(!drafts.is_empty() && drafts.iter().all(Value::is_string), "{drafts:?}");
+}
+
+#[test]
+fn no_text_of_a_session_becomes_markup() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = shown::hostile(&shown::store(folder.path()));
+    let fixture = Fixture { folder, session };
+    for more in [&["--payloads", "--limit", "64M"][..], &[]] {
+        let name = format!("{}.html", more.len());
+        let page = fixture.report(&name, more);
+        assert!(page.holds(HOSTILE), "names are there");
+        page.assert_own_markup_only();
+        assert!(page.documents().len() > 5);
+    }
+}
+
+#[test]
+fn a_file_that_is_there_is_replaced_on_demand_only_and_none_is_left_half_written() {
+    let fixture = Fixture::of_history(60, 4);
+    let names = || {
+        let mut names: Vec<_> =
+            fs::read_dir(fixture.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    fs::write(fixture.file("report.html"), "mine").unwrap();
+    let refused = fixture.try_report("report.html", &[]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("report.html"), "{}", refused.stderr);
+    assert_eq!(fs::read(fixture.file("report.html")).unwrap(), b"mine");
+    fixture.report("report.html", &["--force"]);
+    let missing =
+        run(["report", text(&fixture.file("nothing")), "--html", text(&fixture.file("other.html"))]);
+    assert_eq!(missing.code, 2);
+    let after: Vec<_> = names().into_iter().filter(|name| !before.contains(name)).collect();
+    assert_eq!(after, ["report.html"]);
+}
+
+#[test]
+fn a_damaged_session_is_shown_up_to_its_damage() {
+    let fixture = Fixture::of_history(200, 5);
+    let segment = fixture.session.join("0000000000.seg");
+    let mut bytes = fs::read(&segment).unwrap();
+    let place = bytes.len() / 3;
+    bytes[place] ^= 0x40;
+    fs::write(&segment, bytes).unwrap();
+    let ran = fixture.try_report("report.html", &["--payloads"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let page = Page::read(&fixture.file("report.html"));
+    let last = page.head["last"].as_u64().unwrap();
+    assert_eq!(page.head["damage"]["sequence"], last + 1);
+    assert_eq!(page.json_block("integrity")["found"]["corrupt"][0]["sequence"], last + 1);
+    // A conversation of a damaged session is read by no verb.
+    for at in [0, last / 2, last] {
+        fixture.assert_slices(&page, at);
+    }
+}
+
+#[test]
+fn a_compacted_session_says_where_nobody_knows_its_state() {
+    let fixture = Fixture::of_history(400, 6);
+    let compacted = run(["compact", text(&fixture.session), "--keep", "none", "--keep-position", "200"]);
+    assert_eq!(compacted.code, 0, "{}", compacted.stderr);
+    let page = fixture.report("report.html", &["--payloads"]);
+    let unknown: Vec<(u64, u64)> = serde_json::from_value(page.head["unknown"].clone()).unwrap();
+    assert!(!unknown.is_empty());
+    let last = page.head["last"].as_u64().unwrap();
+    let (mut known, mut asked) = (0, 0);
+    for at in (0..=last).step_by(7).chain([200, last]) {
+        asked += 1;
+        let is_known = run(["state", text(&fixture.session), "--at", &at.to_string(), "--json"]).code == 0;
+        assert_eq!(is_known, !unknown.iter().any(|(from, to)| (*from..=*to).contains(&at)), "position {at}");
+        if is_known {
+            known += 1;
+            fixture.assert_state(&page, at);
+        }
+    }
+    assert!(0 < known && known < asked, "{known} of {asked} positions are known");
+}
