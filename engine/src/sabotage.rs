@@ -167,6 +167,7 @@ foldlog_codec::breakages! {
 
     // Readers.
     BudgetIgnored = "budget-ignored": "A log is read however much memory that takes.",
+    ImageLeftOut = "image-left-out": "A session that its last writer did not close gets its next image in the background.",
     ListedUnlooked = "listed-unlooked": "What a listing knows of a session counts whatever has become of the session.",
     WriterUnstamped = "writer-unstamped": "A writer does not stamp its session's folder.",
     CopyCalledDamage = "copy-called-damage": "A copy that was taken while its session was written is called damaged.",

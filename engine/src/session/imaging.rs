@@ -1,11 +1,12 @@
 //! Writes images, so that opening need not fold every record.
 //!
-//! An image is due at a segment's end and at closing, once the log has grown by
+//! An image is due at a segment's end, at closing, and with the first record behind a writer that did not close the session, once the log has grown by
 //! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice the size of
 //! that one: so images never cost more than half of what the log itself costs. Growth is counted over all
 //! openings of a session: one that is opened and closed again and again gets its images too. The content is
 //! taken under the writer's lock, which costs little, since items are shared; the image is written in the
-//! background.
+//! background. That of a writer who did not close the session is written at once, by whoever writes the first record: a session
+//! that is killed again and again, each time before the background comes to it, would be folded from further back at each opening.
 //!
 //! Items whose types are known are not held as they were recorded. They are read from the log, a few
 //! megabytes at a time, and written behind those before. The size of an image is estimated before that, from
@@ -33,7 +34,7 @@ use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::{Inner, WriterState};
-use crate::background::{Left, Rank};
+use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
 use crate::fold::log_source::LogSource;
 use crate::fold::projection::{Frozen, Projection};
@@ -62,14 +63,17 @@ pub(super) struct Imaged {
     taken_log_bytes: u64,
     /// Whether a segment ended since the last image was considered.
     pub(super) rolled_over: bool,
+    /// Whether an image that is due now is one that closing would have written.
+    left_out: bool,
     /// Whether an image waits to be written.
     waits: bool,
 }
 
 impl Imaged {
-    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes of the log.
-    pub(super) fn behind(bytes: u64, log_bytes: u64) -> Imaged {
-        Imaged { bytes, log_bytes, taken_log_bytes: log_bytes, ..Imaged::default() }
+    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes of a log whose last writer closed it, or not.
+    pub(super) fn behind(bytes: u64, log_bytes: u64, closed: bool) -> Imaged {
+        let left_out = !closed && !sabotage::is(Breakage::ImageLeftOut);
+        Imaged { bytes, log_bytes, taken_log_bytes: log_bytes, rolled_over: left_out, left_out, waits: false }
     }
 }
 
@@ -262,22 +266,25 @@ impl Inner {
         }
     }
 
-    /// Offers an image to the background, if a segment has ended and an image is due.
+    /// Offers an image to the background, if a segment has ended and an image is due. One that the last writer left out is written
+    /// by what is returned.
     pub(super) fn image_at_rollover(
         self: &Arc<Self>,
         state: &mut WriterState,
     ) -> Option<impl FnOnce() + use<>> {
-        if !state.imaged.rolled_over {
+        if !state.imaged.rolled_over || state.interrupted {
             return None;
         }
         // Considered again at the next rollover only.
         state.imaged.rolled_over = false;
+        let at_once = std::mem::take(&mut state.imaged.left_out);
         if state.imaged.waits && !sabotage::is(Breakage::ManyImagesWait) {
             return None;
         }
         let taken = self.take_image(state, state.imaged.taken_log_bytes)?;
         state.imaged.waits = true;
-        let (background, session) = (self.store.background.clone(), Arc::downgrade(self));
+        let session = Arc::downgrade(self);
+        let background = if at_once { Background::Inline } else { self.store.background.clone() };
         Some(move || {
             let urgent = background.clone();
             let mut taken = Some(taken);

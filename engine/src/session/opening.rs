@@ -424,9 +424,10 @@ pub(crate) fn open_as_read(
     // power cut may still take the whole folder.
     let own = scan.durable > scan.opened_sequence;
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
-    let (openings, log) = (scan.openings.clone(), Log::open(&store.ground(), dir, scan));
+    let (openings, closed) = (scan.openings.clone(), scan.closed);
+    let log = Log::open(&store.ground(), dir, scan);
     let mut state = WriterState {
-        imaged: Imaged::behind(images.bytes, images.log_bytes),
+        imaged: Imaged::behind(images.bytes, images.log_bytes, closed),
         interrupted,
         ..WriterState::new(log, folded, openings)
     };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
-use foldlog::storage::{MemoryStorage, Op};
+use foldlog::storage::{CrashKind, MemoryStorage, Op};
 use foldlog::{BackgroundSync, Durability, Event, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_tests::Watched;
 use foldlog_tests::host::types;
@@ -54,6 +54,43 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     };
     assert!(named(".seg") < 10, "{} segments for {LIVES} lives", named(".seg"));
     assert!(fs::read_dir(dir.join("snapshots")).unwrap().count() <= 2);
+}
+
+/// Images were made in the background, or at closing. A session that was killed before the background came to it, time and again, was
+/// folded from further back at each opening.
+#[test]
+fn a_session_that_is_killed_time_and_again_gets_its_images() {
+    const LIVES: u64 = 60;
+    let disk = MemoryStorage::new();
+    let process = |background| {
+        let options = StoreOptions {
+            storage: Arc::new(disk.process()),
+            durability: Durability::Process,
+            image_bytes_min: 64 << 10,
+            background,
+            ..StoreOptions::default()
+        };
+        Store::open_with("/store", options).unwrap()
+    };
+    let session = process(BackgroundSync::Inline).create(&types()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let mut longest = 0;
+    for life in 0..LIVES {
+        let session = process(BackgroundSync::Thread).open_session(id, &types()).unwrap();
+        let report = session.recovery();
+        assert_eq!(report.closed, life == 0);
+        longest = longest.max(report.records - report.from_image.map_or(0, u64::from));
+        for _ in 0..40 {
+            session.dispatch(step(&format!("{life} {}", "x".repeat(200)))).unwrap();
+        }
+        let kept = session.position().unwrap() - 39;
+        session.rollback_to(kept).unwrap();
+        disk.crash(CrashKind::Process);
+    }
+    let records = process(BackgroundSync::Inline).open_session(id, &types()).unwrap().recovery().records;
+    assert!(records > LIVES * 40, "{records}");
+    assert!(longest < records / 4, "up to {longest} of {records} records were folded");
 }
 
 /// The images that a session asks for, on a disk on which they are made once they are let through.
