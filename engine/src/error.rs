@@ -415,14 +415,15 @@ pub enum Error {
         /// Path of the segment.
         path: PathBuf,
     },
-    /// A compaction has dropped what the slices held at that position.
+    /// A compaction has dropped what was to be read at a position: what the slices held there, or the body of that record.
     #[error(
-        "what the slices held at position {position} was dropped by a compaction; from position {earliest} on they are known"
+        "position {position} cannot be read, since a compaction has dropped bodies of records up to position {earliest}; what the slices \
+         held is known from position {earliest} on"
     )]
     Compacted {
-        /// Position that the caller asked for.
+        /// Position that was to be read.
         position: SequenceNumber,
-        /// First position from which on every position up to the next compacted one is known.
+        /// Last position of the compacted range. What the slices held is known there, and behind it up to the next compacted range.
         earliest: SequenceNumber,
     },
     /// A capture of a workspace was [collected](crate::Store::collect), since nobody was to need it any more. Nothing was changed.

@@ -70,6 +70,8 @@ fn all() -> Vec<Error> {
         Error::NotASession { path: path(), reason: text() },
         Error::NotAFile { path: path(), found: EntryKind::Pipe },
         Error::FutureFormat { path: path(), found: 2, supported: 1 },
+        Error::CompactedMeanwhile { path: path() },
+        Error::Collected { store: path(), capture: text() },
         Error::CompressionUnavailable { path: path(), codec: "zstd" },
         Error::FutureCompression { path: path(), version: 2, supported: 1, codec: 3 },
         Error::Locked { session, holder },

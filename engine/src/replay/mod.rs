@@ -420,7 +420,9 @@ impl<'a> Replay<'a> {
         if let Some(range) = recorded.places.compaction.as_ref().and_then(|all| all.ranges().last())
             && begin <= *range.end()
         {
-            return Err(Error::Compacted { position: begin.saturating_sub(1), earliest: *range.end() });
+            // All behind the position is read, so that one before the range is of no use either.
+            let position = begin.saturating_sub(1).max(*range.start());
+            return Err(Error::Compacted { position, earliest: *range.end() });
         }
         let projection = Projection::new(LogSlices::InLog).over(recorded.places.compaction.as_ref());
         let mut live = LiveState { projection, ..LiveState::default() };
