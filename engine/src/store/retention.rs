@@ -72,9 +72,9 @@ impl Store {
             match self.compact(session, options) {
                 Ok(compacted) if compacted.changed_anything() => report.compacted.push(compacted),
                 Ok(_) => report.unchanged += 1,
+                // It was deleted since the store was listed, perhaps while it was read.
+                Err(_) if matches!(self.existing(session), Err(Error::NoSuchSession { .. })) => {}
                 Err(Error::Locked { .. }) => report.open.push(session),
-                // It was deleted since the store was listed.
-                Err(Error::NoSuchSession { .. }) => {}
                 Err(error) => report.failed.push((session, error)),
             }
         }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use foldlog::storage::{Access, Entry, FileStorage, HeldLock, Storage, StorageFile};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 /// The real file system as one process sees it: once it is killed, each call fails and changes nothing, so that what is
-/// dropped afterwards leaves no trace. What is read is counted.
+/// dropped afterwards leaves no trace. What is read is counted, and what others do [`meanwhile`](Mortal::meanwhile) comes at any of its
+/// calls.
 #[derive(Clone, Debug)]
 pub struct Mortal {
     real: FileStorage,
@@ -22,9 +24,39 @@ struct Life {
     is_over: AtomicBool,
     read_bytes: AtomicU64,
     reads: AtomicU64,
+    coming: Mutex<Option<Coming>>,
+}
+
+/// What comes before a call of the process.
+struct Coming {
+    calls: u64,
+    is_one: Box<dyn Fn(&Path) -> bool + Send>,
+    deed: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for Coming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Coming").field("calls", &self.calls).finish_non_exhaustive()
+    }
 }
 
 impl Life {
+    /// A call with a path: what is to come before it comes.
+    fn call(&self, path: &Path) -> io::Result<()> {
+        let coming = {
+            let mut coming = self.coming.lock();
+            let calls = coming.as_mut().filter(|coming| (coming.is_one)(path)).map(|coming| {
+                coming.calls -= 1;
+                coming.calls
+            });
+            if calls == Some(0) { coming.take() } else { None }
+        };
+        if let Some(coming) = coming {
+            (coming.deed)();
+        }
+        self.check()
+    }
+
     fn check(&self) -> io::Result<()> {
         match self.is_over.load(Ordering::SeqCst) {
             true => Err(io::Error::other("the process was killed")),
@@ -50,6 +82,22 @@ impl Mortal {
         self.life.is_over.store(true, Ordering::SeqCst);
     }
 
+    /// Has somebody do something, once, just before the `nth` call from now on with a path of which `is_one` holds. The first is 1.
+    pub fn meanwhile(
+        &self,
+        nth: u64,
+        is_one: impl Fn(&Path) -> bool + Send + 'static,
+        deed: impl FnOnce() + Send + 'static,
+    ) {
+        *self.life.coming.lock() =
+            Some(Coming { calls: nth, is_one: Box::new(is_one), deed: Box::new(deed) });
+    }
+
+    /// Returns whether what was to be done [`meanwhile`](Mortal::meanwhile) is still to come, and forgets it.
+    pub fn is_to_come(&self) -> bool {
+        self.life.coming.lock().take().is_some()
+    }
+
     /// How many bytes were read, and by how many calls.
     pub fn read(&self) -> (u64, u64) {
         (self.life.read_bytes.load(Ordering::SeqCst), self.life.reads.load(Ordering::SeqCst))
@@ -62,72 +110,72 @@ impl Mortal {
 
 impl Storage for Mortal {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.real.create_dir_all(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.life.check()?;
+        self.life.call(dir)?;
         self.real.list(dir)
     }
 
     fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.real.entry(path)
     }
 
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.file(self.real.create(path, allocate_bytes))
     }
 
     fn create_segment(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.file(self.real.create_segment(path, allocate_bytes))
     }
 
     fn open_segment(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.file(self.real.open_segment(path))
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.file(self.real.open(path, access))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.life.check()?;
+        self.life.call(from)?;
         self.real.rename(from, to)
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.life.check()?;
+        self.life.call(from)?;
         self.real.hard_link(from, to)
     }
 
     fn links(&self, path: &Path) -> io::Result<u64> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.real.links(path)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.real.remove_file(path)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.real.remove_dir_all(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.real.sync_dir(path)
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        self.life.check()?;
+        self.life.call(dir)?;
         self.real.free_bytes(dir)
     }
 
@@ -136,7 +184,7 @@ impl Storage for Mortal {
     }
 
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
-        self.life.check()?;
+        self.life.call(path)?;
         self.real.try_lock(path, offset)
     }
 }

@@ -1,10 +1,12 @@
 //! Compactions of whole stores, and what they are worth.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog::audit::{LogReader, damaged_seals};
-use foldlog::{CompactOptions, Durability, Error, SnapshotOptions, Store, StoreOptions};
-use foldlog_tests::crash::{Machine, write_steps};
+use foldlog::log::SegmentSizes;
+use foldlog::{BackgroundSync, CompactOptions, Durability, Error, SnapshotOptions, Store, StoreOptions};
+use foldlog_tests::crash::{BOOT, Machine, Mortal, write_steps};
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
@@ -117,6 +119,55 @@ fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
         }
     }
     found
+}
+
+/// Protects: a session that somebody deletes while its store is compacted is no failure, at whichever moment it goes. It counted as one.
+#[test]
+fn a_session_that_is_deleted_while_its_store_is_compacted_has_not_failed() {
+    let (mut moments, mut gone) = (0, 0);
+    for dry_run in [true, false] {
+        for nth in 1.. {
+            let folder = tempfile::tempdir().unwrap();
+            let segments = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
+            let disk = Mortal::born(Some(BOOT));
+            let options = |disk: &Mortal| StoreOptions {
+                storage: Arc::new(disk.clone()),
+                background: BackgroundSync::Inline,
+                durability: Durability::Process,
+                segments,
+                ..StoreOptions::default()
+            };
+            let store = Store::open_with(folder.path(), options(&disk)).unwrap();
+            let [first, second] = [(); 2].map(|()| {
+                let session = store.create(&types()).unwrap();
+                write(&session, 40);
+                let id = session.id();
+                session.close().unwrap();
+                id
+            });
+            // By another process, so that the other's locks hold. What is held is not deleted.
+            let other = Store::open_with(folder.path(), options(&Mortal::born(Some(BOOT)))).unwrap();
+            let dir = store.session_dir(first);
+            let (say, hear) = std::sync::mpsc::channel();
+            disk.meanwhile(
+                nth,
+                move |path| path.starts_with(&dir),
+                move || {
+                    say.send(other.delete(first).is_ok()).unwrap();
+                },
+            );
+            let report = store.compact_all(&CompactOptions { dry_run, ..CompactOptions::default() }).unwrap();
+            if disk.is_to_come() {
+                break;
+            }
+            assert!(report.failed.is_empty(), "call {nth}: {report:?}");
+            assert!(report.compacted.iter().any(|one| one.session == second), "call {nth}: {report:?}");
+            let is_gone = hear.try_recv().unwrap();
+            assert_eq!(store.session_ids().unwrap().contains(&first), !is_gone, "call {nth}");
+            (moments, gone) = (moments + 1, gone + usize::from(is_gone));
+        }
+    }
+    assert!(gone > 5 && moments > gone, "{gone} of {moments}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::*;
 /// What the workspace holds, by paths.
 type Files = BTreeMap<String, String>;
 
-fn keeping(calls: u64) -> CollectOptions {
+pub(super) fn keeping(calls: u64) -> CollectOptions {
     CollectOptions { calls, ..CollectOptions::default() }
 }
 

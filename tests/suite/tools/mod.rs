@@ -6,6 +6,7 @@ mod checkpoints;
 mod child_rules;
 mod children;
 mod collected;
+mod collected_meanwhile;
 mod durable;
 mod dynamic;
 mod exports;
