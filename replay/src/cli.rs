@@ -217,6 +217,7 @@ With --json one object:
             objects: of large payloads; captures: objects of captures of workspaces; leftovers: what crashes have left;
             bytes: what the disk gets back
   skipped   by their ids, why nothing was removed of a session, or nothing of its captures
+  left      what is in the place of a file or folder of the store's and is none, and was left alone: path, what
   all       what was removed of the whole store, with the same fields";
 
 /// Describes the fields of `checkpoints --json`.

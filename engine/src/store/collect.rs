@@ -24,15 +24,17 @@
 //!    names some may not be durable, which may end a call that is open without it.
 //! 4. A file that has a further name, as in a fork, loses only the name in this session.
 //! 5. A collection that is killed has removed some of the files. The next one removes the others.
+//! 6. What stands in the place of a file and is no regular file, or of a folder and is no folder, is left alone, with all that it
+//!    leads to. The report names it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{self, ObjectId};
+use foldlog_codec::escape;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -41,17 +43,20 @@ use crate::audit::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::fold::projection::LogSlices;
+use crate::log::layout;
 use crate::log::lock::{self, WriterLock};
-use crate::log::{images, layout};
 use crate::options::KeptSnapshots;
 use crate::sabotage::{self, Breakage};
 use crate::session::{Read, lock_or_read_only, open_read};
-use crate::storage::{Access, Entry, EntryKind, HeldLock, Storage};
+use crate::storage::{EntryKind, HeldLock, Storage};
 
 mod captures;
 mod leftovers;
+mod sweeping;
 
 pub use captures::CapturesInUse;
+use sweeping::Sweeping;
+pub(super) use sweeping::removed;
 
 /// Number of calls whose captures a collection keeps if nothing else is said.
 const CALLS_KEPT: u64 = 100;
@@ -109,6 +114,17 @@ impl Collected {
     }
 }
 
+/// Names what a collection left alone, since it is none of what the engine makes there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LeftAlone {
+    /// Its path. Nothing was looked at or removed beneath it.
+    #[serde(serialize_with = "escape::serialize_path")]
+    pub path: PathBuf,
+    /// What stands there, in words, such as `a symbolic link`.
+    pub what: String,
+}
+
 /// Reports what a collection removed, or would remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -117,6 +133,10 @@ pub struct CollectReport {
     pub sessions: BTreeMap<Uuid, Collected>,
     /// Sessions of which nothing, or of whose captures nothing, was collected, and why.
     pub skipped: BTreeMap<Uuid, String>,
+    /// What bears the name of a file that a collection looks at, such as an object, and is no regular file; or of a folder with such
+    /// files, and is no folder.
+    #[serde(default)]
+    pub left: Vec<LeftAlone>,
     /// What was collected of the whole store, that of the sessions included.
     pub all: Collected,
 }
@@ -175,10 +195,7 @@ impl Store {
         for id in ids {
             match self.collect_session(id, options, &mut families, &mut report) {
                 Ok(collected) if collected == Collected::default() => {}
-                Ok(collected) => {
-                    report.all.add(collected);
-                    report.sessions.insert(id, collected);
-                }
+                Ok(collected) => drop(report.sessions.insert(id, collected)),
                 // A folder without a record is a leftover, or about to be a session that has nothing to collect yet.
                 Err(Error::NotASession { .. }) => drop(recordless.insert(id)),
                 // What was removed before the error stays removed, and nobody needed it.
@@ -187,14 +204,12 @@ impl Store {
             }
         }
         if options.session.is_none() {
-            report.all.add(self.collect_unfinished(options, &recordless)?);
+            self.collect_unfinished(options, &recordless, &mut report)?;
         }
         // Behind all that had names for what is in it.
         let mut pool = Sweeping::of(self, options.dry_run);
         pool.pool()?;
-        report.all.add(pool.collected);
-        let captures = layout::captures_pool(&self.inner.root);
-        report.all.add(captures::sweep_pool(&captures, options.dry_run)?);
+        pool.end(&mut report);
         Ok(report)
     }
 
@@ -212,9 +227,20 @@ impl Store {
 
     /// Returns the name in the pool of an object in a session's folder, if nobody but the pool has the object too.
     fn pooled_for(&self, object: &Path) -> Option<PathBuf> {
-        let pooled = layout::pool_dir(&self.inner.root).join(object.file_name()?);
+        let pooled = self.own_pool()?.join(object.file_name()?);
+        let is_file = |path: &Path| self.kind_of(path) == Some(EntryKind::File);
         let has_two_names = |path: &Path| self.storage().links(path).is_ok_and(|links| links == 2);
-        (has_two_names(object) && has_two_names(&pooled)).then_some(pooled)
+        (has_two_names(object) && is_file(&pooled) && has_two_names(&pooled)).then_some(pooled)
+    }
+
+    /// Returns the store's pool; `None` if there is none, or what stands there is no folder but, say, a link to somebody else's.
+    fn own_pool(&self) -> Option<PathBuf> {
+        let pool = layout::pool_dir(&self.inner.root);
+        (self.kind_of(&pool) == Some(EntryKind::Folder)).then_some(pool)
+    }
+
+    fn kind_of(&self, path: &Path) -> Option<EntryKind> {
+        self.storage().entry(path).ok().flatten().map(|entry| entry.kind)
     }
 
     /// Returns which captures of workspaces the log of a session needs, as a [collection](Store::collect) with these options
@@ -313,15 +339,9 @@ impl Store {
         sweeping.objects(&dir, &named)?;
         sweeping.images(&dir, read.scan.next_sequence)?;
         sweeping.leftovers_of(&dir, &read)?;
-        let store = layout::captures_dir(&dir);
-        let entry = self.storage().entry(&store).map_err(|error| Error::io("look up", &store, error))?;
-        if entry.is_some_and(|entry| entry.kind == EntryKind::Folder) {
-            let left = match self.collect_captures((id, &dir, &read), families, options) {
-                Ok(Ok(captures)) => {
-                    sweeping.collected.add(captures);
-                    None
-                }
-                Ok(Err(reason)) => Some(reason),
+        if sweeping.is_folder(&layout::captures_dir(&dir))? {
+            let left = match self.collect_captures((id, &dir, &read), families, options, &mut sweeping) {
+                Ok(left) => left,
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
                 Err(error) => Some(error.to_string()),
             };
@@ -329,7 +349,7 @@ impl Store {
                 report.skipped.insert(id, format!("its captures: {reason}"));
             }
         }
-        Ok(sweeping.collected)
+        Ok(sweeping.end(report))
     }
 
     /// Collects the captures in a session's folder, with the locks of all whose logs may name some of them. Returns why they are left
@@ -339,13 +359,14 @@ impl Store {
         (id, dir, read): (Uuid, &Path, &Read),
         families: &mut Families,
         options: &CollectOptions,
-    ) -> Result<Result<Collected, String>> {
+        sweeping: &mut Sweeping<'_>,
+    ) -> Result<Option<String>> {
         let may_name = match self.may_name_captures_of(id, families)? {
             Ok(may_name) => may_name,
-            Err(unread) => return Ok(Err(unread)),
+            Err(unread) => return Ok(Some(unread)),
         };
         if let Some(left) = undurable(id, read) {
-            return Ok(Err(left));
+            return Ok(Some(left));
         }
         let mut in_use = captures::in_use(self, dir, read, options)?;
         let mut locks = Vec::new();
@@ -355,7 +376,7 @@ impl Store {
                 let dir = self.session_dir(*descendant);
                 let read = self.read_whole(&dir)?;
                 if let Some(left) = undurable(*descendant, &read) {
-                    return Ok(Err(left));
+                    return Ok(Some(left));
                 }
                 in_use.add(captures::in_use(self, &dir, &read, options)?);
             }
@@ -364,12 +385,14 @@ impl Store {
         match self.may_name_captures_of(id, families)? {
             Ok(now) if now == may_name => {}
             Ok(_) => {
-                return Ok(Err("a session was created meanwhile whose log may name some of them".to_owned()));
+                return Ok(Some(
+                    "a session was created meanwhile whose log may name some of them".to_owned(),
+                ));
             }
-            Err(unread) => return Ok(Err(unread)),
+            Err(unread) => return Ok(Some(unread)),
         }
-        let pool = layout::captures_pool(&self.inner.root);
-        captures::sweep((&layout::captures_dir(dir), &pool), &in_use, options.dry_run).map(Ok)
+        sweeping.captures(&layout::captures_dir(dir), &in_use)?;
+        Ok(None)
     }
 }
 
@@ -428,113 +451,4 @@ fn named_objects(storage: &Arc<dyn Storage>, read: &Read) -> Result<BTreeSet<Str
         Ok(())
     })?;
     Ok(named)
-}
-
-/// Returns the error of a removal; what was gone already is none.
-pub(super) fn removed(op: &'static str, path: &Path, done: io::Result<()>) -> Result<()> {
-    match done {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(op, path, error)),
-        _ => Ok(()),
-    }
-}
-
-/// Removes files, and counts them.
-struct Sweeping<'a> {
-    store: &'a Store,
-    dry_run: bool,
-    collected: Collected,
-}
-
-impl Sweeping<'_> {
-    fn of(store: &Store, dry_run: bool) -> Sweeping<'_> {
-        Sweeping { store, dry_run, collected: Collected::default() }
-    }
-
-    fn storage(&self) -> &Arc<dyn Storage> {
-        self.store.storage()
-    }
-
-    fn list(&self, folder: &Path) -> Result<Vec<Entry>> {
-        match self.storage().list(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listed => listed.map_err(|error| Error::io("list", folder, error)),
-        }
-    }
-
-    /// Removes a file, and counts its bytes if it has no further name.
-    fn remove(&mut self, path: &Path, len: u64) -> Result<()> {
-        let is_last = self.storage().links(path).is_ok_and(|names| names == 1);
-        self.collected.bytes += if is_last { len } else { 0 };
-        if self.dry_run {
-            return Ok(());
-        }
-        removed("remove", path, self.storage().remove_file(path))
-    }
-
-    /// Collects the objects whose names are not among `named`.
-    fn objects(&mut self, dir: &Path, named: &BTreeSet<String>) -> Result<()> {
-        let folder = layout::objects_dir(dir);
-        for entry in self.list(&folder)?.iter().filter(|entry| entry.kind == EntryKind::File) {
-            let name = entry.name.strip_suffix(".new").unwrap_or(&entry.name);
-            let is_unfinished = name != entry.name;
-            let is_needed = named.contains(&entry.name) && !sabotage::is(Breakage::NamedObjectCollected);
-            if ObjectId::from_file_name(name, 0).is_none() || is_needed {
-                continue;
-            }
-            let path = folder.join(&entry.name);
-            let pooled = self.store.pooled_for(&path);
-            self.remove(&path, entry.len)?;
-            if is_unfinished {
-                self.collected.leftovers += 1;
-                continue;
-            }
-            self.collected.objects += 1;
-            if let Some(pooled) = pooled {
-                self.remove(&pooled, 0)?;
-                self.collected.bytes += entry.len;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes objects out of the pool that no session has.
-    fn pool(&mut self) -> Result<()> {
-        let folder = layout::pool_dir(&self.store.inner.root);
-        for entry in self.list(&folder)?.iter().filter(|entry| entry.kind == EntryKind::File) {
-            let path = folder.join(&entry.name);
-            let is_last = self.storage().links(&path).is_ok_and(|links| links == 1);
-            if is_last && ObjectId::from_file_name(&entry.name, 0).is_some() {
-                // A session that gives the file a name of its own meanwhile has it still.
-                self.remove(&path, entry.len)?;
-                self.collected.objects += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Collects the images that no opening of a log with so many records uses.
-    fn images(&mut self, dir: &Path, next_sequence: SequenceNumber) -> Result<()> {
-        let folder = layout::snapshots_dir(dir);
-        let of_log: BTreeSet<_> = images::kept(self.storage().as_ref(), dir, next_sequence).collect();
-        for entry in self.list(&folder)?.iter().filter(|entry| entry.kind == EntryKind::File) {
-            let path = folder.join(&entry.name);
-            if entry.name.ends_with(images::UNFINISHED_SUFFIX) {
-                self.remove(&path, entry.len)?;
-                self.collected.leftovers += 1;
-            } else if layout::image_position(&entry.name).is_some() && !of_log.contains(&path) {
-                self.remove(&path, entry.len)?;
-                self.collected.images += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether a segment file was made ahead, and nothing was ever written into it.
-    fn is_unwritten(&self, path: &Path) -> bool {
-        let head = self.storage().open(path, Access::Read).and_then(|file| {
-            let mut head = [0; 4096];
-            file.read_at(&mut head, 0).map(|_| head)
-        });
-        head.is_ok_and(|head| head.iter().all(|byte| *byte == 0))
-    }
 }

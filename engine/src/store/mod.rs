@@ -40,7 +40,7 @@ use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
 pub use backup::{BackupOptions, BackupReport};
-pub use collect::{CapturesInUse, CollectOptions, CollectReport, Collected};
+pub use collect::{CapturesInUse, CollectOptions, CollectReport, Collected, LeftAlone};
 pub use compact::{CompactReport, CompressReport};
 pub use export::ImportOptions;
 pub use retention::StoreCompactReport;

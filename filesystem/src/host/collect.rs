@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -26,6 +26,7 @@ use super::manifest::{Folder, Node};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, Objects};
 use super::plan::Then;
+use super::pool::is_pool;
 use super::snapshot::named_object;
 use super::state::CACHE;
 use super::trees::{Commit, Trees};
@@ -41,14 +42,17 @@ const COLLECTED_MAX: usize = 1 << 20;
 /// Length of a line of the file.
 const LINE_LEN: usize = 41;
 
-/// Counts what a collection removed, or would remove.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Counts what a collection removed, or would remove, and names what it left.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Collection {
     /// Number of objects.
     pub objects: u64,
     /// Bytes that the disk gets back: those of objects that have no further name.
     pub bytes: u64,
+    /// Paths at which something stands that is no regular file where objects are kept, or no folder where these would be in one: a link,
+    /// a pipe, a folder. It was left alone, with all that it leads to.
+    pub left: Vec<PathBuf>,
 }
 
 /// Says which snapshots of a store are collected.
@@ -72,7 +76,8 @@ pub struct Collecting<'a> {
 /// [`Error::Object`] if the commit of a kept snapshot, or a folder of it, is damaged: nothing was removed then. [`Error::Io`] if
 /// an object cannot be removed: some objects that no snapshot needs may remain.
 pub fn collect_snapshots(store: &Path, asked: &Collecting<'_>) -> Result<Collection> {
-    let objects = Objects::new(store.to_owned()).pooled(asked.pool.map(Path::to_owned));
+    let pool = asked.pool.filter(|pool| is_pool(pool));
+    let objects = Objects::new(store.to_owned()).pooled(pool.map(Path::to_owned));
     if !is_store(&objects) {
         return Ok(Collection::default());
     }
@@ -231,6 +236,7 @@ fn sweep(objects: &Objects, needed: &HashSet<ObjectId>, asked: &Collecting<'_>) 
     if !asked.dry_run {
         objects.remove_temporaries()?;
     }
+    removed.left = objects.irregular()?;
     Ok(removed)
 }
 

@@ -499,6 +499,34 @@ impl Objects {
         Ok(ids)
     }
 
+    /// Returns, in ascending order, the paths at which something stands that is no regular file where an object, or what a kill left
+    /// behind, would be one, or no folder where these would be in one.
+    pub(super) fn irregular(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        let mut folders = vec![(String::new(), self.folder())];
+        while let Some((beginning, folder)) = folders.pop() {
+            if fs::symlink_metadata(&folder).is_ok_and(|found| !found.is_dir()) {
+                found.push(folder);
+                continue;
+            }
+            for (name, path, is_file) in names(&folder)? {
+                if beginning.is_empty()
+                    && name.len() == 2
+                    && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+                {
+                    folders.push((name, path));
+                } else if !is_file
+                    && (name.starts_with(TEMPORARY)
+                        || ObjectId::parse(&format!("{beginning}{name}")).is_some())
+                {
+                    found.push(path);
+                }
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
     /// Removes an object.
     pub(super) fn remove(&self, id: ObjectId) -> Result<()> {
         self.forget_one(id);

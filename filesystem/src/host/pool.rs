@@ -100,6 +100,7 @@ pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
     let objects = Objects::new(pool.to_owned());
     let mut removed = Collection::default();
     if !is_pool(pool) {
+        removed.left.extend(fs::symlink_metadata(pool).is_ok().then(|| pool.to_owned()));
         return Ok(removed);
     }
     for id in objects.list()? {
@@ -116,10 +117,11 @@ pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
         removed.objects += 1;
         removed.bytes += found.len();
     }
+    removed.left = objects.irregular()?;
     Ok(removed)
 }
 
 /// Returns whether a pool is a folder, and no link to somebody else's.
-fn is_pool(pool: &Path) -> bool {
+pub(super) fn is_pool(pool: &Path) -> bool {
     fs::symlink_metadata(pool).is_ok_and(|found| found.is_dir())
 }

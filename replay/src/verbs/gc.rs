@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use foldlog::audit;
-use foldlog::{CollectOptions, CollectReport, Collected, Store};
+use foldlog::{CollectOptions, CollectReport, Collected, LeftAlone, Store, escape};
 
 use super::compact::{DAY_SECONDS, Kept};
 use crate::failure::{Failure, HOLDS, Result};
@@ -50,13 +50,16 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         output.value(&report)?;
         return Ok(HOLDS);
     }
-    let CollectReport { sessions, skipped, all, .. } = &report;
+    let CollectReport { sessions, skipped, left, all, .. } = &report;
     let verb = if asked.yes { "removed" } else { "would remove" };
     for (id, collected) in sessions {
         output.line(format_args!("session {id}: {verb} {}", told(collected)))?;
     }
     for (id, reason) in skipped {
         output.line(format_args!("session {id}: skipped: {reason}"))?;
+    }
+    for LeftAlone { path, what, .. } in left {
+        output.line(format_args!("{}: left alone: it is {what}", escape::path(path)))?;
     }
     match (*all == Collected::default(), asked.yes) {
         (true, _) => output.line(format_args!("nothing to remove"))?,
@@ -69,7 +72,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
 fn no_store(path: &Path, failure: Failure) -> Failure {
     match failure {
         Failure::Usage { .. } => Failure::usage(
-            format!("{} is no store and no session of one", foldlog_codec::escape::path(path)),
+            format!("{} is no store and no session of one", escape::path(path)),
             "give the folder of a store, or of a session: STORE/sessions/ID",
         ),
         failure => failure,

@@ -16,6 +16,7 @@ mod futures;
 mod half_done;
 mod interrupted;
 mod lanes;
+mod left_alone;
 mod limits;
 mod nesting;
 mod old_logs_killed;

@@ -14,7 +14,7 @@
 //! first call behind found (as [`captures_at`](crate::session::Session::captures_at) of a rewind has it).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{self, Outcome, Payload, ResourceSnapshot, ToolBegin, ToolEnd};
@@ -372,13 +372,16 @@ pub(super) fn in_use(
     Ok(in_use)
 }
 
+/// Counts what was removed, and names what was left since it is no file of the store's.
+pub(super) type Swept = (Collected, Vec<PathBuf>);
+
 /// Removes from a store of snapshots what no kept capture of a workspace needs.
 #[cfg(feature = "host-filesystem")]
 pub(super) fn sweep(
-    (store, pool): (&Path, &Path),
+    (store, pool): (&Path, Option<&Path>),
     in_use: &CapturesInUse,
     dry_run: bool,
-) -> Result<Collected> {
+) -> Result<Swept> {
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{Collecting, FilesystemSnapshot, collect_snapshots};
 
@@ -387,16 +390,20 @@ pub(super) fn sweep(
         captures.values().flatten().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
     };
     let (keep, give_up) = (of(&in_use.kept), of(&in_use.given_up));
-    let asked = Collecting { keep: &keep, give_up: &give_up, pool: Some(pool), dry_run };
-    let removed = collect_snapshots(store, &asked)?;
-    Ok(Collected { captures: removed.objects, bytes: removed.bytes, ..Collected::default() })
+    let asked = Collecting { keep: &keep, give_up: &give_up, pool, dry_run };
+    Ok(swept(collect_snapshots(store, &asked)?))
 }
 
 /// Takes out of the pool what no session has.
 #[cfg(feature = "host-filesystem")]
-pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<Collected> {
-    let removed = foldlog_filesystem::collect_pool(pool, dry_run)?;
-    Ok(Collected { captures: removed.objects, bytes: removed.bytes, ..Collected::default() })
+pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<Swept> {
+    Ok(swept(foldlog_filesystem::collect_pool(pool, dry_run)?))
+}
+
+#[cfg(feature = "host-filesystem")]
+fn swept(removed: foldlog_filesystem::Collection) -> Swept {
+    let collected = Collected { captures: removed.objects, bytes: removed.bytes, ..Collected::default() };
+    (collected, removed.left)
 }
 
 /// Takes out of the pool what this store of captures has, and no other one.
@@ -412,12 +419,12 @@ pub(super) fn unpool(_: &Path, _: &Path) {}
 
 /// Leaves the pool alone, as [`sweep`] leaves captures.
 #[cfg(not(feature = "host-filesystem"))]
-pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<Collected> {
-    Ok(Collected::default())
+pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<Swept> {
+    Ok(Swept::default())
 }
 
 /// Leaves captures alone: without the feature `host-filesystem` nobody knows what they consist of.
 #[cfg(not(feature = "host-filesystem"))]
-pub(super) fn sweep(_: (&Path, &Path), _: &CapturesInUse, _: bool) -> Result<Collected> {
-    Ok(Collected::default())
+pub(super) fn sweep(_: (&Path, Option<&Path>), _: &CapturesInUse, _: bool) -> Result<Swept> {
+    Ok(Swept::default())
 }

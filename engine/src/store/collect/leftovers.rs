@@ -5,7 +5,7 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use super::{CollectOptions, Collected, Store, Sweeping, removed};
+use super::{CollectOptions, CollectReport, Store, Sweeping, removed};
 use crate::error::{Error, Result};
 use crate::log::{layout, lock};
 use crate::session::Read;
@@ -17,13 +17,16 @@ impl Sweeping<'_> {
     pub(super) fn leftovers_of(&mut self, dir: &Path, read: &Read) -> Result<()> {
         let may_have_open_calls = read.folded.projection.operations.open().next().is_some()
             || read.scan.durable < read.scan.next_sequence;
-        for entry in self.list(dir)?.iter().filter(|entry| entry.kind == EntryKind::File) {
+        let is_spare = |name: &str| dir.join(name) == layout::spare_file(dir);
+        let is_building = |name: &str| layout::building_ordinal(name).is_some() || name == backup::COPIED;
+        let is_segment = |name: &str| read.scan.leftovers.contains(&dir.join(name));
+        let is_one = |name: &str| is_spare(name) || is_building(name) || is_segment(name);
+        for entry in self.files(dir, is_one)? {
             let path = dir.join(&entry.name);
             // Without the file that a seal names the log is damaged, however little is left in it.
-            let is_leftover = layout::building_ordinal(&entry.name).is_some()
-                || entry.name == backup::COPIED
-                || path == layout::spare_file(dir) && !may_have_open_calls
-                || read.scan.leftovers.contains(&path)
+            let is_leftover = is_building(&entry.name)
+                || is_spare(&entry.name) && !may_have_open_calls
+                || is_segment(&entry.name)
                     && layout::segment_ordinal(&entry.name) != read.scan.sealed_next
                     && self.is_unwritten(&path);
             if is_leftover {
@@ -64,12 +67,19 @@ impl Store {
         &self,
         options: &CollectOptions,
         recordless: &BTreeSet<Uuid>,
-    ) -> Result<Collected> {
+        report: &mut CollectReport,
+    ) -> Result<()> {
         let mut sweeping = Sweeping::of(self, options.dry_run);
         let sessions = layout::sessions_dir(&self.inner.root);
-        for entry in sweeping.list(&sessions)?.iter().filter(|entry| entry.kind == EntryKind::Folder) {
+        for entry in sweeping.list(&sessions)? {
             let path = sessions.join(&entry.name);
             let unfinished = layout::unfinished_session(&entry.name);
+            if entry.kind != EntryKind::Folder {
+                if unfinished.is_some() {
+                    sweeping.leave(path, entry.kind);
+                }
+                continue;
+            }
             let Some(id) = unfinished.or_else(|| layout::session_of(&path)) else { continue };
             if unfinished.is_none() && !recordless.contains(&id) {
                 continue;
@@ -85,7 +95,8 @@ impl Store {
             drop(kept);
         }
         self.collect_notes(&mut sweeping)?;
-        Ok(sweeping.collected)
+        sweeping.end(report);
+        Ok(())
     }
 
     /// Returns whether a session's folder holds nothing but what a crash left before the first record.
@@ -98,11 +109,11 @@ impl Store {
 
     fn collect_notes(&self, sweeping: &mut Sweeping<'_>) -> Result<()> {
         let folder = layout::writers_dir(&self.inner.root);
+        let holder = |name: &str| Uuid::try_parse(name.strip_suffix(".json")?).ok();
         let notes: Vec<(Uuid, u64)> = sweeping
-            .list(&folder)?
+            .files(&folder, |name| holder(name).is_some())?
             .iter()
-            .filter(|entry| entry.kind == EntryKind::File)
-            .filter_map(|entry| Some((Uuid::try_parse(entry.name.strip_suffix(".json")?).ok()?, entry.len)))
+            .filter_map(|entry| Some((holder(&entry.name)?, entry.len)))
             .collect();
         let ids: Vec<Uuid> = notes.iter().map(|(id, _)| *id).collect();
         let held = lock::held(self.storage(), &self.inner.root, &ids)?;

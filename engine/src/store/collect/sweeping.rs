@@ -1,0 +1,189 @@
+//! Removes files of a store, counts them, and leaves alone what is none.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::ObjectId;
+
+use super::captures::{self, CapturesInUse};
+use super::{CollectReport, Collected, LeftAlone, Store};
+use crate::error::{Error, Result};
+use crate::log::{images, layout};
+use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, Entry, EntryKind, Storage};
+
+/// Returns the error of a removal; what was gone already is none.
+pub(in crate::store) fn removed(op: &'static str, path: &Path, done: io::Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(op, path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes files, counts them, and notes what is left alone.
+pub(super) struct Sweeping<'a> {
+    pub(super) store: &'a Store,
+    pub(super) dry_run: bool,
+    pub(super) collected: Collected,
+    left: Vec<LeftAlone>,
+}
+
+impl Sweeping<'_> {
+    pub(super) fn of(store: &Store, dry_run: bool) -> Sweeping<'_> {
+        Sweeping { store, dry_run, collected: Collected::default(), left: Vec::new() }
+    }
+
+    /// Adds what was collected, and what was left alone, to a report, and returns what was collected.
+    pub(super) fn end(self, report: &mut CollectReport) -> Collected {
+        report.all.add(self.collected);
+        report.left.extend(self.left);
+        self.collected
+    }
+
+    pub(super) fn storage(&self) -> &Arc<dyn Storage> {
+        self.store.storage()
+    }
+
+    /// Lists a folder. What stands in its place is left alone, as a folder without anything in it.
+    pub(super) fn list(&mut self, folder: &Path) -> Result<Vec<Entry>> {
+        if !self.is_folder(folder)? {
+            return Ok(Vec::new());
+        }
+        match self.storage().list(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.map_err(|error| Error::io("list", folder, error)),
+        }
+    }
+
+    /// Returns whether a folder is there. What stands in its place is left alone.
+    pub(super) fn is_folder(&mut self, path: &Path) -> Result<bool> {
+        match self.storage().entry(path).map_err(|error| Error::io("look up", path, error))? {
+            Some(entry) if entry.kind == EntryKind::Folder => Ok(true),
+            Some(entry) => {
+                self.leave(path.to_owned(), entry.kind);
+                Ok(false)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Lists the regular files in a folder whose names are of those that the engine makes there. What else has such a name is left
+    /// alone.
+    pub(super) fn files(&mut self, folder: &Path, is_own: impl Fn(&str) -> bool) -> Result<Vec<Entry>> {
+        let mut files = self.list(folder)?;
+        files.retain(|entry| {
+            let is_own = is_own(&entry.name);
+            if is_own && entry.kind != EntryKind::File {
+                self.leave(folder.join(&entry.name), entry.kind);
+            }
+            is_own && entry.kind == EntryKind::File
+        });
+        Ok(files)
+    }
+
+    pub(super) fn leave(&mut self, path: PathBuf, what: EntryKind) {
+        self.left.push(LeftAlone { path, what: what.to_string() });
+    }
+
+    /// Removes a file, and counts its bytes if it has no further name.
+    pub(super) fn remove(&mut self, path: &Path, len: u64) -> Result<()> {
+        let is_last = self.storage().links(path).is_ok_and(|names| names == 1);
+        self.collected.bytes += if is_last { len } else { 0 };
+        if self.dry_run {
+            return Ok(());
+        }
+        removed("remove", path, self.storage().remove_file(path))
+    }
+
+    /// Collects the objects whose names are not among `named`.
+    pub(super) fn objects(&mut self, dir: &Path, named: &BTreeSet<String>) -> Result<()> {
+        let folder = layout::objects_dir(dir);
+        let finished = |name: &str| name.strip_suffix(".new").unwrap_or(name).to_owned();
+        for entry in self.files(&folder, |name| ObjectId::from_file_name(&finished(name), 0).is_some())? {
+            let is_unfinished = finished(&entry.name) != entry.name;
+            if named.contains(&entry.name) && !sabotage::is(Breakage::NamedObjectCollected) {
+                continue;
+            }
+            let path = folder.join(&entry.name);
+            let pooled = self.store.pooled_for(&path);
+            self.remove(&path, entry.len)?;
+            if is_unfinished {
+                self.collected.leftovers += 1;
+                continue;
+            }
+            self.collected.objects += 1;
+            if let Some(pooled) = pooled {
+                self.remove(&pooled, 0)?;
+                self.collected.bytes += entry.len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes from a session's folder of captures what no kept one needs.
+    pub(super) fn captures(&mut self, folder: &Path, in_use: &CapturesInUse) -> Result<()> {
+        let pool = self.store.own_pool().map(|_| layout::captures_pool(&self.store.inner.root));
+        let swept = captures::sweep((folder, pool.as_deref()), in_use, self.dry_run)?;
+        self.take(swept)
+    }
+
+    fn take(&mut self, (collected, left): captures::Swept) -> Result<()> {
+        self.collected.add(collected);
+        for path in left {
+            let entry = self.storage().entry(&path).map_err(|error| Error::io("look up", &path, error))?;
+            if let Some(entry) = entry {
+                self.leave(path, entry.kind);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes objects out of the pool that no session has.
+    pub(super) fn pool(&mut self) -> Result<()> {
+        let folder = layout::pool_dir(&self.store.inner.root);
+        for entry in self.files(&folder, |name| ObjectId::from_file_name(name, 0).is_some())? {
+            let path = folder.join(&entry.name);
+            if self.storage().links(&path).is_ok_and(|links| links == 1) {
+                // A session that gives the file a name of its own meanwhile has it still.
+                self.remove(&path, entry.len)?;
+                self.collected.objects += 1;
+            }
+        }
+        if self.store.own_pool().is_some() {
+            let captures = layout::captures_pool(&self.store.inner.root);
+            self.take(captures::sweep_pool(&captures, self.dry_run)?)?;
+        }
+        Ok(())
+    }
+
+    /// Collects the images that no opening of a log with so many records uses.
+    pub(super) fn images(&mut self, dir: &Path, next_sequence: SequenceNumber) -> Result<()> {
+        let folder = layout::snapshots_dir(dir);
+        let of_log: BTreeSet<_> = images::kept(self.storage().as_ref(), dir, next_sequence).collect();
+        let is_image =
+            |name: &str| name.ends_with(images::UNFINISHED_SUFFIX) || layout::image_position(name).is_some();
+        for entry in self.files(&folder, is_image)? {
+            let path = folder.join(&entry.name);
+            if entry.name.ends_with(images::UNFINISHED_SUFFIX) {
+                self.remove(&path, entry.len)?;
+                self.collected.leftovers += 1;
+            } else if !of_log.contains(&path) {
+                self.remove(&path, entry.len)?;
+                self.collected.images += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a segment file was made ahead, and nothing was ever written into it.
+    pub(super) fn is_unwritten(&self, path: &Path) -> bool {
+        let head = self.storage().open(path, Access::Read).and_then(|file| {
+            let mut head = [0; 4096];
+            file.read_at(&mut head, 0).map(|_| head)
+        });
+        head.is_ok_and(|head| head.iter().all(|byte| *byte == 0))
+    }
+}
