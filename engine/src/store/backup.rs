@@ -21,8 +21,8 @@
 //! 4. An object, and a file of a capture, has its name before records name it: before their segment has its name, or the end
 //!    segment before them goes. A segment has its name before its successor. The names of one step are durable before the
 //!    next step begins, also those that an earlier backup gave before it was killed.
-//! 5. A copy is extended only if each record that it holds is the session's too. Else it is refused, and nothing of it
-//!    changes.
+//! 5. A copy is extended only if each record that it holds is the session's too, and no segment that it lacks is compacted. Else it is
+//!    refused, and nothing of it changes.
 //!
 //! # What a kill or a power cut leaves
 //!
@@ -166,7 +166,7 @@ impl Store {
     /// # Errors
     ///
     /// - [`Error::NotACopy`] if this store holds a session of that id which is no older copy: another program went on
-    ///   writing it, or the session has lost records since. Nothing is changed.
+    ///   writing it, or the session has lost records or was compacted since. Nothing is changed.
     /// - [`Error::Locked`] if the copy is open for writing, or another backup of it is being taken; [`Error::ReadOnly`]
     ///   if this store takes no writes; [`Error::Full`] if it has no space.
     /// - [`Error::WithinSession`] if this store is inside `dir`.

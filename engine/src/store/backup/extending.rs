@@ -89,12 +89,14 @@ impl Copying<'_> {
         };
         let (added, before) = match grown {
             Some((tip, at)) => {
+                self.check_uncompacted(tip.headers.len())?;
                 self.remove_unfinished()?;
                 (self.extend(tip, at, &mut copied), at.next_sequence)
             }
             None => {
                 let older = extent(self.storage(), self.to, None).map_err(|error| self.unreadable(error))?;
                 let shared = self.shared(&older)?;
+                self.check_uncompacted(shared)?;
                 self.remove_unfinished()?;
                 let ending = tip.and_then(|tip| tip.ending).map(|ending| ending.path);
                 (self.add(&older, shared, ending, &mut copied), older.next_sequence)
@@ -108,6 +110,16 @@ impl Copying<'_> {
         self.add_seals()?;
         self.copy_images(self.to, &mut copied);
         Ok(self.report(copied, before))
+    }
+
+    /// Fails with [`Error::NotACopy`] if a segment is compacted of those behind the first `held`, which the copy has. New segments get
+    /// their names one after the other, and a log that ends within a compacted range cannot be opened.
+    fn check_uncompacted(&self, held: usize) -> Result<()> {
+        let mut lacking = self.source.segments.iter().skip(held);
+        match lacking.any(|segment| segment.compacted.is_some()) {
+            true => Err(self.no_copy("the session was compacted since")),
+            false => Ok(()),
+        }
     }
 
     /// Returns the place at which the session goes on behind the copy, if the copy is the session's beginning byte by byte:
