@@ -1,4 +1,9 @@
 //! Seals of finished segments, checked against their records.
+//!
+//! A segment as its writer left it may lack its seal, and behind its end may stand what a power cut left of one, what a recovery has
+//! left out, or what the parent of a fork wrote later: there only a sound seal says anything. A compacted segment has its name once
+//! its seal is durable, and nothing is written into it afterwards. Behind its end stands the seal or, as in a copy that waits for its
+//! next backup, nothing; anything else is damage.
 
 use std::path::Path;
 
@@ -13,9 +18,9 @@ use crate::log::compressed;
 use crate::log::copying::{Spot, check};
 use crate::storage::{FileStorage, Storage};
 
-/// Returns an [`Error::Corrupt`] for each seal of a finished segment in the folder `dir` that does not match its records, and for
-/// each compressed segment that is damaged where no frame needs it. The
-/// log need not fold for that. Passes over segments in which a frame is damaged, which [`damaged_places`](super::damaged_places)
+/// Returns an [`Error::Corrupt`] for each seal of a finished segment in the folder `dir` that does not match its records, for each
+/// compacted segment with a damaged seal, or with anything else behind its end, and for each compressed segment that is damaged where
+/// no frame needs it. The log need not fold for that. Passes over segments in which a frame is damaged, which [`damaged_places`](super::damaged_places)
 /// finds.
 ///
 /// # Errors
@@ -30,7 +35,8 @@ pub fn damaged_seals(dir: &Path) -> Result<Vec<Error>> {
     let finished = segments.len().saturating_sub(1);
     for segment in segments.iter().take(finished) {
         match mismatch(&storage, segment) {
-            Ok(Some(Err(error))) => damaged.push(error),
+            // What a compaction replaces meanwhile is not what was to be checked.
+            Ok(Some(Err(error))) if segment.check_not_replaced(&storage).is_ok() => damaged.push(error),
             Err(error) if !error.is_damage() => return Err(error),
             _ => {}
         }
@@ -43,7 +49,8 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] for the first seal that does not match its records, or the first frame that does not check,
+    /// [`Error::Corrupt`] for the first seal that does not match its records, for a compacted segment with a damaged seal, or the first
+    /// frame that does not check, [`Error::CompactedMeanwhile`] if a compaction has replaced that segment since the log was opened,
     /// [`Error::Io`] if a segment cannot be read.
     pub fn check_seals(&self) -> Result<u64> {
         let segments = &self.places.segments;
@@ -51,6 +58,9 @@ impl LogReader {
         let mut checked = 0;
         for segment in segments.iter().take(finished) {
             if let Some(seal) = mismatch(self.storage.as_ref(), segment)? {
+                if seal.is_err() {
+                    segment.check_not_replaced(self.storage.as_ref())?;
+                }
                 seal?;
                 checked += 1;
             }
@@ -64,20 +74,74 @@ impl LogReader {
 fn mismatch(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
     // What stands before the segment's end is read by whoever walks its frames.
     let damage = || compressed::damage(storage, &segment.path, segment.end.unwrap_or(0));
-    let Some(mut sealed) = Sealed::of(storage, segment)? else { return Ok(damage()?.map(Err)) };
+    let Some(mut sealed) = Sealed::of(storage, segment)? else {
+        let damage = damage()?;
+        let damage = if damage.is_none() { damage_behind(storage, segment, 0)? } else { damage };
+        return Ok(damage.map(Err));
+    };
+    let seal_len = sealed.len;
     let end = check(storage, segment, Spot::head_of(segment), &mut |frame| {
         sealed.add(frame);
         Ok(())
     })?;
     Ok(Some(match damage()? {
         Some(damage) => Err(damage),
-        None => sealed.check(segment, end),
+        None => match sealed.check(segment, end) {
+            Ok(()) => damage_behind(storage, segment, seal_len)?.map_or(Ok(()), Err),
+            differs => differs,
+        },
+    }))
+}
+
+/// Returns the damage behind the end of a compacted segment whose sound seal has `seal_len` bytes, 0 if it has none: the first byte
+/// that is not zero. Returns `None` for a segment that is not compacted, or that is cut short of its own end.
+fn damage_behind(storage: &dyn Storage, segment: &Segment, seal_len: u64) -> Result<Option<Error>> {
+    let Some(end) = segment.end.filter(|end| segment.compacted.is_some_and(|it| it.end == *end)) else {
+        return Ok(None);
+    };
+    let io = |error| Error::io("read", &segment.path, error);
+    let file = segment.open(storage)?;
+    let mut piece = [0; 4096];
+    let mut at = end + seal_len;
+    loop {
+        let read = file.read_at(&mut piece, at).map_err(io)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if piece.iter().take(read).any(|byte| *byte != 0) {
+            break;
+        }
+        at += read as u64;
+    }
+    let reason = match seal_len {
+        0 => "what stands behind its records is no sound seal of a compacted segment",
+        _ => "something stands behind the seal of a compacted segment",
+    };
+    let offset = if seal_len == 0 { end } else { at };
+    Ok(Some(corrupt(
+        segment,
+        Spot { offset, ..check(storage, segment, Spot::head_of(segment), &mut |_| Ok(()))? },
+        reason,
+    )))
+}
+
+fn corrupt(segment: &Segment, at: Spot, reason: impl Into<String>) -> Error {
+    Error::Corrupt(Box::new(Corruption {
+        session: None,
+        segment: segment.path.clone(),
+        offset: at.offset,
+        sequence: at.next_sequence,
+        expected_crc: None,
+        found_crc: None,
+        reason: reason.into(),
     }))
 }
 
 /// Compares the records of a finished segment with its seal, while somebody walks them.
 pub(crate) struct Sealed {
     seal: Seal,
+    /// Length of the seal's frame in bytes.
+    len: u64,
     digest: SegmentDigest,
 }
 
@@ -85,7 +149,7 @@ impl Sealed {
     /// Begins before the first frame of a segment; `None` if the segment has no seal.
     pub(crate) fn of(storage: &dyn Storage, segment: &Segment) -> Result<Option<Sealed>> {
         let seal = if segment.end.is_some() { segment.seal(storage)? } else { None };
-        Ok(seal.map(|(seal, _)| Sealed { seal, digest: SegmentDigest::new() }))
+        Ok(seal.map(|(seal, len)| Sealed { seal, len, digest: SegmentDigest::new() }))
     }
 
     /// Adds the next frame of the segment.
@@ -98,19 +162,12 @@ impl Sealed {
 
     /// Fails with [`Error::Corrupt`] if the frames up to the segment's `end` are not those that the seal is of.
     pub(crate) fn check(self, segment: &Segment, end: Spot) -> Result<()> {
-        let Sealed { seal, digest } = self;
+        let Sealed { seal, digest, .. } = self;
         // A recovery or a fork may have cut the segment short of what was sealed.
         if digest.records() != seal.records || digest.finish() == seal.hash {
             return Ok(());
         }
-        Err(Error::Corrupt(Box::new(Corruption {
-            session: None,
-            segment: segment.path.clone(),
-            offset: end.offset,
-            sequence: end.next_sequence,
-            expected_crc: None,
-            found_crc: None,
-            reason: format!("the {} records before it are not those that it seals", seal.records),
-        })))
+        let reason = format!("the {} records before it are not those that it seals", seal.records);
+        Err(corrupt(segment, end, reason))
     }
 }

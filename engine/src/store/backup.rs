@@ -17,7 +17,8 @@
 //! 2. At most one process changes a copy: it holds the copy's writer lock, so nobody writes a copy that is open.
 //! 3. No byte of a copy's log is changed under its file's name. Two things are added behind the end of a segment: its seal,
 //!    which is no part of the log, and the session's next records, for as long as an end segment says that the copy ends
-//!    before them. Any other file has a temporary name until its bytes are durable and check.
+//!    before them. Nothing is added to a compacted segment: a file with the seal takes its place. Any other file has a temporary
+//!    name until its bytes are durable and check.
 //! 4. An object, and a file of a capture, has its name before records name it: before their segment has its name, or the end
 //!    segment before them goes. A segment has its name before its successor. The names of one step are durable before the
 //!    next step begins, also those that an earlier backup gave before it was killed.
@@ -35,7 +36,7 @@
 //! | segments are copied and checked | files `*.seg.new`, which the next backup removes | the older copy |
 //! | objects and other files are copied | some of them more, whole; a file with a temporary name | the older copy |
 //! | segments get their names, the first of them that of the end segment; or that is removed | some of the segments, from the first on | the older copy with the records of those segments |
-//! | seals are added | some of the seals, from the first on; the next backup adds the others | the copy |
+//! | seals are added, or compacted segments replaced by files with theirs | some of the seals, from the first on, and a file `*.seg.new`; the next backup adds the others | the copy |
 
 mod beside;
 mod checking;

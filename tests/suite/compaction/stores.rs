@@ -214,6 +214,13 @@ fn the_binary_compacts_a_session_and_says_what_it_did() {
     let json = foldlog(["show".into(), dir.clone().into_os_string(), "--json".into()]);
     assert!(json.stdout.contains(r#""kind":"dropped","#), "{}", &json.stdout[..400]);
     assert!(damaged_seals(&dir).unwrap().is_empty());
+    let segment = dir.join("0000000000.seg");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[used] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let verified = foldlog(["verify".into(), dir.into_os_string()]);
+    assert!(verified.code == 1 && verified.stdout.contains("is no sound seal"), "{}", verified.stdout);
 }
 
 #[test]

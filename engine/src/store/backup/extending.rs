@@ -107,7 +107,7 @@ impl Copying<'_> {
             let _ = self.remove_unfinished();
         }
         added?;
-        self.add_seals()?;
+        self.add_seals(&mut copied)?;
         self.copy_images(self.to, &mut copied);
         Ok(self.report(copied, before))
     }
@@ -333,9 +333,20 @@ impl Copying<'_> {
         Ok(())
     }
 
+    /// Copies a compacted segment once more, with its seal, into the place of the copy without: what stands behind the end of a compacted
+    /// segment is a whole seal, or damage.
+    fn replace_sealed(&self, ours: &Segment, path: &Path, copied: &mut Copied) -> Result<()> {
+        let building = layout::building_segment_file(self.to, ours.header.ordinal);
+        let mut again = Copied::default();
+        self.copy(ours, &building, &mut again, true)?;
+        copied.bytes += again.bytes;
+        self.storage().rename(&building, path).map_err(|error| Error::io("rename", path, error))?;
+        self.sync_copy()
+    }
+
     /// Adds the seals of the segments whose successors the copy has by now: a sealed segment without a successor would be
     /// taken for a log that has lost one.
-    fn add_seals(&self) -> Result<()> {
+    fn add_seals(&self, copied: &mut Copied) -> Result<()> {
         let storage = self.storage().as_ref();
         let copy_of = |ours: &Segment| ours.at(layout::segment_file(self.to, ours.header.ordinal));
         let Some((_, finished)) = self.source.segments.split_last() else { return Ok(()) };
@@ -356,6 +367,10 @@ impl Copying<'_> {
                 continue;
             };
             if compressed::is_compressed(storage, &theirs.path)? {
+                continue;
+            }
+            if ours.compacted.is_some() {
+                self.replace_sealed(ours, &theirs.path, copied)?;
                 continue;
             }
             let io = |op, error| Error::io(op, &theirs.path, error);
