@@ -1,6 +1,7 @@
 //! Sessions for the tests of pages: a long history of everything, and one whose texts try to be markup.
 
 use foldlog::conversation::{ContentBlocks, NewAnswer, NewInput, Role, ToolCallRecord};
+use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     Durability, Error, Event, ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions,
@@ -53,6 +54,8 @@ pub fn store(folder: &Path) -> Store {
         clock: Arc::new(FixedClock::stepping(1_767_323_045_000_006, 1_000)),
         seed: Some(7),
         durability: Durability::Process,
+        // Several segments even of a short session, so that some of them are finished.
+        segments: SegmentSizes { first_bytes: 16 << 10, max_bytes: 1 << 20, ahead_bytes_min: 0 },
         ..StoreOptions::default()
     };
     Store::open_with(folder, options).unwrap()

@@ -204,7 +204,7 @@ fn a_damaged_session_is_shown_up_to_its_damage() {
 
 #[test]
 fn a_compacted_session_says_where_nobody_knows_its_state() {
-    let fixture = Fixture::of_history(400, 6);
+    let fixture = Fixture::of_history(900, 6);
     let compacted = run(["compact", text(&fixture.session), "--keep", "none", "--keep-position", "200"]);
     assert_eq!(compacted.code, 0, "{}", compacted.stderr);
     let page = fixture.report("report.html", &["--payloads"]);

@@ -27,11 +27,11 @@ export function showConversation(items, go, at) {
     const record = button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
     if (under) {
       open.delete(/** @type {string} */ (callId));
-      under.append(el('details', { class: `result${isError ? ' is-failed' : ''}${item.sequence === at ? ' marked' : ''}`, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));
+      under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence }, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));
       continue;
     }
     const calls = field(json, 'tool_calls');
-    list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${item.sequence === at ? ' marked' : ''}${isError ? ' is-failed' : ''}` },
+    list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence } },
       el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', el('bdi', null, visible(name))) : null, el('span', { class: 'grow' }), record),
       content(json, role !== 'tool'),
       calls?.type === 'array' && calls.values.map((call) => {

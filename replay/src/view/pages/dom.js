@@ -1,15 +1,11 @@
 // Makes elements. Text becomes text nodes, never markup.
 
 /**
- * @typedef {Node | string | number | null | undefined | false} Child
- */
-
-/**
  * Makes an element. Properties: `class`, `on` (listeners by event), `data` (data attributes); all others are attributes, left out
  * where they are null, undefined or false.
  * @param {string} tag
  * @param {Record<string, any> | null} [properties]
- * @param {...(Child | Child[])} children
+ * @param {...any} children elements, texts and numbers, also in lists; null, undefined and false are none
  * @returns {any} the element
  */
 export function el(tag, properties, ...children) {

@@ -123,6 +123,8 @@ export class ReportSource {
     this.lists = new Map();
     this.chunks = new Map();
     this.readChunks = new Map();
+    /** @type {Map<number, string> | null} */
+    this.names = null;
   }
 
   head() {

@@ -59,8 +59,16 @@ export class StepView {
         tab('tags', 'Tags', number(Object.keys(this.source.tags(at)).length)),
         el('span', { class: 'grow' }),
         el('a', { class: 'tab', href: this.link({ form: route.form === 'json' ? null : 'json' }), 'aria-current': route.form === 'json' ? 'true' : null }, 'JSON'));
-      content(this.body);
-      this.scroll(part, route.from);
+      this.tabs.querySelector('[aria-current=page]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+      // Most records leave most lists as they are: what is shown already stays.
+      const isNew = content.key === undefined || content.key !== this.shown;
+      if (isNew) {
+        content(this.body);
+        this.shown = content.key;
+      }
+      for (const one of this.body.querySelectorAll('[data-sequence]')) one.classList.toggle('marked', one.dataset.sequence === String(at));
+      if (isNew) this.scroll(part, route.from);
+      this.body.querySelector('.marked')?.scrollIntoView({ block: 'nearest' });
       this.element.dataset.at = String(at);
     });
   }
@@ -114,7 +122,7 @@ export class StepView {
    * Reads what a part shows, and returns what shows it.
    * @param {string} part
    * @param {{at: number, from?: string, form?: string}} route
-   * @returns {Promise<(body: HTMLElement) => void>}
+   * @returns {Promise<((body: HTMLElement) => void) & {key?: string}>} with a key, if the same key stands for the same content
    */
   async content(part, { at, from, form }) {
     const go = (sequence) => this.navigate({ at: sequence });
@@ -139,21 +147,30 @@ export class StepView {
       const begin = from === undefined ? Math.max(0, total - PAGE) : Number(from);
       const shown = await this.source.messages(at, name, begin, PAGE);
       const used = (await this.source.usage(at)).find((one) => one.evaluation_id === name);
-      return (body) => {
+      return keyed([part, shown, used?.sequence], (body) => {
         paged(body, shown, PAGE, turn, showConversation(shown.items, go, at));
         if (used) body.prepend(el('p', { class: 'facts' }, `${number(used.input_tokens)} tokens sent, ${number(used.output_tokens)} answered by this step`, used.cache_read_tokens > 0 && `, ${number(used.cache_read_tokens)} read from a cache`));
-      };
+      });
     }
     const total = (await this.source.state(at, name, 0, 0)).total;
     const begin = from === undefined ? Math.max(0, (total ?? 0) - PAGE) : Number(from);
     const shown = await this.source.state(at, name, begin, PAGE);
-    return (body) => {
+    return keyed([part, shown], (body) => {
       if (total === null) {
         fill(body, el('p', { class: 'note' }, 'A compaction has dropped what this slice held here. What it holds is known again at later steps, and at kept ones.'));
       } else if (total === 0) fill(body, el('p', { class: 'faint' }, `${visible(name)} is empty at this step.`));
-      else paged(body, shown, PAGE, turn, showItems(shown.items, go, new Set([at])));
-    };
+      else paged(body, shown, PAGE, turn, showItems(shown.items, go));
+    });
   }
+}
+
+/**
+ * Names what a window into a list shows: which items, where they stand, and what else is said of them.
+ * @param {[string, import('./source.js').Window, number?]} content
+ * @param {(body: HTMLElement) => void} show
+ */
+function keyed([part, { total, items }, beside], show) {
+  return Object.assign(show, { key: [part, total, beside, items[0]?.place, ...items.map((item) => item.number)].join(' ') });
 }
 
 /** Shows values as JSON, one a line, as the command line prints them. @param {import('./source.js').Shown[]} values */

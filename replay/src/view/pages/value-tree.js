@@ -131,24 +131,22 @@ export function text(whole) {
  * Shows items: as a table if they are objects with the same keys and plain values, else one tree after the other.
  * @param {import('./source.js').Item[]} items
  * @param {(sequence: number) => void} go goes to a record
- * @param {Set<number>} marked records whose items are marked
  */
-export function showItems(items, go, marked) {
+export function showItems(items, go) {
   const head = (item) => [el('span', { class: 'place' }, item.place), button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that brought this item' })];
   const rows = items.map((item) => {
     try { return item.value.whole ? parse(item.value.text) : null; } catch { return null; }
   });
   const keys = alike(rows);
-  const isMarked = (item) => (marked.has(item.sequence) ? 'marked' : '');
   if (keys) {
     const cell = (json) => el('td', null, !json ? null : json.type === 'string' ? text(json.value) : branch(json, { left: 0 }));
     return el('div', { class: 'table-holder' }, el('table', { class: 'items' },
       el('thead', null, el('tr', null, el('th', { scope: 'col' }, 'item'), keys.map((key) => el('th', { scope: 'col' }, el('bdi', null, visible(key)))))),
-      el('tbody', null, items.map((item, at) => el('tr', { class: isMarked(item) }, el('td', { class: 'item-head' }, head(item)), keys.map((key) => cell(field(rows[at], key))))))));
+      el('tbody', null, items.map((item, at) => el('tr', { data: { sequence: item.sequence } }, el('td', { class: 'item-head' }, head(item)), keys.map((key) => cell(field(rows[at], key))))))));
   }
   return el('ol', { class: 'items' }, items.map((item, at) => {
     const json = rows[at];
-    return el('li', { class: isMarked(item) }, el('div', { class: 'item-head' }, head(item)), json ? tree(json) : showValue(item.value));
+    return el('li', { data: { sequence: item.sequence } }, el('div', { class: 'item-head' }, head(item)), json ? tree(json) : showValue(item.value));
   }));
 }
 
