@@ -88,7 +88,12 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
             }
             70..90 => {
                 let place = numbers.below(24) as usize;
-                let line = if number % 7 == 0 { String::new() } else { format!("line {number}") };
+                // Long enough for a compaction to gain something by dropping it.
+                let line = if number % 7 == 0 {
+                    String::new()
+                } else {
+                    format!("line {number}{}", ", and on".repeat(20))
+                };
                 session.dispatch(DraftEdited { place, line }).unwrap();
             }
             90..97 => {

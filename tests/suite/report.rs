@@ -137,12 +137,12 @@ fn no_payload_is_in_a_page_that_was_not_asked_for_any() {
     // A value over the limit is cut, and says so; the others are whole.
     let cut = fixture.report("cut.html", &["--payloads", "--limit", "20"]);
     let last = cut.head["last"].as_u64().unwrap();
-    let (notes, drafts) = (&cut.slices_at(last)["notes"], &cut.slices_at(last)["draft"]);
+    let (notes, sizes) = (&cut.slices_at(last)["notes"], &cut.slices_at(last)["note_sizes"]);
     assert!(
         notes.iter().all(|note| note["$left_out"] == "map" && note["bytes"].as_u64().unwrap() > 20),
         "{notes:?}"
     );
-    assert!(!drafts.is_empty() && drafts.iter().all(Value::is_string), "{drafts:?}");
+    assert!(!sizes.is_empty() && sizes.iter().all(Value::is_array), "{sizes:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! | a record's document | `show --json`, word by word |
 //! | a slice at a step | [`walk`]: the items by their names, at every position ([`lists`]); each item as `state --json` prints it |
 //! | a conversation at a step | the messages that [`MessageHistory`](foldlog::audit::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it |
+//! | a workspace's files at a step | [`files`]: the last capture on the way there |
 //! | a diff of two steps | the items that one of the two lists lacks, compared as [`crate::diff`] compares them |
 //! | operations | `ledger --json`; what waits for somebody, with the commands that decide, from `ledger OPERATION --json` |
 //! | integrity | `verify --json` |
@@ -25,6 +26,7 @@
 //! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold.
 
 mod blocks;
+mod files;
 mod lists;
 mod records;
 pub(crate) mod report;

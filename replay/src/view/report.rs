@@ -16,6 +16,7 @@ use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
 use super::blocks::{Blocks, markup_json};
+use super::files::{FilesDocument, files};
 use super::walk::{WalkDocument, walk};
 use super::{Payloads, Range};
 use crate::failure::{Failure, Result};
@@ -29,7 +30,7 @@ const PAGE: &str = include_str!("pages/report.html");
 const STYLE: &str = include_str!("pages/style.css");
 
 /// The modules, each under the name by which the others import it.
-const MODULES: [(&str, &str); 17] = [
+const MODULES: [(&str, &str); 18] = [
     ("view/dom.js", include_str!("pages/dom.js")),
     ("view/json.js", include_str!("pages/json.js")),
     ("view/source.js", include_str!("pages/source.js")),
@@ -41,6 +42,7 @@ const MODULES: [(&str, &str); 17] = [
     ("view/timeline.js", include_str!("pages/timeline.js")),
     ("view/step.js", include_str!("pages/step.js")),
     ("view/conversation.js", include_str!("pages/conversation.js")),
+    ("view/files.js", include_str!("pages/files.js")),
     ("view/diff.js", include_str!("pages/diff.js")),
     ("view/operations.js", include_str!("pages/operations.js")),
     ("view/search.js", include_str!("pages/search.js")),
@@ -78,6 +80,7 @@ struct Head<'a> {
     damage: Option<Json>,
     #[serde(flatten)]
     walk: &'a WalkDocument,
+    files: &'a FilesDocument,
     operations: u32,
     integrity: u32,
     statistics: u32,
@@ -100,6 +103,8 @@ pub(crate) fn write(
     let mut blocks = Blocks::new(BufWriter::new(spool));
     let walked =
         walk(reader, &asked.range, asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
+    let files =
+        files(reader, &asked.range, asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
     let operations = blocks.add_json(&operations(reader, asked.payloads)?).map_err(of_file(path))?;
     let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
     let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
@@ -120,6 +125,7 @@ pub(crate) fn write(
         rollbacks: reader.rollbacks().collect(),
         damage: reader.sound_end().map(damage),
         walk: &walked,
+        files: &files,
         operations,
         integrity,
         statistics,

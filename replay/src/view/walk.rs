@@ -27,13 +27,19 @@ const BEGINNING_CHARS: usize = 2000;
 #[derive(Debug, Serialize)]
 pub(crate) struct ListPlaces {
     /// Block of the versions.
-    versions: u32,
+    pub(super) versions: u32,
     /// Block of the items' names: for each its record, its ordinal and its version.
-    names: u32,
+    pub(super) names: u32,
     /// Number of items that ever were in the list.
-    count: u64,
+    pub(super) count: u64,
     /// Number of the first item of each block of items, and the block.
-    items: Vec<(u64, u32)>,
+    pub(super) items: Vec<(u64, u32)>,
+}
+
+/// Returns the bytes of items' names, each of a record, an ordinal and a version: three integers of 32 bits, little-endian.
+pub(super) fn names_block(names: impl Iterator<Item = (SequenceNumber, u32, u32)>) -> Vec<u8> {
+    let words = names.flat_map(|(sequence, ordinal, version)| [sequence.get() as u32, ordinal, version]);
+    words.flat_map(u32::to_le_bytes).collect()
 }
 
 /// Describes a slice, and says where a page finds its items.
@@ -265,7 +271,8 @@ fn document(timeline: &Timeline, record: &Record<'_>, payloads: Payloads) -> Res
     line(b'-', &document)
 }
 
-fn line(mark: u8, value: &(impl Serialize + ?Sized)) -> Result<Vec<u8>> {
+/// Returns a line of a block: the mark, and a value's JSON.
+pub(super) fn line(mark: u8, value: &(impl Serialize + ?Sized)) -> Result<Vec<u8>> {
     let mut line = vec![mark];
     escape::write_json(&mut line, value).map_err(std::io::Error::from)?;
     Ok(line)
@@ -299,12 +306,7 @@ fn slices<W: Write>(
     for (id, list) in lists {
         let SliceList { name, policy, item, history, items, .. } = list;
         let versions = blocks.add(&history.encode())?;
-        let mut names = Vec::with_capacity(items.len() * 12);
-        for name in &items {
-            for number in [name.sequence.get() as u32, name.ordinal, name.version] {
-                names.extend_from_slice(&number.to_le_bytes());
-            }
-        }
+        let names = names_block(items.iter().map(|name| (name.sequence, name.ordinal, name.version)));
         let names = blocks.add(&names)?;
         let mut lines = Lines::default();
         if let Some(slice) = last.slice_of(id) {
@@ -343,17 +345,16 @@ fn conversations<W: Write>(
                 versions.change(position, &removed, &added);
             }
         });
-        let (mut lines, mut names) = (Lines::default(), Vec::new());
-        for message in messages.iter().filter(|message| message.sequence <= range.last) {
-            for number in [message.sequence.get() as u32, 0, 0] {
-                names.extend_from_slice(&number.to_le_bytes());
-            }
+        let messages: Vec<_> = messages.iter().filter(|message| message.sequence <= range.last).collect();
+        let mut lines = Lines::default();
+        for message in &messages {
             lines.push(&message_line(&message.message, payloads)?, blocks)?;
         }
+        let names = names_block(messages.iter().map(|message| (message.sequence, 0, 0)));
         let list = ListPlaces {
             versions: blocks.add(&versions.encode())?,
             names: blocks.add(&names)?,
-            count: names.len() as u64 / 12,
+            count: messages.len() as u64,
             items: lines.finish(blocks)?,
         };
         documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list });

@@ -221,7 +221,8 @@ export class DiffView {
     const before = route.before === undefined ? Math.max(head.from, route.at - 1) : Math.min(head.last, Math.max(head.from, Number(route.before) || 0));
     [this.before.value, this.after.value] = [String(before), String(route.at)];
     const mine = ++this.asked;
-    const found = await this.source.diff(before, route.at);
+    const [found, files] = await Promise.all([this.source.diff(before, route.at), this.source.fileChanges(before, route.at)]);
+    const changed = await Promise.all(files.slice(0, SHOWN).map((one) => this.file(one)));
     if (mine !== this.asked) return;
     this.element.dataset.shows = `${before} ${route.at}`;
     const groups = new Map();
@@ -229,7 +230,20 @@ export class DiffView {
       const name = one.conversation !== null ? `Conversation ${one.conversation}` : (one.slice ?? 'Tags');
       groups.set(name, [...(groups.get(name) ?? []), one]);
     }
-    fill(this.body, found.length === 0 ? el('p', { class: 'faint' }, `No difference between ${before} and ${route.at}.`) : [...groups].map(([name, group]) => this.group(name, group)));
+    fill(this.body, found.length + files.length === 0 ? el('p', { class: 'faint' }, `No difference between ${before} and ${route.at}.`) : [...groups].map(([name, group]) => this.group(name, group)),
+      files.length > 0 && el('section', { class: 'group files-changed' }, el('h3', null, 'Files ', el('span', { class: 'faint' }, counted(files.length, 'changed file'))), el('ul', { class: 'differences' }, changed), files.length > SHOWN && el('p', { class: 'faint' }, `and ${files.length - SHOWN} others`)));
+  }
+
+  /** @param {import('./source.js').FileChange} one */
+  async file(one) {
+    const text = async (file) => (file ? ((await this.source.content(file))?.text ?? null) : '');
+    const [before, after] = await Promise.all([text(one.before), text(one.after)]);
+    const change = one.before === null ? 'added' : one.after === null ? 'removed' : 'changed';
+    const said = (file) => (file ? `${file.bytes} bytes, ${file.permissions ?? file.kind}` : 'none');
+    const isSame = one.before?.digest === one.after?.digest;
+    return el('li', { class: `difference is-${change}` },
+      el('div', { class: 'path' }, el('span', { class: 'sign', title: change, 'aria-label': change }, MARK[change]), ' ', el('bdi', null, visible(one.path)), el('span', { class: 'faint' }, ` ${said(one.before)} → ${said(one.after)}`)),
+      before !== null && after !== null && !isSame ? unified(before, after) : el('p', { class: 'faint' }, isSame ? 'The content is the same.' : 'The contents are left out, or no text.'));
   }
 
   /** @param {string} name @param {Difference[]} group */

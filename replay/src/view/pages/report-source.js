@@ -367,6 +367,49 @@ export class ReportSource {
   }
 
   /** @param {number} at */
+  async workspaces(at) {
+    const all = await Promise.all(this.known.files.workspaces.map(async (one) => {
+      const { shared } = await this.list(one.list);
+      const total = shared.total(at);
+      // A gap ends with the next version.
+      const begun = shared.positions[shared.version(at)];
+      return { name: one.name, total, gap: one.gaps.find(([from]) => from === begun)?.[1] ?? null };
+    }));
+    return all.filter((one) => one.total !== null);
+  }
+
+  /** @param {number} at @param {string} workspace */
+  async files(at, workspace) {
+    const found = this.known.files.workspaces.find((one) => one.name === workspace);
+    if (!found) return [];
+    const { items } = await this.window(found.list, at, 0, Infinity);
+    return items.map((item) => ({ ...JSON.parse(item.value.text), number: item.number, sequence: item.sequence }));
+  }
+
+  /** @param {import('./source.js').FileVersion} file */
+  async content(file) {
+    if (file.content === null) return null;
+    const [first, block] = blockOf(this.known.files.contents, file.content);
+    return JSON.parse(shown((await this.lines(block))[file.content - first]).text);
+  }
+
+  /** @param {number} before @param {number} after */
+  async fileChanges(before, after) {
+    const found = [];
+    for (const { name } of this.known.files.workspaces) {
+      const [old, now] = await Promise.all([this.files(before, name), this.files(after, name)]);
+      const was = new Map(old.map((file) => [file.path, file]));
+      for (const file of now) {
+        const earlier = was.get(file.path) ?? null;
+        was.delete(file.path);
+        if (earlier?.number !== file.number) found.push({ workspace: name, path: file.path, before: earlier, after: file });
+      }
+      for (const file of was.values()) found.push({ workspace: name, path: file.path, before: file, after: null });
+    }
+    return found;
+  }
+
+  /** @param {number} at */
   async usage(at) {
     const last = new Map();
     for (const row of await this.json(this.known.usage)) if (row.sequence <= at) last.set(row.evaluation_id, row);

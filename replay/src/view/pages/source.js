@@ -67,6 +67,29 @@
  */
 
 /**
+ * A version of a file in a workspace.
+ * @typedef {object} FileVersion
+ * @property {number} number identity within its workspace
+ * @property {number} sequence record from which on it is known
+ * @property {string} path
+ * @property {'file' | 'link'} kind
+ * @property {string | null} permissions octal
+ * @property {number} bytes
+ * @property {string} digest git's object
+ * @property {number | null} content
+ */
+
+/**
+ * What a file holds: text, bytes that are no text, or why it cannot be read.
+ * @typedef {{text?: string, base64?: string, error?: string}} Content
+ */
+
+/**
+ * A file that differs between two steps.
+ * @typedef {{workspace: string, path: string, before: FileVersion | null, after: FileVersion | null}} FileChange
+ */
+
+/**
  * Where data comes from.
  * @typedef {object} Source
  * @property {() => any} head what is known of the session at once; see the report's `Head`
@@ -80,6 +103,10 @@
  * @property {(at: number) => Promise<{evaluation_id: string, total: number}[]>} conversations
  * @property {(at: number, evaluation: string, from: number, count: number) => Promise<Window>} messages
  * @property {(at: number) => Promise<Usage[]>} usage what each conversation had used by then
+ * @property {(at: number) => Promise<{name: string, total: number, gap: string | null}[]>} workspaces with the reason for which their files are not known
+ * @property {(at: number, workspace: string) => Promise<FileVersion[]>} files in the order of their paths
+ * @property {(file: FileVersion) => Promise<Content | null>} content null if it is left out
+ * @property {(before: number, after: number) => Promise<FileChange[]>} fileChanges
  * @property {(at: number) => Record<string, string>} tags
  * @property {(before: number, after: number) => Promise<Difference[]>} diff
  * @property {() => Promise<{ledger: any[], waiting: Record<string, any>}>} operations

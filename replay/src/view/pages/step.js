@@ -4,6 +4,7 @@ import { el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { showItems, showValue, paged } from 'view/value-tree.js';
 import { showConversation } from 'view/conversation.js';
+import { fileContent, fileTree } from 'view/files.js';
 import { bytes, number, time } from 'view/words.js';
 
 /** Number of items on a page, and of those that are shown as JSON at once. */
@@ -41,20 +42,21 @@ export class StepView {
     this.element = el('section', { class: 'view step', 'aria-label': 'At this step' }, this.title, this.tabs, this.body);
   }
 
-  /** @param {{at: number, part?: string, from?: string, form?: string}} route */
+  /** @param {{at: number, part?: string, from?: string, form?: string, file?: string}} route */
   show(route) {
     const { at } = route;
-    const read = Promise.all([this.source.records(at, 1), this.source.slices(at), this.source.conversations(at)])
-      .then(async ([[record], slices, conversations]) => {
-        const part = this.part(route.part, slices, conversations, record);
-        return { record, slices, conversations, part, content: await this.content(part, route) };
+    const read = Promise.all([this.source.records(at, 1), this.source.slices(at), this.source.conversations(at), this.source.workspaces(at)])
+      .then(async ([[record], slices, conversations, workspaces]) => {
+        const part = this.part(route.part, slices, conversations, record, workspaces);
+        return { record, slices, conversations, workspaces, part, content: await this.content(part, route) };
       });
-    return this.latest.show(read, ({ record, slices, conversations, part, content }) => {
+    return this.latest.show(read, ({ record, slices, conversations, workspaces, part, content }) => {
       this.heading(record);
       const tab = (name, label, count, extra = '') => el('a', { href: this.link({ part: name, from: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, el('bdi', null, visible(label)), count !== null && el('span', { class: 'count' }, count));
       fill(this.tabs,
         tab('record', 'Record', null),
         conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', number(one.total))),
+        workspaces.map((one) => tab(`files:${one.name}`, one.name === 'workspace' ? 'Files' : `Files of ${one.name}`, number(one.total))),
         slices.map((slice) => tab(`slice:${slice.name}`, slice.name, slice.total === null ? '?' : number(slice.total), record.slices.includes(slice.name) ? 'changed' : '')),
         tab('tags', 'Tags', number(Object.keys(this.source.tags(at)).length)),
         el('span', { class: 'grow' }),
@@ -79,7 +81,7 @@ export class StepView {
    * @param {string | undefined} from
    */
   scroll(part, from) {
-    const toEnd = part.includes(':') && from === undefined;
+    const toEnd = /^(slice|conversation):/.test(part) && from === undefined;
     const scroll = () => {
       this.body.scrollTop = toEnd ? this.body.scrollHeight : 0;
       this.body.querySelector('.marked')?.scrollIntoView({ block: 'nearest' });
@@ -100,10 +102,11 @@ export class StepView {
    * Chooses what is shown: what was asked for if it is there, else what says most.
    * @param {string | undefined} asked
    */
-  part(asked, slices, conversations, record) {
+  part(asked, slices, conversations, record, workspaces) {
     if (asked === 'record' || asked === 'tags') return asked;
     if (asked?.startsWith('slice:') && slices.some((slice) => `slice:${slice.name}` === asked)) return asked;
     if (asked?.startsWith('conversation:') && conversations.some((one) => `conversation:${one.evaluation_id}` === asked)) return asked;
+    if (asked?.startsWith('files:') && workspaces.some((one) => `files:${one.name}` === asked)) return asked;
     if (conversations.length > 0) return `conversation:${conversations[conversations.length - 1].evaluation_id}`;
     if (record.slices.length > 0) return `slice:${record.slices[0]}`;
     const largest = slices.reduce((most, slice) => ((slice.total ?? 0) > (most?.total ?? 0) ? slice : most), null);
@@ -121,10 +124,10 @@ export class StepView {
   /**
    * Reads what a part shows, and returns what shows it.
    * @param {string} part
-   * @param {{at: number, from?: string, form?: string}} route
+   * @param {{at: number, from?: string, form?: string, file?: string}} route
    * @returns {Promise<((body: HTMLElement) => void) & {key?: string}>} with a key, if the same key stands for the same content
    */
-  async content(part, { at, from, form }) {
+  async content(part, { at, from, form, file }) {
     const go = (sequence) => this.navigate({ at: sequence });
     const turn = (place) => this.navigate({ from: place });
     if (part === 'record') {
@@ -137,6 +140,7 @@ export class StepView {
       return (body) => fill(body, tags.length === 0 ? el('p', { class: 'faint' }, 'No tags at this step.') : el('table', { class: 'items' }, tags.map(([key, value]) => el('tr', null, el('th', { scope: 'row' }, el('bdi', null, visible(key))), el('td', null, el('bdi', null, visible(value)))))));
     }
     const name = part.slice(part.indexOf(':') + 1);
+    if (part.startsWith('files:')) return this.files(name, at, file);
     if (form === 'json') {
       const isSlice = part.startsWith('slice:');
       const { items } = isSlice ? await this.source.state(at, name, 0, JSON_ITEMS) : await this.source.messages(at, name, 0, JSON_ITEMS);
@@ -161,6 +165,23 @@ export class StepView {
       } else if (total === 0) fill(body, el('p', { class: 'faint' }, `${visible(name)} is empty at this step.`));
       else paged(body, shown, PAGE, turn, showItems(shown.items, go));
     });
+  }
+
+  /**
+   * @param {string} workspace
+   * @param {number} at
+   * @param {string | undefined} path
+   */
+  async files(workspace, at, path) {
+    const [files, all] = await Promise.all([this.source.files(at, workspace), this.source.workspaces(at)]);
+    const gap = all.find((one) => one.name === workspace)?.gap;
+    const file = files.find((one) => one.path === path);
+    const content = file ? await this.source.content(file) : null;
+    const go = (sequence) => this.navigate({ at: sequence });
+    return (body) => fill(body,
+      gap && el('p', { class: 'note' }, `These files are not known here: ${visible(gap)}`),
+      el('p', { class: 'facts' }, 'As last captured by a call. What was changed by hand since then is not known.'),
+      el('div', { class: 'file-panes' }, el('nav', { 'aria-label': 'Files' }, fileTree(files, at, path, (chosen) => this.navigate({ file: chosen }))), file && fileContent(file, content, go)));
   }
 }
 
