@@ -20,8 +20,8 @@ use crate::storage::{FileStorage, Storage};
 
 /// Returns an [`Error::Corrupt`] for each seal of a finished segment in the folder `dir` that does not match its records, for each
 /// compacted segment with a damaged seal, or with anything else behind its end, and for each compressed segment that is damaged where
-/// no frame needs it. The log need not fold for that. Passes over segments in which a frame is damaged, which [`damaged_places`](super::damaged_places)
-/// finds.
+/// no frame needs it. The log need not fold for that. Passes over segments in which a frame is damaged, which
+/// [`damaged_places`](super::damaged_places) finds, and over those that a compaction replaces meanwhile.
 ///
 /// # Errors
 ///
@@ -57,20 +57,22 @@ impl LogReader {
         let finished = segments.len().saturating_sub(1);
         let mut checked = 0;
         for segment in segments.iter().take(finished) {
-            if let Some(seal) = mismatch(self.storage.as_ref(), segment)? {
-                if seal.is_err() {
+            match mismatch(self.storage.as_ref(), segment) {
+                Ok(None) => {}
+                Ok(Some(Ok(()))) => checked += 1,
+                Ok(Some(Err(error))) | Err(error) => {
                     segment.check_not_replaced(self.storage.as_ref())?;
+                    return Err(error);
                 }
-                seal?;
-                checked += 1;
             }
         }
         Ok(checked)
     }
 }
 
-/// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others, or if the file is a compressed
-/// segment and damaged where no frame needs it. Returns `None` if the segment has no seal.
+/// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others, if something else stands behind the
+/// end of a compacted segment, or if the file is a compressed segment and damaged where no frame needs it. Returns `None` if the
+/// segment has no seal.
 fn mismatch(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
     // What stands before the segment's end is read by whoever walks its frames.
     let damage = || compressed::damage(storage, &segment.path, segment.end.unwrap_or(0));
