@@ -106,6 +106,23 @@ describe('a report', () => {
     await page.close();
   });
 
+  test('shows the files of a workspace as a step has them, and as unified diffs', async () => {
+    const page = await browser.open(session('edits'), ['--payloads']);
+    const last = Number(await page.attribute('.step-field', 'max'));
+    await page.go({ at: last, view: 'step', part: 'files:workspace' });
+    const names = await page.all('.file bdi', (name) => name.textContent);
+    assert.ok(names.length > 1 && names.every((name) => /^\d<img src=x onerror=window.ran=5>\.txt$/.test(name)), names.join());
+    await page.press('.file');
+    await page.page.waitForSelector('.file-content code');
+    const text = await page.text('.file-content code');
+    assert.match(text, /^fn main\(\) \{\}\n\d+: correct-horse-battery-staple\n$/);
+    await page.go({ view: 'diff', before: 2, at: last, file: null });
+    await page.page.waitForSelector('.files-changed li');
+    assert.deepEqual(new Set(await page.all('.files-changed .sign', (sign) => sign.title)), new Set(['added']));
+    assert.ok((await page.all('.files-changed .line-added', (line) => line.textContent)).includes('+ fn main() {}'));
+    await page.close();
+  });
+
   test('filters the timeline, and finds what is searched for', async () => {
     const dir = session('history', 700, 11);
     const page = await browser.open(dir, ['--payloads']);

@@ -1,6 +1,7 @@
 //! Sessions for the tests of pages: a long history of everything, and one whose texts try to be markup.
 
 use foldlog::conversation::{ContentBlocks, NewAnswer, NewInput, Role, ToolCallRecord};
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
@@ -8,6 +9,7 @@ use foldlog::{
     SnapshotOptions, Store, StoreOptions,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +20,9 @@ pub const HOSTILE: &str = "</script><script>window.ran=1</script><img src=x oner
 
 /// Text that turns the direction of what follows, and other marks that nobody sees.
 pub const UNSEEN: &str = "invoice\u{202e}fdp.exe\u{2066}\u{200b}\u{7}\u{2028}";
+
+/// Part of a file's name that tries to be markup.
+pub const HOSTILE_NAME: &str = "<img src=x onerror=window.ran=5>";
 
 /// Text of which no page without payloads may hold anything.
 pub const SECRET: &str = "correct-horse-battery-staple";
@@ -147,6 +152,54 @@ fn talk(session: &Session, runner: &ToolRunner, turn: u64, numbers: &mut Numbers
         }
     }
     session.record_turn("talk", false).unwrap();
+}
+
+/// What a workspace holds: contents by path.
+pub type Files = BTreeMap<String, String>;
+
+/// Writes a session whose calls change the files of a workspace in `folder`, some of them in vain, and that is rolled back in
+/// between. Returns its folder, and what the workspace held at each position, as far as captures tell.
+///
+/// # Panics
+///
+/// If the session cannot be written.
+pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
+    std::fs::create_dir_all(folder.join("src")).unwrap();
+    let session = store.create(&types()).unwrap();
+    let files =
+        HostFilesystem::open(folder, session.captures_dir(), HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
+    let mut numbers = Numbers(5);
+    let (mut now, mut at) = (Files::new(), BTreeMap::new());
+    for number in 0..14_u64 {
+        let call = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
+        let begin = session.position().unwrap().get();
+        at.insert(begin, now.clone());
+        let mut changed = now.clone();
+        for _ in 0..2 {
+            let path = format!("src/{}{HOSTILE_NAME}.txt", numbers.below(4));
+            if numbers.below(4) == 0 {
+                if changed.remove(&path).is_some() {
+                    std::fs::remove_file(folder.join(&path)).unwrap();
+                }
+            } else {
+                let text = format!("fn main() {{}}\n{number}: {SECRET}\n");
+                std::fs::write(folder.join(&path), &text).unwrap();
+                changed.insert(path, text);
+            }
+        }
+        if number % 4 == 3 {
+            call.fail(ToolError::failed("in vain")).unwrap();
+        } else {
+            call.end(ToolResult::ok("done", number)).unwrap();
+            now = changed;
+        }
+        at.insert(session.position().unwrap().get(), now.clone());
+    }
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    (dir, at)
 }
 
 /// Writes a session whose names and texts try to be markup, to turn the direction of writing, or to be too large. Returns its

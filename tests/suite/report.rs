@@ -183,6 +183,29 @@ fn a_file_that_is_there_is_replaced_on_demand_only_and_none_is_left_half_written
 }
 
 #[test]
+fn the_files_of_a_workspace_are_those_of_the_last_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, expected) = shown::edits(&shown::store(folder.path()), &folder.path().join("work"));
+    let fixture = Fixture { folder, session };
+    let with = fixture.report("with.html", &["--payloads"]);
+    for (at, files) in &expected {
+        assert_eq!(&with.files_at("workspace", *at), files, "files at {at}");
+    }
+    assert!(expected.values().any(|files| files.len() > 2));
+    let without = fixture.report("without.html", &[]);
+    assert!(!without.holds(SECRET));
+    let (last, files) = expected.last_key_value().unwrap();
+    assert!(without.files_at("workspace", *last).keys().eq(files.keys()), "names are there");
+    without.assert_own_markup_only();
+    // Where a capture is gone, the page says so, and goes on.
+    fs::remove_dir_all(fixture.session.join("files/objects")).unwrap();
+    let gone = fixture.report("gone.html", &["--payloads"]);
+    assert!(gone.files_at("workspace", *last).is_empty());
+    let gaps = gone.head["files"]["workspaces"][0]["gaps"].as_array().unwrap();
+    assert!(!gaps.is_empty() && gaps[0][1].as_str().unwrap().contains("object"), "{gaps:?}");
+}
+
+#[test]
 fn a_damaged_session_is_shown_up_to_its_damage() {
     let fixture = Fixture::of_history(200, 5);
     let segment = fixture.session.join("0000000000.seg");

@@ -30,10 +30,9 @@ const PAGE: &str = include_str!("pages/report.html");
 const STYLE: &str = include_str!("pages/style.css");
 
 /// The modules, each under the name by which the others import it.
-const MODULES: [(&str, &str); 18] = [
+const MODULES: [(&str, &str); 17] = [
     ("view/dom.js", include_str!("pages/dom.js")),
     ("view/json.js", include_str!("pages/json.js")),
-    ("view/source.js", include_str!("pages/source.js")),
     ("view/report-source.js", include_str!("pages/report-source.js")),
     ("view/words.js", include_str!("pages/words.js")),
     ("view/virtual-list.js", include_str!("pages/virtual-list.js")),
@@ -218,4 +217,30 @@ fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result<Json> {
         "through": reader.last_position(),
         "found": verified,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Number of bytes that all pages take at most, as they stand.
+    const PAGES_BYTES_MAX: usize = 150_000;
+
+    #[test]
+    fn the_pages_stay_small_and_name_only_each_other() {
+        let names: Vec<&str> = MODULES.iter().map(|(name, _)| *name).collect();
+        let bytes: usize = MODULES.iter().map(|(_, text)| text.len()).sum();
+        assert!(
+            bytes + PAGE.len() + STYLE.len() <= PAGES_BYTES_MAX,
+            "{} bytes",
+            bytes + PAGE.len() + STYLE.len()
+        );
+        for (name, text) in MODULES {
+            for import in text.lines().filter(|line| line.starts_with("import ")) {
+                let from = import.split('\'').nth(1).unwrap();
+                assert!(names.contains(&from), "{name} imports {from}");
+            }
+            assert!(!text.contains("innerHTML") && !text.contains("eval("), "{name}");
+        }
+    }
 }

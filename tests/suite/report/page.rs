@@ -88,6 +88,20 @@ impl Page {
         found.and_then(|one| self.list(&one["list"], at)).unwrap_or_default()
     }
 
+    /// Returns the contents of a workspace's files at a position, by their paths; empty where they are left out.
+    pub(super) fn files_at(&self, workspace: &str, at: u64) -> BTreeMap<String, String> {
+        let contents = self.lines(&self.head["files"]["contents"]);
+        let all = self.head["files"]["workspaces"].as_array().unwrap();
+        let found = all.iter().find(|one| one["name"] == workspace);
+        let files = found.and_then(|one| self.list(&one["list"], at)).unwrap_or_default();
+        let file = |file: Value| {
+            let content = file["content"].as_u64().map(|number| &contents[number as usize]["text"]);
+            let text = content.and_then(Value::as_str).unwrap_or_default();
+            (file["path"].as_str().unwrap().to_owned(), text.to_owned())
+        };
+        files.into_iter().map(file).collect()
+    }
+
     /// Returns a list at a position; `None` before its first version.
     fn list(&self, places: &Value, at: u64) -> Option<Vec<Value>> {
         let numbers = list_at(self.block(&places["versions"]), at)?;

@@ -1,6 +1,6 @@
 // A conversation as a reader wants it: who said what, results under the calls that they answer.
 
-import { button, el } from 'view/dom.js';
+import { bdi, button, el } from 'view/dom.js';
 import { field, numberOf, parse, textOf, visible } from 'view/json.js';
 import { leftOut, text, tree } from 'view/value-tree.js';
 import { markdown } from 'view/markdown.js';
@@ -32,7 +32,7 @@ export function showConversation(items, go, at) {
     }
     const calls = field(json, 'tool_calls');
     list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence } },
-      el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', el('bdi', null, visible(name))) : null, el('span', { class: 'grow' }), record),
+      el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', bdi(name)) : null, el('span', { class: 'grow' }), record),
       content(json, role !== 'tool'),
       calls?.type === 'array' && calls.values.map((call) => {
         const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('span', { class: 'faint call-id' }, visible(textOf(field(call, 'call_id')) ?? ''))), callArguments(field(call, 'arguments')));

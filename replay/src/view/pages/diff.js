@@ -1,6 +1,6 @@
 // The differences of two steps: computed as `foldlog diff` computes them (`replay/src/diff.rs` says how), and shown.
 
-import { el, fill, button } from 'view/dom.js';
+import { bdi, button, el, fill } from 'view/dom.js';
 import { field, parse, quote, same, visible, write } from 'view/json.js';
 import { leftOut, text, tree } from 'view/value-tree.js';
 import { counted } from 'view/words.js';
@@ -190,6 +190,7 @@ function unified(before, after) {
 }
 
 const MARK = { added: '+', removed: '−', changed: '~' };
+const sign = (change) => el('span', { class: 'sign', title: change, 'aria-label': change }, MARK[change]);
 
 /** Number of differences that are shown until somebody asks for more. */
 const SHOWN = 300;
@@ -208,9 +209,7 @@ export class DiffView {
     this.body = el('div', { class: 'part' });
     this.element = el('section', { class: 'view diff', 'aria-label': 'Diff' },
       el('div', { class: 'bar' }, el('label', null, 'from ', this.before), el('label', null, 'to ', this.after),
-        button('Previous record', () => navigate({ before: Math.max(head.from, Number(this.after.value) - 1) }), { class: 'quiet' }),
-        button('First record', () => navigate({ before: head.from }), { class: 'quiet' }),
-        button('Swap', () => navigate({ before: this.after.value, at: this.before.value }), { class: 'quiet' })),
+        button('Previous record', () => navigate({ before: Math.max(head.from, Number(this.after.value) - 1) }))),
       this.body);
     this.asked = 0;
   }
@@ -230,8 +229,10 @@ export class DiffView {
       const name = one.conversation !== null ? `Conversation ${one.conversation}` : (one.slice ?? 'Tags');
       groups.set(name, [...(groups.get(name) ?? []), one]);
     }
-    fill(this.body, found.length + files.length === 0 ? el('p', { class: 'faint' }, `No difference between ${before} and ${route.at}.`) : [...groups].map(([name, group]) => this.group(name, group)),
-      files.length > 0 && el('section', { class: 'group files-changed' }, el('h3', null, 'Files ', el('span', { class: 'faint' }, counted(files.length, 'changed file'))), el('ul', { class: 'differences' }, changed), files.length > SHOWN && el('p', { class: 'faint' }, `and ${files.length - SHOWN} others`)));
+    fill(this.body,
+      found.length + files.length === 0 && el('p', { class: 'faint' }, `No difference between ${before} and ${route.at}.`),
+      files.length > 0 && el('section', { class: 'group files-changed' }, el('h3', null, 'Files ', el('span', { class: 'faint' }, counted(files.length, 'changed file'))), el('ul', { class: 'differences' }, changed), files.length > SHOWN && el('p', { class: 'faint' }, `and ${files.length - SHOWN} others`)),
+      [...groups].map(([name, group]) => this.group(name, group)));
   }
 
   /** @param {import('./source.js').FileChange} one */
@@ -242,7 +243,7 @@ export class DiffView {
     const said = (file) => (file ? `${file.bytes} bytes, ${file.permissions ?? file.kind}` : 'none');
     const isSame = one.before?.digest === one.after?.digest;
     return el('li', { class: `difference is-${change}` },
-      el('div', { class: 'path' }, el('span', { class: 'sign', title: change, 'aria-label': change }, MARK[change]), ' ', el('bdi', null, visible(one.path)), el('span', { class: 'faint' }, ` ${said(one.before)} → ${said(one.after)}`)),
+      el('div', { class: 'path' }, sign(change), ' ', bdi(one.path), el('span', { class: 'faint' }, ` ${said(one.before)} → ${said(one.after)}`)),
       before !== null && after !== null && !isSame ? unified(before, after) : el('p', { class: 'faint' }, isSame ? 'The content is the same.' : 'The contents are left out, or no text.'));
   }
 
@@ -257,7 +258,7 @@ export class DiffView {
       }
     };
     more(0);
-    return el('section', { class: 'group' }, el('h3', null, el('bdi', null, visible(name)), ' ', el('span', { class: 'faint' }, counted(group.length, 'difference'))), list);
+    return el('section', { class: 'group' }, el('h3', null, bdi(name), ' ', el('span', { class: 'faint' }, counted(group.length, 'difference'))), list);
   }
 }
 
@@ -269,6 +270,6 @@ function difference(one) {
   const shown = one.change === 'changed'
     ? (isText ? unified(/** @type {any} */ (before).value, /** @type {any} */ (after).value) : el('div', { class: 'beside' }, el('div', { class: 'was' }, side(before)), el('div', { class: 'now' }, side(after))))
     : el('div', { class: one.change === 'added' ? 'now' : 'was' }, side(one.change === 'added' ? after : before));
-  return el('li', { class: `difference is-${one.change}` }, el('div', { class: 'path' }, el('span', { class: 'sign', title: one.change, 'aria-label': one.change }, MARK[one.change]), ' ', el('bdi', null, visible(one.path))), shown);
+  return el('li', { class: `difference is-${one.change}` }, el('div', { class: 'path' }, sign(one.change), ' ', bdi(one.path)), shown);
 }
 

@@ -1,5 +1,7 @@
 // Makes elements. Text becomes text nodes, never markup.
 
+import { visible } from 'view/json.js';
+
 /**
  * Makes an element. Properties: `class`, `on` (listeners by event), `data` (data attributes); all others are attributes, left out
  * where they are null, undefined or false.
@@ -58,6 +60,12 @@ export function svg(tag, attributes, ...children) {
 }
 
 /**
+ * Makes an element of a text from outside: it keeps its own direction, and what cannot be seen in it is shown.
+ * @param {string} text
+ */
+export const bdi = (text) => el('bdi', null, visible(text));
+
+/**
  * Makes a button that does something.
  * @param {string} label
  * @param {() => void} action
@@ -65,4 +73,14 @@ export function svg(tag, attributes, ...children) {
  */
 export function button(label, action, properties = {}) {
   return el('button', { type: 'button', ...properties, on: { click: action } }, label);
+}
+
+/**
+ * Returns the address of this page with something changed; what is null is taken out.
+ * @param {Record<string, string | number | null>} change
+ */
+export function address(change) {
+  const said = new URLSearchParams(location.hash.slice(1));
+  for (const [name, value] of Object.entries(change)) if (value === null) said.delete(name); else said.set(name, String(value));
+  return `#${said}`;
 }

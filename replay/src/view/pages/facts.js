@@ -1,6 +1,6 @@
 // Statistics and integrity: what the log is made of, what its tools took, and what `verify` found.
 
-import { el, fill } from 'view/dom.js';
+import { bdi, el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { bytes, counted, duration, number } from 'view/words.js';
 
@@ -16,7 +16,7 @@ function bars(caption, rows) {
   return el('figure', { class: 'plot' }, el('figcaption', null, caption), el('table', { class: 'bars' }, sorted.slice(0, 30).map((row) => {
     const bar = el('span', { class: 'bar-fill' });
     bar.style.width = `${Math.max(0.5, (row.amount / most) * 100)}%`;
-    return el('tr', null, el('th', { scope: 'row' }, el('bdi', null, visible(row.name))), el('td', { class: 'bar-cell' }, bar), el('td', { class: 'bar-label' }, row.label, row.note ? el('span', { class: 'faint' }, ` ${row.note}`) : null));
+    return el('tr', null, el('th', { scope: 'row' }, bdi(row.name)), el('td', { class: 'bar-cell' }, bar), el('td', { class: 'bar-label' }, row.label, row.note ? el('span', { class: 'faint' }, ` ${row.note}`) : null));
   })), sorted.length > 30 && el('p', { class: 'faint' }, `and ${number(sorted.length - 30)} smaller ones`));
 }
 
@@ -47,7 +47,7 @@ function durations(ledger) {
     middle.style.left = x(quantile(sorted, 0.5));
     strip.append(middle);
     const sum = sorted.reduce((total, one) => total + one, 0);
-    return { sum, row: el('tr', null, el('th', { scope: 'row' }, el('bdi', null, visible(tool))), el('td', { class: 'bar-cell' }, strip), el('td', { class: 'bar-label' }, `${duration(quantile(sorted, 0.5))} · ${duration(quantile(sorted, 0.95))}`), el('td', { class: 'bar-label' }, duration(sum), el('span', { class: 'faint' }, ` in ${counted(sorted.length, 'call')}`))) };
+    return { sum, row: el('tr', null, el('th', { scope: 'row' }, bdi(tool)), el('td', { class: 'bar-cell' }, strip), el('td', { class: 'bar-label' }, `${duration(quantile(sorted, 0.5))} · ${duration(quantile(sorted, 0.95))}`), el('td', { class: 'bar-label' }, duration(sum), el('span', { class: 'faint' }, ` in ${counted(sorted.length, 'call')}`))) };
   }).sort((one, other) => other.sum - one.sum);
   return el('figure', { class: 'plot' }, el('figcaption', null, 'Durations of each tool, on a logarithmic scale'), el('table', { class: 'bars' },
     el('thead', null, el('tr', null, ['tool', `${duration(Math.round(10 ** least))} to ${duration(Math.round(10 ** most))}`, 'median · 95 %', 'together'].map((name) => el('th', { scope: 'col' }, name)))), el('tbody', null, rows.map(({ row }) => row))));
@@ -94,7 +94,7 @@ export class IntegrityView {
     this.drawn = true;
     const { verified_at: when, through, found } = await this.source.integrity();
     const isSound = found.corrupt.length === 0;
-    const where = (one) => el('td', null, el('bdi', null, visible(one.segment ?? '')), one.offset !== null && one.offset !== undefined ? ` at byte ${number(one.offset)}` : '');
+    const where = (one) => el('td', null, bdi(one.segment ?? ''), one.offset !== null && one.offset !== undefined ? ` at byte ${number(one.offset)}` : '');
     const { damage, unknown } = this.source.head();
     fill(this.element,
       el('p', { class: `verdict ${isSound ? 'is-sound' : 'is-damaged'}` }, isSound ? 'No damage was found.' : `${counted(found.corrupt.length, 'damaged place')}.`),

@@ -1,6 +1,6 @@
 // The files of a workspace at a step, as a tree, with the content of one of them.
 
-import { button, el } from 'view/dom.js';
+import { bdi, button, el } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { highlight } from 'view/markdown.js';
 import { text } from 'view/value-tree.js';
@@ -39,7 +39,7 @@ export function fileTree(files, at, chosen, choose) {
     for (const [name, inner] of folder.folders) {
       const body = el('div');
       const isOpen = files.length <= OPEN || (chosen ?? '').startsWith(`${name}/`);
-      const details = el('details', { open: isOpen }, el('summary', null, el('bdi', null, visible(name)), '/'), body);
+      const details = el('details', { open: isOpen }, el('summary', null, bdi(name), '/'), body);
       const fill = () => { if (!body.firstChild) body.append(draw(inner)); };
       if (isOpen) fill(); else details.addEventListener('toggle', fill, { once: true });
       list.append(el('li', null, details));
@@ -47,7 +47,7 @@ export function fileTree(files, at, chosen, choose) {
     const more = (from) => {
       for (const [name, file] of folder.files.slice(from, from + SHOWN)) {
         list.append(el('li', { data: { sequence: file.sequence } }, el('button', { type: 'button', class: 'file', 'aria-current': file.path === chosen ? 'true' : null, on: { click: () => choose(file.path) } },
-          el('bdi', null, visible(name)), file.kind === 'link' ? el('span', { class: 'faint' }, ' link') : null, el('span', { class: 'grow' }), el('span', { class: 'bytes' }, bytes(file.bytes)))));
+          bdi(name), file.kind === 'link' ? el('span', { class: 'faint' }, ' link') : null, el('span', { class: 'grow' }), el('span', { class: 'bytes' }, bytes(file.bytes)))));
       }
       if (from + SHOWN < folder.files.length) {
         const rest = el('li', null, button(`${number(folder.files.length - from - SHOWN)} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
@@ -68,7 +68,7 @@ export function fileTree(files, at, chosen, choose) {
  */
 export function fileContent(file, content, go) {
   return el('article', { class: 'file-content' },
-    el('h3', null, el('bdi', null, visible(file.path))),
+    el('h3', null, bdi(file.path)),
     el('p', { class: 'facts' }, `${bytes(file.bytes)} · ${file.permissions ?? file.kind} · `, button(`since record ${number(file.sequence)}`, () => go(file.sequence), { class: 'link' }), ' · ', el('span', { class: 'digest', title: `git object ${file.digest}` }, file.digest.slice(0, 12))),
     shown(file, content));
 }

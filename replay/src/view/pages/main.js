@@ -1,7 +1,6 @@
-// Puts the page together: the timeline beside one view, the step that both show, and where in the page somebody is, which the
-// address's hash says.
+// Puts the page together: the timeline beside one view, and the step that both show, which the address's hash says.
 
-import { button, el, fill } from 'view/dom.js';
+import { address, button, el, fill } from 'view/dom.js';
 import { DiffView } from 'view/diff.js';
 import { IntegrityView, StatisticsView } from 'view/facts.js';
 import { OperationsView } from 'view/operations.js';
@@ -63,9 +62,9 @@ class Page {
         el('h1', null, el('span', { class: 'brand' }, 'foldlog'), ' ', el('code', { class: 'session', title: head.session }, head.session)),
         facts, el('span', { class: 'grow' }),
         el('label', { class: 'step-label' }, 'step ', this.stepField, el('span', { class: 'faint' }, ` of ${number(head.last)}`)),
-        button('Commands', () => this.palette.open(), { class: 'quiet', title: 'Ctrl K' }),
-        button('Theme', () => this.theme(), { class: 'quiet', title: 't' }),
-        button('Keys', () => this.keys.showModal(), { class: 'quiet by-key', title: '?' })),
+        button('Commands', () => this.palette.open(), { title: 'Ctrl K' }),
+        button('Theme', () => this.theme(), { title: 't' }),
+        button('Keys', () => this.keys.showModal(), { class: 'by-key', title: '?' })),
       this.scrubber.element,
       el('main', { id: 'main' }, this.timeline.element, el('div', { class: 'right' }, this.tabs, this.holder)),
       this.palette.element, this.keys);
@@ -74,11 +73,16 @@ class Page {
     this.show();
   }
 
+  /** The listed record that is nearest to a number. @param {number} at */
+  within(at) {
+    return Math.min(this.head.last, Math.max(this.head.from, at));
+  }
+
   /** What the address says. */
   route() {
     const said = new URLSearchParams(location.hash.slice(1));
     const asked = said.get('at');
-    const at = asked === null || !/^\d+$/.test(asked) ? this.head.at : Math.min(this.head.last, Math.max(this.head.from, Number(asked)));
+    const at = asked === null || !/^\d+$/.test(asked) ? this.head.at : this.within(Number(asked));
     const view = said.get('view') ?? 'step';
     return { ...Object.fromEntries(said), at, view: view in this.views || view === 'timeline' ? view : 'step' };
   }
@@ -88,12 +92,8 @@ class Page {
    * @param {Record<string, string | number | null>} change
    */
   navigate(change) {
-    const said = new URLSearchParams(location.hash.slice(1));
-    for (const [name, value] of Object.entries(change)) {
-      if (value === null) said.delete(name);
-      else said.set(name, String(name === 'at' ? Math.min(this.head.last, Math.max(this.head.from, Number(value) || 0)) : value));
-    }
-    const hash = `#${said}`;
+    const { at } = change;
+    const hash = address(at === undefined ? change : { ...change, at: this.within(Number(at) || 0) });
     if (hash === location.hash) return;
     // Steps that follow each other are one entry of the history.
     if (Object.keys(change).every((name) => name === 'at' || name === 'from')) history.replaceState(null, '', hash); else history.pushState(null, '', hash);
@@ -109,14 +109,8 @@ class Page {
     this.timeline.step(route.at);
     if (route.view !== this.viewShown) {
       this.viewShown = route.view;
-      const link = (name) => {
-        const said = new URLSearchParams(location.hash.slice(1));
-        said.set('view', name);
-        said.delete('from');
-        return `#${said}`;
-      };
       const all = [['timeline', 'Timeline'], ...VIEWS];
-      fill(this.tabs, all.map(([name, label]) => el('a', { class: `tab${name === 'timeline' ? ' only-narrow' : ''}`, href: link(name), 'aria-current': name === route.view ? 'page' : null, on: { click: (event) => { event.preventDefault(); this.navigate({ view: name, from: null }); } } }, label)));
+      fill(this.tabs, all.map(([name, label]) => el('a', { class: `tab${name === 'timeline' ? ' only-narrow' : ''}`, href: address({ view: name, from: null }), 'aria-current': name === route.view ? 'page' : null, on: { click: (event) => { event.preventDefault(); this.navigate({ view: name, from: null }); } } }, label)));
       const view = this.views[route.view === 'timeline' ? 'step' : route.view];
       view.element.tabIndex = -1;
       fill(this.holder, view.element);

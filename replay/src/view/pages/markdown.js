@@ -41,7 +41,7 @@ function blocks(lines, depth) {
       at++;
       const code = take((one) => !(one.trim().startsWith(fence[1]) && one.trim().replaceAll(fence[1][0], '') === ''));
       at++;
-      out.push(el('pre', { class: 'code', data: { language: fence[2].trim().slice(0, 20) } }, el('code', null, highlight(code.join('\n')))));
+      out.push(el('pre', { class: 'code' }, el('code', null, highlight(code.join('\n')))));
     } else if (heading) {
       at++;
       out.push(el('div', { class: `heading h${heading[1].length}`, role: 'heading', 'aria-level': String(Math.min(6, heading[1].length + 2)) }, inline(heading[2])));
@@ -108,7 +108,7 @@ function inline(source) {
   return out;
 }
 
-const CODE = /("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`)|(\/\/.*|#(?![{!\[]).*|\/\*[\s\S]*?\*\/|<!--[\s\S]*?-->)|\b(\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?|0x[\da-fA-F]+)\b|\b(as|async|await|break|case|catch|class|const|continue|def|default|do|elif|else|enum|except|export|extends|false|False|finally|fn|for|from|func|function|if|impl|import|in|interface|is|lambda|let|match|mod|mut|new|nil|None|not|null|or|and|package|pass|pub|raise|return|self|static|struct|super|switch|this|throw|trait|true|True|try|type|use|var|void|where|while|with|yield)\b/g;
+const CODE = /("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`)|(\/\/.*|#(?![{!\[]).*|\/\*[\s\S]*?\*\/|<!--[\s\S]*?-->)|\b(\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?|0x[\da-fA-F]+)\b|\b(async|await|break|case|catch|class|const|continue|def|else|elif|enum|except|export|false|False|finally|fn|for|from|func|function|if|impl|import|in|let|match|mod|mut|new|nil|None|null|pub|raise|return|self|static|struct|switch|this|throw|trait|true|True|try|type|use|var|void|while|with|yield)\b/g;
 
 /**
  * Highlights code as most languages read: texts, comments, numbers, words of the language.

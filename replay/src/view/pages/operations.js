@@ -1,6 +1,6 @@
 // The operations: what waits for somebody first, with the commands that decide; then all of them as a tree.
 
-import { button, el, fill } from 'view/dom.js';
+import { bdi, button, el, fill } from 'view/dom.js';
 import { field, parse, visible } from 'view/json.js';
 import { text, tree } from 'view/value-tree.js';
 import { counted, duration, number } from 'view/words.js';
@@ -84,14 +84,14 @@ export class OperationsView {
   /** @param {any} one @param {any} account */
   question(one, account) {
     const [first, ...others] = account.decide ?? [];
-    const command = (choice) => el('div', { class: 'choice' }, el('span', { class: 'faint' }, choice.meaning), el('code', { class: 'command' }, visible(choice.command)), button('Copy', () => navigator.clipboard?.writeText(choice.command), { class: 'quiet' }));
+    const command = (choice) => el('div', { class: 'choice' }, el('span', { class: 'faint' }, choice.meaning), el('code', { class: 'command' }, visible(choice.command)), button('Copy', () => navigator.clipboard?.writeText(choice.command)));
     return el('article', { class: 'question' },
       el('div', null, el('strong', null, `Operation ${one.operation} `), el('code', null, visible(one.tool)), ' ', el('span', { class: `badge outcome-${one.outcome}` }, one.outcome, one.waits_for ? `: ${visible(String(one.waits_for))}` : '')),
       account.question && text(account.question),
       account.before && el('p', null, 'First: ', el('span', null, visible(account.before))),
       first && command(first),
       others.length > 0 && el('details', null, el('summary', null, counted(others.length, 'other decision')), others.map(command)),
-      button('Show', () => this.navigate({ operation: one.operation }), { class: 'quiet' }));
+      button('Show', () => this.navigate({ operation: one.operation })));
   }
 
   /** @param {any} entry @param {any[]} ledger */
@@ -110,7 +110,7 @@ export class OperationsView {
       el('table', { class: 'facts-table' },
         row('Begin', isListed(entry.begin) ? go(entry.begin) : entry.begin),
         row('End', entry.end === null ? 'not ended' : isListed(entry.end) ? go(entry.end) : entry.end),
-        row('Call', entry.call_id && el('bdi', null, visible(entry.call_id))),
+        row('Call', entry.call_id && bdi(entry.call_id)),
         row('Asked by', entry.asked_by && tree(parse(JSON.stringify(entry.asked_by)))),
         row('May run again', visible(String(entry.idempotency))),
         row('Effects outside', entry.effects ?? 'unknown'),

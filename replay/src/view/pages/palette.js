@@ -9,7 +9,7 @@ export class Palette {
   /** @param {(text: string) => Command[]} commands what can be done, given what was typed */
   constructor(commands) {
     this.commands = commands;
-    this.input = el('input', { type: 'text', role: 'combobox', 'aria-expanded': 'true', 'aria-controls': 'palette-list', 'aria-label': 'Command', placeholder: 'Type a command or a record number', on: { input: () => this.draw(), keydown: (event) => this.key(event) } });
+    this.input = el('input', { type: 'text', role: 'combobox', 'aria-expanded': 'true', 'aria-controls': 'palette-list', 'aria-label': 'Command', placeholder: 'A command or a record number', on: { input: () => this.draw(), keydown: (event) => this.key(event) } });
     this.list = el('ul', { id: 'palette-list', role: 'listbox', 'aria-label': 'Commands' });
     this.element = el('dialog', { class: 'palette', 'aria-label': 'Command palette' }, this.input, this.list);
     this.element.addEventListener('click', (event) => { if (event.target === this.element) this.element.close(); });

@@ -1,6 +1,6 @@
 // Search over everything that the page has: records, items, messages.
 
-import { button, el, fill } from 'view/dom.js';
+import { bdi, button, el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { counted } from 'view/words.js';
 
@@ -12,7 +12,7 @@ export class SearchView {
   constructor(source, navigate) {
     this.source = source;
     this.navigate = navigate;
-    this.input = el('input', { type: 'search', 'aria-label': 'Search', placeholder: 'Search records, items and messages' });
+    this.input = el('input', { type: 'search', 'aria-label': 'Search' });
     this.facets = el('div', { class: 'facets' });
     this.status = el('p', { class: 'faint', role: 'status' });
     this.results = el('ol', { class: 'results' });
@@ -53,7 +53,7 @@ export class SearchView {
       return !stopped;
     });
     if (mine !== this.asked) return;
-    fill(this.status, stopped ? [`The first ${counted(count, 'result')}. `, button('More', () => this.search(text, most * 4), { class: 'quiet' })] : counted(count, 'result'));
+    fill(this.status, stopped ? [`The first ${counted(count, 'result')}. `, button('More', () => this.search(text, most * 4))] : counted(count, 'result'));
   }
 
   /** @param {import('./source.js').Found} one @param {string} text */
@@ -61,7 +61,7 @@ export class SearchView {
     const at = one.excerpt.toLowerCase().indexOf(text.toLowerCase());
     const part = one.what === 'record' ? 'record' : one.what === 'item' ? `slice:${one.where}` : `conversation:${one.where}`;
     return el('li', null, el('button', { type: 'button', class: 'result-row', on: { click: () => this.navigate({ at: one.sequence, view: 'step', part, from: null }) } },
-      el('span', { class: 'sequence' }, `@${one.sequence}`), el('span', { class: 'chip' }, `${one.what} `, el('bdi', null, visible(one.where))),
+      el('span', { class: 'sequence' }, `@${one.sequence}`), el('span', { class: 'chip' }, `${one.what} `, bdi(one.where)),
       el('bdi', { class: 'excerpt' }, visible(one.excerpt.slice(0, at)), el('mark', null, visible(one.excerpt.slice(at, at + text.length))), visible(one.excerpt.slice(at + text.length)))));
   }
 }

@@ -1,6 +1,6 @@
 // At this step: the record, each slice, the conversations and the tags, as they are when this record has been written.
 
-import { el, fill } from 'view/dom.js';
+import { address, bdi, el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { showItems, showValue, paged } from 'view/value-tree.js';
 import { showConversation } from 'view/conversation.js';
@@ -52,7 +52,7 @@ export class StepView {
       });
     return this.latest.show(read, ({ record, slices, conversations, workspaces, part, content }) => {
       this.heading(record);
-      const tab = (name, label, count, extra = '') => el('a', { href: this.link({ part: name, from: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, el('bdi', null, visible(label)), count !== null && el('span', { class: 'count' }, count));
+      const tab = (name, label, count, extra = '') => el('a', { href: address({ part: name, from: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, bdi(label), count !== null && el('span', { class: 'count' }, count));
       fill(this.tabs,
         tab('record', 'Record', null),
         conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', number(one.total))),
@@ -60,7 +60,7 @@ export class StepView {
         slices.map((slice) => tab(`slice:${slice.name}`, slice.name, slice.total === null ? '?' : number(slice.total), record.slices.includes(slice.name) ? 'changed' : '')),
         tab('tags', 'Tags', number(Object.keys(this.source.tags(at)).length)),
         el('span', { class: 'grow' }),
-        el('a', { class: 'tab', href: this.link({ form: route.form === 'json' ? null : 'json' }), 'aria-current': route.form === 'json' ? 'true' : null }, 'JSON'));
+        el('a', { class: 'tab', href: address({ form: route.form === 'json' ? null : 'json' }), 'aria-current': route.form === 'json' ? 'true' : null }, 'JSON'));
       this.tabs.querySelector('[aria-current=page]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
       // Most records leave most lists as they are: what is shown already stays.
       const isNew = content.key === undefined || content.key !== this.shown;
@@ -91,13 +91,6 @@ export class StepView {
     if (toEnd) requestAnimationFrame(scroll);
   }
 
-  /** Link to this step with something changed. @param {Record<string, string | number | null>} change */
-  link(change) {
-    const now = new URLSearchParams(location.hash.slice(1));
-    for (const [name, value] of Object.entries(change)) if (value === null) now.delete(name); else now.set(name, String(value));
-    return `#${now}`;
-  }
-
   /**
    * Chooses what is shown: what was asked for if it is there, else what says most.
    * @param {string | undefined} asked
@@ -115,7 +108,7 @@ export class StepView {
 
   /** @param {import('./source.js').RecordLine} record */
   heading(record) {
-    const operation = record.operation >= 0 && el('a', { href: this.link({ view: 'operations', operation: record.operation }) }, `operation ${record.operation}`, record.tool ? ` (${visible(record.tool)})` : '');
+    const operation = record.operation >= 0 && el('a', { href: address({ view: 'operations', operation: record.operation }) }, `operation ${record.operation}`, record.tool ? ` (${visible(record.tool)})` : '');
     fill(this.title,
       el('h2', null, `Record ${number(record.sequence)} `, el('span', { class: `kind kind-${record.kind}` }, record.kind.replaceAll('_', ' ')), ' ', el('bdi', { class: 'title-name' }, visible(record.name))),
       el('p', { class: 'facts' }, time(record.time), ' · ', bytes(record.bytes), ' · ', el('span', { class: `badge path-${record.path}` }, record.path), record.outcome && [' · ', el('span', { class: `badge outcome-${record.outcome}` }, record.outcome)], operation && [' · ', operation]));
@@ -137,7 +130,7 @@ export class StepView {
     }
     if (part === 'tags') {
       const tags = Object.entries(this.source.tags(at));
-      return (body) => fill(body, tags.length === 0 ? el('p', { class: 'faint' }, 'No tags at this step.') : el('table', { class: 'items' }, tags.map(([key, value]) => el('tr', null, el('th', { scope: 'row' }, el('bdi', null, visible(key))), el('td', null, el('bdi', null, visible(value)))))));
+      return (body) => fill(body, tags.length === 0 ? el('p', { class: 'faint' }, 'No tags at this step.') : el('table', { class: 'items' }, tags.map(([key, value]) => el('tr', null, el('th', { scope: 'row' }, bdi(key)), el('td', null, bdi(value))))));
     }
     const name = part.slice(part.indexOf(':') + 1);
     if (part.startsWith('files:')) return this.files(name, at, file);

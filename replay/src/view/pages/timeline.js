@@ -1,6 +1,6 @@
 // The timeline: one line for each record, with the graph of live and abandoned paths; filters, and jumps.
 
-import { button, el, fill, svg } from 'view/dom.js';
+import { bdi, button, el, fill, svg } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { VirtualList } from 'view/virtual-list.js';
 import { bytes, clock, number, time } from 'view/words.js';
@@ -41,7 +41,7 @@ function graph(record, before, after) {
       const at = width + level * 4;
       const isEnd = level === Math.min(record.nesting, 3);
       const [top, bottom] = [isEnd && record.kind === 'tool_begin' ? 5 : 0, isEnd && record.kind === 'tool_end' ? ROW - 5 : ROW];
-      parts.push(svg('rect', { x: at, y: top, width: 2.5, height: bottom - top, class: `operation tint-${record.operation % 6}` }));
+      parts.push(svg('rect', { x: at, y: top, width: 2.5, height: bottom - top, class: `operation tint-${record.operation % 4}` }));
     }
   }
   const drawing = svg('svg', { width: width + 18, height: ROW, class: 'graph', 'aria-hidden': 'true' }, ...parts);
@@ -67,8 +67,8 @@ export class Timeline {
     this.count = el('span', { class: 'faint', role: 'status' });
     this.element = el('section', { class: 'timeline', 'aria-label': 'Timeline' },
       el('div', { class: 'bar' }, this.filters, this.count, el('span', { class: 'grow' }),
-        button('First failure', () => this.jump('failure'), { disabled: this.head.failures.length === 0, class: 'quiet' }),
-        button('Next rollback', () => this.jump('rollback'), { disabled: this.head.rollbacks.length === 0, class: 'quiet' })),
+        button('First failure', () => this.jump('failure'), { disabled: this.head.failures.length === 0 }),
+        button('Next rollback', () => this.jump('rollback'), { disabled: this.head.rollbacks.length === 0 })),
       el('div', { class: 'columns', 'aria-hidden': 'true' }, el('span', { class: 'sequence' }, 'record'), el('span', { class: 'graph' }), el('span', { class: 'kind' }, 'kind'), el('span', { class: 'name' }, 'name'), el('span', { class: 'time' }, 'time'), el('span', { class: 'bytes' }, 'bytes')),
       this.list.element);
     this.resize();
@@ -126,7 +126,7 @@ export class Timeline {
       el('span', { class: 'sequence' }, record.sequence),
       graph(record, near(record.sequence - 1), near(record.sequence + 1)),
       el('span', { class: `kind kind-${record.kind}` }, record.kind.replaceAll('_', ' ')),
-      el('span', { class: 'name' }, el('bdi', null, visible(record.name)), tool),
+      el('span', { class: 'name' }, bdi(record.name), tool),
       el('span', { class: 'time' }, clock(record.time)),
       el('span', { class: 'bytes' }, bytes(record.bytes)));
   }
@@ -163,7 +163,7 @@ export class Timeline {
         this.facets[name] = [...chosen];
         this.filter();
       } } });
-      return el('label', null, box, el('bdi', null, visible(value)));
+      return el('label', null, box, bdi(value));
     }));
     fill(/** @type {Element} */ (this.filters.querySelector('.filter-fields')), choice('kinds', 'Kind', choices.kinds), choice('slices', 'Changes slice', choices.slices), choice('tools', 'Tool', choices.tools), choice('outcomes', 'Outcome', choices.outcomes),
       button('Clear', () => {

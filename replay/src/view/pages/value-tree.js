@@ -1,14 +1,12 @@
 // Shows values: JSON as a tree, items that are alike as a table, what is left out as what stands for it.
 
-import { button, el, fill } from 'view/dom.js';
+import { bdi, button, el, fill } from 'view/dom.js';
 import { field, numberOf, parse, textOf, visible, write } from 'view/json.js';
 import { bytes, number } from 'view/words.js';
 
-/** Number of characters of a text, and of values of an object or array, that are shown until somebody asks for more. */
+/** How much of a text, an object or an array is shown until somebody asks for more, and how many values open at first. */
 const TEXT_CHARS = 2000;
 const VALUES = 200;
-
-/** Number of values that are shown open at first. */
 const OPEN_VALUES = 60;
 
 /**
@@ -74,7 +72,7 @@ function branch(json, open) {
     const rows = [];
     const end = Math.min(from + VALUES, json.values.length);
     for (let at = from; at < end; at++) {
-      const key = json.type === 'object' ? el('span', { class: 'key' }, el('bdi', null, visible(json.keys[at])), ': ') : el('span', { class: 'place' }, `${at} `);
+      const key = json.type === 'object' ? el('span', { class: 'key' }, bdi(json.keys[at]), ': ') : el('span', { class: 'place' }, `${at} `);
       rows.push(el('li', null, key, branch(json.values[at], open)));
     }
     inner.append(...rows);
@@ -141,7 +139,7 @@ export function showItems(items, go) {
   if (keys) {
     const cell = (json) => el('td', null, !json ? null : json.type === 'string' ? text(json.value) : branch(json, { left: 0 }));
     return el('div', { class: 'table-holder' }, el('table', { class: 'items' },
-      el('thead', null, el('tr', null, el('th', { scope: 'col' }, 'item'), keys.map((key) => el('th', { scope: 'col' }, el('bdi', null, visible(key)))))),
+      el('thead', null, el('tr', null, el('th', { scope: 'col' }, 'item'), keys.map((key) => el('th', { scope: 'col' }, bdi(key))))),
       el('tbody', null, items.map((item, at) => el('tr', { data: { sequence: item.sequence } }, el('td', { class: 'item-head' }, head(item)), keys.map((key) => cell(field(rows[at], key))))))));
   }
   return el('ol', { class: 'items' }, items.map((item, at) => {
