@@ -153,6 +153,26 @@ describe('a report', () => {
     }
   });
 
+  test('has a policy that keeps out what bears no nonce', async () => {
+    const page = await browser.open(session('history', 700, 11));
+    const ran = await page.page.evaluate(async () => {
+      const script = document.createElement('script');
+      script.textContent = 'window.ran = 9';
+      const style = document.createElement('style');
+      style.textContent = 'body { color: rgb(1, 2, 3) }';
+      document.body.append(script, style);
+      const image = new Image();
+      const loaded = new Promise((resolve) => { image.onload = () => resolve('loaded'); image.onerror = () => resolve('refused'); });
+      image.src = 'https://example.com/x.png';
+      const fetched = await fetch('https://example.com/').then(() => 'fetched', () => 'refused');
+      return [window.ran, getComputedStyle(document.body).color === 'rgb(1, 2, 3)', await loaded, fetched];
+    });
+    assert.deepEqual(ran, [undefined, false, 'refused', 'refused']);
+    const refused = page.problems.splice(0).filter((problem) => problem.includes('Content Security Policy'));
+    assert.ok(refused.length >= 4, refused.join('\n'));
+    await page.close();
+  });
+
   test('runs nothing and asks for nothing, whatever a session holds', { timeout: 120_000 }, async () => {
     const dir = session('hostile');
     const page = await browser.open(dir, ['--payloads', '--limit', '64M']);

@@ -130,6 +130,10 @@ fn range(reader: &LogReader, arguments: &Arguments) -> Result<Range> {
         let what = format!("record {from} is behind record {last}");
         return Err(Failure::usage(what, "give --from a number that is not above that of --to"));
     }
+    if range.last.get() > u64::from(u32::MAX) {
+        let what = format!("a report lists records up to {}", u32::MAX);
+        return Err(Failure::usage(what, "give an earlier last record by --to"));
+    }
     if range.len() > RECORDS_MAX {
         let what = format!("a report lists {RECORDS_MAX} records at most, not {}", range.len());
         return Err(Failure::usage(what, "give a range of records by --from and --to"));

@@ -23,7 +23,8 @@
 //!    and nothing else.
 //! 2. Nothing from a log stands in a report's markup: data is in [`blocks`], and the pages make text nodes of it.
 //! 3. Without `--payloads` no value of a host, a tool or a model is in the file, only its type, length and digest.
-//! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold.
+//! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold, but for the texts
+//!    of one conversation at a time.
 
 mod blocks;
 mod files;

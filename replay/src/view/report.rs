@@ -50,6 +50,9 @@ const MODULES: [(&str, &str); 17] = [
     ("view/main.js", include_str!("pages/main.js")),
 ];
 
+/// Number of operations of which a report tells what can be decided. Each takes a reading of the log behind its begin.
+const WAITING_MAX: usize = 100;
+
 /// Says what a report holds.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -199,7 +202,7 @@ fn damage(end: &SoundEnd) -> Json {
 fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
     let entries = reader.ledger()?;
     let waits = |fate: Fate| matches!(fate, Fate::Open | Fate::Interrupted | Fate::Suspended | Fate::Unknown);
-    let waiting = entries.iter().filter(|entry| waits(entry.outcome));
+    let waiting = entries.iter().filter(|entry| waits(entry.outcome)).take(WAITING_MAX);
     let accounts = waiting.map(|entry| {
         ledger::account(reader, &entries, entry, payloads.are_asked_for())
             .map(|account| (entry.operation.to_string(), account))
