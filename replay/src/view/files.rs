@@ -124,7 +124,7 @@ impl Changes {
             None => removed.extend(std::mem::take(&mut self.paths)),
             Some(now) => match store.changes(self.before.as_ref(), now) {
                 Ok(_) if self.versions > VERSIONS_MAX => {
-                    failed = Some("too many files have changed".to_owned())
+                    failed = Some("too many files have changed".to_owned());
                 }
                 Ok(changes) => {
                     for change in changes {

@@ -373,8 +373,7 @@ mod tests {
             history.begin(3.into());
             let mut list: Vec<(u64, u32)> = Vec::new();
             let mut lists: Vec<Vec<(u64, u32)>> = vec![list.clone()];
-            let mut next = 0;
-            for position in 4..300_u64 {
+            for (next, position) in (0..).zip(4..300_u64) {
                 let before = list.clone();
                 match below(5) {
                     0 | 1 => list.push((list.last().map_or(0, |(place, _)| place + 1000), next)),
@@ -394,7 +393,6 @@ mod tests {
                     }
                     _ => list = lists[below(lists.len() as u64) as usize].clone(),
                 }
-                next += 1;
                 let removed: Vec<u64> =
                     before.iter().filter(|item| !list.contains(item)).map(|(place, _)| *place).collect();
                 let added: Vec<(u64, u32)> =
