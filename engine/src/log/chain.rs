@@ -39,7 +39,8 @@ pub(crate) struct Segment {
     /// Checksum that the next segment names as its predecessor's, if that is not the one of the last frame: a compacted segment
     /// stands for one that ended with it.
     pub(crate) replaced_crc: Option<u32>,
-    /// The segment's file, held open by a reader that goes on with what it found, whatever takes the file's name meanwhile.
+    /// The segment's file as it stands, held open by a reader that goes on with what it found, whatever takes the file's name
+    /// meanwhile.
     pub(crate) held: Option<Arc<dyn StorageFile>>,
 }
 
@@ -129,7 +130,7 @@ impl Segment {
     /// Opens the segment's file for reading, by plain offsets.
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
         match &self.held {
-            Some(file) => Ok(Arc::clone(file)),
+            Some(file) => compressed::plain(&self.path, Arc::clone(file)),
             None => compressed::open(storage, &self.path),
         }
     }
@@ -141,7 +142,7 @@ impl Segment {
     ///
     /// [`Error::CompactedMeanwhile`] if it has replaced it already.
     pub(crate) fn hold_open(&mut self, storage: &dyn Storage) -> Result<()> {
-        self.held = compressed::open(storage, &self.path).ok();
+        self.held = compressed::as_it_stands(storage, &self.path).ok();
         self.check_not_replaced(storage)
     }
 

@@ -215,7 +215,25 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// [`Error::NotAFile`], [`Error::Io`], whose source says if there is no such file; [`Error::CompressionUnavailable`],
 /// [`Error::FutureCompression`].
 pub(crate) fn open(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn StorageFile>> {
-    Ok(match opened(storage, path)? {
+    plain(path, as_it_stands(storage, path)?)
+}
+
+/// Opens the file of a segment for reading as it stands, whichever form it has.
+///
+/// # Errors
+///
+/// [`Error::NotAFile`], [`Error::Io`], whose source says if there is no such file.
+pub(crate) fn as_it_stands(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn StorageFile>> {
+    storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error))
+}
+
+/// Returns the plain segment that the open file of a segment at `path` holds.
+///
+/// # Errors
+///
+/// Those of [`open`], but that the file is there.
+pub(crate) fn plain(path: &Path, file: Arc<dyn StorageFile>) -> Result<Arc<dyn StorageFile>> {
+    Ok(match in_form(path, file)? {
         Opened::Plain(file) => file,
         Opened::Compressed(file) => Arc::new(file),
     })
@@ -253,7 +271,10 @@ enum Opened {
 }
 
 fn opened(storage: &dyn Storage, path: &Path) -> Result<Opened> {
-    let file = storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error))?;
+    in_form(path, as_it_stands(storage, path)?)
+}
+
+fn in_form(path: &Path, file: Arc<dyn StorageFile>) -> Result<Opened> {
     let io = |error| Error::io("read", path, error);
     let mut bytes = [0; FIXED_LEN];
     let read = file.read_at(&mut bytes, 0).map_err(io)?;
