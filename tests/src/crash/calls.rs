@@ -124,7 +124,7 @@ pub struct OpenCall {
 
 impl OpenCall {
     /// Whether it changes nothing, and so nothing is rolled back with it.
-    fn only_asks(&self) -> bool {
+    pub fn only_asks(&self) -> bool {
         matches!(self.about, Some(About::Asks(_)))
     }
 }

@@ -22,7 +22,9 @@ use foldlog::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage
 use foldlog::{
     BackgroundSync, Clock as _, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions,
 };
-use foldlog_tests::crash::{Act, Chance, Change, DAY_US, End, Lost, Promise, SessionMemory, Slices, Twin};
+use foldlog_tests::crash::{
+    Act, Chance, Change, DAY_US, End, Lost, OpenCall, Promise, SessionMemory, Slices, Twin,
+};
 use foldlog_tests::host::{assert_reduced_again, types};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -113,15 +115,15 @@ impl Known {
         self.open = Some(Opened::new(session, &self.coins, disk.process()));
     }
 
-    /// What was open is rolled back by a recovery; else the purse must be as the log says.
+    /// What was open is rolled back by a recovery, unless it only reads; else the purse must be as the log says.
     fn check_purse(&mut self, lost: Lost) {
         let now = self.memory.now();
         let mut coins = self.coins.lock().unwrap();
-        if now.open.is_empty() && lost == Lost::Power && !self.is_purse_sure {
+        if now.open.iter().all(OpenCall::only_asks) && lost == Lost::Power && !self.is_purse_sure {
             *coins = now.purse;
         }
         assert!(
-            !now.open.is_empty() || *coins == now.purse,
+            !now.open.iter().all(OpenCall::only_asks) || *coins == now.purse,
             "{}: {coins} coins, not {}",
             self.memory.id,
             now.purse
