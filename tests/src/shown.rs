@@ -195,7 +195,16 @@ pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
             call.end(ToolResult::ok("done", number)).unwrap();
             now = changed;
         }
-        at.insert(session.position().unwrap().get(), now.clone());
+        let end = session.position().unwrap().get();
+        at.insert(end, now.clone());
+        if number == 9 {
+            // The log goes back to an earlier capture; the folder stays, and the next call captures it.
+            let target = end - 8;
+            session.rollback_to(target).unwrap();
+            let then = at.range(..=target).next_back().map(|(_, then)| then.clone()).unwrap_or_default();
+            assert_ne!(then, now, "the rollback shows");
+            at.insert(session.position().unwrap().get(), then);
+        }
     }
     let dir = session.dir().to_owned();
     session.close().unwrap();
