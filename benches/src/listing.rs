@@ -25,7 +25,8 @@ pub fn sessions(dir: &Path, count: u64) -> Result<Vec<Row>> {
     // The first listing reads every log, and keeps what it found.
     let [first] = take_turns(1, [&mut || listed(&store)])?;
     let [listed] = take_turns(LIST_ROUNDS, [&mut || listed(&store)])?;
-    let row = |subject: &str, measured| Row::alone("sessions", subject, format!("{count} sessions"), measured);
+    let row =
+        |subject: &str, measured| Row::alone("sessions", subject, format!("{count} sessions"), measured);
     Ok(vec![
         row("foldlog sessions, for the first time", first),
         row("foldlog sessions", listed).at_most(AtMost::Ns(1e9)),
