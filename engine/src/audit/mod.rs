@@ -17,6 +17,7 @@ mod ledger;
 mod messages;
 mod overview;
 mod pending;
+mod points;
 mod reducers;
 mod seals;
 mod segments;
@@ -67,6 +68,7 @@ pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settle
 pub use messages::{MessageHistory, MessagesChange, RecordedMessage};
 pub(crate) use overview::overview_on;
 pub use overview::{SessionOverview, StandingOperation, kept_objects, overview, running};
+pub use points::FoldPoint;
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
 pub(crate) use seals::Sealed;
 pub use seals::damaged_seals;

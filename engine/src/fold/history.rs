@@ -76,12 +76,27 @@ impl History<'_> {
         types: Option<&SessionTypes>,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
-        let sources = Sources { objects: self.objects, types };
         let next = folded.projection.next_sequence();
         if next >= end {
             return Ok(folded);
         }
         self.rollbacks.range(next..end).for_each(|(_, rollback)| folded.positions.expect_target(rollback.to));
+        self.fold_expected(folded, end, types, visit)
+    }
+
+    /// Continues a fold through the records below `end`, which keeps those positions that it was told to expect.
+    pub(crate) fn fold_expected(
+        &self,
+        mut folded: LiveState,
+        end: SequenceNumber,
+        types: Option<&SessionTypes>,
+        visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
+    ) -> Result<LiveState> {
+        let sources = Sources { objects: self.objects, types };
+        let next = folded.projection.next_sequence();
+        if next >= end {
+            return Ok(folded);
+        }
         if let Some(last) = next.checked_sub(1) {
             folded.keep_target(last);
         }

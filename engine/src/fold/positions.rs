@@ -44,6 +44,11 @@ impl Positions {
         }
     }
 
+    /// Returns the targets of rollbacks to come that are kept, in ascending order.
+    pub(crate) fn into_targets(self) -> Vec<(SequenceNumber, Arc<Frozen>)> {
+        self.targets.into_iter().filter_map(|(to, (_, frozen))| Some((to, frozen?))).collect()
+    }
+
     /// Keeps the position of a snapshot, and drops the oldest if there are too many.
     pub(crate) fn keep_snapshot(&mut self, sequence: SequenceNumber, frozen: Arc<Frozen>) {
         self.snapshots.insert(sequence, frozen);
