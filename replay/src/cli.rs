@@ -117,6 +117,11 @@ With --json one object a line:
   damage                 where its sound part ends: segment, offset, sequence
   error                  why it cannot be read, or not all of it";
 
+/// Describes the fields of `view --json`.
+const VIEW_JSON: &str = "\
+With --json one object, before the first page is asked for:
+  url, port    the address with its token; nobody but you should know it";
+
 /// Describes the fields of `ledger --json`.
 const LEDGER_JSON: &str = "\
 With --json one object a line, for each operation:
@@ -518,6 +523,12 @@ enum Verb {
     },
     /// Write a session as one HTML file that a browser shows: its timeline, and its state at every step.
     Report(verbs::report::Arguments),
+    /// Show a store or a session in a browser: its timeline, what there is at any step, and what is written meanwhile.
+    ///
+    /// Pages are served on 127.0.0.1 alone, to whoever knows the address with its token; whatever was said is shown. $BROWSER names
+    /// the program that opens them, else xdg-open does. Nothing is written into the store.
+    #[command(after_help = VIEW_JSON)]
+    View(verbs::view::Arguments),
     /// Say what became of each tool call, or all that is known of one, with the commands that decide about it.
     #[command(after_help = LEDGER_JSON)]
     Ledger {
@@ -974,6 +985,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Verify { paths } => verbs::verify::run(&paths, output),
         Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
         Verb::Report(arguments) => verbs::report::run(&arguments, output),
+        Verb::View(arguments) => verbs::view::run(&arguments, output),
         Verb::Ledger { session, operation } => verbs::ledger::run(&session, operation, output),
         Verb::Transcript { session, evaluation, at, as_recorded, format } => {
             let asked = transcript::Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };

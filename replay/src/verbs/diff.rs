@@ -55,7 +55,7 @@ pub fn run(session: &Path, before: Position, after: Position, output: &mut Outpu
 
 /// Checks that a pair of changed items takes no more memory than the reader may when it is decoded: an item of many small
 /// values takes many times its bytes.
-pub(super) fn check_decoded(reader: &LogReader, before: &State, after: &State) -> Result<()> {
+pub(crate) fn check_decoded(reader: &LogReader, before: &State, after: &State) -> Result<()> {
     let budget = reader.memory_bytes();
     let slices = [before, after].into_iter().flat_map(|state| state.slices.values());
     for item in slices.flat_map(|slice| &slice.items) {

@@ -28,4 +28,5 @@ pub mod tasks;
 pub mod transcript;
 pub mod validate;
 pub mod verify;
+pub mod view;
 mod workspaces;

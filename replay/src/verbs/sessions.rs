@@ -117,7 +117,7 @@ pub struct Asked {
 
 /// Holds the row of a session. The fields are those of `sessions --json`.
 #[derive(Debug, Serialize)]
-struct Row {
+pub(crate) struct Row {
     session: Uuid,
     status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,6 +185,13 @@ struct DamageRow {
     sequence: SequenceNumber,
 }
 
+/// Returns whether a session's folder holds no records, and nothing that was made after a first one.
+fn is_nothing(found: &Result<SessionOverview, Error>, dir: &Path) -> bool {
+    matches!(found, Err(Error::NotASession { .. }))
+        && reading::lost_segments(dir).is_none()
+        && !reading::holds_anything(dir)
+}
+
 /// Most bytes of memory that a session may take if the command line says nothing.
 const MEMORY_BYTES: u64 = 64 << 20;
 
@@ -211,10 +218,7 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let mut rows = Vec::new();
     for (id, found) in found {
         let dir = store.session_dir(id);
-        if matches!(found, Err(Error::NotASession { .. }))
-            && reading::lost_segments(&dir).is_none()
-            && !reading::holds_anything(&dir)
-        {
+        if is_nothing(&found, &dir) {
             reading::pass_over(&dir, output);
             continue;
         }
@@ -239,6 +243,23 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         }
     }
     Ok(code)
+}
+
+/// Returns the rows of some sessions of a store, in their order. Folders that hold no records are passed over.
+///
+/// # Errors
+///
+/// [`Failure::Engine`] if the store cannot be read.
+#[cfg(feature = "view")]
+pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<Row>> {
+    let mut running = audit::running(store.path(), ids)?;
+    let (now_us, memory_bytes) = (now().timestamp_micros(), memory_bytes.unwrap_or(MEMORY_BYTES));
+    let rows = ids.iter().filter_map(|id| {
+        let dir = store.session_dir(*id);
+        let found = audit::overview(&dir, now_us, memory_bytes);
+        (!is_nothing(&found, &dir)).then(|| Row::of(*id, &dir, found, running.remove(id)))
+    });
+    Ok(rows.collect())
 }
 
 /// Notes that others may read a session of the store, if they may. One note is enough: the same command keeps them out of all.

@@ -48,7 +48,7 @@ pub(crate) struct FilesDocument {
 }
 
 /// What of each workspace was captured last.
-type Captured = Arc<BTreeMap<String, FilesystemSnapshot>>;
+pub(super) type Captured = Arc<BTreeMap<String, FilesystemSnapshot>>;
 
 /// A version of a file: the record from which on it is there, its path, and what it is.
 type Version = (SequenceNumber, String, FileFacts);
@@ -57,7 +57,7 @@ type Version = (SequenceNumber, String, FileFacts);
 type Change = (SequenceNumber, Vec<String>, Vec<(String, FileFacts)>);
 
 /// Returns what was captured last at each position at which that changed.
-fn captures(reader: &LogReader, range: &Range) -> Result<BTreeMap<SequenceNumber, Captured>> {
+pub(super) fn captures(reader: &LogReader, range: &Range) -> Result<BTreeMap<SequenceNumber, Captured>> {
     let rollbacks: BTreeMap<_, _> = reader.rollbacks().collect();
     let mut history: BTreeMap<SequenceNumber, Captured> = BTreeMap::new();
     let mut now = Captured::default();
@@ -186,7 +186,7 @@ pub(crate) fn files<W: Write>(
 
 /// Returns the folder in which a session's folder holds the captures of a workspace: that for all of them, or one that is called
 /// as the workspace is.
-fn store_of(session: &Path, workspace: &str) -> PathBuf {
+pub(super) fn store_of(session: &Path, workspace: &str) -> PathBuf {
     let is_store = |dir: &Path| {
         let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
         is_folder(dir) && is_folder(&dir.join("objects"))
@@ -227,16 +227,8 @@ fn workspace<W: Write>(
     }
     let mut lines = Lines::default();
     for (_, path, facts) in &versions {
-        let content = contents.of(facts, store, blocks)?;
-        let kind = if facts.kind == FileKind::Link { "link" } else { "file" };
-        let file = json!({
-            "path": path,
-            "kind": kind,
-            "permissions": facts.permissions.map(|bits| format!("{bits:04o}")),
-            "bytes": facts.len,
-            "digest": facts.digest,
-            "content": content,
-        });
+        let mut file = described(path, facts);
+        file["content"] = json!(contents.of(facts, store, blocks)?);
         lines.push(&line(b'=', &file)?, blocks)?;
     }
     let names = names_block(versions.iter().map(|(sequence, ..)| (*sequence, 0, 0)));
@@ -245,6 +237,17 @@ fn workspace<W: Write>(
         names: blocks.add(&names)?,
         count: versions.len() as u64,
         items: lines.finish(blocks)?,
+    })
+}
+
+/// Returns what a page is told of a file, beside its content.
+pub(super) fn described(path: &str, facts: &FileFacts) -> Json {
+    json!({
+        "path": path,
+        "kind": if facts.kind == FileKind::Link { "link" } else { "file" },
+        "permissions": facts.permissions.map(|bits| format!("{bits:04o}")),
+        "bytes": facts.len,
+        "digest": facts.digest,
     })
 }
 
@@ -290,7 +293,7 @@ impl Contents {
 }
 
 /// Returns what a page has of a content: its text; of one that is no text its bytes; or why it cannot be read.
-fn content(read: foldlog::filesystem::Result<Vec<u8>>) -> Json {
+pub(super) fn content(read: foldlog::filesystem::Result<Vec<u8>>) -> Json {
     match read.map(String::from_utf8) {
         Ok(Ok(text)) => json!({ "text": text }),
         Ok(Err(bytes)) => {

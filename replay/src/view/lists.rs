@@ -266,6 +266,36 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
+    /// Returns the length of the list at a position, and `count` of its items from the one at place `from` on. `None` before the
+    /// list was there.
+    #[cfg(feature = "view")]
+    pub(crate) fn window(&self, position: SequenceNumber, from: u32, count: u32) -> Option<(u32, Vec<u32>)> {
+        let version = self.versions.partition_point(|version| version.position <= position).checked_sub(1)?;
+        let version = self.versions.get(version)?;
+        let root = self.roots.get(version.tree as usize).copied().unwrap_or(self.root);
+        let end = from.saturating_add(count).min(version.len);
+        let mut items = Vec::new();
+        // Nodes on the way down, each with the place of its item.
+        let mut stack: Vec<(u32, u32)> = Vec::new();
+        let (mut at, mut before) = (root, 0);
+        loop {
+            while let Some(node) = self.node(at) {
+                let place = before + self.size(node.left);
+                if place >= from {
+                    stack.push((at, place));
+                    at = node.left;
+                } else {
+                    (before, at) = (place + 1, node.right);
+                }
+            }
+            let Some((top, place)) = stack.pop().filter(|(_, place)| *place < end) else { break };
+            let Some(node) = self.node(top) else { break };
+            items.push(node.item);
+            (before, at) = (place + 1, node.right);
+        }
+        Some((version.len, items))
+    }
+
     /// Writes all versions, with those nodes that a version names.
     pub(crate) fn encode(mut self) -> Vec<u8> {
         self.finish_tree();
@@ -401,6 +431,17 @@ mod tests {
                     history.change(position.into(), &removed, &added);
                 }
                 lists.push(list.clone());
+            }
+            #[cfg(feature = "view")]
+            for (position, list) in (3_u64..).zip(&lists) {
+                let (len, from) = (list.len() as u32, position as u32 % (list.len() as u32 + 1));
+                let wanted: Vec<u32> =
+                    list.iter().map(|(_, item)| *item).skip(from as usize).take(5).collect();
+                assert_eq!(
+                    history.window(position.into(), from, 5),
+                    Some((len, wanted)),
+                    "position {position}"
+                );
             }
             let bytes = history.encode();
             assert_eq!(list_at(&bytes, 2), None);

@@ -14,8 +14,8 @@
 //! | integrity | `verify --json` |
 //! | statistics | `stats --json`, and the ledger's durations |
 //!
-//! [`report`] writes all of it into one file. Its pages are the modules in `pages/`, as they stand: plain JavaScript, of which
-//! only `source.js` knows where data comes from, so that a server can hand out the same pages.
+//! [`report`] writes all of it into one file; `server` (feature `view`) answers a browser. Both show the modules in `pages/`, as
+//! they stand: plain JavaScript, of which only what implements `source.js` knows where data comes from.
 //!
 //! # Invariants
 //!
@@ -31,6 +31,8 @@ mod files;
 mod lists;
 mod records;
 pub(crate) mod report;
+#[cfg(feature = "view")]
+pub(crate) mod server;
 mod walk;
 
 use foldlog::SequenceNumber;

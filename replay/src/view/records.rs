@@ -1,6 +1,10 @@
 //! The timeline's columns: what one line for each record says, in chunks.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "view")]
+use std::collections::BTreeSet;
+#[cfg(feature = "view")]
+use std::ops::RangeInclusive;
 
 use foldlog::audit::LogReader;
 use foldlog::{Kind, OperationId, Outcome, Record, SequenceNumber};
@@ -61,6 +65,47 @@ impl Chunk {
         place
     }
 
+    /// Returns the ids of the slices that the records changed.
+    #[cfg(feature = "view")]
+    pub(crate) fn slices(&self) -> BTreeSet<u32> {
+        self.sets.iter().flatten().copied().collect()
+    }
+
+    /// Returns the tools and the outcomes that the records name.
+    #[cfg(feature = "view")]
+    pub(crate) fn tools_and_outcomes(&self) -> (BTreeSet<&str>, BTreeSet<&str>) {
+        let named = |column: &[u32]| column.iter().filter_map(|place| self.text_at(*place)).collect();
+        (named(&self.tool), named(&self.outcome))
+    }
+
+    #[cfg(feature = "view")]
+    fn text_at(&self, place: u32) -> Option<&str> {
+        self.texts.get(place.checked_sub(1)? as usize).map(String::as_str)
+    }
+
+    /// Returns the places of the records that the facets allow. `kinds` are the names of the kinds by their numbers.
+    #[cfg(feature = "view")]
+    pub(crate) fn allowed(&self, facets: &Facets, kinds: &[String]) -> Vec<usize> {
+        let is_in = |wanted: &[String], text: Option<&str>| {
+            wanted.is_empty() || text.is_some_and(|text| wanted.iter().any(|one| one == text))
+        };
+        let of = |column: &[u32], at: usize| column.get(at).and_then(|place| self.text_at(*place));
+        let kind =
+            |at: usize| self.kind.get(at).and_then(|kind| kinds.get(*kind as usize)).map(String::as_str);
+        let changes = |at: usize| {
+            let set = self.slices.get(at).and_then(|place| self.sets.get(*place as usize));
+            facets.slices.is_empty() || set.is_some_and(|set| set.iter().any(|id| facets.slices.contains(id)))
+        };
+        (0..self.len())
+            .filter(|at| {
+                is_in(&facets.kinds, kind(*at))
+                    && is_in(&facets.tools, of(&self.tool, *at))
+                    && is_in(&facets.outcomes, of(&self.outcome, *at))
+                    && changes(*at)
+            })
+            .collect()
+    }
+
     fn set(&mut self, set: Vec<u32>) -> u32 {
         let next = self.sets.len() as u32;
         let place = *self.set_places.entry(set.clone()).or_insert(next);
@@ -69,6 +114,17 @@ impl Chunk {
         }
         place
     }
+}
+
+/// Says which records are asked for. Empty lists allow everything.
+#[cfg(feature = "view")]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facets {
+    pub(crate) kinds: Vec<String>,
+    /// Ids of slices.
+    pub(crate) slices: Vec<u32>,
+    pub(crate) tools: Vec<String>,
+    pub(crate) outcomes: Vec<String>,
 }
 
 /// Counts what lies in each stretch of a session.
@@ -82,9 +138,45 @@ pub(crate) struct Density {
     rollbacks: Vec<u32>,
 }
 
+#[cfg(feature = "view")]
+impl Density {
+    /// Counts what lies where: of a session of `records` records, those in the ranges `live`, and the numbers of others.
+    pub(crate) fn of(
+        records: u64,
+        live: &[RangeInclusive<SequenceNumber>],
+        (failed, rollbacks): (&[SequenceNumber], &[SequenceNumber]),
+    ) -> Density {
+        let stretches = records.min(STRETCHES);
+        let at = |sequence: SequenceNumber| (sequence.get() * stretches / records.max(1)) as usize;
+        let counted = |numbers: &[SequenceNumber]| {
+            let mut counts = vec![0; stretches as usize];
+            numbers.iter().for_each(|one| counts.get_mut(at(*one)).into_iter().for_each(|count| *count += 1));
+            counts
+        };
+        // The first record of a stretch is the first one whose place comes out as the stretch's number.
+        let first = |stretch: u64| (stretch * records).div_ceil(stretches.max(1));
+        let within = |from: u64, end: u64| -> u64 {
+            let overlap = |range: &RangeInclusive<SequenceNumber>| {
+                (range.end().get() + 1).min(end).saturating_sub(range.start().get().max(from))
+            };
+            let begin = live.partition_point(|range| range.end().get() < from);
+            let those = live.iter().skip(begin).take_while(|range| range.start().get() < end);
+            those.map(overlap).sum()
+        };
+        let spans = || (0..stretches).map(|stretch| (first(stretch), first(stretch + 1)));
+        Density {
+            records,
+            live: spans().map(|(from, end)| within(from, end) as u32).collect(),
+            abandoned: spans().map(|(from, end)| (end - from - within(from, end)) as u32).collect(),
+            failed: counted(failed),
+            rollbacks: counted(rollbacks),
+        }
+    }
+}
+
 /// Describes an operation that has begun.
 #[derive(Clone, Debug)]
-struct Begun {
+pub(crate) struct Begun {
     operation: OperationId,
     tool: String,
     nesting: u32,
@@ -140,6 +232,37 @@ impl<'a> Columns<'a> {
             failures: Vec::new(),
             from,
         }
+    }
+
+    /// Goes on with the record `from` in a log of which the records before it were passed: `begun` holds what was
+    /// [`running`](Columns::running) before it, `nesting` what [`into_parts`](Columns::into_parts) returned.
+    #[cfg(feature = "view")]
+    pub(crate) fn going_on(
+        reader: &LogReader,
+        timeline: &'a Timeline,
+        from: SequenceNumber,
+        (begun, nesting): (BTreeMap<SequenceNumber, Begun>, BTreeMap<OperationId, u32>),
+    ) -> Columns<'a> {
+        let mut columns = Columns::new(reader, timeline, (from, 0));
+        columns.around =
+            reader.rollbacks().filter(|(at, to)| *to < from && *at >= from).map(|(at, _)| at).collect();
+        columns.ahead.retain(|(to, _)| *to >= from);
+        (columns.begun, columns.nesting) = (begun, nesting);
+        columns
+    }
+
+    /// Returns the runs that have begun and not ended, by their begins.
+    #[cfg(feature = "view")]
+    pub(crate) fn running(&self) -> &BTreeMap<SequenceNumber, Begun> {
+        &self.begun
+    }
+
+    /// Ends, and returns the last chunk, what was gathered, and how deep each operation is nested.
+    #[cfg(feature = "view")]
+    pub(crate) fn into_parts(mut self) -> (Chunk, Gathered, BTreeMap<OperationId, u32>) {
+        let nesting = std::mem::take(&mut self.nesting);
+        let (chunk, gathered) = self.finish();
+        (chunk, gathered, nesting)
     }
 
     /// Adds a record, and the slices that it changed, by their ids. Returns a chunk that is full.
@@ -238,12 +361,12 @@ impl<'a> Columns<'a> {
 #[derive(Debug, Serialize)]
 pub(crate) struct Gathered {
     /// Names of the kinds, by their numbers in the columns.
-    kinds: Vec<String>,
+    pub(crate) kinds: Vec<String>,
     /// Words for where records stand, by their numbers in the columns.
-    paths: Vec<&'static str>,
+    pub(crate) paths: Vec<&'static str>,
     density: Density,
     /// Records that tell of a failure.
-    failures: Vec<SequenceNumber>,
+    pub(crate) failures: Vec<SequenceNumber>,
 }
 
 fn place_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u32 {

@@ -27,10 +27,10 @@ use crate::verbs::verify::{self, Verified};
 /// The page, into which everything else is put.
 const PAGE: &str = include_str!("pages/report.html");
 
-const STYLE: &str = include_str!("pages/style.css");
+pub(super) const STYLE: &str = include_str!("pages/style.css");
 
 /// The modules, each under the name by which the others import it.
-const MODULES: [(&str, &str); 17] = [
+pub(super) const MODULES: [(&str, &str); 17] = [
     ("view/dom.js", include_str!("pages/dom.js")),
     ("view/json.js", include_str!("pages/json.js")),
     ("view/report-source.js", include_str!("pages/report-source.js")),
@@ -189,7 +189,7 @@ fn named(error: Failure, path: &Path) -> Failure {
     }
 }
 
-fn damage(end: &SoundEnd) -> Json {
+pub(super) fn damage(end: &SoundEnd) -> Json {
     json!({
         "sequence": end.sequence,
         "segment": escape::path(&end.segment),
@@ -199,7 +199,7 @@ fn damage(end: &SoundEnd) -> Json {
 }
 
 /// Returns the ledger, and all that is known of the operations that wait for somebody.
-fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
+pub(super) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
     let entries = reader.ledger()?;
     let waits = |fate: Fate| matches!(fate, Fate::Open | Fate::Interrupted | Fate::Suspended | Fate::Unknown);
     let waiting = entries.iter().filter(|entry| waits(entry.outcome)).take(WAITING_MAX);
@@ -212,7 +212,7 @@ fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
 }
 
 /// Returns what `verify` finds, when, and how far it looked.
-fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result<Json> {
+pub(super) fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result<Json> {
     let mut verified = Verified::default();
     verify::session(reader.dir(), memory_bytes, &mut verified)?;
     Ok(json!({

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use foldlog::audit::{CompactedRange, ItemName, ItemPlace, LogReader, SliceReader, StateReader};
+use foldlog::audit::{
+    CompactedRange, ItemName, ItemPlace, LogReader, MessageHistory, SliceReader, StateReader,
+};
 use foldlog::conversation::ConversationMessage;
 use foldlog::{Error, Kind, Policy, Record, SequenceNumber};
 use foldlog_codec::body::{Answer, Request, Usage};
@@ -80,23 +82,23 @@ pub(crate) struct WalkDocument {
 
 /// What the conversations have used through one record: what that record used is the last step of a sum.
 #[derive(Debug, Serialize)]
-struct UsageRow {
-    sequence: SequenceNumber,
-    evaluation_id: String,
+pub(super) struct UsageRow {
+    pub(super) sequence: SequenceNumber,
+    pub(super) evaluation_id: String,
     input_tokens: u64,
     output_tokens: u64,
     cache_read_tokens: u64,
 }
 
 /// Sums up what each conversation has used, abandoned records included.
-#[derive(Default)]
-struct UsageLog {
+#[derive(Debug, Default)]
+pub(super) struct UsageLog {
     sums: BTreeMap<String, Usage>,
-    rows: Vec<UsageRow>,
+    pub(super) rows: Vec<UsageRow>,
 }
 
 impl UsageLog {
-    fn take(&mut self, record: &Record<'_>) {
+    pub(super) fn take(&mut self, record: &Record<'_>) {
         let used = match record.kind {
             Kind::ANSWER => {
                 Answer::decode(record.body).ok().and_then(|answer| Some((answer.scope, answer.usage?)))
@@ -185,7 +187,7 @@ impl Follow {
 }
 
 /// Returns the stretches of positions at which nobody knows what the slices held.
-fn unknown(compacted: &[CompactedRange]) -> Vec<(SequenceNumber, SequenceNumber)> {
+pub(super) fn unknown(compacted: &[CompactedRange]) -> Vec<(SequenceNumber, SequenceNumber)> {
     let mut unknown = Vec::new();
     for range in compacted {
         let mut next = range.from;
@@ -262,7 +264,7 @@ pub(crate) fn walk<W: Write>(
 
 /// Returns a record's document: `=` and the JSON that `show --json` prints; or `-` and that JSON without payloads, where these
 /// are not asked for or too long.
-fn document(timeline: &Timeline, record: &Record<'_>, payloads: Payloads) -> Result<Vec<u8>> {
+pub(super) fn document(timeline: &Timeline, record: &Record<'_>, payloads: Payloads) -> Result<Vec<u8>> {
     let mut document = timeline.value(record);
     if record.body.len() as u64 <= payloads.bytes_max() {
         return line(b'=', &document);
@@ -279,7 +281,7 @@ pub(super) fn line(mark: u8, value: &(impl Serialize + ?Sized)) -> Result<Vec<u8
 }
 
 /// Returns an item's line: `=` and the JSON that `state --json` prints, or `-` and what stands for it.
-fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
+pub(super) fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
     let value = Streamed::new(bytes, Limits::default()).map_err(|error| {
         let (name, sequence) = (slice.to_owned(), name.sequence);
         Error::Decode { name, sequence, reason: error.to_string() }
@@ -336,15 +338,7 @@ fn conversations<W: Write>(
     for evaluation in reader.evaluations_through(range.last) {
         let Some(history) = reader.message_history(&evaluation)? else { continue };
         let messages = history.messages();
-        let mut versions = ListHistory::<u32>::default();
-        let mut counting: Vec<u32> = Vec::new();
-        history.changes(|position, change| {
-            let (now, removed, added) = changed(std::mem::take(&mut counting), change);
-            counting = now;
-            if position <= range.last {
-                versions.change(position, &removed, &added);
-            }
-        });
+        let versions = versions(&history, range.last);
         let messages: Vec<_> = messages.iter().filter(|message| message.sequence <= range.last).collect();
         let mut lines = Lines::default();
         for message in &messages {
@@ -360,6 +354,20 @@ fn conversations<W: Write>(
         documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list });
     }
     Ok(documents)
+}
+
+/// Returns which messages count at each position through `last`, by their numbers.
+pub(super) fn versions(history: &MessageHistory<'_>, last: SequenceNumber) -> ListHistory<u32> {
+    let mut versions = ListHistory::<u32>::default();
+    let mut counting: Vec<u32> = Vec::new();
+    history.changes(|position, change| {
+        let (now, removed, added) = changed(std::mem::take(&mut counting), change);
+        counting = now;
+        if position <= last {
+            versions.change(position, &removed, &added);
+        }
+    });
+    versions
 }
 
 /// Returns the messages that count after a change, by their numbers, those that went and those that came.
@@ -387,7 +395,7 @@ fn changed(
 
 /// Returns a message's line: `=` and the JSON that `transcript --as-recorded --json` prints, or `-` and that JSON with its texts
 /// left out.
-fn message_line(message: &ConversationMessage, payloads: Payloads) -> Result<Vec<u8>> {
+pub(super) fn message_line(message: &ConversationMessage, payloads: Payloads) -> Result<Vec<u8>> {
     let texts = message.content.iter().map(String::len);
     let blocks = message.blocks.iter().map(|blocks| blocks.json.len());
     let calls = message.tool_calls.iter().map(|call| call.arguments.len());

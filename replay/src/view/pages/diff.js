@@ -231,6 +231,7 @@ export class DiffView {
     }
     fill(this.body,
       found.length + files.length === 0 && el('p', { class: 'faint' }, `No difference between ${before} and ${route.at}.`),
+      'isCut' in found && found.isCut && el('p', { class: 'note' }, `Only the first ${counted(found.length, 'difference')} are shown; `, el('code', null, 'foldlog diff'), ' prints all of them.'),
       files.length > 0 && el('section', { class: 'group files-changed' }, el('h3', null, 'Files ', el('span', { class: 'faint' }, counted(files.length, 'changed file'))), el('ul', { class: 'differences' }, changed), files.length > SHOWN && el('p', { class: 'faint' }, `and ${files.length - SHOWN} others`)),
       [...groups].map(([name, group]) => this.group(name, group)));
   }

@@ -45,6 +45,7 @@ class Page {
     this.tabs = el('nav', { class: 'views', 'aria-label': 'Views' });
     this.holder = el('div', { class: 'holder' });
     this.stepField = el('input', { type: 'number', class: 'step-field', min: this.head.from, max: this.head.last, 'aria-label': 'Step', on: { change: () => go(Number(this.stepField.value)) } });
+    this.stepCount = el('span', { class: 'faint' }, ` of ${number(this.head.last)}`);
     this.palette = new Palette((text) => this.commands(text));
     this.keys = keyList(KEYS);
   }
@@ -61,7 +62,7 @@ class Page {
       el('header', { class: 'top' },
         el('h1', null, el('span', { class: 'brand' }, 'foldlog'), ' ', el('code', { class: 'session', title: head.session }, head.session)),
         facts, el('span', { class: 'grow' }),
-        el('label', { class: 'step-label' }, 'step ', this.stepField, el('span', { class: 'faint' }, ` of ${number(head.last)}`)),
+        el('label', { class: 'step-label' }, 'step ', this.stepField, this.stepCount),
         button('Commands', () => this.palette.open(), { title: 'Ctrl K' }),
         button('Theme', () => this.theme(), { title: 't' }),
         button('Keys', () => this.keys.showModal(), { class: 'by-key', title: '?' })),
@@ -118,6 +119,23 @@ class Page {
     }
     const view = this.views[route.view === 'timeline' ? 'step' : route.view];
     view.show(route).catch((error) => fill(this.holder, el('p', { class: 'note', role: 'alert' }, `This cannot be shown: ${error.message}`)));
+  }
+
+  /**
+   * Shows what a session that has grown is now. Whoever was at its last record stays at the last one.
+   * @param {number} before the last record until now
+   */
+  grow(before) {
+    const { head } = this;
+    for (const field of [this.stepField, this.scrubber.slider, this.views.diff.before, this.views.diff.after]) field.max = String(head.last);
+    fill(this.stepCount, ` of ${number(head.last)}`);
+    this.scrubber.draw();
+    this.timeline.grow().catch(() => this.timeline.resize());
+    for (const view of [this.views.operations, this.views.statistics, this.views.integrity]) view.drawn = false;
+    const route = this.route();
+    const follows = this.at === before && ['step', 'timeline'].includes(route.view);
+    if (follows && head.last !== before) this.navigate({ at: head.last, from: null });
+    else if (route.at !== this.at || route.view === 'operations') this.show();
   }
 
   theme() {
@@ -182,4 +200,5 @@ export function start(source, page) {
   // The rows in sight and the neighbours of the first ones are drawn again once their records are there.
   const first = Math.max(0, shown.at - 50);
   source.records(first, 200).then(() => shown.timeline.list.redraw());
+  return shown;
 }

@@ -126,7 +126,7 @@ export class StepView {
     if (part === 'record') {
       const document = await this.source.document(at);
       if (form === 'json') return json([document]);
-      return (body) => fill(body, document.whole ? null : withheld(), showValue(document));
+      return (body) => fill(body, document.whole ? null : withheld(this.source.head()), showValue(document));
     }
     if (part === 'tags') {
       const tags = Object.entries(this.source.tags(at));
@@ -192,6 +192,8 @@ function json(values) {
   return (body) => fill(body, el('pre', { class: 'text json' }, values.map((value) => visible(value.text)).join('\n')));
 }
 
-function withheld() {
+/** @param {any} head */
+function withheld(head) {
+  if (head.isServed) return el('p', { class: 'note' }, 'Values of more than ', bytes(head.payload_bytes), ' are cut here; ', el('code', null, 'foldlog show --json'), ' prints them whole.');
   return el('p', { class: 'note' }, 'Values are left out of this report; ', el('code', null, '--payloads'), ' includes them, up to ', el('code', null, '--limit'), ' bytes each.');
 }

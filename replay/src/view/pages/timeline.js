@@ -101,6 +101,12 @@ export class Timeline {
     fill(this.count, this.allowed ? `${number(this.allowed.length)} of ${number(all)} records` : `${number(all)} records`);
   }
 
+  /** Shows what a session that has grown is now. */
+  async grow() {
+    if (this.allowed) this.allowed = await this.source.filter(this.facets);
+    this.resize();
+  }
+
   /** @param {number} row */
   row(row) {
     const sequence = this.sequence(row);
@@ -109,7 +115,7 @@ export class Timeline {
     if (record) this.fillRow(element, record);
     else {
       element.append(el('span', { class: 'sequence' }, sequence));
-      this.source.records(sequence, 1).then(([read]) => read && this.fillRow(element, read));
+      this.source.records(sequence, 1).then(([read]) => read && this.fillRow(element, read), () => element.classList.add('is-unread'));
     }
     return element;
   }

@@ -1,0 +1,147 @@
+//! `foldlog view`: a store or a session in a browser.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::failure::Result;
+use crate::output::Output;
+
+/// Holds what the command line asks of the viewer.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The store's folder, or that of one session.
+    #[arg(value_name = "SESSION|STORE")]
+    pub path: PathBuf,
+    /// Port of the loopback that is listened at [default: one that is free]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Print the address, and open no browser
+    #[arg(long)]
+    pub no_open: bool,
+}
+
+/// Serves pages that show a store or a session, until the process is asked to end. Prints their address, whose token lets nobody
+/// else in, and opens it in a browser.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`](crate::Failure::Usage) if there is neither a store nor a session, the port is taken, or this program was
+///   built without the feature `view`.
+/// - [`Failure::Engine`](crate::Failure::Engine) if nothing of a session is sound, or it cannot be read.
+#[cfg(not(feature = "view"))]
+pub fn run(_: &Arguments, _: &mut Output<'_>) -> Result<u8> {
+    Err(crate::Failure::usage(
+        "this program was built without its viewer",
+        "build it with the viewer: `cargo install --path replay --features view`; `foldlog report` writes a page without it",
+    ))
+}
+
+/// Serves pages that show a store or a session, until the process is asked to end. Prints their address, whose token lets nobody
+/// else in, and opens it in a browser.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`](crate::Failure::Usage) if there is neither a store nor a session, or the port cannot be listened at.
+/// - [`Failure::Engine`](crate::Failure::Engine) if nothing of a session is sound, or it cannot be read.
+#[cfg(feature = "view")]
+pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+    serving::run(arguments, output)
+}
+
+#[cfg(feature = "view")]
+mod serving {
+    use std::io::Write;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use foldlog::audit;
+    use foldlog_codec::escape;
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::Arguments;
+    use crate::failure::{Failure, HOLDS, Result};
+    use crate::output::Output;
+    use crate::reading::{open_sound_outline, open_store};
+    use crate::view::server::{Server, Shown};
+
+    /// Wait between two looks whether the process was asked to end; a signal ends it.
+    const WAIT: Duration = Duration::from_secs(60);
+
+    pub(super) fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+        let shown = shown(&arguments.path, output)?;
+        // Signals are handled before anybody can know the address, so that whoever does can ask this process to end.
+        (output.pause)(Duration::ZERO).map_err(Failure::Wait)?;
+        let port = arguments.port;
+        let server = Server::start(shown, port, output.memory_bytes).map_err(|error| {
+            let what = format!("port {port} of 127.0.0.1 cannot be listened at: {}", escape::shown(error));
+            Failure::usage(what, "leave out --port to take one that is free")
+        })?;
+        let url = server.url();
+        if output.json() {
+            output.value(&json!({ "url": url, "port": server.port() }))?;
+        } else {
+            output.line(&url)?;
+        }
+        output.stdout.flush()?;
+        let redirect = if arguments.no_open { None } else { opened(&url, output) };
+        if !output.json() {
+            output.note("the address lets in whoever knows it; Ctrl-C ends");
+        }
+        while (output.pause)(WAIT).map_err(Failure::Wait)? {}
+        drop((redirect, server));
+        Ok(HOLDS)
+    }
+
+    fn shown(path: &Path, output: &mut Output<'_>) -> Result<Shown> {
+        if audit::is_store(path) {
+            return Ok(Shown::Store(open_store(path)?));
+        }
+        // What is wrong with the session is said here before a page says it.
+        let reader = open_sound_outline(path, output)?;
+        let dir = path.canonicalize().map_err(|source| Failure::File { path: path.to_owned(), source })?;
+        Ok(Shown::Session(reader.opened().session, dir))
+    }
+
+    /// Opens a browser at an address, which no other process gets to see: arguments are public, so the browser is given a file
+    /// that leads there. Returns the file's folder, which is removed when it is dropped.
+    fn opened(url: &str, output: &mut Output<'_>) -> Option<TempDir> {
+        match redirect(url).and_then(|(folder, page)| browse(&page).map(|()| folder)) {
+            Ok(folder) => Some(folder),
+            Err(error) => {
+                let error = escape::shown(error);
+                output.note(format_args!("note: no browser was opened ({error}); open the address yourself"));
+                None
+            }
+        }
+    }
+
+    /// Writes a page that leads to an address, for this user's eyes only.
+    fn redirect(url: &str) -> std::io::Result<(TempDir, std::path::PathBuf)> {
+        use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+        let folder = tempfile::Builder::new()
+            .prefix("foldlog-view-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()?;
+        let page = folder.path().join("open.html");
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&page)?;
+        writeln!(
+            file,
+            "<!doctype html><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
+             <meta http-equiv=\"refresh\" content=\"0;url={url}\"><title>foldlog</title><a href=\"{url}\">foldlog</a>"
+        )?;
+        Ok((folder, page))
+    }
+
+    fn browse(page: &Path) -> std::io::Result<()> {
+        let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
+        let mut command = Command::new(program.unwrap_or_else(|| "xdg-open".into()));
+        command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        // A browser may run for as long as it likes; what only hands the page over ends soon, and is waited for.
+        std::thread::Builder::new().name("foldlog-browser".to_owned()).spawn(move || child.wait())?;
+        Ok(())
+    }
+}

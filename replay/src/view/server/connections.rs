@@ -1,0 +1,120 @@
+//! Accepts connections, a bounded number at once, and gives up those that stall.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep};
+
+/// Number of connections that are open at once. Others wait, and take no memory here.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Time for the head of a request to arrive, and for which a connection may stay without one.
+const HEAD_WAIT: Duration = Duration::from_secs(20);
+
+/// Time for which a client may take nothing of an answer.
+const WRITE_WAIT: Duration = Duration::from_secs(20);
+
+/// Bytes of the longest head of a request, and of what is written at once.
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// Number of headers of a request.
+const HEADERS_MAX: usize = 64;
+
+/// Wait after an accept that failed, as where the process has too many files open.
+const ACCEPT_WAIT: Duration = Duration::from_millis(100);
+
+/// Answers connections until the returned future is dropped.
+pub(crate) async fn serve(listener: TcpListener, router: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let accepted: io::Result<(TcpStream, SocketAddr)> = listener.accept().await;
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(ACCEPT_WAIT).await;
+            continue;
+        };
+        let router = router.clone();
+        tokio::spawn(async move {
+            let io = TokioIo::new(Stalling::new(stream));
+            let service = TowerToHyperService::new(router);
+            // Whatever a client does wrong ends its connection, and nothing else.
+            let _ = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WAIT)
+                .max_buf_size(BUFFER_BYTES)
+                .max_headers(HEADERS_MAX)
+                .serve_connection(io, service)
+                .await;
+            drop(place);
+        });
+    }
+}
+
+/// A connection that fails if its client takes nothing of what is written for too long.
+#[derive(Debug)]
+struct Stalling {
+    stream: TcpStream,
+    /// Runs while a write waits.
+    wait: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stalling {
+    fn new(stream: TcpStream) -> Stalling {
+        Stalling { stream, wait: None }
+    }
+
+    fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.wait = None;
+            return polled;
+        }
+        let wait =
+            self.wait.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_WAIT)));
+        match wait.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Stalling {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stalling {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch(context, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        self.watch(context, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.watch(context, polled)
+    }
+}

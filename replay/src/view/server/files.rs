@@ -1,0 +1,67 @@
+//! The files of the pages, as a fixed table: nothing on the disk is ever handed out.
+
+use std::borrow::Cow;
+
+use super::super::report::{MODULES, STYLE};
+
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+
+/// Page that lists the sessions of a store.
+pub(crate) const STORE_PAGE: &str = include_str!("../pages/store.html");
+
+/// Page of one session, which is told whether it is one of a store.
+const SESSION_PAGE: &str = include_str!("../pages/session.html");
+
+const SERVER_STYLE: &str = include_str!("../pages/server.css");
+
+/// Modules that only a server hands out.
+const OWN_MODULES: [(&str, &str); 4] = [
+    ("view/server-source.js", include_str!("../pages/server-source.js")),
+    ("view/session.js", include_str!("../pages/session.js")),
+    ("view/store.js", include_str!("../pages/store.js")),
+    ("view/live.js", include_str!("../pages/live.js")),
+];
+
+/// Returns the page of a session, which may be one of a store whose sessions are shown too.
+pub(crate) fn session_page(is_in_store: bool) -> String {
+    SESSION_PAGE.replace("{{store}}", if is_in_store { "yes" } else { "no" })
+}
+
+/// Returns a file by its name, and its content type. The modules name each other by `view/NAME`, for which a page without an
+/// import map needs addresses.
+pub(crate) fn find(name: &str) -> Option<(&'static str, Cow<'static, str>)> {
+    match name {
+        "style.css" => return Some((CSS, Cow::Borrowed(STYLE))),
+        "server.css" => return Some((CSS, Cow::Borrowed(SERVER_STYLE))),
+        _ => {}
+    }
+    let mut modules = MODULES.iter().chain(&OWN_MODULES);
+    let (_, text) = modules.find(|(module, _)| module.strip_prefix("view/") == Some(name))?;
+    Some((JAVASCRIPT, Cow::Owned(text.replace(" from 'view/", " from './"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_finds_those_that_it_imports() {
+        let names = MODULES.iter().chain(&OWN_MODULES).filter_map(|(name, _)| name.strip_prefix("view/"));
+        for name in names {
+            let (_, text) = find(name).unwrap();
+            for line in text.lines().filter(|line| line.starts_with("import ")) {
+                let from = line.split('\'').nth(1).unwrap();
+                let imported = from.strip_prefix("./").unwrap_or_else(|| panic!("{name} imports {from}"));
+                assert!(find(imported).is_some(), "{name} imports {imported}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_name_leads_to_anything_but_the_table() {
+        for name in ["", "..", "../mod.rs", "view/main.js", "/etc/passwd", "main.js/", "MAIN.JS"] {
+            assert!(find(name).is_none(), "{name}");
+        }
+    }
+}

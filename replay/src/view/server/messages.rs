@@ -1,0 +1,111 @@
+//! The messages of conversations: which of them count at a position is in memory, what they say in a file without a name.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use foldlog::SequenceNumber;
+use foldlog::audit::LogReader;
+
+use super::super::Payloads;
+use super::super::lists::ListHistory;
+use super::super::walk::{message_line, versions};
+use crate::failure::{Failure, Result};
+
+/// Holds the messages of one conversation.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    versions: ListHistory<u32>,
+    /// Record of each message, and where its line ends.
+    lines: Vec<(SequenceNumber, u64)>,
+    file: File,
+}
+
+/// A message in a list.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) sequence: SequenceNumber,
+    /// `=` and its JSON, or `-` and what stands for it.
+    pub(crate) line: Vec<u8>,
+}
+
+impl Messages {
+    /// Reads the messages of a conversation; `None` if there is no such conversation.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error, or the system's if no file can be made in the folder of temporary files.
+    pub(crate) fn read(reader: &LogReader, evaluation: &str, payloads: Payloads) -> Result<Option<Messages>> {
+        let Some(history) = reader.message_history(evaluation)? else { return Ok(None) };
+        let mut out = BufWriter::new(tempfile::tempfile().map_err(of_file)?);
+        let (mut lines, mut end) = (Vec::new(), 0);
+        for message in history.messages() {
+            let line = message_line(&message.message, payloads)?;
+            out.write_all(&line).map_err(of_file)?;
+            end += line.len() as u64;
+            lines.push((message.sequence, end));
+        }
+        let versions = versions(&history, reader.last_position());
+        let file = out.into_inner().map_err(|error| of_file(error.into_error()))?;
+        Ok(Some(Messages { versions, lines, file }))
+    }
+
+    /// Returns how many messages count at a position.
+    pub(crate) fn len_at(&self, position: SequenceNumber) -> u32 {
+        self.versions.window(position, 0, 0).map_or(0, |(len, _)| len)
+    }
+
+    /// Returns how many messages count at a position, and the numbers of those from the one at place `from` on, at most `count`.
+    pub(crate) fn numbers(&self, position: SequenceNumber, (from, count): (u32, u32)) -> (u32, Vec<u32>) {
+        self.versions.window(position, from, count).unwrap_or_default()
+    }
+
+    /// Returns a message by its number; `None` if there are not as many.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if the file cannot be read.
+    pub(crate) fn listed(&self, number: u32) -> Result<Option<Listed>> {
+        let at = number as usize;
+        let Some((sequence, end)) = self.lines.get(at).copied() else { return Ok(None) };
+        let begin = at.checked_sub(1).and_then(|before| self.lines.get(before)).map_or(0, |(_, end)| *end);
+        let mut line = vec![0; (end - begin) as usize];
+        self.file.read_exact_at(&mut line, begin).map_err(of_file)?;
+        Ok(Some(Listed { sequence, line }))
+    }
+}
+
+fn of_file(source: io::Error) -> Failure {
+    Failure::File { path: Path::new("a temporary file").to_owned(), source }
+}
+
+/// Holds the conversations of a session that were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Conversations(BTreeMap<String, Option<Messages>>);
+
+impl Conversations {
+    /// Returns a conversation, which is read if it was not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Messages::read`].
+    pub(crate) fn get(
+        &mut self,
+        reader: &LogReader,
+        evaluation: &str,
+        payloads: Payloads,
+    ) -> Result<Option<&Messages>> {
+        if !self.0.contains_key(evaluation) {
+            if self.0.len() >= CONVERSATIONS_MAX {
+                self.0.pop_first();
+            }
+            self.0.insert(evaluation.to_owned(), Messages::read(reader, evaluation, payloads)?);
+        }
+        Ok(self.0.get(evaluation).and_then(Option::as_ref))
+    }
+}
+
+/// Number of conversations of a session that are held, each with an open file.
+const CONVERSATIONS_MAX: usize = 32;

@@ -1,0 +1,84 @@
+//! What a query asks for: names and values, percent-encoded, of a bounded length.
+
+use foldlog::SequenceNumber;
+
+/// Holds the names and values of a query.
+#[derive(Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+/// Says that a query asks for what there is not.
+#[derive(Debug)]
+pub(crate) struct Malformed;
+
+impl Query {
+    /// Reads a query. What is not UTF-8 is replaced.
+    pub(crate) fn read(text: &str) -> Query {
+        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(name), decoded(value))
+        });
+        Query(pairs.collect())
+    }
+
+    /// Returns the value of a name.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns all values of a name.
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
+        self.0.iter().filter(|(found, _)| found == name).map(|(_, value)| value.clone()).collect()
+    }
+
+    /// Returns the number that a name has; `None` if the query does not say it.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Malformed> {
+        self.text(name).map(|text| text.parse().map_err(|_| Malformed)).transpose()
+    }
+
+    /// Returns a number that the query has to say.
+    pub(crate) fn needed(&self, name: &str) -> Result<u64, Malformed> {
+        self.number(name)?.ok_or(Malformed)
+    }
+
+    /// Returns the position that the query has to say.
+    pub(crate) fn position(&self, name: &str) -> Result<SequenceNumber, Malformed> {
+        self.needed(name).map(SequenceNumber::new)
+    }
+}
+
+fn decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let digit = |at: usize| bytes.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                at += 3;
+                continue;
+            }
+            (b'+', ..) => out.push(b' '),
+            _ => out.push(*byte),
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_read_as_browsers_write_them() {
+        let query = Query::read("slice=a%26b+c%2Fd&from=12&kinds=x&kinds=%C3%A4&bad=%zz%4");
+        assert_eq!(query.text("slice"), Some("a&b c/d"));
+        assert_eq!(query.needed("from").unwrap(), 12);
+        assert_eq!(query.all("kinds"), ["x", "ä"]);
+        assert_eq!(query.text("bad"), Some("%zz%4"));
+        assert!(query.number("slice").is_err() && query.needed("none").is_err());
+        assert!(query.number("none").unwrap().is_none());
+        assert!(Query::read("n=18446744073709551616").number("n").is_err());
+    }
+}
