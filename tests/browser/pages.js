@@ -1,6 +1,7 @@
 // What the tests of pages share: sessions, reports of them, and a browser that opens these without a network.
 
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -58,17 +59,87 @@ export class Browser {
     await page.page.waitForSelector('.step[data-at]');
     return page;
   }
+
+  /** Opens a page of a server, in a browser that may ask that server alone. */
+  async visit(server, url, options = {}) {
+    const context = await this.browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
+    const page = new Page(await context.newPage(), server.url);
+    await page.page.goto(url);
+    return page;
+  }
 }
 
-/** A report in a browser. */
+/** A process that answers lines: to each that it is sent, or at its begin, with one. */
+class Lines {
+  constructor(program, args) {
+    this.process = spawn(program, args.map(String), { stdio: ['pipe', 'pipe', 'ignore'] });
+    this.ended = new Promise((resolve) => this.process.on('exit', resolve));
+    this.lines = createInterface({ input: this.process.stdout })[Symbol.asyncIterator]();
+    process.on('exit', () => this.process.kill('SIGKILL'));
+  }
+
+  async line() {
+    const { value, done } = await this.lines.next();
+    assert.ok(!done, 'the process has ended');
+    return value;
+  }
+
+  send(line) {
+    this.process.stdin.write(`${line}\n`);
+    return this.line();
+  }
+}
+
+/** `foldlog view` of a store or a session. */
+export class Server {
+  static async start(path) {
+    const server = new Server();
+    server.lines = new Lines(BIN, ['view', path, '--no-open']);
+    server.url = await server.lines.line();
+    return server;
+  }
+
+  /** Ends the server as Ctrl-C does. */
+  async end() {
+    this.lines.process.kill('SIGINT');
+    assert.equal(await this.lines.ended, 0);
+  }
+}
+
+/** A session that is written while the test goes on. */
+export class Writer {
+  static async start(name) {
+    const writer = new Writer();
+    writer.lines = new Lines(WRITER, [join(folder, name), 'growing']);
+    writer.dir = await writer.lines.line();
+    return writer;
+  }
+
+  /** Writes records, and returns the last one's number. */
+  async write(count) {
+    return Number(await this.lines.send(`write ${count}`));
+  }
+
+  /** Rolls back to a position, and returns the rollback's number. */
+  async rollBack(to) {
+    return Number(await this.lines.send(`rollback ${to}`));
+  }
+
+  async end() {
+    this.lines.process.stdin.end();
+    await this.lines.ended;
+  }
+}
+
+/** A report, or a server's page, in a browser. `origin` is where requests may go; a report makes none. */
 class Page {
-  constructor(page) {
+  constructor(page, origin = 'file:') {
     this.page = page;
     this.problems = [];
     page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) this.problems.push(message.text()); });
     page.on('pageerror', (error) => this.problems.push(error.message));
     page.on('dialog', (dialog) => { this.problems.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
-    page.on('request', (request) => { if (!/^(data|file|blob):/.test(request.url())) this.problems.push(`a request: ${request.url()}`); });
+    page.on('request', (request) => { if (!/^(data|file|blob):/.test(request.url()) && !request.url().startsWith(origin)) this.problems.push(`a request: ${request.url()}`); });
   }
 
   /** Closes the page, of which nothing may have gone wrong. */

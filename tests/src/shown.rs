@@ -94,7 +94,7 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
             70..90 => {
                 let place = numbers.below(24) as usize;
                 // Long enough for a compaction to gain something by dropping it.
-                let line = if number % 7 == 0 {
+                let line = if number.is_multiple_of(7) {
                     String::new()
                 } else {
                     format!("line {number}{}", ", and on".repeat(20))

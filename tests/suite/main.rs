@@ -26,3 +26,4 @@ mod report;
 mod sabotage;
 mod session;
 mod tools;
+mod view;

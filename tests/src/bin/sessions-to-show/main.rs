@@ -1,8 +1,12 @@
 //! Writes a session for the tests of pages, and prints its folder: `sessions-to-show STORE history RECORDS SEED`, or
-//! `sessions-to-show STORE hostile` or `sessions-to-show STORE edits`.
+//! `sessions-to-show STORE hostile`, or `sessions-to-show STORE edits`. `sessions-to-show STORE growing` prints its folder at once,
+//! and writes as its input says, until that ends: `write COUNT` appends records, `rollback POSITION` rolls back; each is answered
+//! with the last record's number.
 
 use std::path::Path;
 
+use foldlog::SessionOptions;
+use foldlog_tests::host::{Noted, types};
 use foldlog_tests::shown;
 
 fn main() {
@@ -14,11 +18,30 @@ fn main() {
             shown::history(&shown::store(Path::new(store)), number(records), number(seed))
         }
         [store, "edits"] => shown::edits(&shown::store(Path::new(store)), &Path::new(store).join("work")).0,
+        [store, "growing"] => return grow(Path::new(store)),
         [store, "hostile"] => shown::hostile(&shown::store(Path::new(store))),
         _ => {
-            eprintln!("usage: sessions-to-show STORE (history RECORDS SEED | hostile | edits)");
+            eprintln!("usage: sessions-to-show STORE (history RECORDS SEED | hostile | edits | growing)");
             std::process::exit(2);
         }
     };
     println!("{}", dir.display());
+}
+
+fn grow(store: &Path) {
+    let session = shown::store(store).create_with(&types(), SessionOptions::default()).expect("a session");
+    println!("{}", session.dir().display());
+    for line in std::io::stdin().lines() {
+        let line = line.expect("lines");
+        let (what, number) = line.split_once(' ').expect("a word and a number");
+        let number: u64 = number.parse().expect("a number");
+        match what {
+            "write" => (0..number).for_each(|count| {
+                session.dispatch(Noted { text: format!("note {count}") }).expect("a record");
+            }),
+            _ => drop(session.rollback_to(number).expect("a rollback")),
+        }
+        println!("{}", session.position().expect("a record"));
+    }
+    session.close().expect("the end");
 }

@@ -1,0 +1,91 @@
+// Opens the server's pages in a browser, and looks at a session while it is written.
+
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+
+import { Browser, Server, Writer, foldlog, session } from './pages.js';
+
+const browser = new Browser();
+before(() => browser.start());
+after(() => browser.stop());
+
+describe('the server', () => {
+  test('lists a store, and opens its sessions', async () => {
+    const dir = session('history', 700, 11);
+    const server = await Server.start(dir.replace(/\/sessions\/.*$/, ''));
+    const page = await browser.visit(server, server.url);
+    await page.page.waitForSelector('.store .session-row[data-row]');
+    const [row] = foldlog('sessions', dir.replace(/\/sessions\/.*$/, ''), '--json').split('\n').map((line) => JSON.parse(line || '{}'));
+    assert.equal(await page.text('.session-row[data-row] code'), row.session);
+    await page.page.fill('.store input[type=search]', 'no such tag');
+    await page.is(0, () => page.all('.session-row[data-row]', (one) => one).then((all) => all.length));
+    await page.page.fill('.store input[type=search]', 'task=show');
+    await page.page.waitForSelector('.store .session-row[data-row]');
+    await page.press('.session-row[data-row]');
+    await page.page.waitForSelector('.step[data-at]');
+    assert.equal(await page.attribute('.step', 'data-at'), String(row.records - 1));
+    await page.close();
+    await server.end();
+  });
+
+  test('shows a session as it grows, and follows its last record', { timeout: 120_000 }, async () => {
+    const writer = await Writer.start('growing');
+    const server = await Server.start(writer.dir);
+    const page = await browser.visit(server, server.url);
+    await page.page.waitForSelector('.step[data-at]');
+    const at = () => page.attribute('.step', 'data-at');
+    for (let count = 0; count < 3; count++) {
+      const last = await writer.write(5);
+      await page.is(String(last), at);
+      await page.is(` of ${last}`, () => page.text('.step-label .faint'));
+    }
+    // Whoever looks at an earlier step stays there.
+    await page.go({ at: 2, view: 'step' });
+    const last = await writer.write(1200);
+    await page.is(String(last), () => page.attribute('.step-field', 'max'));
+    assert.equal(await at(), '2');
+    await page.key('G');
+    await page.is(String(last), at);
+    await page.go({ at: last, view: 'step', part: 'slice:notes', form: 'json' });
+    const notes = JSON.parse(foldlog('state', writer.dir, '--json')).slices.notes.items;
+    assert.deepEqual((await page.text('.step pre.json')).split('\n').map((line) => JSON.parse(line)), notes);
+    const back = await writer.rollBack(last - 100);
+    await page.is(String(back), () => page.attribute('.step-field', 'max'));
+    await page.go({ at: last, view: 'step', part: 'record', form: null });
+    await page.is(true, async () => (await page.text('.step-title')).includes('log-only'));
+    await page.close();
+    await writer.end();
+    await server.end();
+  });
+
+  test('runs nothing, whatever a session holds, and asks nobody else', { timeout: 120_000 }, async () => {
+    const server = await Server.start(session('hostile'));
+    const page = await browser.visit(server, server.url);
+    await page.page.waitForSelector('.step[data-at]');
+    const last = Number(await page.attribute('.step-field', 'max'));
+    for (let at = 0; at <= last; at++) {
+      await page.go({ at, view: 'step', part: 'record' });
+      await page.page.waitForSelector(`.step[data-at="${at}"]`);
+    }
+    for (const part of await page.all('.parts .tab', (tab) => new URLSearchParams(tab.hash.slice(1)).get('part'))) await page.go({ at: last, view: 'step', part });
+    for (const view of ['diff', 'operations', 'statistics', 'integrity']) {
+      await page.go({ at: last, view, before: 0 });
+      await page.page.waitForSelector(`.view.${view} *`);
+    }
+    await page.go({ view: 'search', q: 'window.ran' });
+    await page.page.waitForSelector('.results li');
+    const state = await page.page.evaluate(() => ({ ran: window.ran, polluted: {}.polluted }));
+    assert.deepEqual(state, { ran: undefined, polluted: undefined });
+    await page.close();
+    await server.end();
+  });
+
+  test('says so when it has ended', async () => {
+    const server = await Server.start(session('history', 700, 11));
+    const page = await browser.visit(server, server.url);
+    await page.page.waitForSelector('.step[data-at]');
+    await server.end();
+    await page.is(true, async () => (await page.text('.banner')).includes('does not answer'));
+    await page.page.context().close();
+  });
+});

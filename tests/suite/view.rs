@@ -1,0 +1,33 @@
+//! The viewer's server, asked over the loopback byte for byte: whom it refuses, that it says what the command line says, that it
+//! sees what is written, and how it ends.
+
+mod client;
+mod documents;
+mod live;
+mod refusals;
+
+use std::path::{Path, PathBuf};
+
+use foldlog_tests::shown;
+
+/// A store with one session.
+struct Fixture {
+    folder: tempfile::TempDir,
+    session: PathBuf,
+}
+
+impl Fixture {
+    fn of_history(records: u64, seed: u64) -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let session = shown::history(&shown::store(folder.path()), records, seed);
+        Fixture { folder, session }
+    }
+
+    fn store(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn id(&self) -> &str {
+        self.session.file_name().unwrap().to_str().unwrap()
+    }
+}

@@ -1,0 +1,277 @@
+//! What the pages are told: what the command line prints, at any position.
+
+use std::collections::BTreeSet;
+
+use foldlog_tests::runs::Json;
+use foldlog_tests::shown::{self, HOSTILE};
+use foldlog_tests::verbs::foldlog;
+use serde_json::Value;
+
+use super::Fixture;
+use super::client::Viewer;
+
+/// The documents that a verb prints of the session, a line each.
+fn printed(fixture: &Fixture, words: &[&str]) -> Vec<Json> {
+    let verb = [words[0], fixture.session.to_str().unwrap()];
+    let ran = foldlog(verb.iter().chain(&words[1..]).chain(&["--json"]).copied());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    ran.stdout.lines().map(Json::parse).collect()
+}
+
+/// The value that a document tells, and that it is whole.
+fn value(told: &Json) -> Json {
+    assert_eq!(told.get("whole"), Some(&Json::Scalar(true.into())));
+    Json::parse(told.get("text").and_then(Json::as_str).unwrap())
+}
+
+fn number(json: &Json, field: &str) -> u64 {
+    match json.get(field) {
+        Some(Json::Scalar(value)) => value.as_u64().unwrap(),
+        other => panic!("{field} is {other:?}"),
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
+/// Positions below `end`: the first, the last, and others that are the same in each run.
+fn positions(end: u64, count: u64) -> Vec<u64> {
+    let others = (1..count).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % end);
+    [0, end - 1].into_iter().chain(others).collect()
+}
+
+#[test]
+fn a_step_is_what_the_command_line_says_of_it() {
+    // More records than a chunk and the distance of two points, so that steps are folded from points between.
+    let fixture = Fixture::of_history(2500, 11);
+    let viewer = Viewer::of(fixture.store());
+    let of = |rest: String| viewer.json(&format!("session/{}/{rest}", fixture.id()));
+    let last = number(&of("head".to_owned()), "last");
+    for at in positions(last + 1, 25) {
+        let position = at.to_string();
+        let [state] = printed(&fixture, &["state", "--at", &position]).try_into().unwrap();
+        let Some(Json::Object(slices)) = state.get("slices").cloned() else { panic!("no slices at {at}") };
+        let step = of(format!("step?at={at}"));
+        let told = step.get("slices").unwrap().elements();
+        let names: Vec<&str> = told.iter().filter_map(|slice| slice.get("name")?.as_str()).collect();
+        assert_eq!(names, slices.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), "at {at}");
+        for (name, slice) in &slices {
+            let window = of(format!("items?at={at}&slice={}&from=0&count=10000", encoded(name)));
+            let items: Vec<Json> = window
+                .get("items")
+                .unwrap()
+                .elements()
+                .iter()
+                .map(|item| value(item.get("value").unwrap()))
+                .collect();
+            assert_eq!(items, slice.get("items").unwrap().elements(), "{name} at {at}");
+            assert_eq!(number(&window, "total"), items.len() as u64);
+            // A part of the list is that part.
+            let (from, count) = (items.len() as u64 / 3, 5);
+            let part = of(format!("items?at={at}&slice={}&from={from}&count={count}", encoded(name)));
+            let part: Vec<Json> = part
+                .get("items")
+                .unwrap()
+                .elements()
+                .iter()
+                .map(|item| value(item.get("value").unwrap()))
+                .collect();
+            assert_eq!(part, items.iter().skip(from as usize).take(5).cloned().collect::<Vec<_>>());
+        }
+        let [record] =
+            printed(&fixture, &["show", "--from", &position, "--to", &position]).try_into().unwrap();
+        assert_eq!(value(&of(format!("document?at={at}"))), record, "record {at}");
+        let conversations = step.get("conversations").unwrap().elements();
+        if let [talk] = conversations {
+            let said = printed(&fixture, &["transcript", "--as-recorded", "--at", &position]);
+            let window = of(format!("messages?at={at}&evaluation=talk&from=0&count=10000"));
+            let messages: Vec<Json> = window
+                .get("items")
+                .unwrap()
+                .elements()
+                .iter()
+                .map(|item| value(item.get("value").unwrap()))
+                .collect();
+            assert_eq!(messages, said, "messages at {at}");
+            assert_eq!(number(talk, "total"), said.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn the_timeline_is_what_show_lists() {
+    let fixture = Fixture::of_history(2500, 12);
+    let viewer = Viewer::of(&fixture.session);
+    let of = |rest: String| viewer.json(&format!("session/{}/{rest}", fixture.id()));
+    let shown = printed(&fixture, &["show"]);
+    let mut listed = Vec::new();
+    // Out of order, since what comes before a chunk is not read for it.
+    for chunk in [2, 0, 1] {
+        let told = of(format!("records?chunk={chunk}"));
+        let text = |column: &str, at: usize, list: &str, base: usize| {
+            let Json::Scalar(place) = &told.get(column).unwrap().elements()[at] else { panic!("{column}") };
+            let place = place.as_u64().unwrap() as usize;
+            place
+                .checked_sub(base)
+                .map_or("", |place| told.get(list).unwrap().elements()[place].as_str().unwrap())
+                .to_owned()
+        };
+        for at in 0..told.get("kind").unwrap().elements().len() {
+            let sequence = chunk * 1024 + at as u64;
+            let words =
+                [text("kind", at, "kinds", 0), text("path", at, "paths", 0), text("name", at, "texts", 1)];
+            listed.push((sequence, words));
+        }
+    }
+    listed.sort();
+    let expected: Vec<(u64, [String; 3])> = shown
+        .iter()
+        .map(|record| {
+            let text = |field: &str| record.get(field).and_then(Json::as_str).unwrap().to_owned();
+            (number(record, "sequence"), [text("kind"), text("path"), text("name")])
+        })
+        .collect();
+    assert_eq!(listed, expected);
+    let filtered = of("filter?kinds=rollback&kinds=snapshot".to_owned());
+    let wanted: Vec<u64> = expected
+        .iter()
+        .filter(|(_, [kind, ..])| kind == "rollback" || kind == "snapshot")
+        .map(|(sequence, _)| *sequence)
+        .collect();
+    let found: Vec<Json> = filtered.get("records").unwrap().elements().to_vec();
+    assert_eq!(found, wanted.into_iter().map(|one| Json::Scalar(one.into())).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_diff_is_what_diff_prints() {
+    let fixture = Fixture::of_history(1500, 13);
+    let viewer = Viewer::of(fixture.store());
+    let of = |rest: String| viewer.json(&format!("session/{}/{rest}", fixture.id()));
+    let last = number(&of("head".to_owned()), "last");
+    let all = positions(last + 1, 12);
+    for (before, after) in all.iter().zip(all.iter().cycle().skip(1)) {
+        let told = of(format!("diff?before={before}&after={after}"));
+        let found: Vec<Json> = told
+            .get("differences")
+            .unwrap()
+            .elements()
+            .iter()
+            .map(|one| Json::parse(one.as_str().unwrap()))
+            .collect();
+        assert_eq!(
+            found,
+            printed(&fixture, &["diff", &before.to_string(), &after.to_string()]),
+            "{before} {after}"
+        );
+    }
+}
+
+#[test]
+fn the_whole_is_what_the_other_verbs_print() {
+    let fixture = Fixture::of_history(300, 14);
+    let viewer = Viewer::of(fixture.store());
+    // The order of the fields is nothing that a page sees.
+    let of = |rest: &str| -> Value { serde_json::from_str(&viewer.get(rest).body).unwrap() };
+    let session = |rest: &str| of(&format!("session/{}/{rest}", fixture.id()));
+    let printed = |words: &[&str]| -> Vec<Value> {
+        let ran = foldlog(words.iter().chain(&["--json"]).copied());
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (dir, store) = (fixture.session.to_str().unwrap(), fixture.store().to_str().unwrap());
+    assert_eq!(session("operations")["ledger"], Value::from(printed(&["ledger", dir])));
+    assert_eq!(vec![session("statistics")], printed(&["stats", dir]));
+    assert_eq!(vec![session("integrity")["found"].clone()], printed(&["verify", dir]));
+    assert_eq!(of("sessions")["rows"], Value::from(printed(&["sessions", store])));
+}
+
+#[test]
+fn the_files_of_a_workspace_are_those_of_the_last_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = shown::store(&folder.path().join("store"));
+    let (session, held) = shown::edits(&store, &folder.path().join("work"));
+    let viewer = Viewer::of(&session);
+    let id = session.file_name().unwrap().to_str().unwrap();
+    let of = |rest: String| viewer.json(&format!("session/{id}/{rest}"));
+    let last = number(&of("head".to_owned()), "last");
+    let held_at = |at: u64| held.range(..=at).next_back().map(|(_, files)| files.clone()).unwrap_or_default();
+    for at in 0..=last {
+        let workspaces = of(format!("workspaces?at={at}"));
+        let mut told = shown::Files::new();
+        for workspace in workspaces.elements() {
+            assert_eq!(workspace.get("gap"), Some(&Json::Scalar(Value::Null)));
+            let name = encoded(workspace.get("name").unwrap().as_str().unwrap());
+            for file in of(format!("files?at={at}&workspace={name}")).elements() {
+                let path = file.get("path").unwrap().as_str().unwrap();
+                let content = of(format!("content?at={at}&workspace={name}&path={}", encoded(path)));
+                told.insert(path.to_owned(), content.get("text").unwrap().as_str().unwrap().to_owned());
+            }
+        }
+        assert_eq!(told, held_at(at), "at {at}");
+        let before = at / 2;
+        let changes = of(format!("file-changes?before={before}&after={at}"));
+        let changed: BTreeSet<&str> =
+            changes.elements().iter().map(|change| change.get("path").unwrap().as_str().unwrap()).collect();
+        let (old, now) = (held_at(before), held_at(at));
+        let expected: BTreeSet<&str> = old
+            .keys()
+            .chain(now.keys())
+            .filter(|path| old.get(*path) != now.get(*path))
+            .map(String::as_str)
+            .collect();
+        assert_eq!(changed, expected, "from {before} to {at}");
+    }
+}
+
+#[test]
+fn a_search_finds_records_items_and_messages() {
+    let fixture = Fixture::of_history(1500, 15);
+    let viewer = Viewer::of(fixture.store());
+    let mut found = Vec::new();
+    let (mut from, mut place) = (0, 0);
+    loop {
+        let told =
+            viewer.json(&format!("session/{}/search?q=question+3:&from={from}&place={place}", fixture.id()));
+        found.extend(told.get("found").unwrap().elements().to_vec());
+        match told.get("next") {
+            Some(Json::Scalar(next)) if !next.is_null() => from = next.as_u64().unwrap(),
+            _ => break,
+        }
+        place = told.get("place").map_or(0, |_| number(&told, "place"));
+    }
+    let whats: Vec<&str> = found.iter().filter_map(|one| one.get("what")?.as_str()).collect();
+    assert!(whats.contains(&"record") && whats.contains(&"message"), "{whats:?}");
+    for one in &found {
+        assert!(one.get("excerpt").unwrap().as_str().unwrap().to_lowercase().contains("question 3:"));
+    }
+}
+
+#[test]
+fn hostile_values_are_told_as_json_and_long_ones_are_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = shown::hostile(&shown::store(folder.path()));
+    let fixture = Fixture { folder, session };
+    let viewer = Viewer::of(fixture.store());
+    let of = |rest: &str| viewer.get(&format!("session/{}/{rest}", fixture.id()));
+    let last = number(&Json::parse(&of("head").body), "last");
+    for at in 0..=last {
+        for path in [format!("document?at={at}"), format!("step?at={at}")] {
+            let answer = of(&path);
+            assert_eq!(answer.header("content-type"), Some("application/json; charset=utf-8"), "{path}");
+            let unseen =
+                |character: char| character.is_control() || ('\u{202a}'..='\u{202e}').contains(&character);
+            assert!(!answer.body.contains(unseen), "{path}");
+            assert!(answer.body.len() < 4 << 20, "{path}: {} bytes", answer.body.len());
+        }
+    }
+    // A name from the log is data in the query too.
+    let name = encoded("</script><script>window.ran=3</script>");
+    let items = Json::parse(&of(&format!("items?at={last}&slice={name}&count=10")).body);
+    let said = value(items.get("items").unwrap().elements()[0].get("value").unwrap());
+    assert_eq!(said.get("said").unwrap().get(HOSTILE).and_then(Json::as_str), Some(HOSTILE));
+    let draft = Json::parse(&of(&format!("items?at={last}&slice=draft&count=10")).body);
+    let line = draft.get("items").unwrap().elements()[0].get("value").unwrap();
+    assert_eq!(line.get("whole"), Some(&Json::Scalar(false.into())));
+    let stands = Json::parse(line.get("text").unwrap().as_str().unwrap());
+    assert!(number(&stands, "bytes") > 10 << 20);
+}

@@ -1,0 +1,246 @@
+//! Sessions that change while they are looked at, and how a server ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog::{Session, SessionOptions};
+use foldlog_tests::child;
+use foldlog_tests::host::{Noted, types};
+use foldlog_tests::runs::Json;
+use foldlog_tests::shown;
+use foldlog_tests::verbs::foldlog;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Fixture;
+use super::client::Viewer;
+
+/// A session that is being written, and its server.
+struct Growing {
+    folder: tempfile::TempDir,
+    session: Session,
+    viewer: Viewer,
+    id: String,
+}
+
+impl Growing {
+    fn begun() -> Growing {
+        let folder = tempfile::tempdir().unwrap();
+        let store = shown::store(folder.path());
+        let session = store.create_with(&types(), SessionOptions::default()).unwrap();
+        let viewer = Viewer::of(folder.path());
+        let id = session.dir().file_name().unwrap().to_str().unwrap().to_owned();
+        let growing = Growing { folder, session, viewer, id };
+        growing.note("the first");
+        growing
+    }
+
+    fn note(&self, text: &str) -> u64 {
+        self.session.dispatch(Noted { text: text.to_owned() }).unwrap().get()
+    }
+
+    fn json(&self, rest: &str) -> Json {
+        self.viewer.json(&format!("session/{}/{rest}", self.id))
+    }
+
+    /// What the page knows: the last record and the epoch.
+    fn known(&self) -> (u64, u64) {
+        known(&self.json("head"))
+    }
+
+    /// Waits for news as a page does, until `last` is told.
+    fn told(&self, mut known_now: (u64, u64), last: u64) -> (u64, u64) {
+        while known_now.0 != last {
+            let (last, epoch) = known_now;
+            known_now = known(&self.json(&format!("live?last={last}&epoch={epoch}")));
+        }
+        known_now
+    }
+}
+
+fn known(told: &Json) -> (u64, u64) {
+    let number = |field: &str| match told.get(field) {
+        Some(Json::Scalar(value)) => value.as_u64().unwrap(),
+        other => panic!("{field} is {other:?}"),
+    };
+    (number("last"), number("epoch"))
+}
+
+#[test]
+fn what_is_written_is_told_to_whoever_waits_for_it() {
+    let growing = Growing::begun();
+    let before = growing.known();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| growing.told(before, before.0 + 3));
+        for number in 0..3 {
+            growing.note(&format!("note {number}"));
+        }
+        assert_eq!(waits.join().unwrap(), (before.0 + 3, before.1), "nothing that was there has changed");
+    });
+    let notes = growing.json(&format!("items?at={}&slice=notes&from=0&count=100", before.0 + 3));
+    assert_eq!(notes.get("items").unwrap().elements().len(), 4);
+    // Who is behind is told at once.
+    assert_eq!(growing.told((0, 0), before.0 + 3).0, before.0 + 3);
+}
+
+#[test]
+fn a_rollback_is_told_as_a_change_of_what_was_there() {
+    let growing = Growing::begun();
+    let target = growing.note("stays");
+    growing.note("goes");
+    let before = growing.known();
+    let path = |at: u64| {
+        let told = growing.json("records?chunk=0");
+        let Json::Scalar(place) = &told.get("path").unwrap().elements()[at as usize] else {
+            panic!("no path")
+        };
+        let place = place.as_u64().unwrap() as usize;
+        told.get("paths").unwrap().elements()[place].as_str().unwrap().to_owned()
+    };
+    growing.session.dispatch(foldlog_tests::host::StepAdded { title: "step".to_owned(), part: 1 }).unwrap();
+    let step = growing.session.position().unwrap().get();
+    let known = growing.told(before, step);
+    assert_eq!(path(step), "live");
+    growing.session.rollback_to(target).unwrap();
+    let last = growing.session.position().unwrap().get();
+    let after = growing.told(known, last);
+    assert!(after.1 > known.1, "the page has to read again what it has");
+    assert_ne!(path(step), "live");
+    for at in 0..=last {
+        let ran =
+            foldlog(["state", growing.session.dir().to_str().unwrap(), "--at", &at.to_string(), "--json"]);
+        let state = Json::parse(&ran.stdout);
+        for slice in growing.json(&format!("step?at={at}")).get("slices").unwrap().elements() {
+            let name = slice.get("name").unwrap().as_str().unwrap();
+            let items =
+                state.get("slices").unwrap().get(name).unwrap().get("items").unwrap().elements().len();
+            assert_eq!(slice.get("total"), Some(&Json::Scalar(items.into())), "{name} at {at}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_is_compacted_meanwhile_is_shown_on() {
+    let fixture = Fixture::of_history(1500, 21);
+    let viewer = Viewer::of(fixture.store());
+    let of = |rest: &str| viewer.json(&format!("session/{}/{rest}", fixture.id()));
+    let last = known(&of("head")).0;
+    let before = of(&format!("items?at={last}&slice=plan&from=0&count=1000"));
+    let ran = foldlog(["compact", fixture.session.to_str().unwrap(), "--keep", "none"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for at in [last, last / 2, 3] {
+        let answer =
+            viewer.get(&format!("session/{}/items?at={at}&slice=plan&from=0&count=1000", fixture.id()));
+        assert_eq!(answer.status, 200, "at {at}: {}", answer.body);
+    }
+    assert_eq!(of(&format!("items?at={last}&slice=plan&from=0&count=1000")), before);
+}
+
+#[test]
+fn a_damaged_session_shows_its_sound_part_and_says_so() {
+    let fixture = Fixture::of_history(400, 22);
+    let mut segments: Vec<PathBuf> =
+        fs::read_dir(&fixture.session).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    segments.sort();
+    let segment = segments.first().unwrap();
+    let mut bytes = fs::read(segment).unwrap();
+    let middle = bytes.len() / 3;
+    bytes[middle] ^= 0x40;
+    fs::write(segment, bytes).unwrap();
+    let viewer = Viewer::of(fixture.store());
+    let head = viewer.json(&format!("session/{}/head", fixture.id()));
+    let damage = head.get("damage").unwrap();
+    let (last, epoch) = known(&head);
+    assert_eq!(damage.get("sequence"), Some(&Json::Scalar((last + 1).into())));
+    assert!(damage.get("reason").unwrap().as_str().is_some());
+    viewer.json(&format!("session/{}/step?at={last}", fixture.id()));
+    // Nothing can be written behind damage, so there is nothing to wait for.
+    let live = viewer.json(&format!("session/{}/live?last={last}&epoch={epoch}", fixture.id()));
+    assert_eq!(live.get("ended"), Some(&Json::Scalar(true.into())));
+}
+
+#[test]
+fn a_session_that_takes_too_much_memory_is_told_in_words_and_so_is_its_row() {
+    let fixture = Fixture::of_history(400, 24);
+    let viewer = Viewer::with(fixture.store(), &["--memory", "2K"]);
+    let answer = viewer.get(&format!("session/{}/head", fixture.id()));
+    assert_eq!(answer.status, 500);
+    assert!(answer.body.contains("memory") && answer.body.contains("--memory BYTES"), "{}", answer.body);
+    let rows = viewer.json("sessions");
+    let [row] = rows.get("rows").unwrap().elements() else { panic!("not one row") };
+    assert_eq!(row.get("status").unwrap().as_str(), Some("unreadable"));
+    assert!(row.get("error").unwrap().as_str().unwrap().contains("memory"));
+}
+
+#[test]
+fn a_session_that_is_deleted_is_told_in_words() {
+    let growing = Growing::begun();
+    let (last, epoch) = growing.known();
+    fs::remove_dir_all(growing.session.dir()).unwrap();
+    for rest in [format!("live?last={last}&epoch={epoch}"), "head".to_owned()] {
+        let answer = growing.viewer.get(&format!("session/{}/{rest}", growing.id));
+        assert!([404, 410].contains(&answer.status), "{rest}: {}", answer.status);
+        assert!(answer.body.contains("error"), "{rest}: {}", answer.body);
+    }
+    drop(growing.folder);
+}
+
+/// The file that leads a browser to the server, and the folder it is in.
+fn redirects(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("foldlog-view-")).collect()
+}
+
+fn set(name: &str, value: &Path) -> String {
+    format!("{name}={}", value.display())
+}
+
+#[test]
+fn a_signal_ends_the_server_and_removes_the_file_that_led_to_it() {
+    use std::os::unix::fs::PermissionsExt;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let fixture = Fixture::of_history(20, 23);
+        let temporary = tempfile::tempdir().unwrap();
+        let (browser, asked) = (temporary.path().join("browser"), temporary.path().join("asked"));
+        fs::write(&browser, "#!/bin/sh\necho \"$1\" > \"$TMPDIR/asked\"\n").unwrap();
+        fs::set_permissions(&browser, fs::Permissions::from_mode(0o700)).unwrap();
+        nix::unistd::mkfifo(&asked, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let variables = ["env".to_owned(), set("TMPDIR", temporary.path()), set("BROWSER", &browser)];
+        let mut server = child::start_under(
+            &variables,
+            "view::live::part_of_a_child_that_serves",
+            fixture.store().to_str().unwrap(),
+        );
+        let url = loop {
+            let line = server.line().expect("the address is printed");
+            // What the test runner prints stands before it, perhaps on its line.
+            if let Some(at) = line.find("http://127.0.0.1:") {
+                break line[at..].to_owned();
+            }
+        };
+        // The browser of this test says what it was given, and the pipe waits for that.
+        let page = PathBuf::from(fs::read_to_string(&asked).unwrap().trim_end());
+        let [folder] = redirects(temporary.path()).try_into().unwrap();
+        assert_eq!(page.parent(), Some(folder.as_path()));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&page), mode(&folder)), (0o600, 0o700));
+        assert!(fs::read_to_string(&page).unwrap().contains(&format!("url={url}\"")));
+        let id = Pid::from_raw(server.id().try_into().unwrap());
+        let arguments = fs::read(format!("/proc/{id}/cmdline")).unwrap();
+        let token = url.trim_end_matches('/').rsplit('/').next().unwrap();
+        assert!(!String::from_utf8_lossy(&arguments).contains(token));
+        kill(id, signal).unwrap();
+        assert!(server.passed());
+        assert_eq!(redirects(temporary.path()), [] as [PathBuf; 0], "{signal}");
+    }
+}
+
+#[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
+fn part_of_a_child_that_serves() {
+    let Some(store) = child::argument() else { return };
+    let words = ["foldlog", "view", &store].map(std::ffi::OsString::from);
+    let code = foldlog_replay::output::with_process(|output| foldlog_replay::run(words, output));
+    assert_eq!(code, 0);
+}
