@@ -2,8 +2,8 @@
 //!
 //! A store has one lock file; each session locks one byte of it, at an offset from its id, so that ten thousand
 //! sessions need no ten thousand lock files. The system releases a lock when its holder's process dies. A small file
-//! beside it says who holds the lock. That note is best effort: it may be missing or out of date, and nothing but the
-//! error message depends on it.
+//! beside it says who holds the lock. That note is best effort: it may be missing or out of date, and only two things look at it: the
+//! error message, and a listing, which reads the logs of sessions whose writers took no note away.
 //!
 //! The lock of a session's folder comes on top. It keeps away a process that comes to the folder through another store,
 //! by a link, a mount or a second name, or that finds the lock file gone. Copies that share segments by hard links (`cp
@@ -173,8 +173,11 @@ fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64
         ended: false,
     };
     let Ok(text) = serde_json::to_vec(&holder) else { return };
-    // A failure here costs the next caller a useful error message, and nothing else.
-    let _ = storage.create_dir_all(&layout::writers_dir(store));
+    // A failure here costs the next caller a useful error message, and nothing else. A link in the place of the folder is not
+    // followed.
+    if storage.create_dir_all(&layout::writers_dir(store)).is_err() {
+        return;
+    }
     let _ = storage.remove_file(path);
     if let Ok(file) = storage.create(path, 0) {
         let _ = file.write_at(&text, 0);
@@ -209,7 +212,10 @@ impl Drop for WriterLock {
         }
         stamp(self.storage.as_ref(), &self.dir);
         // The note goes first: without the lock, it might already be the next holder's.
-        let _ = self.storage.remove_file(&self.holder_path);
+        let folder = self.holder_path.parent().and_then(|folder| self.storage.entry(folder).ok()?);
+        if folder.is_some_and(|folder| folder.kind == EntryKind::Folder) {
+            let _ = self.storage.remove_file(&self.holder_path);
+        }
         self.folder.take();
         self.held.take();
     }

@@ -243,9 +243,9 @@ impl Storage for FileStorage {
     }
 
     fn touch(&self, dir: &Path) -> io::Result<()> {
-        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-        let unchanged = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-        let times = rustix::fs::Timestamps { last_access: unchanged, last_modification: now };
+        // Both times: who does not own the folder may set them only together, and only to the present.
+        let now = || rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now(), last_modification: now() };
         Ok(rustix::fs::utimensat(rustix::fs::CWD, dir, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
     }
 

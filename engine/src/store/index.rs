@@ -36,8 +36,8 @@
 //! 4. Stamps are as coarse as their file system's clock. A session that was stamped less than [`SETTLED_NS`] before it was read is
 //!    not kept: the next change could bear the same stamp.
 //!
-//! Bytes that rot on the disk change no stamp, so a listing does not notice them. No listing does that begins at an image; `foldlog
-//! verify` reads them.
+//! Bytes that rot on the disk change no stamp, and earlier segments and objects bear none here: what somebody does to those by hand,
+//! and in place, a listing does not notice. Nor does one that begins at an image; `foldlog verify` reads them.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! How all sessions of a store stand.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -66,13 +67,13 @@ impl Store {
         let look = |session: Uuid| {
             let at = known.binary_search_by_key(&session, |entry| entry.overview.session).ok();
             let known = at.and_then(|at| known.get(at));
-            let known = known.filter(|_| !written.contains(&session));
+            let known = known.filter(|_| !written.as_ref().is_none_or(|written| written.contains(&session)));
             self.look_at(session, known, (now_us, memory_bytes))
         };
         let found = in_parallel(&sessions, &look, progress);
         let read = found.iter().filter(|found| found.was_read && found.entry.is_some()).count();
         // Writing all entries for the sake of a few is not worth it.
-        if read > READ_ANEW_MAX.max(known.len() / 64) {
+        if read > READ_ANEW_MAX.max(sessions.len() / 64) {
             index::write(
                 storage.as_ref(),
                 self.path(),
@@ -99,19 +100,23 @@ impl Store {
         Found { session, overview, entry, was_read: true }
     }
 
-    /// Returns the sessions that a process may be writing, or was when it ended.
-    fn maybe_written(&self, sessions: &[Uuid]) -> Result<BTreeSet<Uuid>> {
+    /// Returns the sessions that a process may be writing, or was when it ended. `None` if nobody can tell.
+    fn maybe_written(&self, sessions: &[Uuid]) -> Result<Option<BTreeSet<Uuid>>> {
         let held = lock::held(self.storage(), self.path(), sessions)?;
         let noted = notes_of_writers(self.storage().as_ref(), self.path());
-        Ok(held.into_keys().chain(noted).collect())
+        Ok(noted.map(|noted| held.into_keys().chain(noted).collect()))
     }
 }
 
-/// Returns the sessions whose writers have left a note and not taken it away.
-fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Vec<Uuid> {
-    let entries = storage.list(&layout::writers_dir(store)).unwrap_or_default();
+/// Returns the sessions whose writers have left a note and not taken it away. `None` if the folder of notes cannot be read, or is none:
+/// then writers left no notes either.
+fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Option<Vec<Uuid>> {
+    let entries = match storage.list(&layout::writers_dir(store)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        entries => entries.ok()?,
+    };
     let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
-    files.filter_map(|file| Uuid::try_parse(file.name.strip_suffix(".json")?).ok()).collect()
+    Some(files.filter_map(|file| Uuid::try_parse(file.name.strip_suffix(".json")?).ok()).collect())
 }
 
 /// Looks at the sessions, several at a time, and returns what was found of each, in their order.

@@ -200,6 +200,27 @@ fn a_damaged_index_is_passed_over_and_written_anew() {
     assert!(!shelf.index().exists());
 }
 
+/// A writer's note was written through the link, over a file that was there, and removed again at closing.
+#[test]
+fn a_link_in_the_place_of_the_writers_notes_is_not_followed() {
+    let shelf = shelf();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let file = elsewhere.path().join(format!("{}.json", Uuid::from_u128(4)));
+    fs::write(&file, "somebody's").unwrap();
+    let notes = shelf.folder.path().join("writers");
+    fs::remove_dir_all(&notes).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), &notes).unwrap();
+    let listed = shelf.listed();
+    let session = shelf.open(4);
+    session.dispatch(step(2)).unwrap();
+    session.close().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "somebody's");
+    // Nobody can tell who was killed, so no session is known beforehand.
+    shelf.looked_into();
+    assert!(shelf.listed() != listed);
+    assert_eq!(shelf.looked_into().len() as u128, MANY);
+}
+
 #[derive(Clone, Debug)]
 enum Change {
     Step,
