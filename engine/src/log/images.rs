@@ -79,6 +79,16 @@ impl UnfinishedFile {
     }
 }
 
+/// Removes the images that killed writers have not finished. A writer builds one at a time.
+fn remove_unfinished(storage: &dyn Storage, dir: &Path) {
+    let folder = layout::snapshots_dir(dir);
+    for entry in storage.list(&folder).unwrap_or_default() {
+        if entry.kind == EntryKind::File && entry.name.ends_with(UNFINISHED_SUFFIX) {
+            let _ = storage.remove_file(&folder.join(entry.name));
+        }
+    }
+}
+
 /// Reads the bytes of an image. `None` where they cannot be read or are too many.
 pub(crate) fn read(storage: &dyn Storage, path: &Path) -> Option<Vec<u8>> {
     let file = storage.open(path, Access::Read).ok()?;
@@ -119,8 +129,7 @@ impl Building {
         let path = layout::image_file(dir, next_sequence);
         let building = path.with_extension("image.new");
         storage.create_dir_all(&layout::snapshots_dir(dir))?;
-        // A file with this temporary name was left by an attempt that never ended.
-        let _ = storage.remove_file(&building);
+        remove_unfinished(storage.as_ref(), dir);
         let file = storage.create(&building, 0)?;
         *unfinished.0.lock() = Some(UnfinishedFile { path: building, file });
         let (storage, unfinished) = (Arc::clone(storage), Arc::clone(unfinished));

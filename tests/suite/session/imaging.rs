@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
-use foldlog::storage::{CrashKind, MemoryStorage, Op};
+use foldlog::storage::{CrashKind, MemoryStorage, Op, Storage as _};
 use foldlog::{BackgroundSync, Durability, Event, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_tests::Watched;
 use foldlog_tests::host::types;
@@ -89,6 +89,9 @@ fn a_session_that_is_killed_time_and_again_gets_its_images() {
         disk.crash(CrashKind::Process);
     }
     let records = process(BackgroundSync::Inline).open_session(id, &types()).unwrap().recovery().records;
+    let images = disk.list(&Path::new("/store/sessions").join(id.to_string()).join("snapshots")).unwrap();
+    // Each image that a kill ended was left under a name of its own.
+    assert!(images.len() <= 3, "{images:?}");
     assert!(records > LIVES * 40, "{records}");
     assert!(longest < records / 4, "up to {longest} of {records} records were folded");
 }
