@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
-use crate::log::scan::Scan;
 use crate::log::scan::sound::scan_sound;
 use crate::log::scan::survey::{self, Place, Stretch};
+use crate::log::scan::{self, Scan};
 use crate::session::{cut, read_outline_by};
 use crate::storage::{FileStorage, Storage};
 
@@ -160,7 +160,7 @@ impl LogReader {
         loop {
             let below = contradiction.as_ref().map(|(sequence, _)| *sequence);
             let SoundPart { mut reader, damage, failed } =
-                LogReader::read_below(&storage, dir, options, below)?;
+                scan::whole(|| LogReader::read_below(&storage, dir, options, below))?;
             let Some(failed) = failed else {
                 let damage = contradiction.map(|(_, error)| error).or(damage);
                 reader.sound_end = damage.map(|damage| reader.ends_for(damage));
@@ -209,6 +209,7 @@ impl LogReader {
         let (scan, outline) = read;
         let (outline, mut failed) = match outline {
             Ok(outline) => (outline, None),
+            Err(error @ Error::CompactedMeanwhile { .. }) => return Err(error),
             Err(error) => {
                 let sequence = match &error {
                     Error::Inconsistent { sequence, .. } => *sequence,
@@ -219,14 +220,16 @@ impl LogReader {
         };
         let mut reader =
             LogReader::of_scan(Arc::clone(storage), dir.to_owned(), objects, options, scan, outline);
+        reader.hold_open()?;
         if !options.outline && failed.is_none() {
-            let mut next = SequenceNumber::MIN;
-            let folded = reader.fold_below(reader.places.next_sequence, &mut |record, _| {
+            let (mut next, end) = (SequenceNumber::MIN, reader.places.next_sequence);
+            let folded = reader.fold_below(end, &mut |record, _| {
                 next = record.sequence + 1;
                 Ok(())
             });
-            match folded {
+            match folded.map_err(|error| scan::begins_anew(error, end, dir)) {
                 Ok(folded) => reader.folded = Some(folded),
+                Err(error @ Error::CompactedMeanwhile { .. }) => return Err(error),
                 Err(error) => failed = Some((next, error)),
             }
         }

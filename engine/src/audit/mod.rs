@@ -136,7 +136,8 @@ pub struct ReadOptions {
 ///
 /// # Files
 ///
-/// A reader holds the files of the first 256 segments open, and reads on what it found there once a compaction has replaced them.
+/// A reader holds the files of its segments open, and reads on what it found there once a compaction has replaced them. All readers of
+/// a process hold 1,024 files at most, and a quarter of those that the process may open; files beyond are opened by their names.
 #[derive(Debug)]
 pub struct LogReader {
     storage: Arc<dyn Storage>,
@@ -332,8 +333,7 @@ impl LogReader {
             Err(error) => (Projection::default(), Some(error)),
         };
         let mut reader = LogReader::of_scan(storage, dir, objects, options, scan, outline);
-        reader.places.hold_open(reader.storage.as_ref())?;
-        reader.objects.are_named_in(&reader.places.segments);
+        reader.hold_open()?;
         if let (Some(compaction), false) = (&reader.places.compaction, options.outline) {
             compaction.check_end(reader.places.next_sequence)?;
         }
@@ -346,6 +346,17 @@ impl LogReader {
             Some(error) => Err(error),
             None => Ok(reader),
         }
+    }
+
+    /// Holds the files open that were scanned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CompactedMeanwhile`] if a compaction has replaced one since.
+    fn hold_open(&mut self) -> Result<()> {
+        self.places.hold_open(self.storage.as_ref())?;
+        self.objects.are_named_in(&self.places.segments);
+        Ok(())
     }
 
     /// Makes a reader of what was scanned, without slices.

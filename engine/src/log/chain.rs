@@ -22,6 +22,7 @@ use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 
+use super::held::HeldFile;
 use super::window::Window;
 use super::{compressed, layout};
 use crate::error::{Corruption, Error, Result};
@@ -41,7 +42,7 @@ pub(crate) struct Segment {
     pub(crate) replaced_crc: Option<u32>,
     /// The segment's file as it stands, held open by a reader that goes on with what it found, whatever takes the file's name
     /// meanwhile.
-    pub(crate) held: Option<Arc<dyn StorageFile>>,
+    pub(crate) held: Option<HeldFile>,
 }
 
 impl Segment {
@@ -130,20 +131,20 @@ impl Segment {
     /// Opens the segment's file for reading, by plain offsets.
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
         match &self.held {
-            Some(file) => compressed::plain(&self.path, Arc::clone(file)),
+            Some(held) => compressed::plain(&self.path, held.file()),
             None => compressed::open(storage, &self.path),
         }
     }
 
     /// Holds the segment's file open, so that [`open`](Segment::open) goes on to read it once a compaction has replaced it. A file
-    /// that cannot be opened is not held.
+    /// that cannot be opened is not held, nor is one for which there is [no room](super::held).
     ///
     /// # Errors
     ///
     /// [`Error::CompactedMeanwhile`] if it has replaced it already.
     pub(crate) fn hold_open(&mut self, storage: &dyn Storage) -> Result<()> {
-        self.held = compressed::as_it_stands(storage, &self.path).ok();
-        self.check_not_replaced(storage)
+        self.held = HeldFile::hold(|| compressed::as_it_stands(storage, &self.path).ok());
+        if self.held.is_some() { self.check_not_replaced(storage) } else { Ok(()) }
     }
 
     /// Returns the segment as it stands, or is to stand, in another file.

@@ -28,6 +28,7 @@ pub(crate) mod compressed;
 pub(crate) mod copying;
 pub(crate) mod exposed;
 pub(crate) mod follow;
+mod held;
 pub(crate) mod images;
 pub(crate) mod layout;
 pub(crate) mod lock;

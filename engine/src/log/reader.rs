@@ -19,9 +19,6 @@ use crate::storage::Storage;
 /// Number of bytes of a segment between two places that the index keeps.
 const INDEX_BYTES: u64 = 64 << 10;
 
-/// Number of segments whose files a reader holds open at most.
-const HELD_MAX: usize = 256;
-
 /// Holds the places of some records: the first of each segment, and one every 64 KiB. A reader finds the others from
 /// these by walking. The index grows by less than a thousandth of the log's length. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -65,15 +62,15 @@ pub(crate) struct Places {
 type Visit<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl Places {
-    /// Holds the files of the segments open, 256 at most: all that these places read from then on is what was found, whatever a
-    /// compaction replaces. Those of more segments are opened by their names, time and again.
+    /// Holds the files of the segments open, as far as there is [room](super::held): all that these places read of them from then on
+    /// is what was found, whatever a compaction replaces. The others are opened by their names, time and again.
     ///
     /// # Errors
     ///
     /// [`Error::CompactedMeanwhile`] if a compaction has replaced one already.
     pub(crate) fn hold_open(&mut self, storage: &dyn Storage) -> Result<()> {
         let segments = Arc::make_mut(&mut self.segments);
-        segments.iter_mut().take(HELD_MAX).try_for_each(|segment| segment.hold_open(storage))
+        segments.iter_mut().try_for_each(|segment| segment.hold_open(storage))
     }
 
     /// Returns the places that the index keeps, each with its segment's ordinal.

@@ -1,8 +1,9 @@
 //! What a reader that is open reads on once its log was compacted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, ReadOptions};
 use foldlog::storage::Storage as _;
 use foldlog::{CollectOptions, Durability, Error, SequenceNumber, State};
 use foldlog_tests::crash::Machine;
@@ -48,7 +49,11 @@ fn read(reader: &LogReader) -> foldlog::Result<Read> {
 #[test]
 fn a_reader_reads_on_what_it_found_whatever_a_compaction_replaces() {
     let (machine, id) = written();
-    let (reader, late) = (machine.audit(id).unwrap(), machine.audit(id).unwrap());
+    let sound = || {
+        let disk = Arc::new(machine.disk.clone());
+        LogReader::open_sound(disk, machine.dir(id), ReadOptions::default()).unwrap()
+    };
+    let (reader, late, sound) = (machine.audit(id).unwrap(), machine.audit(id).unwrap(), sound());
     let before = read(&reader).unwrap();
     assert!(before.segments > 3 && before.states.len() > 10 && before.snapshots > 0);
 
@@ -56,6 +61,7 @@ fn a_reader_reads_on_what_it_found_whatever_a_compaction_replaces() {
     assert!(read(&reader).unwrap() == before);
     // So does one that has read nothing until now.
     assert!(read(&late).unwrap() == before);
+    assert!(read(&sound).unwrap() == before);
     // Whoever opens the log now finds it compacted.
     let now = machine.audit(id).unwrap();
     assert!(now.compacted().len() > reader.compacted().len());
