@@ -226,8 +226,8 @@ pub(super) fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result
 mod tests {
     use super::*;
 
-    /// Number of bytes that all pages take at most, as they stand.
-    const PAGES_BYTES_MAX: usize = 150_000;
+    /// Number of bytes that the pages of a report take at most, as they stand.
+    const PAGES_BYTES_MAX: usize = 150 << 10;
 
     #[test]
     fn the_pages_stay_small_and_name_only_each_other() {
