@@ -43,7 +43,13 @@ fn held_at_most(notes: u64) -> usize {
 #[test]
 fn a_replay_does_not_grow_with_its_log() {
     let _alone = alone();
-    let (few, many) = (held_at_most(1_000), held_at_most(100_000));
-    println!("{few} bytes for 1,000 records, {many} for 100,000");
-    assert!(many <= few + (128 << 10), "{few} bytes for 1,000 records, {many} for 100,000");
+    let few = held_at_most(1_000);
+    // What other threads of this process allocate meanwhile, such as one that ends a session of the test before, is counted too: a
+    // replay that grows does so each time.
+    let fits = (0..3).any(|_| {
+        let many = held_at_most(100_000);
+        println!("{few} bytes for 1,000 records, {many} for 100,000");
+        many <= few + (128 << 10)
+    });
+    assert!(fits);
 }
