@@ -34,7 +34,8 @@ pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
     /// Folder of the session, which may be about to be made.
     dir: PathBuf,
-    holder_path: PathBuf,
+    /// Path of the note that was left.
+    note: Option<PathBuf>,
     held: Option<Box<dyn HeldLock>>,
     /// Lock of the session's folder, once the folder exists.
     folder: Option<Box<dyn HeldLock>>,
@@ -70,13 +71,13 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         locked => locked?,
     };
-    leave_word(storage, store, &holder_path, now_us);
+    let note = leave_word(storage, store, &holder_path, now_us).then_some(holder_path);
     let dir = layout::session_dir(store, session);
     stamp(storage.as_ref(), &dir);
     Ok(Attempt::Held(WriterLock {
         storage: Arc::clone(storage),
         dir,
-        holder_path,
+        note,
         held: Some(held),
         folder,
         process: process_mark(),
@@ -165,22 +166,27 @@ pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
         || is_out_of_space(error)
 }
 
-fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) {
+/// Says in a note who holds the lock. Returns whether there is such a note now.
+fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) -> bool {
     let holder = Holder {
         pid: Some(std::process::id()),
         host: here(),
         since: Some(foldlog_codec::record::time_text(now_us)),
         ended: false,
     };
-    let Ok(text) = serde_json::to_vec(&holder) else { return };
+    let Ok(text) = serde_json::to_vec(&holder) else { return false };
     // A failure here costs the next caller a useful error message, and nothing else. A link in the place of the folder is not
     // followed.
     if storage.create_dir_all(&layout::writers_dir(store)).is_err() {
-        return;
+        return false;
     }
     let _ = storage.remove_file(path);
-    if let Ok(file) = storage.create(path, 0) {
-        let _ = file.write_at(&text, 0);
+    match storage.create(path, 0) {
+        Ok(file) => {
+            let _ = file.write_at(&text, 0);
+            true
+        }
+        Err(_) => false,
     }
 }
 
@@ -212,9 +218,8 @@ impl Drop for WriterLock {
         }
         stamp(self.storage.as_ref(), &self.dir);
         // The note goes first: without the lock, it might already be the next holder's.
-        let folder = self.holder_path.parent().and_then(|folder| self.storage.entry(folder).ok()?);
-        if folder.is_some_and(|folder| folder.kind == EntryKind::Folder) {
-            let _ = self.storage.remove_file(&self.holder_path);
+        if let Some(note) = &self.note {
+            let _ = self.storage.remove_file(note);
         }
         self.folder.take();
         self.held.take();
