@@ -335,9 +335,9 @@ fn snapshots_are_found_again_by_the_next_process_by_their_tags_and_in_forks() {
     session.dispatch(step("write")).unwrap();
     let second = session.snapshot(SnapshotOptions::tagged("good")).unwrap();
     session.rollback(&empty).unwrap();
-    let (id, reader) =
-        (session.id(), LogReader::open_on(Arc::new(home.disk.clone()), session.dir()).unwrap());
+    let (id, dir) = (session.id(), session.dir().to_owned());
     home.disk.crash(CrashKind::Process);
+    let reader = LogReader::open_on(Arc::new(home.disk.clone()), dir).unwrap();
     let session = home.store.open_session(id, &types()).unwrap();
     let all = [empty, first.clone(), second.clone()];
     assert_eq!((session.snapshots().unwrap(), reader.snapshots().unwrap()), (all.to_vec(), all.to_vec()));
