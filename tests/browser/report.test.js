@@ -132,9 +132,10 @@ describe('a report', () => {
     const rollbacks = foldlog('show', dir, '--kind', 'rollback', '--json').split('\n').filter(Boolean).length;
     await page.is(`${rollbacks} of`, async () => (await page.text('.timeline .bar [role=status]')).slice(0, `${rollbacks} of`.length));
     await page.go({ view: 'search', q: 'Question 3:' });
-    await page.page.waitForSelector('.results li');
-    const found = await page.all('.results .chip', (chip) => chip.textContent);
-    assert.ok(found.includes('message talk') && found.includes('record input'), found.join());
+    // What is found comes bit by bit.
+    for (const where of ['message talk', 'record input']) {
+      await page.page.locator('.results .chip', { hasText: where }).first().waitFor();
+    }
     await page.close();
   });
 
