@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
-use foldlog::storage::MemoryStorage;
-use foldlog::{Kind, Policy, Store, StoreOptions};
+use foldlog::storage::{MemoryStorage, Op};
+use foldlog::{Durability, Kind, Policy, Store, StoreOptions};
 use foldlog_codec::body::*;
 use foldlog_codec::msgpack;
 use foldlog_replay::progress::Progress;
 use foldlog_replay::verbs::replay::replay;
+use foldlog_tests::crash::Machine;
 use foldlog_tests::fuzz::Set;
+use foldlog_tests::host::{self, Plan, StepAdded};
 use uuid::Uuid;
 
 /// A log that nobody wrote record by record.
@@ -258,4 +260,27 @@ fn what_was_abandoned_costs_a_conversation_nothing() {
     }
     let held = reader.conversation_at("one", u64::MAX).unwrap().unwrap();
     assert_eq!((held.entries().len(), held.abandoned().len() as u64), (1, ROLLBACKS));
+}
+
+/// Writing an image once read a record anew for each few thousand of its items: a seed of two million took a minute to close.
+#[test]
+fn a_record_of_many_items_is_read_once_for_its_image() {
+    let reads = |items: u32| {
+        let machine = Machine::default().with_images();
+        let disk = machine.disk.clone();
+        let session = machine.process(Durability::Process).create(&host::types()).unwrap();
+        let steps = (0..items).map(|part| StepAdded { title: format!("step {part}"), part: 0 });
+        session.seed::<Plan>(steps.collect()).unwrap();
+        let _ = disk.take_trace();
+        session.close().unwrap();
+        let trace = disk.take_trace();
+        assert!(
+            trace.iter().any(|(_, path)| path.extension().is_some_and(|end| end == "image")),
+            "an image is written"
+        );
+        trace.iter().filter(|(op, _)| *op == Op::Read).count()
+    };
+    let (few, many) = (reads(10_000), reads(100_000));
+    println!("{few} reads for the image of 10,000 items, {many} for that of 100,000");
+    assert!(many < 2 * few, "{few} reads for 10,000 items, {many} for 100,000");
 }

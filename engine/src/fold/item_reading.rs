@@ -16,7 +16,7 @@ use foldlog_codec::body::{ItemId, ObjectId, Payload};
 use super::log_source::{LogSource, NEAR_RECORDS};
 use crate::error::{Error, Result};
 
-/// Number of items that are sorted together.
+/// Number of items that are sorted together, beside those of the last one's record.
 const CHUNK_ITEMS: usize = 4096;
 
 /// Maximum bytes of items that are kept until they are to be visited.
@@ -80,6 +80,9 @@ impl LogSource {
         while names.peek().is_some() {
             chunk.clear();
             chunk.extend(names.by_ref().take(CHUNK_ITEMS));
+            // The items of one record stay together, so that it is read once, however many it has.
+            let record = chunk.last().map(|(id, _)| id.sequence);
+            chunk.extend(std::iter::from_fn(|| names.next_if(|(id, _)| Some(id.sequence) == record)));
             if self.read_chunk(slice, &chunk, visit)?.is_break() {
                 return Ok(());
             }

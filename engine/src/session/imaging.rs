@@ -9,7 +9,7 @@
 //! that is killed again and again, each time before the background comes to it, would be folded from further back at each opening.
 //!
 //! Items whose types are known are not held as they were recorded. They are read from the log, a few
-//! megabytes at a time, and written behind those before. The size of an image is estimated before that, from
+//! megabytes or one record at a time, and written behind those before. The size of an image is estimated before that, from
 //! some of its items: an image that is too large for opening to read is not written.
 //!
 //! # Invariants
@@ -199,7 +199,10 @@ impl Taken {
             let mut rows = rows.peekable();
             let mut step = STEP_ITEMS / 64;
             while rows.peek().is_some() {
-                let some: Vec<RowRef<'_>> = rows.by_ref().take(step as usize).collect();
+                let mut some: Vec<RowRef<'_>> = rows.by_ref().take(step as usize).collect();
+                // The record of many items is read once: what it holds was in memory whole when it was recorded.
+                let record = some.last().map(|row| row.id.sequence);
+                some.extend(std::iter::from_fn(|| rows.next_if(|row| Some(row.id.sequence) == record)));
                 let before = building.len();
                 let recorded = self.source.recorded_of(slice, &some)?;
                 for row in &some {
