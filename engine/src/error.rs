@@ -63,6 +63,15 @@ pub enum Error {
         /// Error that the system answered.
         source: Arc<std::io::Error>,
     },
+    /// The process, or the system, has as many files open as it may, and something that was to be made or written needs one more.
+    /// Nothing was written, and the session goes on once there are handles.
+    #[error("no file handle is left to open {}: {}", escape::path(path), escape::shown(source))]
+    NoHandle {
+        /// File that could not be opened or made.
+        path: PathBuf,
+        /// Error that the system answered.
+        source: Arc<std::io::Error>,
+    },
     /// Bytes that a frame attests, or that were written in the same boot, do not check: this is damage and no torn tail. Nothing
     /// was changed.
     #[error("{0}")]

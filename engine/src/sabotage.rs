@@ -45,6 +45,7 @@ foldlog_codec::breakages! {
     NoSpareForRecovery = "no-spare-for-recovery": "A begin keeps no space for the recovery that its call may need.",
     CachesBeforeRecords = "caches-before-records": "On a full disk images and a segment made ahead keep their room.",
     OneSizeOfSegment = "one-size-of-segment": "On a full disk no smaller segment is tried.",
+    HandlesPoison = "handles-poison": "A rollover that finds no file handle ends the session.",
     MappedWhereNotKept = "mapped-where-not-kept": "Segments are mapped where an allocation promises nothing.",
     RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
     RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",

@@ -299,6 +299,9 @@ fn next_after(error: &Error) -> Option<String> {
         Error::Locked { .. } => "wait for the other process, or close the session there",
         Error::OverBudget { .. } => "allow more by `--memory BYTES`, if you trust the log",
         Error::Full { .. } => "free disk space, and try again",
+        Error::NoHandle { .. } => {
+            "close other files, or let the process open more (`ulimit -n`), and try again"
+        }
         Error::Io { .. } => "check the path and its permissions",
         _ => return None,
     };

@@ -8,6 +8,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_filesystem as filesystem;
 
 use super::Error;
+use crate::sabotage::{self, Breakage};
 use crate::storage::{Entry, EntryKind, Storage};
 
 impl Error {
@@ -42,16 +43,21 @@ impl Error {
     }
 
     /// Makes the error of something that could not be made and does not exist now: [`Error::Full`] for `bytes` bytes
-    /// where the disk has no space, else [`Error::Io`].
+    /// where the disk has no space, [`Error::NoHandle`] where no file can be opened, else [`Error::Io`].
     pub(crate) fn unmade(
         op: &'static str,
         path: impl Into<PathBuf>,
         bytes: u64,
         source: std::io::Error,
     ) -> Error {
-        match filesystem::is_out_of_space(&source) {
-            true => Error::Full { path: path.into(), bytes, source: Arc::new(source) },
-            false => Error::io(op, path, source),
+        match source {
+            _ if filesystem::is_out_of_space(&source) => {
+                Error::Full { path: path.into(), bytes, source: Arc::new(source) }
+            }
+            _ if filesystem::is_out_of_handles(&source) && !sabotage::is(Breakage::HandlesPoison) => {
+                Error::NoHandle { path: path.into(), source: Arc::new(source) }
+            }
+            _ => Error::io(op, path, source),
         }
     }
 

@@ -55,6 +55,7 @@ fn all() -> Vec<Error> {
     vec![
         Error::Io { op: "open", path: path(), source: io() },
         Error::Full { path: path(), bytes: 1, source: io() },
+        Error::NoHandle { path: path(), source: io() },
         Error::Forked { session },
         Error::Corrupt(Box::new(corruption)),
         Error::OlderThanSuccessor {

@@ -187,7 +187,11 @@ pub(crate) fn sync_in_time<T: FnMut() -> Left + Send + 'static>(
 
 /// Poisons the log, except for errors that left nothing behind.
 pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
-    if !matches!(error, Error::Full { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }) {
+    let is_whole = matches!(
+        error,
+        Error::Full { .. } | Error::NoHandle { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }
+    );
+    if !is_whole {
         gate.fail(Arc::new(error.clone()));
     }
     error

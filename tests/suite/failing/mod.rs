@@ -3,6 +3,7 @@
 
 mod day;
 mod full;
+mod handles;
 mod in_turn;
 mod kills;
 mod real_disk;

@@ -15,7 +15,8 @@
 //!
 //! 1. The writer makes the next file and allocates its space, unless it was made ahead ([`ahead`]). Where the disk has
 //!    no space for a file of the wanted size, the file is half as large, and so on; where there is no space for the
-//!    record either, the rollover is [`Error::Full`] and nothing has happened.
+//!    record either, the rollover is [`Error::Full`] and nothing has happened; nor has it where no file handle is left
+//!    ([`Error::NoHandle`]).
 //! 2. The writer writes the header and the declarations into it. The file's name becomes durable with the next sync,
 //!    and with it the names of the segments before. A power cut before that may lose any of these names; the records in
 //!    such segments were acknowledged to nobody.
@@ -56,7 +57,7 @@ use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header
 use foldlog_codec::image::LastFrame;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, SequenceNumber};
-use foldlog_filesystem::is_out_of_space;
+use foldlog_filesystem::{is_out_of_handles, is_out_of_space};
 use uuid::Uuid;
 
 use self::ahead::{Ahead, Pace};
@@ -398,7 +399,7 @@ impl Log {
 
     /// Appends one record and returns its sequence number. The record is not durable before a sync.
     ///
-    /// If the error is [`Error::Full`], [`Error::ReadOnly`] or [`Error::TooLarge`], nothing was written; after any
+    /// If the error is [`Error::Full`], [`Error::NoHandle`], [`Error::ReadOnly`] or [`Error::TooLarge`], nothing was written; after any
     /// other error the log must not be written again.
     pub(crate) fn append(
         &mut self,
@@ -611,6 +612,7 @@ impl Log {
                 let reason = format!("{}: {error}", path.display());
                 Error::ReadOnly { session: self.session, reason }
             }
+            _ if is_out_of_handles(&error) => Error::unmade(op, path, 0, error),
             _ => Error::io(op, path, error),
         }
     }

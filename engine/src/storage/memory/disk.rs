@@ -163,6 +163,11 @@ impl Disk {
         Ok(id)
     }
 
+    /// Refuses to open something where no handle is left.
+    pub(super) fn may_open(&self) -> io::Result<()> {
+        self.faults.may_open()
+    }
+
     /// Refuses a change where the disk is read-only.
     fn may_change(&self) -> io::Result<()> {
         if self.faults.read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nix::errno::Errno;
+
 /// Names a call of [`Storage`](crate::storage::Storage) or [`StorageFile`](crate::storage::StorageFile), for traces and
 /// for faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,6 +71,9 @@ pub enum Fault {
     /// Lets each call that would change something, taking a lock and opening for writing included, answer
     /// [`io::ErrorKind::ReadOnlyFilesystem`]. The fault lasts until the faults are cleared.
     ReadOnly,
+    /// Lets each call that opens something answer `EMFILE`: making and opening a file, listing or syncing a folder, taking a
+    /// lock. The fault lasts until the faults are cleared.
+    NoHandles,
     /// Lets one later write keep only its first bytes and fail; then the fault is over.
     ShortWrite {
         /// Number of the write that fails, counted from now on; 1 is the very next write.
@@ -110,6 +115,7 @@ pub(super) struct Faults {
     counted: Vec<Counted>,
     capacity: Option<u64>,
     read_only: bool,
+    no_handles: bool,
 }
 
 struct Counted {
@@ -144,6 +150,7 @@ impl Faults {
             }
             Fault::DiskFull { capacity_bytes } => self.capacity = Some(capacity_bytes),
             Fault::ReadOnly => self.read_only = true,
+            Fault::NoHandles => self.no_handles = true,
         }
     }
 
@@ -166,6 +173,11 @@ impl Faults {
 
     pub(super) fn capacity(&self) -> Option<u64> {
         self.capacity
+    }
+
+    /// Refuses to open something where no handle is left.
+    pub(super) fn may_open(&self) -> io::Result<()> {
+        if self.no_handles { Err(Errno::EMFILE.into()) } else { Ok(()) }
     }
 
     pub(super) fn read_only(&self) -> bool {

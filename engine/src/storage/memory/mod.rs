@@ -202,6 +202,13 @@ impl MemoryStorage {
         Ok(disk)
     }
 
+    /// Begins a call that needs a handle.
+    fn opening(&self, op: Op, path: &Path) -> io::Result<MutexGuard<'_, Disk>> {
+        let disk = self.begin(op, path)?;
+        disk.may_open()?;
+        Ok(disk)
+    }
+
     fn handle(&self, disk: &Disk, node: NodeId, path: &Path, access: Access) -> Arc<dyn StorageFile> {
         let (life, path) = (disk.life, path.into());
         let failures = AtomicU64::new(disk.body(node).map_or(0, Body::failures));
@@ -215,7 +222,7 @@ impl Storage for MemoryStorage {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.begin(Op::List, dir)?.list(dir)
+        self.opening(Op::List, dir)?.list(dir)
     }
 
     fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
@@ -223,13 +230,13 @@ impl Storage for MemoryStorage {
     }
 
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        let mut disk = self.begin(Op::Create, path)?;
+        let mut disk = self.opening(Op::Create, path)?;
         let node = disk.create(path, allocate_bytes)?;
         Ok(self.handle(&disk, node, path, Access::Write))
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
-        let disk = self.begin(Op::Open, path)?;
+        let disk = self.opening(Op::Open, path)?;
         let node = disk.open(path, access)?;
         Ok(self.handle(&disk, node, path, access))
     }
@@ -255,7 +262,7 @@ impl Storage for MemoryStorage {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.begin(Op::SyncDir, path)?.sync_dir(path)
+        self.opening(Op::SyncDir, path)?.sync_dir(path)
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
@@ -267,7 +274,7 @@ impl Storage for MemoryStorage {
     }
 
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
-        let mut disk = self.begin(Op::TryLock, path)?;
+        let mut disk = self.opening(Op::TryLock, path)?;
         let Some(node) = disk.lock(path, offset)? else { return Ok(None) };
         let life = disk.life;
         Ok(Some(Box::new(MemoryLock { disk: Arc::clone(&self.disk), life, node, offset })))
