@@ -10,6 +10,7 @@ mod changes;
 mod contents;
 mod conversations;
 mod damage;
+mod differences;
 mod export;
 mod feed;
 mod follow;
@@ -60,6 +61,8 @@ pub use contents::{
     RecordedObservation,
 };
 pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_places, damaged_places_on};
+pub(crate) use differences::messages_of;
+pub use differences::{Difference, DifferenceKind, VisitDifference};
 pub use feed::{EventFeed, Fed, FedEvent};
 /// What the names in records stand for, as [`Record::to_json`] asks for it.
 pub use foldlog_codec::record::Names;
@@ -534,7 +537,7 @@ impl LogReader {
 
     fn reader_of(&self, projection: Projection) -> StateReader {
         let source = self.log_source(&projection);
-        StateReader::new(projection, source)
+        StateReader::new(projection, source, Some((self.dir.as_path().into(), self.memory_bytes())))
     }
 
     /// Returns what reads the records of a projection of this log.

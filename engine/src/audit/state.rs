@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::{ItemId, Policy};
@@ -21,6 +22,8 @@ use crate::types::{Recorded, SessionTypes, Slice};
 pub struct StateReader {
     projection: Projection,
     source: LogSource,
+    /// Folder of the log, and the bytes of memory that whoever reads may take.
+    limit: Option<(Arc<Path>, u64)>,
 }
 
 /// Names an item by the record that inserted it. Within one log and slice, the name is unique.
@@ -56,8 +59,16 @@ pub struct SliceReader<'a> {
 }
 
 impl StateReader {
-    pub(super) fn new(projection: Projection, source: LogSource) -> StateReader {
-        StateReader { projection, source }
+    pub(crate) fn new(
+        projection: Projection,
+        source: LogSource,
+        limit: Option<(Arc<Path>, u64)>,
+    ) -> StateReader {
+        StateReader { projection, source, limit }
+    }
+
+    pub(super) fn limit(&self) -> Option<(&Path, u64)> {
+        self.limit.as_ref().map(|(dir, budget)| (&**dir, *budget))
     }
 
     pub(super) fn projection(&self) -> &Projection {

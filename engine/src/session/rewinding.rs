@@ -7,8 +7,9 @@ use foldlog_codec::body::{Idempotency, ItemId, Outcome, Policy, ToolBegin};
 
 use super::operation_records::RecordedCaptures;
 use super::{AbandonedCall, Session};
-use crate::conversation::EntryContent;
+use crate::conversation::Conversation;
 use crate::error::{Error, Result};
+use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
 use crate::items::Items;
 use crate::operation::RESTORE;
@@ -40,11 +41,18 @@ pub(crate) struct SliceCounts {
     pub(crate) added: u64,
 }
 
-/// Counts messages and turns that are over.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ConversationCounts {
-    pub(crate) messages: u64,
-    pub(crate) turns: u64,
+/// Holds the slices before and after a rollback, and what their items are read from.
+pub(crate) struct SlicesBeside {
+    pub(crate) now: Projection,
+    pub(crate) then: Projection,
+    pub(crate) source: LogSource,
+}
+
+/// Holds the conversation of an evaluation before and after a rollback.
+pub(crate) struct ConversationBeside {
+    pub(crate) evaluation_id: String,
+    pub(crate) now: Option<Conversation>,
+    pub(crate) then: Option<Conversation>,
 }
 
 impl Session {
@@ -166,47 +174,25 @@ impl Session {
         self.inner.target(&self.inner.state.lock(), to, None).map(drop)
     }
 
-    /// Counts what a rollback to a position changes of each slice, and leaves out those that stay as they are.
-    pub(crate) fn slices_rewound(&self, to: SequenceNumber) -> Result<Vec<SliceCounts>> {
-        let (now, then) = {
-            let state = self.inner.state.lock();
-            let then = self.inner.frozen_at(&state, to)?;
-            (state.live.projection.clone(), then)
-        };
-        let mut counts: Vec<SliceCounts> = now
-            .names
-            .slices()
-            .iter()
-            .filter_map(|slice| slice_rewound(&now, then.projection(), slice.id))
-            .collect();
-        counts.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(counts)
+    /// Returns the slices as they are now, and as they were at a position.
+    pub(crate) fn slices_beside(&self, to: SequenceNumber) -> Result<SlicesBeside> {
+        let state = self.inner.state.lock();
+        let then = self.inner.frozen_at(&state, to)?.projection().clone();
+        let source = self.inner.log_source(&state);
+        Ok(SlicesBeside { now: state.live.projection.clone(), then, source })
     }
 
-    /// Counts the messages and turns of each conversation that a rollback to a position changes: before and after.
-    pub(crate) fn conversations_rewound(
-        &self,
-        to: SequenceNumber,
-    ) -> Result<Vec<(String, ConversationCounts, ConversationCounts)>> {
+    /// Returns the conversation of each evaluation as it is now, and as it was at a position.
+    pub(crate) fn conversations_beside(&self, to: SequenceNumber) -> Result<Vec<ConversationBeside>> {
         let mut evaluations = self.evaluations();
         let known: BTreeSet<_> = evaluations.iter().cloned().collect();
         evaluations.extend(self.evaluations_at(to).into_iter().filter(|one| !known.contains(one)));
-        let mut counts = Vec::new();
-        for evaluation in evaluations {
-            let count = |position: SequenceNumber| -> Result<ConversationCounts> {
-                let Some(conversation) = self.conversation_at(&evaluation, position)? else {
-                    return Ok(ConversationCounts::default());
-                };
-                let is_turn = |content: &EntryContent| matches!(content, EntryContent::Turn { .. });
-                let turns = conversation.entries().iter().filter(|entry| is_turn(&entry.content)).count();
-                Ok(ConversationCounts { messages: conversation.messages().len() as u64, turns: turns as u64 })
-            };
-            let (before, after) = (count(SequenceNumber::MAX)?, count(to)?);
-            if before != after {
-                counts.push((evaluation.to_string(), before, after));
-            }
-        }
-        Ok(counts)
+        let beside = evaluations.into_iter().map(|evaluation| {
+            let now = self.conversation_at(&evaluation, SequenceNumber::MAX)?;
+            let then = self.conversation_at(&evaluation, to)?;
+            Ok(ConversationBeside { evaluation_id: evaluation.to_string(), now, then })
+        });
+        beside.collect()
     }
 
     /// Returns how often the tool of a call may run, as the record of the begin says.
@@ -231,6 +217,17 @@ pub(crate) fn take(
 ) {
     for (name, recorded) in captured.into_iter().filter(|(name, _)| names.contains(name)) {
         found.entry(name).or_insert(CaptureFound { record, is_end, recorded });
+    }
+}
+
+impl SlicesBeside {
+    /// Counts what the rollback changes of each slice, and leaves out those that stay as they are.
+    pub(crate) fn counts(&self) -> Vec<SliceCounts> {
+        let slices = self.now.names.slices().iter();
+        let counts = slices.filter_map(|slice| slice_rewound(&self.now, &self.then, slice.id));
+        let mut counts: Vec<SliceCounts> = counts.collect();
+        counts.sort_by(|one, other| one.name.cmp(&other.name));
+        counts
     }
 }
 

@@ -13,14 +13,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::{AlongPath, Comparison, ItemName, LogReader, ReadOptions, SliceReader, StateReader};
+use foldlog::audit::{
+    AlongPath, Comparison, DifferenceKind, ItemName, LogReader, ReadOptions, SliceReader, StateReader,
+};
 use foldlog::storage::FileStorage;
 use foldlog::{Divergence, DivergenceKind, Kind, LaneName, Parent, Policy, Store, Value};
 use foldlog_codec::body::Lane;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::diff::{self, Change};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
@@ -311,24 +312,19 @@ fn first_unlike(
     if !unlike {
         return Ok(None);
     }
-    let (expected, found) = diff::unlike(expected, found)?;
     let mut first = None;
-    let mut sink = |difference: diff::Difference| {
+    expected.slice_differences(found, wanted, &mut |difference| {
         first = Some(Unlike {
             sequence,
             slice: difference.slice.unwrap_or_default(),
             path: difference.path,
-            recorded: (difference.change != Change::Added).then_some(difference.before),
-            produced: (difference.change != Change::Removed).then_some(difference.after),
+            recorded: (difference.change != DifferenceKind::Added).then_some(difference.before),
+            produced: (difference.change != DifferenceKind::Removed).then_some(difference.after),
         });
         // One is enough.
-        Err(stopped(Path::new("")).into())
-    };
-    let looked = diff::slices(&expected, &found, wanted, &mut sink);
-    match first {
-        Some(first) => Ok(Some(first)),
-        None => looked.map(|()| None),
-    }
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(first)
 }
 
 #[cfg(test)]

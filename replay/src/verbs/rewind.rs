@@ -5,21 +5,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::Difference;
 use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
 use foldlog::tools::{
     CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
     RewindPreview, RewindReport,
 };
-use foldlog::{Error, ExecutionState, Policy, ResourceRegistry, SequenceNumber, Session, Store};
+use foldlog::{Error, ExecutionState, ResourceRegistry, SequenceNumber, Session, Store};
 use foldlog_agent::persistence::open_without_host;
 use foldlog_codec::escape;
-use serde::Serialize;
 
 use super::recover::{self, places};
 use super::run::again::quoted;
-use crate::conversations::differences;
-use crate::diff::{self, Difference, unlike};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{Position, counted, in_store, open_session, position};
@@ -41,14 +38,6 @@ pub struct Asked<'a> {
     pub folders: &'a recover::Asked<'a>,
 }
 
-/// Holds what `--preview --json` prints.
-#[derive(Serialize)]
-struct Previewed {
-    #[serde(flatten)]
-    preview: RewindPreview,
-    differences: Vec<Difference>,
-}
-
 /// Rewinds a session and its workspaces, or tells what that would do.
 ///
 /// # Errors
@@ -61,7 +50,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
     let (session, _) = open_without_host(&Store::open(&root)?, id)?;
-    let done = rewind(&session, dir, &log, to, asked, output);
+    let done = rewind(&session, dir, to, asked, output);
     let closed = session.close();
     done.map_err(told)?;
     closed?;
@@ -86,7 +75,6 @@ fn told(failure: Failure) -> Failure {
 fn rewind(
     session: &Session,
     dir: &Path,
-    log: &LogReader,
     to: Option<SequenceNumber>,
     asked: &Asked<'_>,
     output: &mut Output<'_>,
@@ -100,11 +88,7 @@ fn rewind(
             Some(to) => state.preview_rewind(to, &options)?,
             None => state.preview_undo(&options)?,
         };
-        let differences = differing(log, &preview)?;
-        if output.json() {
-            return output.value(&Previewed { preview, differences });
-        }
-        return print_preview(&preview, &differences, &roots, output);
+        return if output.json() { output.value(&preview) } else { print_preview(&preview, &roots, output) };
     }
     let report = match to {
         Some(to) => state.rewind(to, &options)?,
@@ -135,24 +119,8 @@ fn run_of(
     Ok((ExecutionState::new(session.clone(), resources.build()?), roots))
 }
 
-/// Finds how slices and conversations would differ, as `foldlog diff` does.
-fn differing(log: &LogReader, preview: &RewindPreview) -> Result<Vec<Difference>> {
-    let mut differing = Vec::new();
-    let mut take = |difference| {
-        differing.push(difference);
-        Ok(())
-    };
-    let (before, after) = (log.state_reader_at(preview.from)?, log.state_reader_at(preview.to)?);
-    let (before, after) = unlike(&before, &after)?;
-    super::diff::check_decoded(log, &before, &after)?;
-    diff::slices(&before, &after, |policy| policy == Policy::State, &mut take)?;
-    differences(log, (preview.from, preview.to), &mut take)?;
-    Ok(differing)
-}
-
 fn print_preview(
     preview: &RewindPreview,
-    differences: &[Difference],
     roots: &BTreeMap<String, PathBuf>,
     output: &mut Output<'_>,
 ) -> Result<()> {
@@ -176,7 +144,7 @@ fn print_preview(
             "slice {name}: {} to {after}; {} removed, {} added",
             slice.items_before, slice.removed, slice.added
         ))?;
-        for difference in differences.iter().filter(|one| one.slice.as_ref() == Some(&slice.name)) {
+        for difference in preview.differences.iter().filter(|one| one.slice.as_ref() == Some(&slice.name)) {
             output.line(super::diff::text(difference))?;
         }
     }
@@ -189,8 +157,11 @@ fn print_preview(
             counted(conversation.messages_after, "message"),
             conversation.turns_before
         ))?;
+        for turn in &conversation.turns_removed {
+            output.line(format_args!("  - turn at {turn}"))?;
+        }
         let of_it = |one: &&Difference| one.conversation.as_ref() == Some(&conversation.evaluation_id);
-        for difference in differences.iter().filter(of_it) {
+        for difference in preview.differences.iter().filter(of_it) {
             output.line(super::diff::text(difference))?;
         }
     }

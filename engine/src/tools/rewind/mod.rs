@@ -30,6 +30,7 @@
 //! like everything that a rewind abandons: files that were changed by hand since are kept, and the preview tells the rest.
 
 mod by_tools;
+mod differing;
 mod report;
 
 use std::collections::BTreeSet;
@@ -267,23 +268,9 @@ impl ExecutionState {
             Ok(OutsideCall { operation: call.operation, tool: call.tool, call_id: call.call_id, idempotency })
         });
         let outside = outside.collect::<Result<_>>()?;
-        let slices = session.slices_rewound(goal.to)?.into_iter().map(|counts| SliceRewound {
-            name: counts.name,
-            policy: counts.policy,
-            items_before: counts.before,
-            items_after: counts.after,
-            removed: counts.removed,
-            added: counts.added,
-        });
-        let slices = slices.collect();
-        let conversations = session.conversations_rewound(goal.to)?.into_iter();
-        let conversations = conversations.map(|(evaluation_id, before, after)| ConversationRewound {
-            evaluation_id,
-            messages_before: before.messages,
-            messages_after: after.messages,
-            turns_before: before.turns,
-            turns_after: after.turns,
-        });
+        let (slices, mut differences) = differing::slices(session.slices_beside(goal.to)?)?;
+        let (conversations, of_messages) = differing::conversations(session.conversations_beside(goal.to)?);
+        differences.extend(of_messages);
         Ok(RewindPreview {
             from,
             to: goal.to,
@@ -291,7 +278,8 @@ impl ExecutionState {
             resources,
             left,
             slices,
-            conversations: conversations.collect(),
+            conversations,
+            differences,
             tags,
             abandoned,
             outside,

@@ -8,6 +8,7 @@ use foldlog_filesystem::{FileKept, FileRewound};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::audit::Difference;
 use crate::operation::NotUndone;
 use crate::session::RollbackReport;
 
@@ -23,7 +24,7 @@ pub struct RewindOptions {
 }
 
 /// Tells what a rewind would do, as things stand now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RewindPreview {
     /// Position at which the preview was made: that of the last record.
     pub from: SequenceNumber,
@@ -40,6 +41,10 @@ pub struct RewindPreview {
     pub slices: Vec<SliceRewound>,
     /// Conversations that would change.
     pub conversations: Vec<ConversationRewound>,
+    /// What would change of STATE slices, to the path of the value, and which messages would go or come back. CACHE slices are
+    /// emptied.
+    #[serde(default)]
+    pub differences: Vec<Difference>,
     /// Tags of snapshots whose records would be abandoned. A rewind may go to them all the same; the session's own tags stay.
     pub tags: Vec<TagAbandoned>,
     /// Ranges of records that would be abandoned. They stay in the log.
@@ -147,6 +152,9 @@ pub struct ConversationRewound {
     pub turns_before: u64,
     /// Number of them after it.
     pub turns_after: u64,
+    /// Records of the turns that go.
+    #[serde(default)]
+    pub turns_removed: Vec<SequenceNumber>,
 }
 
 /// Names a snapshot's tag.

@@ -15,10 +15,8 @@ use super::super::records::{CHUNK_RECORDS, Density, Facets};
 use super::super::{report, walk};
 use super::query::{Malformed, Query};
 use super::session::Session;
-use crate::conversations::differences;
-use crate::diff::{states, unlike};
+use crate::diff::{conversations, states};
 use crate::failure::{Failure, Result};
-use crate::verbs::diff::check_decoded;
 
 /// Number of items or messages of one window.
 const WINDOW_MAX: u64 = 10_000;
@@ -293,7 +291,7 @@ fn diff(session: &mut Session, query: &Query) -> Result<String> {
     let positions =
         (session.position(query.position("before")?)?, session.position(query.position("after")?)?);
     let (mut found, mut bytes, mut is_cut) = (Vec::new(), 0, false);
-    let mut take = |difference: crate::diff::Difference| -> Result<()> {
+    let mut take = |difference: foldlog::audit::Difference| -> Result<()> {
         let line = text(&difference)?;
         if found.len() >= DIFFERENCES_MAX || bytes + line.len() > 4 * WINDOW_BYTES {
             is_cut = true;
@@ -317,11 +315,9 @@ fn compare(
 ) -> Result<()> {
     if session.log.is_known(positions.0) && session.log.is_known(positions.1) {
         let (before, after) = (session.state(positions.0)?, session.state(positions.1)?);
-        let (before, after) = unlike(&before, &after)?;
-        check_decoded(&session.log.reader, &before, &after)?;
         states(&before, &after, take)?;
     }
-    differences(&session.log.reader, positions, take)
+    conversations(&session.log.reader, positions, take)
 }
 
 fn facets(session: &mut Session) -> Result<String> {

@@ -1,0 +1,508 @@
+//! The differences of two positions of a log, by slice and path, and by the messages of conversations.
+//!
+//! Items are matched by identity, not by place: an item that both states hold, known by the sequence number of the record
+//! that inserted it and its ordinal in that record, is the same item. Between two such items, the removed and the added items
+//! are paired in order and compared field by field; one without a partner is removed or added whole. So an appended item is
+//! one difference, a replaced item shows the fields that changed, and an item behind a removed one is not reported because it
+//! moved.
+//!
+//! A path begins at the slice: `items[3].status`. The index is the item's place in the later state, or in the earlier one
+//! if the item was removed. The path of a message is its place in its conversation: `messages[3]`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{ControlFlow, Range};
+
+use foldlog_codec::body::Policy;
+use foldlog_codec::msgpack::{Reader, Value};
+use foldlog_codec::{SequenceNumber, escape};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+use super::{LogReader, StateReader};
+use crate::conversation::{Conversation, ConversationMessage};
+use crate::error::{Error, Result};
+use crate::session::{State, StoredItem};
+
+/// Describes one difference of two positions of a log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// Name of the slice; `None` for the session's tags and for conversations.
+    pub slice: Option<String>,
+    /// Id of the evaluation of whose conversation a message differs; `None` for slices and tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// Path of the value, such as `items[3].status`.
+    pub path: String,
+    /// What happened to the value.
+    pub change: DifferenceKind,
+    /// The value at the earlier position; nil if it was added. Serde has its [exact form](Value::json_form).
+    #[serde(serialize_with = "json_form", deserialize_with = "exact")]
+    pub before: Value,
+    /// The value at the later position; nil if it was removed.
+    #[serde(serialize_with = "json_form", deserialize_with = "exact")]
+    pub after: Value,
+}
+
+fn json_form<S: Serializer>(value: &Value, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    value.json_form().serialize(serializer)
+}
+
+fn exact<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Value, D::Error> {
+    Value::deserialize(deserializer)?.into_exact().map_err(serde::de::Error::custom)
+}
+
+/// Names what happened to a value between two positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DifferenceKind {
+    /// Only the later position has the value.
+    Added,
+    /// Only the earlier position has the value.
+    Removed,
+    /// The two positions have different values.
+    Changed,
+}
+
+/// Takes one difference after the other until it breaks.
+pub type VisitDifference<'a> = dyn FnMut(Difference) -> Result<ControlFlow<()>> + 'a;
+
+impl LogReader {
+    /// Returns the differences of the slices at two positions, in the order of the slices' names. LOG slices are included.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`state_reader_at`](LogReader::state_reader_at) and of
+    /// [`StateReader::slice_differences`].
+    pub fn slice_differences(
+        &self,
+        from: impl Into<SequenceNumber>,
+        to: impl Into<SequenceNumber>,
+    ) -> Result<Vec<Difference>> {
+        let (before, after) = (self.state_reader_at(from)?, self.state_reader_at(to)?);
+        gathered(|take| before.slice_differences(&after, |_| true, take))
+    }
+
+    /// Returns the differences of the session's tags at two positions.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`state_reader_at`](LogReader::state_reader_at).
+    pub fn tag_differences(
+        &self,
+        from: impl Into<SequenceNumber>,
+        to: impl Into<SequenceNumber>,
+    ) -> Result<Vec<Difference>> {
+        Ok(self.state_reader_at(from)?.tag_differences(&self.state_reader_at(to)?))
+    }
+
+    /// Hands the messages that only one of two positions has to `visit`, conversation by conversation in the order of their
+    /// first records, until it breaks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at); the error of `visit`.
+    pub fn visit_conversation_differences(
+        &self,
+        from: impl Into<SequenceNumber>,
+        to: impl Into<SequenceNumber>,
+        visit: &mut VisitDifference<'_>,
+    ) -> Result<()> {
+        let (from, to) = (from.into(), to.into());
+        let mut evaluations = self.evaluations_at(from);
+        let known: BTreeSet<_> = evaluations.iter().cloned().collect();
+        evaluations.extend(self.evaluations_at(to).into_iter().filter(|one| !known.contains(one)));
+        for evaluation in evaluations {
+            let before = self.conversation_at(&evaluation, from)?;
+            let after = self.conversation_at(&evaluation, to)?;
+            for difference in messages_of(&evaluation, before.as_ref(), after.as_ref()) {
+                if visit(difference)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the messages that only one of two positions has.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at).
+    pub fn conversation_differences(
+        &self,
+        from: impl Into<SequenceNumber>,
+        to: impl Into<SequenceNumber>,
+    ) -> Result<Vec<Difference>> {
+        gathered(|take| self.visit_conversation_differences(from, to, take))
+    }
+}
+
+impl StateReader {
+    /// Hands the differences from this position to a later one to `visit`, until it breaks: those of the slices whose policy is
+    /// `wanted`, in the order of the slices' names. Both are positions of one log: items that both hold are equal, and are not
+    /// read. A slice that only one position knows counts as empty at the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`] if an item is not MessagePack, [`Error::OverBudget`] if an item would take more memory than the reader
+    /// may, [`Error::Io`] if a segment can no longer be read, [`Error::Object`] if an object is missing or damaged; the
+    /// error of `visit`.
+    pub fn slice_differences(
+        &self,
+        later: &StateReader,
+        wanted: impl Fn(Policy) -> bool,
+        visit: &mut VisitDifference<'_>,
+    ) -> Result<()> {
+        let in_one = |state: &StateReader, other: &StateReader| {
+            state.to_state_of(|slice, item| {
+                let in_other = |other: super::SliceReader<'_>| other.contains(item.sequence, item.ordinal);
+                wanted(slice.policy()) && !other.slice(slice.name()).is_some_and(in_other)
+            })
+        };
+        let (before, after) = (in_one(self, later)?, in_one(later, self)?);
+        [&before, &after].into_iter().try_for_each(|state| self.check_decoded(state))?;
+        slices(&before, &after, &wanted, visit).map(drop)
+    }
+
+    /// Returns the differences of the session's tags from this position to a later one.
+    pub fn tag_differences(&self, later: &StateReader) -> Vec<Difference> {
+        let text = |map: &BTreeMap<String, String>| {
+            let pairs =
+                map.iter().map(|(key, value)| (Value::from(key.as_str()), Value::from(value.as_str())));
+            Value::Map(pairs.collect())
+        };
+        let mut found = Vec::new();
+        let mut take = |difference| {
+            found.push(difference);
+            Ok(ControlFlow::Continue(()))
+        };
+        // Nothing is decoded, and taking a difference does not fail.
+        let compared = Collector { slice: None, visit: &mut take }.values(
+            "tags",
+            &text(self.tags()),
+            &text(later.tags()),
+        );
+        debug_assert!(compared.is_ok());
+        found
+    }
+
+    /// Checks that a pair of changed items takes no more memory than the reader may when it is decoded: an item of many small
+    /// values takes many times its bytes.
+    fn check_decoded(&self, state: &State) -> Result<()> {
+        let Some((dir, budget)) = self.limit() else { return Ok(()) };
+        let most = |values: u64| values.saturating_mul(2 * size_of::<Value>() as u64);
+        for item in state.slices.values().flat_map(|slice| &slice.items) {
+            if most(item.bytes.len() as u64) <= budget {
+                continue;
+            }
+            let mut tokens = Reader::new(&item.bytes);
+            let mut values = 0;
+            while tokens.token().is_ok() {
+                values += 1;
+            }
+            let needed = most(values);
+            if needed > budget {
+                let (session_dir, sequence) = (dir.to_owned(), item.sequence);
+                return Err(Error::OverBudget { session_dir, sequence, needed, budget });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns all that is handed to a visitor.
+fn gathered(walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>) -> Result<Vec<Difference>> {
+    let mut found = Vec::new();
+    walk(&mut |difference| {
+        found.push(difference);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(found)
+}
+
+/// Returns the messages that only one of two versions of a conversation has: first those that go, then those that come.
+pub(crate) fn messages_of(
+    evaluation: &str,
+    before: Option<&Conversation>,
+    after: Option<&Conversation>,
+) -> Vec<Difference> {
+    let messages = |one: Option<&Conversation>| one.map(Conversation::messages).unwrap_or_default();
+    let (before, after) = (messages(before), messages(after));
+    let ids = |messages: &[ConversationMessage]| -> BTreeSet<Uuid> {
+        messages.iter().map(|message| message.message_id).collect()
+    };
+    let (in_before, in_after) = (ids(&before), ids(&after));
+    let mut found = Vec::new();
+    let mut only = |messages: &[ConversationMessage], others: &BTreeSet<Uuid>, change| {
+        let own = messages.iter().enumerate().filter(|(_, message)| !others.contains(&message.message_id));
+        found.extend(own.map(|(place, message)| {
+            let (mut before, mut after) = (message_value(message), Value::Nil);
+            if change == DifferenceKind::Added {
+                std::mem::swap(&mut before, &mut after);
+            }
+            let (conversation, path) = (Some(evaluation.to_owned()), format!("messages[{place}]"));
+            Difference { slice: None, conversation, path, change, before, after }
+        }));
+    };
+    only(&before, &in_after, DifferenceKind::Removed);
+    only(&after, &in_before, DifferenceKind::Added);
+    found
+}
+
+/// Returns what a message says as a value, without time and id.
+fn message_value(message: &ConversationMessage) -> Value {
+    let text = |text: &Option<String>| text.as_deref().map_or(Value::Nil, Value::from);
+    let mut fields = vec![
+        (Value::from("role"), Value::from(message.role.name())),
+        (Value::from("content"), text(&message.content)),
+    ];
+    if !message.tool_calls.is_empty() {
+        let calls = message.tool_calls.iter().map(|call| {
+            let (id, name) = (Value::from(call.call_id.as_str()), Value::from(call.name.as_str()));
+            let arguments = Value::from(call.arguments.as_str());
+            Value::Map(vec![
+                (Value::from("call_id"), id),
+                (Value::from("name"), name),
+                (Value::from("arguments"), arguments),
+            ])
+        });
+        fields.push((Value::from("tool_calls"), Value::Array(calls.collect())));
+    }
+    if message.tool_call_id.is_some() {
+        fields.push((Value::from("tool_call_id"), text(&message.tool_call_id)));
+    }
+    if let Some(blocks) = &message.blocks {
+        fields.push((Value::from("blocks"), Value::from(blocks.json.as_str())));
+    }
+    Value::Map(fields)
+}
+
+/// Compares the slices of two states, one pair of items at a time.
+fn slices(
+    before: &State,
+    after: &State,
+    wanted: &dyn Fn(Policy) -> bool,
+    visit: &mut VisitDifference<'_>,
+) -> Compared {
+    let names: BTreeSet<&String> = before.slices.keys().chain(after.slices.keys()).collect();
+    for name in names {
+        let (old, new) = (before.slices.get(name), after.slices.get(name));
+        if !new.or(old).is_some_and(|slice| wanted(slice.policy)) {
+            continue;
+        }
+        let old = old.map(|slice| slice.items.as_slice()).unwrap_or_default();
+        let new = new.map(|slice| slice.items.as_slice()).unwrap_or_default();
+        // Most slices are equal, which is cheap to find out.
+        if old == new {
+            continue;
+        }
+        if (Collector { slice: Some(name), visit: &mut *visit }).items(old, new)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Says whether the visitor wants more.
+type Compared = Result<ControlFlow<()>>;
+
+/// Goes on with the next comparison unless the visitor has broken off.
+macro_rules! unless_broken {
+    ($compared:expr) => {
+        if $compared?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    };
+}
+
+struct Collector<'a, 'b> {
+    slice: Option<&'a String>,
+    visit: &'a mut VisitDifference<'b>,
+}
+
+impl Collector<'_, '_> {
+    fn push(&mut self, path: String, change: DifferenceKind, before: Value, after: Value) -> Compared {
+        let slice = self.slice.cloned();
+        (self.visit)(Difference { slice, conversation: None, path, change, before, after })
+    }
+
+    fn items(&mut self, old: &[StoredItem], new: &[StoredItem]) -> Compared {
+        let places: BTreeMap<(SequenceNumber, u32), usize> =
+            old.iter().enumerate().map(|(place, item)| ((item.sequence, item.ordinal), place)).collect();
+        let (mut old_from, mut new_from) = (0, 0);
+        for (place, item) in new.iter().enumerate() {
+            // An item that moved back, which no log can do, counts as removed and added.
+            let partner = places.get(&(item.sequence, item.ordinal)).filter(|at| **at >= old_from);
+            let Some((at, before)) = partner.and_then(|at| Some((*at, old.get(*at)?))) else { continue };
+            unless_broken!(self.between(old, old_from..at, new, new_from..place));
+            if before != item {
+                unless_broken!(self.values(&format!("items[{place}]"), &before.value()?, &item.value()?));
+            }
+            (old_from, new_from) = (at + 1, place + 1);
+        }
+        self.between(old, old_from..old.len(), new, new_from..new.len())
+    }
+
+    /// Compares the removed items with the added ones between two items that stayed.
+    fn between(
+        &mut self,
+        old: &[StoredItem],
+        mut went: Range<usize>,
+        new: &[StoredItem],
+        came: Range<usize>,
+    ) -> Compared {
+        for place in came {
+            let Some(after) = new.get(place) else { continue };
+            let path = format!("items[{place}]");
+            unless_broken!(match went.next().and_then(|place| old.get(place)) {
+                Some(before) => self.values(&path, &before.value()?, &after.value()?),
+                None => self.push(path, DifferenceKind::Added, Value::Nil, after.value()?),
+            });
+        }
+        for (place, before) in went.filter_map(|place| Some((place, old.get(place)?))) {
+            let path = format!("items[{place}]");
+            unless_broken!(self.push(path, DifferenceKind::Removed, before.value()?, Value::Nil));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Compares two values field by field. Decoding has bounded the depth of values from a log.
+    fn values(&mut self, path: &str, before: &Value, after: &Value) -> Compared {
+        match (before, after) {
+            (before, after) if before == after => Ok(ControlFlow::Continue(())),
+            (Value::Map(old), Value::Map(new)) => self.fields(path, old, new),
+            (Value::Array(old), Value::Array(new)) => {
+                for (place, (value, other)) in old.iter().zip(new).enumerate() {
+                    unless_broken!(self.values(&format!("{path}[{place}]"), value, other));
+                }
+                for (place, value) in old.iter().enumerate().skip(new.len()) {
+                    let path = format!("{path}[{place}]");
+                    unless_broken!(self.push(path, DifferenceKind::Removed, value.clone(), Value::Nil));
+                }
+                for (place, value) in new.iter().enumerate().skip(old.len()) {
+                    let path = format!("{path}[{place}]");
+                    unless_broken!(self.push(path, DifferenceKind::Added, Value::Nil, value.clone()));
+                }
+                Ok(ControlFlow::Continue(()))
+            }
+            _ => self.push(path.to_owned(), DifferenceKind::Changed, before.clone(), after.clone()),
+        }
+    }
+
+    fn fields(&mut self, path: &str, old: &[(Value, Value)], new: &[(Value, Value)]) -> Compared {
+        for (key, value) in old {
+            let path = field(path, key);
+            unless_broken!(match new.iter().find(|(other, _)| other == key) {
+                Some((_, other)) => self.values(&path, value, other),
+                None => self.push(path, DifferenceKind::Removed, value.clone(), Value::Nil),
+            });
+        }
+        for (key, value) in new.iter().filter(|(key, _)| !old.iter().any(|(other, _)| other == key)) {
+            unless_broken!(self.push(field(path, key), DifferenceKind::Added, Value::Nil, value.clone()));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// Returns the path of a field: `.name`, or `["any text"]`.
+fn field(path: &str, key: &Value) -> String {
+    let plain = |text: &&str| {
+        !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_') && {
+            text.chars().next().is_some_and(|c| !c.is_numeric())
+        }
+    };
+    match key.as_str().filter(plain) {
+        Some(name) => format!("{path}.{name}"),
+        None => format!("{path}[{}]", escape::to_json(key).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::SliceState;
+
+    fn state(items: &[(u64, &str)]) -> State {
+        let items = items.iter().map(|(sequence, json)| StoredItem {
+            sequence: SequenceNumber::new(*sequence),
+            ordinal: 0,
+            version: 1,
+            bytes: serde_json::from_str::<Value>(json).unwrap().encode().into(),
+        });
+        let slice = SliceState { policy: Policy::State, item: "item".to_owned(), items: items.collect() };
+        let slices = BTreeMap::from([("slice".to_owned(), slice)]);
+        State { position: Some(9.into()), tags: BTreeMap::new(), open_operations: Vec::new(), slices }
+    }
+
+    fn differences(before: &[(u64, &str)], after: &[(u64, &str)]) -> Vec<Difference> {
+        gathered(|take| slices(&state(before), &state(after), &|_| true, take).map(drop)).unwrap()
+    }
+
+    fn found(before: &[(u64, &str)], after: &[(u64, &str)]) -> Vec<String> {
+        let shown = |difference: Difference| {
+            let json = |value| serde_json::to_string(value).unwrap();
+            format!("{} {}>{}", difference.path, json(&difference.before), json(&difference.after))
+        };
+        differences(before, after).into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn items_that_stayed_are_not_reported_where_others_went() {
+        let before = [(1, "1"), (2, "2"), (3, "3")];
+        assert_eq!(found(&before, &[(2, "2"), (3, "3"), (4, "1")]), ["items[0] 1>null", "items[2] null>1"]);
+        assert_eq!(found(&before, &[(1, "1"), (4, "5"), (3, "3")]), ["items[1] 2>5"]);
+        assert_eq!(found(&before, &before), [] as [&str; 0]);
+        assert_eq!(found(&before, &[]).len(), 3);
+    }
+
+    #[test]
+    fn values_are_compared_field_by_field() {
+        let before = [(1, r#"{"a": 1, "b": [1, {"c": 2}], "gone": null, "odd key": 1}"#)];
+        let after = [(2, r#"{"b": [1, {"c": 3}, 4], "a": 1, "new": "x", "odd key": 2}"#)];
+        assert_eq!(
+            found(&before, &after),
+            [
+                "items[0].b[1].c 2>3",
+                "items[0].b[2] null>4",
+                "items[0].gone null>null",
+                r#"items[0]["odd key"] 1>2"#,
+                r#"items[0].new null>"x""#,
+            ]
+        );
+    }
+
+    #[test]
+    fn one_item_with_other_bytes_is_a_difference() {
+        assert_eq!(found(&[(1, "1")], &[(1, "2")]), ["items[0] 1>2"]);
+    }
+
+    #[test]
+    fn a_visitor_that_breaks_is_handed_no_more() {
+        let (before, after) = (state(&[(1, "1"), (2, "2")]), state(&[(3, r#"{"a": 1}"#), (4, "4")]));
+        let mut taken = 0;
+        let compared = slices(&before, &after, &|_| true, &mut |_| {
+            taken += 1;
+            Ok(ControlFlow::Break(()))
+        });
+        assert!(compared.unwrap().is_break());
+        assert_eq!(taken, 1);
+    }
+
+    #[test]
+    fn differences_come_back_from_json_as_they_were() {
+        let odd = Value::Map(vec![
+            (Value::Unsigned(7), Value::Bin(vec![0, 255])),
+            (Value::from("$bytes"), Value::F64(f64::INFINITY)),
+        ]);
+        let difference = Difference {
+            slice: Some("slice".to_owned()),
+            conversation: None,
+            path: "items[0]".to_owned(),
+            change: DifferenceKind::Changed,
+            before: odd,
+            after: Value::F32(0.1),
+        };
+        let json = serde_json::to_string(&difference).unwrap();
+        assert_eq!(serde_json::from_str::<Difference>(&json).unwrap(), difference, "{json}");
+    }
+}

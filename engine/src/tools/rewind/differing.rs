@@ -1,0 +1,64 @@
+//! What a rewind would change of slices and conversations.
+
+use std::ops::ControlFlow;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::Policy;
+
+use super::report::{ConversationRewound, SliceRewound};
+use crate::audit::{Difference, StateReader, messages_of};
+use crate::conversation::{Conversation, EntryContent};
+use crate::error::Result;
+use crate::session::rewinding::{ConversationBeside, SlicesBeside};
+
+/// Counts what changes of each slice, and finds the differences of STATE slices.
+pub(super) fn slices(beside: SlicesBeside) -> Result<(Vec<SliceRewound>, Vec<Difference>)> {
+    let counts = beside.counts().into_iter().map(|counts| SliceRewound {
+        name: counts.name,
+        policy: counts.policy,
+        items_before: counts.before,
+        items_after: counts.after,
+        removed: counts.removed,
+        added: counts.added,
+    });
+    let counts = counts.collect();
+    let SlicesBeside { now, then, source } = beside;
+    // The values of a session are its host's, whatever memory they take.
+    let (now, then) = (StateReader::new(now, source.clone(), None), StateReader::new(then, source, None));
+    let mut differences = Vec::new();
+    now.slice_differences(&then, |policy| policy == Policy::State, &mut |difference| {
+        differences.push(difference);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok((counts, differences))
+}
+
+/// Counts what changes of each conversation, and finds the messages that go or come back.
+pub(super) fn conversations(beside: Vec<ConversationBeside>) -> (Vec<ConversationRewound>, Vec<Difference>) {
+    let (mut conversations, mut differences) = (Vec::new(), Vec::new());
+    for ConversationBeside { evaluation_id, now, then } in beside {
+        let messages = |one: &Option<Conversation>| one.as_ref().map_or(0, |one| one.messages().len() as u64);
+        let (before, after) = (turns(now.as_ref()), turns(then.as_ref()));
+        let of_messages = messages_of(&evaluation_id, now.as_ref(), then.as_ref());
+        if before == after && of_messages.is_empty() {
+            continue;
+        }
+        differences.extend(of_messages);
+        conversations.push(ConversationRewound {
+            evaluation_id,
+            messages_before: messages(&now),
+            messages_after: messages(&then),
+            turns_before: before.len() as u64,
+            turns_after: after.len() as u64,
+            turns_removed: before.iter().filter(|turn| after.binary_search(turn).is_err()).copied().collect(),
+        });
+    }
+    (conversations, differences)
+}
+
+/// Returns the records of the turns that are over, in ascending order.
+fn turns(conversation: Option<&Conversation>) -> Vec<SequenceNumber> {
+    let entries = conversation.map(Conversation::entries).unwrap_or_default().iter();
+    let turns = entries.filter(|entry| matches!(entry.content, EntryContent::Turn { .. }));
+    turns.map(|entry| entry.sequence).collect()
+}
