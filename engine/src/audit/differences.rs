@@ -188,7 +188,7 @@ impl StateReader {
 
     /// Checks that a pair of changed items takes no more memory than the reader may when it is decoded: an item of many small
     /// values takes many times its bytes.
-    fn check_decoded(&self, state: &State) -> Result<()> {
+    pub(super) fn check_decoded(&self, state: &State) -> Result<()> {
         let Some((dir, budget)) = self.limit() else { return Ok(()) };
         let most = |values: u64| values.saturating_mul(2 * size_of::<Value>() as u64);
         for item in state.slices.values().flat_map(|slice| &slice.items) {
@@ -211,7 +211,7 @@ impl StateReader {
 }
 
 /// Returns all that is handed to a visitor.
-fn gathered(walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>) -> Result<Vec<Difference>> {
+pub(super) fn gathered(walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>) -> Result<Vec<Difference>> {
     let mut found = Vec::new();
     walk(&mut |difference| {
         found.push(difference);
@@ -250,7 +250,7 @@ pub(crate) fn messages_of(
 }
 
 /// Returns what a message says as a value, without time and id.
-fn message_value(message: &ConversationMessage) -> Value {
+pub(super) fn message_value(message: &ConversationMessage) -> Value {
     let text = |text: &Option<String>| text.as_deref().map_or(Value::Nil, Value::from);
     let mut fields = vec![
         (Value::from("role"), Value::from(message.role.name())),
@@ -278,7 +278,7 @@ fn message_value(message: &ConversationMessage) -> Value {
 }
 
 /// Compares the slices of two states, one pair of items at a time.
-fn slices(
+pub(super) fn slices(
     before: &State,
     after: &State,
     wanted: &dyn Fn(Policy) -> bool,
@@ -304,7 +304,7 @@ fn slices(
 }
 
 /// Says whether the visitor wants more.
-type Compared = Result<ControlFlow<()>>;
+pub(super) type Compared = Result<ControlFlow<()>>;
 
 /// Goes on with the next comparison unless the visitor has broken off.
 macro_rules! unless_broken {

@@ -6,6 +6,7 @@
 //! [`replay_versions`]), and whoever asks for it ([`StateReader::items`], [`RecordedEvent::read`]), decode events and items as a host's types.
 
 mod along;
+mod beside;
 mod changes;
 mod contents;
 mod conversations;
@@ -55,6 +56,7 @@ use crate::storage::{FileStorage, Storage};
 pub use crate::log::layout::{captures_dir, is_store, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
+pub use beside::{ConversationBeside, MessageRow, Parting};
 pub use changes::{ItemPlace, SliceChanges};
 pub use contents::{
     Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,

@@ -10,7 +10,7 @@ use foldlog_codec::msgpack::{Limits, Value};
 use foldlog_codec::{Kind, Record, SequenceNumber, record};
 
 use super::Difference;
-use super::left_out::{LeaveOut, always, json_texts};
+use super::left_out::{LeaveOut, always, drawn_anew, json_texts};
 use super::walk::{Found, Walk};
 use crate::names::Names;
 use crate::operation::PROGRAMS;
@@ -55,6 +55,38 @@ pub(crate) fn compare_values(
         others(&mut walk, kind, (recorded, produced), names)
     };
     (found.break_value(), walk.skipped)
+}
+
+/// Compares two bodies of one kind that stand in two logs, each with the names that its log declared. Returns the first difference.
+/// The ids that a provider draws anew in each run are not compared.
+pub(crate) fn between_logs(
+    kind: Kind,
+    (one, of_one): (&[u8], &Names),
+    (two, of_two): (&[u8], &Names),
+) -> Option<Difference> {
+    let mut walk = Walk::everything();
+    (walk.json_texts, walk.addresses) = (json_texts(kind), false);
+    walk.left_out.extend(always(kind));
+    walk.left_out.extend(drawn_anew(kind));
+    if holds_error(kind, one) && holds_error(kind, two) {
+        walk.left_out.push(if kind == Kind::INPUT { "$.content" } else { "$.shown" });
+    }
+    let form = |body: &[u8], names: &Names| {
+        let mut form = named_form(kind, body, names);
+        if let Value::Map(pairs) = &mut form
+            && kind == Kind::DISPATCH
+        {
+            // By the names of a divergence's paths.
+            let renamed = |from: &str, to: &str, pairs: &mut Vec<(Value, Value)>| {
+                let found = pairs.iter_mut().find(|(key, _)| key.as_str() == Some(from));
+                found.into_iter().for_each(|(key, _)| *key = Value::from(to));
+            };
+            renamed("event", "name", pairs);
+            renamed("data", "event", pairs);
+        }
+        form
+    };
+    walk.values(&form(one, of_one), &form(two, of_two)).break_value()
 }
 
 /// Returns the JSON form of a record's body with the names of its fields, or its digits if it does not decode.

@@ -64,7 +64,7 @@ use crate::names::Names;
 pub use left_out::LeaveOut;
 
 pub(crate) use compare::{
-    compare, compare_effects, compare_values, effect_value, first_difference, resolved,
+    between_logs, compare, compare_effects, compare_values, effect_value, first_difference, resolved,
 };
 
 /// Number of characters of a value that [`Divergence`] displays.

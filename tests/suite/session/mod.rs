@@ -16,6 +16,7 @@ mod snapshots;
 mod stores;
 mod subscribers;
 mod threads;
+mod two_sessions;
 mod versions;
 
 use std::sync::Arc;

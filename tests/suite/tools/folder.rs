@@ -18,7 +18,7 @@ use crate::filesystem::digest::{self, Digest};
 use crate::filesystem::random::{SCRIPTS, Step, carry_out, steps};
 
 /// How many calls are tried in a normal run; `FOLDLOG_TOOL_RUNS` asks for more.
-const RUNS: u32 = 300;
+const RUNS: u32 = 120;
 
 /// How a call fails.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]

@@ -1,0 +1,347 @@
+//! Two logs beside each other: from where on they differ, and what differs between a position of one and one of the other.
+//!
+//! A fork and its parent, and two runs of one program, begin alike. Their common beginning is found by what the records say, not
+//! by their times, nor by the `opened` record with which a session names itself. The common part of a fork and its parent is
+//! what the fork shares.
+//!
+//! Behind it no name of an item or of a message means the same in both logs. There items are matched by their bytes and messages
+//! by what they say, so that as many as possible stay, in their order (Myers, "An O(ND) Difference Algorithm and Its Variations",
+//! Algorithmica 1, 1986, in the crate `similar`); what is left between two that stay is paired as within one log. The ids of calls,
+//! which a provider draws anew in each run, count for nothing. Of two lists that have more than [`MATCHED_MAX`] members between
+//! their common beginning and their common end, all of these count as changed: lists that have little in common would take time
+//! with the square of their length.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use foldlog_codec::body::Policy;
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, SequenceNumber};
+use serde::Serialize;
+use similar::{Algorithm, DiffOp, capture_diff_slices};
+use smol_str::SmolStr;
+
+use super::differences::{Difference, DifferenceKind, VisitDifference, gathered, message_value, slices};
+use super::{LogReader, StateReader};
+use crate::conversation::ConversationMessage;
+use crate::divergence::{self, Divergence, LaneName, OtherRecord};
+use crate::error::Result;
+use crate::names::Names;
+use crate::session::{State, StoredItem};
+
+/// Bytes of bodies that are read of one log before the other is read as far.
+const READ_BYTES: usize = 1 << 20;
+
+/// Number of members of two lists together that are matched with one another.
+const MATCHED_MAX: usize = 10_000;
+
+/// Names where two logs part.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Parting {
+    /// Number of records with which both logs begin and that say the same.
+    pub alike: u64,
+    /// The first record of this log that the other does not have; `None` where this log ends there.
+    pub here: Option<OtherRecord>,
+    /// The first record of the other log that this one does not have; `None` where the other ends there.
+    pub there: Option<OtherRecord>,
+    /// First difference of these two records: `recorded` is what this log says, `produced` what the other says. `None` where they
+    /// are of two kinds, or where one of them is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub difference: Option<Divergence>,
+}
+
+impl Parting {
+    /// Returns whether both logs say the same from their first to their last record.
+    pub fn is_none(&self) -> bool {
+        self.here.is_none() && self.there.is_none()
+    }
+}
+
+/// Holds a record that was read.
+struct Held {
+    kind: Kind,
+    body: Vec<u8>,
+}
+
+/// Reads one log a part at a time.
+struct Ahead<'a> {
+    reader: &'a LogReader,
+    names: &'a Names,
+    next: u64,
+    held: VecDeque<Held>,
+}
+
+impl<'a> Ahead<'a> {
+    fn of(reader: &'a LogReader) -> Ahead<'a> {
+        Ahead { reader, names: &reader.outline.names, next: 0, held: VecDeque::new() }
+    }
+
+    /// Returns the next record; `None` at the end of the log.
+    fn next(&mut self) -> Result<Option<Held>> {
+        if self.held.is_empty() && self.next < self.reader.records_len() {
+            let (held, mut bytes) = (&mut self.held, 0);
+            let places = &self.reader.places;
+            let (from, through) = (SequenceNumber::new(self.next), SequenceNumber::MAX);
+            places.read_until(&self.reader.storage, from, through, &mut |record| {
+                bytes += record.body.len();
+                held.push_back(Held { kind: record.kind, body: record.body.to_vec() });
+                let is_enough = bytes >= READ_BYTES;
+                Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+        }
+        let record = self.held.pop_front();
+        self.next += u64::from(record.is_some());
+        Ok(record)
+    }
+}
+
+impl LogReader {
+    /// Returns where this log and another part: the first record that only one of them has, or that says something else in the
+    /// other. Holds at most a mebibyte and one record of each log.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read.
+    pub fn parting(&self, other: &LogReader) -> Result<Parting> {
+        let (mut here, mut there) = (Ahead::of(self), Ahead::of(other));
+        let mut alike = 0;
+        loop {
+            let sequence = SequenceNumber::new(alike);
+            let shown = |side: &Ahead<'_>, record: &Held| OtherRecord {
+                sequence,
+                record: divergence::shown_name(record.kind, &record.body, side.names),
+            };
+            let (ours, theirs) = (here.next()?, there.next()?);
+            let (Some(one), Some(two)) = (&ours, &theirs) else {
+                let (here, there) =
+                    (ours.map(|record| shown(&here, &record)), theirs.map(|record| shown(&there, &record)));
+                return Ok(Parting { alike, here, there, difference: None });
+            };
+            // What a session says of itself stands first in every log.
+            let is_head = sequence == SequenceNumber::MIN && one.kind == Kind::OPENED;
+            let difference = match one.kind == two.kind && !is_head {
+                true => divergence::between_logs(one.kind, (&one.body, here.names), (&two.body, there.names)),
+                false => None,
+            };
+            if one.kind == two.kind && difference.is_none() {
+                alike += 1;
+                continue;
+            }
+            let (here, there) = (shown(&here, one), shown(&there, two));
+            let record = here.record.clone();
+            let divergence =
+                |difference| Divergence::changed(sequence, LaneName::default(), record, difference);
+            let difference = difference.map(divergence);
+            return Ok(Parting { alike, here: Some(here), there: Some(there), difference });
+        }
+    }
+}
+
+/// Holds one conversation of two logs, message beside message.
+#[derive(Clone, Debug)]
+pub struct ConversationBeside {
+    /// Id of the evaluation.
+    pub evaluation_id: SmolStr,
+    /// Messages of this log; empty where it has no such conversation.
+    pub here: Vec<ConversationMessage>,
+    /// Messages of the other log; empty where that has no such conversation.
+    pub there: Vec<ConversationMessage>,
+    /// Which message stands beside which: each message of both stands in one row, in its order.
+    pub rows: Vec<MessageRow>,
+}
+
+/// Names the messages that stand beside each other: their places in the lists of a [`ConversationBeside`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageRow {
+    /// Place of this log's message; `None` where the other's stands alone.
+    pub here: Option<usize>,
+    /// Place of the other log's message; `None` where this log's stands alone.
+    pub there: Option<usize>,
+    /// Whether both say the same.
+    pub alike: bool,
+}
+
+impl LogReader {
+    /// Returns the conversations of this log at `position` and those of another at `other_position`, message beside message: first
+    /// those of this log, in the order of their first records, then those that only the other has.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at), for both.
+    pub fn conversations_beside(
+        &self,
+        position: impl Into<SequenceNumber>,
+        other: &LogReader,
+        other_position: impl Into<SequenceNumber>,
+    ) -> Result<Vec<ConversationBeside>> {
+        let (position, other_position) = (position.into(), other_position.into());
+        let mut evaluations = self.evaluations_at(position);
+        let known: BTreeSet<_> = evaluations.iter().cloned().collect();
+        evaluations
+            .extend(other.evaluations_at(other_position).into_iter().filter(|one| !known.contains(one)));
+        let beside = evaluations.into_iter().map(|evaluation_id| {
+            let messages = |reader: &LogReader, at| -> Result<Vec<ConversationMessage>> {
+                let conversation = reader.conversation_at(&evaluation_id, at)?;
+                Ok(conversation.map(|conversation| conversation.messages()).unwrap_or_default())
+            };
+            let (here, there) = (messages(self, position)?, messages(other, other_position)?);
+            let said = |messages: &[ConversationMessage]| -> Vec<Vec<u8>> {
+                messages.iter().map(|message| without_call_ids(message).encode()).collect()
+            };
+            let rows = rows(&said(&here), &said(&there));
+            Ok(ConversationBeside { evaluation_id, here, there, rows })
+        });
+        beside.collect()
+    }
+
+    /// Returns the messages in which the conversations of this log at `position` and those of another at `other_position` differ.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at), for both.
+    pub fn conversation_differences_beside(
+        &self,
+        position: impl Into<SequenceNumber>,
+        other: &LogReader,
+        other_position: impl Into<SequenceNumber>,
+    ) -> Result<Vec<Difference>> {
+        let conversations = self.conversations_beside(position, other, other_position)?;
+        Ok(conversations.iter().flat_map(ConversationBeside::differences).collect())
+    }
+
+    /// Returns in what the slices of this log at `position` and those of another at `other_position` differ, in the order of the
+    /// slices' names.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`state_reader_at`](LogReader::state_reader_at), for both, and of
+    /// [`StateReader::slice_differences_beside`].
+    pub fn slice_differences_beside(
+        &self,
+        position: impl Into<SequenceNumber>,
+        other: &LogReader,
+        other_position: impl Into<SequenceNumber>,
+    ) -> Result<Vec<Difference>> {
+        let (here, there) = (self.state_reader_at(position)?, other.state_reader_at(other_position)?);
+        gathered(|take| here.slice_differences_beside(&there, |_| true, take))
+    }
+}
+
+impl StateReader {
+    /// Hands the differences from this state to one of another log to `visit`, until it breaks: those of the slices whose policy
+    /// is `wanted`, in the order of the slices' names. Holds both states with all items of these slices.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`slice_differences`](StateReader::slice_differences).
+    pub fn slice_differences_beside(
+        &self,
+        other: &StateReader,
+        wanted: impl Fn(Policy) -> bool,
+        visit: &mut VisitDifference<'_>,
+    ) -> Result<()> {
+        let of = |state: &StateReader| state.to_state_of(|slice, _| wanted(slice.policy()));
+        let (here, mut there) = (of(self)?, of(other)?);
+        self.check_decoded(&here)?;
+        self.check_decoded(&there)?;
+        name_alike(&here, &mut there);
+        slices(&here, &there, &wanted, visit).map(drop)
+    }
+}
+
+/// Gives each item that both states hold the name that it has in the first, and every other item of the second a name of its own.
+fn name_alike(here: &State, there: &mut State) {
+    for (name, slice) in &mut there.slices {
+        let of_here = here.slices.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
+        let bytes = |items: &[StoredItem]| -> Vec<(u32, Arc<[u8]>)> {
+            items.iter().map(|item| (item.version, Arc::clone(&item.bytes))).collect()
+        };
+        let rows = rows(&bytes(of_here), &bytes(&slice.items));
+        for (place, item) in (0..).zip(&mut slice.items) {
+            (item.sequence, item.ordinal) = (SequenceNumber::MAX, place);
+        }
+        for row in rows.into_iter().filter(|row| row.alike) {
+            let pair =
+                row.here.and_then(|at| of_here.get(at)).zip(row.there.and_then(|at| slice.items.get_mut(at)));
+            if let Some((one, item)) = pair {
+                (item.sequence, item.ordinal) = (one.sequence, one.ordinal);
+            }
+        }
+    }
+}
+
+/// Matches two lists. Members between two that stay are paired in their order.
+fn rows<T: Ord>(here: &[T], there: &[T]) -> Vec<MessageRow> {
+    // Numbers are compared more cheaply than what they stand for.
+    let mut numbers: BTreeMap<&T, usize> = BTreeMap::new();
+    let mut number = |one| {
+        let next = numbers.len();
+        *numbers.entry(one).or_insert(next)
+    };
+    let (here, there): (Vec<usize>, Vec<usize>) =
+        (here.iter().map(&mut number).collect(), there.iter().map(&mut number).collect());
+    let begins = here.iter().zip(&there).take_while(|(one, two)| one == two).count();
+    let behind = |list: &[usize]| list.len() - begins;
+    let ends = here.iter().rev().zip(there.iter().rev()).take_while(|(one, two)| one == two).count();
+    let ends = ends.min(behind(&here)).min(behind(&there));
+    let between = |list: &[usize]| behind(list) - ends;
+    let parts = if between(&here) + between(&there) > MATCHED_MAX {
+        let (old_index, new_index) = (begins, begins);
+        let (old_len, new_len) = (between(&here), between(&there));
+        let alike = |old_index, new_index, len| DiffOp::Equal { old_index, new_index, len };
+        vec![
+            alike(0, 0, begins),
+            DiffOp::Replace { old_index, old_len, new_index, new_len },
+            alike(here.len() - ends, there.len() - ends, ends),
+        ]
+    } else {
+        capture_diff_slices(Algorithm::Myers, &here, &there)
+    };
+    let mut rows = Vec::with_capacity(here.len().max(there.len()));
+    for part in parts {
+        let alike = matches!(part, DiffOp::Equal { .. });
+        let (mut old, mut new) = (part.old_range(), part.new_range());
+        loop {
+            let (here, there) = (old.next(), new.next());
+            if here.is_none() && there.is_none() {
+                break;
+            }
+            rows.push(MessageRow { here, there, alike });
+        }
+    }
+    rows
+}
+
+/// Returns what a message says, as far as it is not drawn anew in each run.
+fn without_call_ids(message: &ConversationMessage) -> Value {
+    let mut message = message.clone();
+    message.tool_call_id = message.tool_call_id.map(|_| String::new());
+    for call in &mut message.tool_calls {
+        call.call_id.clear();
+    }
+    message_value(&message)
+}
+
+impl ConversationBeside {
+    /// Returns the messages that differ. Their paths are their places in this log's conversation, or in the other's where that has
+    /// one more.
+    pub fn differences(&self) -> Vec<Difference> {
+        let said = |list: &[ConversationMessage], at: Option<usize>| {
+            at.and_then(|at| list.get(at)).map_or(Value::Nil, message_value)
+        };
+        let unlike = self.rows.iter().filter(|row| !row.alike).map(|row| Difference {
+            slice: None,
+            conversation: Some(self.evaluation_id.to_string()),
+            path: format!("messages[{}]", row.here.or(row.there).unwrap_or_default()),
+            change: match (row.here, row.there) {
+                (Some(_), Some(_)) => DifferenceKind::Changed,
+                (None, _) => DifferenceKind::Added,
+                (_, None) => DifferenceKind::Removed,
+            },
+            before: said(&self.here, row.here),
+            after: said(&self.there, row.there),
+        });
+        unlike.collect()
+    }
+}
