@@ -5,8 +5,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`cli`] | the verbs, their options and help |
-//! | [`verbs`] | what each verb does, in one file a verb |
+//! | [`cli`] | the list of verbs, and the options that all have |
+//! | [`verbs`] | what each verb does, its options and help, in one file a verb |
 //! | [`diff`] | the differences of two states, by slice and path |
 //! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
 //! | `payload` | what hosts and tools put into records, decoded without their types |

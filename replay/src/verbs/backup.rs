@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::audit;
 use foldlog::{BackupOptions, BackupReport, Error, Store};
 use serde::Serialize;
@@ -12,6 +13,42 @@ use foldlog_codec::escape;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over};
+
+/// Describes the fields of `backup --json`.
+const BACKUP_JSON: &str = "\
+With --json one object:
+  copied       one for each session: session, dir, records, records_before, segments, objects, files, bytes, verified;
+               dir: the copy; records_before: those of the older copy; segments, objects, files, bytes: what was copied now;
+               files: what else is in the session's folder, such as captures of workspaces;
+               verified: records that were read again from the copy and checked
+  failed       sessions of a store that could not be copied: session, reason
+  passed_over  number of folders of a store that hold no records";
+
+/// Holds what the command line asks of `foldlog backup`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = BACKUP_JSON)]
+pub struct Arguments {
+    /// The session's folder, or the store's.
+    #[arg(value_name = "SESSION|STORE")]
+    pub from: PathBuf,
+    /// Folder of the store of the copies; it is created if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// Copy the newest image too, so that the copy opens as fast as the session.
+    #[arg(long)]
+    pub images: bool,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.from, &self.to, self.images, output)
+    }
+}
 
 /// Holds what was copied. The fields are those of `backup --json`.
 #[derive(Debug, Default, Serialize)]

@@ -1,7 +1,8 @@
 //! `foldlog checkpoints`: the checkpoints of a session that are kept.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog_agent::persistence::{Checkpoint, CheckpointHistory, CheckpointId};
 use foldlog_codec::escape;
 use serde::Serialize;
@@ -9,6 +10,34 @@ use serde::Serialize;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, open_session};
+
+/// Describes the fields of `checkpoints --json`.
+const CHECKPOINTS_JSON: &str = "\
+With --json one object:
+  latest       the checkpoint that `latest` stands for: the last one on the live path
+  mismatch     why a hash does not fit the records; null if all do
+  checkpoints  id, created_at, session_id, position, name, occasion, manifest, workspaces, resources, validation_hash;
+               manifest: total_tasks, completed_tasks, active_tasks, file_modifications_count,
+               conversation_messages_count, storage_size_bytes, dependencies";
+
+/// Holds what the command line asks of `foldlog checkpoints`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = CHECKPOINTS_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, output)
+    }
+}
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -2,10 +2,10 @@
 //! sessions of a store.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use foldlog::audit;
 use foldlog::{
     CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
@@ -16,6 +16,64 @@ use uuid::Uuid;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::reading::{counted, in_store, open_store};
+
+/// Describes the fields of `compact --json`.
+const COMPACT_JSON: &str = "\
+With --json one object:
+  session   id of the session
+  through   position through which bodies were dropped; null if there was nothing to drop
+  kept      positions at and before it at which the slices are known
+  dropped   number of records whose bodies were dropped
+  segments  number of segments that were written anew
+  bytes     bytes that the compacted segments have less
+  object_bytes  bytes of the objects that the dropped bodies named, which `gc` removes unless other records name them
+  compressed  with --compress: compression, segments (files written anew), finished (segments that could be),
+              bytes_before, bytes_after (of their files); else null
+Of a whole store:
+  compacted  the sessions of which something was dropped, each as above
+  unchanged  number of sessions with nothing to drop
+  open       ids of the sessions that are open for writing, and were left as they are
+  failed     sessions that could not be compacted: session, reason";
+
+/// Holds what the command line asks of `foldlog compact`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = COMPACT_JSON)]
+pub struct Arguments {
+    /// The session's folder, or a store's: then each of its sessions that is not open is compacted.
+    #[arg(value_name = "SESSION|STORE")]
+    pub path: PathBuf,
+    /// Which snapshots keep their positions.
+    #[arg(long, value_enum, default_value_t)]
+    pub keep: Kept,
+    /// Another position that is kept; may be given several times.
+    #[arg(long = "keep-position", value_name = "POSITION")]
+    pub positions: Vec<u64>,
+    /// Keep the bodies of the last DAYS days.
+    #[arg(long = "keep-days", value_name = "DAYS")]
+    pub days: Option<u64>,
+    /// How the files of finished segments are kept. Left out, they stay as they are.
+    #[arg(long, value_enum, value_name = "CODEC")]
+    pub compress: Option<Compress>,
+    /// Compress segments from BYTES on, in place of 64 KiB.
+    #[arg(long = "compress-from", value_name = "BYTES", requires = "compress")]
+    pub compress_from: Option<u64>,
+    /// Tell what would be dropped and compressed, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let Arguments { path, keep, positions, days, compress, compress_from, dry_run } = self;
+        let asked = Asked { keep, positions, days, compress, compress_from, dry_run };
+        run(&path, &asked, output)
+    }
+}
 
 /// Seconds of a day.
 pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;

@@ -1,7 +1,8 @@
 //! `foldlog diff`: the differences of the slices and tags at two positions.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::Value;
 use foldlog::audit::{Difference, DifferenceKind};
 use foldlog_codec::escape;
@@ -10,6 +11,28 @@ use crate::diff::{conversations, states};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::reading::{Position, code_of, open_sound, position, shortened};
+
+/// Holds what the command line asks of `foldlog diff`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The position before.
+    pub before: Position,
+    /// The position after.
+    pub after: Position,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, self.before, self.after, output)
+    }
+}
 
 /// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use foldlog::{Policy, SequenceNumber, Store};
 use foldlog_agent::persistence::{
     CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session,
@@ -18,6 +18,40 @@ use crate::reading::{
     store_of, written,
 };
 use crate::runs::claude_code;
+
+/// Holds what the command line asks of `foldlog export`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The position [default: the last one].
+    #[arg(long, value_name = "POSITION")]
+    pub at: Option<Position>,
+    /// What to print.
+    #[arg(long)]
+    pub format: Format,
+    /// The folder that the files of a transcript are written into. No file that is there is changed.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// The folder whose `.aca` the files of the format aca are written into: of those that are there, those that changed.
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+    /// What files of the format aca of 4 KiB and more are compressed by [default: none].
+    #[arg(long, value_name = "CODEC")]
+    pub compress: Option<Compress>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let Arguments { session, at, format, out, to, compress } = self;
+        run(&session, at, format, &Target { out, to, compress }, output)
+    }
+}
 
 /// Names what an export prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,8 +1,9 @@
 //! `foldlog gc`: removes from a store what nothing needs any more.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::Args;
 use foldlog::audit;
 use foldlog::{CollectOptions, CollectReport, Collected, LeftAlone, Store, escape};
 
@@ -10,6 +11,49 @@ use super::compact::{DAY_SECONDS, Kept};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, in_store};
+
+/// Describes the fields of `gc --json`.
+const GC_JSON: &str = "\
+With --json one object:
+  sessions  by their ids, those of which anything was removed: objects, captures, images, leftovers, bytes;
+            objects: of large payloads; captures: objects of captures of workspaces; leftovers: what crashes have left;
+            bytes: what the disk gets back
+  skipped   by their ids, why nothing was removed of a session, or nothing of its captures
+  left      what is in the place of a file or folder of the store's and is none, and was left alone: path, what
+  all       what was removed of the whole store, with the same fields";
+
+/// Holds what the command line asks of `foldlog gc`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = GC_JSON)]
+pub struct Arguments {
+    /// The folder of a store, or of a session of one.
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Which snapshots keep their captures.
+    #[arg(long, value_enum, default_value_t)]
+    pub keep: Kept,
+    /// Keep the captures of the latest N calls of each session [default: 100].
+    #[arg(long = "keep-calls", value_name = "N")]
+    pub calls: Option<u64>,
+    /// Keep the captures of the last DAYS days.
+    #[arg(long = "keep-days", value_name = "DAYS")]
+    pub days: Option<u64>,
+    /// Remove the files.
+    #[arg(long)]
+    pub yes: bool,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let Arguments { path, keep, calls, days, yes } = self;
+        run(&path, &Asked { keep, calls, days, yes }, output)
+    }
+}
 
 /// Says what is to be kept.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::Subcommand;
 use foldlog::{Export, ImportOptions, SessionOptions, SessionTypes, Store};
 use foldlog_agent::persistence::{
     CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
@@ -19,6 +20,133 @@ use crate::reading::counted;
 use crate::runs::claude_code::{Finding, FindingKind, import as import_transcripts};
 use crate::runs::import::{Written, messages, run as write_run};
 use crate::runs::{Run, openai, read_swe_agent, read_tau_bench, types};
+
+/// Describes the fields of `import claude-code --json`.
+const CLAUDE_CODE_JSON: &str = "\
+With --json one object:
+  sessions, messages, records, rollbacks, log_bytes, seconds
+  lines, rewinds, agents   lines of all files, rewinds, and sub-agents that became child sessions
+  findings                 kind, file, line; id: what is missing or repeated; lines: how many repeat earlier ones
+The kinds are dangling_parent, dangling_logical_parent, cycle, second_beginning, torn_line, malformed_line,
+replayed_lines, repeated_uuid, agent_without_call, call_without_result.";
+
+/// Describes the fields of `import aca --json`.
+const ACA_JSON: &str = "\
+With --json one object:
+  session, dir      the new session
+  exported_session  the session that was exported
+  tasks, messages   how many there are
+  differing         parts of the state that differ from what was exported
+With --partial one object:
+  session           the new session, which requires validation; null if nothing was imported
+  impossible, position, tasks, completed_tasks, messages, files, lost_updates
+  lost              what is lost with each file that is not what the manifest says";
+
+/// Describes the fields of `import snapshot-json --json`.
+const SNAPSHOT_JSON: &str = "\
+With --json one object:
+  session, dir     the new session
+  exported_at_us   when the export was taken, in microseconds since 1970
+  slices, items, conversations   how many there are";
+
+/// Holds what the command line asks of `foldlog import`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Arguments {
+    /// Import a file of tau-bench: an array of runs with `task_id`, `trial` and `traj`.
+    TauBench {
+        /// The file.
+        file: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+    /// Import a conversation in OpenAI's form: a JSON array of messages, or one JSON object a line.
+    Openai {
+        /// The file.
+        file: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+    /// Import transcripts of Claude Code: NAME.jsonl, with the sub-agents in NAME/subagents.
+    ///
+    /// Every line is kept, and `foldlog export --format claude-code` writes the files again. Files that repeat or
+    /// follow lines of each other become one session, others one each. A sub-agent becomes a child session of the call that started it, a
+    /// rewind a rollback.
+    #[command(after_help = CLAUDE_CODE_JSON)]
+    ClaudeCode {
+        /// The files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+    /// Import the tree of a session, which `foldlog export --format aca` wrote.
+    ///
+    /// Every file is compared with the tree's manifest first. The new session has another id; what else differs from what was
+    /// exported is named.
+    #[command(after_help = ACA_JSON)]
+    Aca {
+        /// The session's folder in a tree, or a folder with an `.aca` that holds one session.
+        dir: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+        /// Take the files of a damaged tree that its manifest still vouches for. Tells what that would yield and what is lost with
+        /// each other file, and imports it if --by and --reason are given.
+        #[arg(long)]
+        partial: bool,
+        /// Who imports the sound files.
+        #[arg(long, value_name = "WHO", requires_all = ["partial", "reason"])]
+        by: Option<String>,
+        /// Why.
+        #[arg(long, value_name = "WHY", requires = "by")]
+        reason: Option<String>,
+    },
+    /// Import the slices of a session, which `foldlog export --format snapshot-json` or another program wrote.
+    ///
+    /// The new session has another id. Its slices need no types: each keeps its policy and the very values of the session that
+    /// was exported. Conversations become records again, and calls stay with the log that they were exported from.
+    #[command(after_help = SNAPSHOT_JSON)]
+    SnapshotJson {
+        /// The file.
+        file: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+    /// Import trajectories of SWE-agent: one run a file, with `history`.
+    SweAgent {
+        /// The files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`tau_bench`], [`swe_agent`], [`claude_code`], [`aca`], [`snapshot_json`] or [`openai`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        match self {
+            Arguments::TauBench { file, store } => tau_bench(&file, &store, output),
+            Arguments::SweAgent { files, store } => swe_agent(&files, &store, output),
+            Arguments::ClaudeCode { files, store } => claude_code(&files, &store, output),
+            Arguments::Aca { dir, store, partial, by, reason } => {
+                let partial = partial.then(|| Partial { by: by.as_deref().zip(reason.as_deref()) });
+                aca(&dir, &store, partial.as_ref(), output)
+            }
+            Arguments::SnapshotJson { file, store } => snapshot_json(&file, &store, output),
+            Arguments::Openai { file, store } => openai(&file, &store, output),
+        }
+    }
+}
 
 /// Number of findings of one kind that a person is shown.
 const SHOWN_MAX: usize = 20;

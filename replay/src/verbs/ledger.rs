@@ -2,8 +2,9 @@
 
 mod operation;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::OperationId;
 use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader};
 use foldlog_codec::escape;
@@ -11,6 +12,49 @@ use foldlog_codec::escape;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::reading::{code_of, counted, open_sound_outline};
+
+/// Describes the fields of `ledger --json`.
+const LEDGER_JSON: &str = "\
+With --json one object a line, for each operation:
+  operation    its id: the sequence number of its first begin
+  parent       the operation within which it ran; undoes: the operation that it undid
+  verifies     the operation about which it asked the outside, if any did
+  asked_by     the answer that asked for it, by its sequence number, and which of the answer's calls it is
+  call_id      the provider's id of the call, which may name several operations
+  tool         its name; idempotency: whether it may be run again
+  outcome      open, committed, failed, interrupted, suspended, settled, abandoned (committed or suspended, then rolled back)
+  cause        why it failed; waits_for: what it waits for while it is suspended: asks, awaits, within
+  effects      on anything that a rollback does not reach: none, unknown
+  not_undone   changes of its resources that its rollback did not undo: resource, path, reason
+  begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
+  settled      decision, by, reason, sequence
+With OPERATION and --json one object: these fields, and
+  arguments    as they came; digest, question: of a call that asks
+  each_run     begin, begun_at, end, ended_at, outcome, cause, elapsed_us, rolled_back, effects, not_undone, message, result
+  undone_by    operations that undid it; calls: those within it: operation, tool, outcome, effects
+  before       what has to be done before somebody can decide, or null
+  decide       what can be decided: meaning, command";
+
+/// Holds what the command line asks of `foldlog ledger`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = LEDGER_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The operation's id: what a person needs to decide about it, and what can be decided.
+    pub operation: Option<OperationId>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, self.operation, output)
+    }
+}
 
 /// Tells all of one operation, or lists what became of each operation of a session, in the order in which the operations began. The operations of a child
 /// session whose parent rolled back its own operation are listed as abandoned.

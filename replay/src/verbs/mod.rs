@@ -1,8 +1,10 @@
-//! The verbs, one file each. Every `run` prints its result and returns the exit code, or fails with why it ended early.
+//! The verbs, one file each, with the arguments that each of them takes. Every `run` prints its result and returns the exit code, or fails
+//! with why it ended early.
 
 pub mod backup;
 pub mod checkpoints;
 pub mod compact;
+pub mod completions;
 pub mod demo;
 pub mod diff;
 pub mod export;

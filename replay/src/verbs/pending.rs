@@ -1,8 +1,9 @@
 //! `foldlog pending`: the questions of suspended tool calls, in all sessions of a store.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use clap::Args;
 use foldlog::{CallOrigin, Clock, OperationId, PendingQuestion, SuspensionForm, SystemClock};
 use foldlog_codec::escape;
 use serde::Serialize;
@@ -11,6 +12,38 @@ use uuid::Uuid;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{self, digest_text};
+
+/// Describes the fields of `pending --json`.
+const PENDING_JSON: &str = "\
+With --json one object a line:
+  session, operation   what `foldlog settle` needs
+  tool, call_id        its name, and the provider's id of the call
+  asked_by             the answer that asked for the call, and which of its calls it is
+  parent               the operation within which it ran
+  waits_for            approval, result
+  question, arguments  as the tool and the model gave them
+  digest               BLAKE3 of the arguments, which an approval names
+  asked_at, expires_at times; a call that nobody answers in time has failed";
+
+/// Holds what the command line asks of `foldlog pending`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = PENDING_JSON)]
+pub struct Arguments {
+    /// The store's folder.
+    #[arg(value_name = "STORE")]
+    pub dir: PathBuf,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.dir, output)
+    }
+}
 
 #[derive(Serialize)]
 struct Row<'a> {

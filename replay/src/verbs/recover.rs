@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use foldlog::NotUndone;
 use foldlog::audit::captures_dir;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
@@ -18,9 +19,107 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::strategies;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::in_store;
+
+/// Says what a recovery does, and describes the fields of `recover --json`.
+const RECOVER_JSON: &str = "\
+If it can be captured, what the call left half done is captured first, so that nothing is lost. No tool is run:
+the host runs again the calls that may be, and the others wait for `foldlog settle`.
+
+With --json one object:
+  session
+  ended         the calls that were open: operation, tool, call_id
+  workspaces    name, root, snapshots;
+                rebound: whether another folder took the place of the call's;
+                overwritten: whether files of that folder were removed;
+                removed_mark: what the mark said that --force removed
+  marks         where no call has a workspace to be restored, the folders given with --force: root, removed_mark
+  not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
+  unsettled     calls that the host runs again or a person settles: operation, tool, call_id
+
+With --strategies and --json one object:
+  crash         what a crash left: incomplete_writes, corrupted_files, orphaned_resources, detected_at; null if nothing
+  strategies    strategy, impossible, new_session, position, tasks, completed_tasks, messages, files, lost_updates, lost
+With --strategy and --json one object:
+  session       the session that goes on; strategy, tasks, messages, lost_updates, lost
+  differences   in what a session made of updates differs from the one that was read
+  workspaces    restored: name, root of each workspace that went back; left: names of resources that stay as they are";
+
+/// Holds what the command line asks of `foldlog recover`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = RECOVER_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The folder of a workspace that the call worked on. `NAME=` may be left out if there is one workspace only.
+    #[arg(long = "workspace", value_name = "NAME=DIR")]
+    pub workspaces: Vec<String>,
+    /// The folder that holds a workspace's captures, if it is not in the session's folder.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub snapshots: Vec<String>,
+    /// A folder that takes the place of a workspace which is gone, was replaced, or is a copy. It must be empty, unless
+    /// --overwrite is given.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub rebind: Vec<String>,
+    /// Remove the files of a folder given by --rebind that the capture does not hold.
+    #[arg(long, requires = "rebind")]
+    pub overwrite: bool,
+    /// Remove another session's mark from the folders given, also if no call is open. Only for a mark that is not true.
+    #[arg(long)]
+    pub force: bool,
+    /// Tell what a crash left, and what each strategy would bring back. Writes nothing.
+    #[arg(long, conflicts_with_all = ["strategy", "workspaces", "snapshots", "rebind", "force"])]
+    pub strategies: bool,
+    /// Go on by a strategy: latest, checkpoint:ID, updates (a new session made of the updates alone) or partial (a new
+    /// session of what is sound). With latest and checkpoint:ID, the workspaces given go back too; else they stay as they are.
+    #[arg(long, value_name = "STRATEGY", conflicts_with = "force")]
+    pub strategy: Option<String>,
+    /// The session's tree of files, as `foldlog export --format aca` wrote it: it is looked at too, and `partial` takes its
+    /// sound files if nothing of the log is sound.
+    #[arg(long, value_name = "DIR", conflicts_with = "force")]
+    pub tree: Option<PathBuf>,
+    /// The store of a new session [default: the session's own].
+    #[arg(long, value_name = "DIR", requires = "strategy")]
+    pub to: Option<PathBuf>,
+    /// Who recovers the session by a strategy.
+    #[arg(long, value_name = "WHO", requires = "strategy")]
+    pub by: Option<String>,
+    /// Why.
+    #[arg(long, value_name = "WHY", requires = "strategy")]
+    pub reason: Option<String>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let folders = &Asked {
+            workspaces: &self.workspaces,
+            rebound: &self.rebind,
+            overwrite: self.overwrite,
+            snapshots: &self.snapshots,
+            force: self.force,
+        };
+        if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
+            return run(&self.session, folders, output);
+        }
+        let asked = strategies::Asked {
+            strategy: self.strategy.as_deref(),
+            to: self.to.as_deref(),
+            by: self.by.as_deref(),
+            reason: self.reason.as_deref(),
+            tree: self.tree.as_deref(),
+            folders,
+        };
+        strategies::run(&self.session, &asked, output)
+    }
+}
 
 /// Time after which the recovery gives up waiting for somebody else who holds a workspace.
 const WAIT_MAX: Duration = Duration::from_secs(30);

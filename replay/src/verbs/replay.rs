@@ -7,10 +7,11 @@
 //! 4. LOG only grows: at each rollback that is checked, a LOG slice holds all that it held at the rollback checked before,
 //!    and the rollback itself changes no LOG slice.
 
+use clap::Args;
 use foldlog::SequenceNumber;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::{
@@ -26,6 +27,27 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::reading::{counted, digest_text, open_session, stopped, store_of};
+
+/// Holds what the command line asks of `foldlog replay`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// Check every rollback, not only 16 of them.
+    #[arg(long)]
+    pub thorough: bool,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, self.thorough, output)
+    }
+}
 
 /// Number of rollbacks that are checked without `--thorough`.
 const SAMPLE: usize = 16;

@@ -1,7 +1,8 @@
 //! `foldlog restore`: restores a session to a checkpoint, without its host.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::{ExecutionState, SequenceNumber, Store};
 use foldlog_agent::persistence::{
     CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RestoreReport, open_without_host,
@@ -10,10 +11,78 @@ use foldlog_codec::escape;
 use serde::Serialize;
 
 use super::checkpoints::held;
+use super::recover;
 use super::workspaces::{self, Given, Workspaces};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, in_store, open_session};
+
+/// Describes the fields of `restore --json`.
+const RESTORE_JSON: &str = "\
+With --json one object:
+  checkpoint, position  what the session was restored to
+  undo                  the checkpoint of what was there before
+  rolled_back           the rollback's record
+  applied               later updates that were applied again: their records, old and new
+  refused               later updates that were not: sequence, reason
+  workspaces            restored: name, root of each workspace that was; left: names of resources that stay as they are";
+
+/// Holds what the command line asks of `foldlog restore`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = RESTORE_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The checkpoint, as `foldlog checkpoints` lists it, or `latest`.
+    pub checkpoint: String,
+    /// Who restores the session.
+    #[arg(long, value_name = "WHO")]
+    pub by: String,
+    /// Why.
+    #[arg(long, value_name = "WHY")]
+    pub reason: String,
+    /// Apply the later events of tasks again, in order, as far as they are still legal.
+    #[arg(long)]
+    pub apply_later: bool,
+    /// The folder of a workspace that is restored too. `NAME=` may be left out if there is one workspace only.
+    #[arg(long = "workspace", value_name = "NAME=DIR")]
+    pub workspaces: Vec<String>,
+    /// Another folder that takes the place of a workspace's own: where that is gone, was replaced, or is a copy. It has to be
+    /// empty.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub rebind: Vec<String>,
+    /// With --rebind, remove what is in the folder and not in the checkpoint.
+    #[arg(long, requires = "rebind")]
+    pub overwrite: bool,
+    /// The folder that holds a workspace's captures, if it is not in the session's folder.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub snapshots: Vec<String>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let folders = &recover::Asked {
+            workspaces: &self.workspaces,
+            rebound: &self.rebind,
+            overwrite: self.overwrite,
+            snapshots: &self.snapshots,
+            force: false,
+        };
+        let asked = Asked {
+            checkpoint: &self.checkpoint,
+            by: &self.by,
+            reason: &self.reason,
+            apply_later: self.apply_later,
+            folders,
+        };
+        run(&self.session, &asked, output)
+    }
+}
 
 /// Holds what a person says of the restore.
 #[derive(Debug)]

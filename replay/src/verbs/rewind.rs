@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use foldlog::audit::Difference;
 use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
 use foldlog::tools::{
@@ -20,6 +21,85 @@ use super::run::again::quoted;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{Position, counted, in_store, open_session, position};
+
+/// Says what a rewind does, and describes the fields of `rewind --json`.
+const REWIND_JSON: &str = "\
+A workspace goes back to what the last call before TO had left, or to what the first call behind TO found if there was none.
+Files that were changed by hand since the last call are kept whole, also those whose permissions alone were changed; files
+that were removed by hand stay removed. What captures leave out, and resources that are no folders, stay as they are.
+--undo goes back to before the last rewind, also after later work, which it abandons. --preview tells what either would do.
+
+With --json one object:
+  operation    the rewind's own, by which `foldlog ledger` knows it; undoes: the one that it undid
+  rolled_back  sequence, to, abandoned, outside: calls that may have effects outside, which stay
+  resources    name, capture (record, of), created, modified, removed, kept (path, by_hand, otherwise, in_place_of), kept_more,
+               left_out
+  left         name, reason of each resource that stays as it is
+  not_undone   resource, path, reason of what was restored otherwise
+and with --preview:
+  from, to, undoes, left, abandoned
+  resources    name, capture, kept, left_out, files: path, change, before, after (len, permissions), diff (form: text, binary,
+               too_long, equal; unified)
+  slices, conversations  items, messages and turns, before and after; differences: as `foldlog diff --json` has them
+  tags         tag, position of snapshots that would be abandoned
+  outside      operation, tool, call_id, idempotency";
+
+/// Holds what the command line asks of `foldlog rewind`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = REWIND_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The position to go back to, or the tag of a snapshot.
+    #[arg(required_unless_present = "undo", conflicts_with = "undo")]
+    pub to: Option<Position>,
+    /// Undo the last rewind.
+    #[arg(long)]
+    pub undo: bool,
+    /// Tell what would change, with diffs. Writes nothing into the session's log.
+    #[arg(long)]
+    pub preview: bool,
+    /// Take back what was changed by hand, too.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Who rewinds the session.
+    #[arg(long, value_name = "WHO", required_unless_present = "preview")]
+    pub by: Option<String>,
+    /// Why.
+    #[arg(long, value_name = "WHY", required_unless_present = "preview")]
+    pub reason: Option<String>,
+    /// The folder of a workspace. `NAME=` may be left out if there is one workspace only.
+    #[arg(long = "workspace", value_name = "NAME=DIR")]
+    pub workspaces: Vec<String>,
+    /// The folder that holds a workspace's captures, if it is not in the session's folder.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub snapshots: Vec<String>,
+    /// Another folder for a workspace, such as that of a backup or a copy. What is there is captured first. Files that are not as
+    /// the last call left them count as changed by hand: an empty folder gets its files with --overwrite.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub rebind: Vec<String>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let folders = &recover::Asked {
+            workspaces: &self.workspaces,
+            rebound: &self.rebind,
+            overwrite: false,
+            snapshots: &self.snapshots,
+            force: false,
+        };
+        let (by, reason) = (self.by.as_deref(), self.reason.as_deref());
+        let Arguments { to, preview, overwrite, .. } = self;
+        let asked = Asked { to, preview, overwrite, by, reason, folders };
+        run(&self.session, &asked, output)
+    }
+}
 
 /// Holds what a person says of the rewind.
 #[derive(Debug)]

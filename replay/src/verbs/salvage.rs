@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use clap::Args;
 use foldlog::{
     Error, MissingObject, OperationId, SalvageReport, SequenceNumber, SessionOptions, SkippedBytes, SmolStr,
     Store,
@@ -15,6 +16,43 @@ use foldlog_codec::escape;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, note_interrupted};
+
+/// Describes the fields of `salvage --json`.
+const SALVAGE_JSON: &str = "\
+With --json one object:
+  session, dir     the new session
+  from             the damaged session
+  records          number of records that were copied: those below this sequence number
+  objects          number of objects that were copied
+  damage           the error with which the damaged session does not open; null if it opens
+  segment, offset  where its sound part ends
+  mended           damaged places that what follows them proves: segment, offset
+  left             what was not copied: segment, offset, bytes, records, sequences, more, reason
+  missing_objects  objects that are missing or damaged: sequence, path, reason
+  open, unsettled  calls to be recovered, and to be settled: operation, tool
+  beside           other files in the session's folder, which were not copied";
+
+/// Holds what the command line asks of `foldlog salvage`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = SALVAGE_JSON)]
+pub struct Arguments {
+    /// The damaged session's folder.
+    pub session: PathBuf,
+    /// The store of the new session; it is created if it does not exist.
+    #[arg(long, value_name = "STORE")]
+    pub to: PathBuf,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, &self.to, output)
+    }
+}
 
 /// Holds what was copied and what was left. The fields are those of `salvage --json`.
 #[derive(Debug, Serialize)]

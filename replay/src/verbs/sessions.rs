@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use foldlog::audit::{self, SessionOverview, StandingOperation};
 use foldlog::{Error, Holder, OperationId, Parent, SequenceNumber, Store};
 use foldlog_codec::escape;
@@ -18,6 +18,53 @@ use super::pending::now;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading;
+
+/// Describes the fields of `sessions --json`.
+const SESSIONS_JSON: &str = "\
+With --json one object a line:
+  session, status        the first that is true: damaged, unreadable, running, interrupted, unsettled, suspended, unclosed, closed
+  records, log_bytes     of a damaged session those before its damage
+  objects, object_bytes  in its folder
+  created_at, last_at    times of its own first record and of its last one; tags
+  parent                 session, how: fork, child; position or operation
+  running                pid, host, since, ended: the process that has it open, as far as that left a note
+  open                   calls that have begun and not ended: operation, tool, since
+  unsettled, suspended   calls that were interrupted, and that wait for an answer: operation, tool, since
+  damage                 where its sound part ends: segment, offset, sequence
+  error                  why it cannot be read, or not all of it";
+
+/// Holds what the command line asks of `foldlog sessions`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = SESSIONS_JSON)]
+pub struct Arguments {
+    /// The store's folder.
+    #[arg(value_name = "STORE")]
+    pub dir: PathBuf,
+    /// Only sessions of which this is true; may be given several times.
+    #[arg(long, value_enum)]
+    pub status: Vec<Status>,
+    /// Only sessions with a record since this time, such as 2027-01-31T12:00:00Z, or since so long ago: 30m, 12h, 7d.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Since>,
+    /// Only sessions with this tag, KEY or KEY=VALUE; may be given several times.
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// The order.
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: Sort,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let Arguments { dir, status, since, tags, sort } = self;
+        run(&dir, &Asked { status, since, tags, sort }, output)
+    }
+}
 
 /// Says how a session stands. A session of which several are true is listed with the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]

@@ -1,10 +1,10 @@
 //! `foldlog settle`: a person's decision about a tool call that was interrupted or is suspended. `settle`, `recover` and
 //! `validate --repair` are the verbs that write into a session that exists.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use foldlog::{Error, OperationId, PendingQuestion, SequenceNumber, Settlement, Store, Value};
 use serde::Serialize;
 
@@ -12,6 +12,57 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{digest_text, in_store, open_session};
 use crate::verbs::pending::now;
+
+/// Holds what the command line asks of `foldlog settle`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The operation's id, as `foldlog ledger` lists it.
+    pub operation: OperationId,
+    /// What is decided.
+    #[arg(value_enum)]
+    pub decision: Settled,
+    /// Who decides.
+    #[arg(long, value_name = "WHO")]
+    pub by: String,
+    /// Why.
+    #[arg(long, value_name = "WHY")]
+    pub reason: String,
+    /// The result of a committed call, as JSON.
+    #[arg(long, value_name = "JSON")]
+    pub result: Option<String>,
+    /// The text that the model reads [default: the result, or the reason].
+    #[arg(long, value_name = "TEXT")]
+    pub shown: Option<String>,
+    /// The arguments that are approved: the digest that `foldlog pending` lists, or its first 12 digits or more.
+    #[arg(long, value_name = "DIGEST")]
+    pub arguments: Option<String>,
+    /// The time from which on the approval does not count, such as 2027-01-31T12:00:00Z.
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<DateTime<Utc>>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let decided = Decided {
+            operation: self.operation,
+            decision: self.decision,
+            by: &self.by,
+            reason: &self.reason,
+            result: self.result.as_deref(),
+            shown: self.shown.as_deref(),
+            arguments: self.arguments.as_deref(),
+            until: self.until,
+        };
+        run(&self.session, &decided, output)
+    }
+}
 
 /// Fewest hexadecimal digits that name the arguments of a call.
 const DIGITS_MIN: usize = 12;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::audit::{FrameInfo, LogReader};
 use foldlog::{Kind, Policy, Record, SequenceNumber, Value};
 use foldlog_codec::body::{Action, Added, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ToolEnd};
@@ -16,6 +17,41 @@ use crate::payload;
 use crate::reading::{
     code_of, each_record, open_sound_outline, position_at, record_name, shortened, stopped,
 };
+
+/// Holds what the command line asks of `foldlog show`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The first record.
+    #[arg(long, value_name = "SEQUENCE", default_value_t)]
+    pub from: SequenceNumber,
+    /// The last record [default: the last one of the log].
+    #[arg(long, value_name = "SEQUENCE")]
+    pub to: Option<SequenceNumber>,
+    /// Only records of this kind, such as `dispatch` or `rollback`.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Show what hosts and tools put into the records: values of events, arguments and results of calls.
+    #[arg(long)]
+    pub payload: bool,
+    /// List the sound records behind damage too, as `unattached`: nobody knows what they followed.
+    #[arg(long)]
+    pub beyond_damage: bool,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let Arguments { session, from, to, kind, payload, beyond_damage } = self;
+        let asked = Asked { from, to, kind: kind.as_deref(), payload, beyond_damage };
+        run(&session, &asked, output)
+    }
+}
 
 /// Number of characters of a name that a person is shown, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;

@@ -1,8 +1,9 @@
 //! `foldlog state`: the slices at a position, without the host's types.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::audit::{SliceReader, StateReader};
 use foldlog::{Error, SequenceNumber};
 use foldlog_codec::escape;
@@ -12,6 +13,30 @@ use crate::conversations::{Summary, summaries};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::reading::{Position, code_of, counted, open_sound, position, shortened, written};
+
+/// Holds what the command line asks of `foldlog state`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The position [default: the last one].
+    #[arg(long, value_name = "POSITION")]
+    pub at: Option<Position>,
+    /// Only the slice of this name.
+    #[arg(long, value_name = "NAME")]
+    pub slice: Option<String>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, self.at, self.slice.as_deref(), output)
+    }
+}
 
 /// Number of characters of an item that a person is shown.
 const ITEM_CHARS_MAX: usize = 160;

@@ -11,8 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::audit::{self, FrameInfo, LogReader, SegmentInfo, StateReader};
 use foldlog::{Compression, Error, Kind, Record, SequenceNumber};
 use foldlog_codec::body::{
@@ -26,6 +27,40 @@ use uuid::Uuid;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::reading::{code_of, counted, open_sound};
+
+/// Describes the fields of `stats --json`; [`Stats`] describes them one by one.
+const STATS_JSON: &str = "\
+`rollbacks` counts records of that kind. The end of a call that was rolled back is a `tool_end`.
+
+With --json one object. `bytes` and fields that end in `_bytes` are bytes, other numbers count things:
+  session, records, live_records, abandoned_records, snapshots, rollbacks,
+  used_bytes, allocated_bytes, segment_header_bytes, torn_bytes,
+  segments  ordinal, session, first_sequence, records, used_bytes, allocated_bytes, compression,
+            sealed
+  kinds     kind, envelope, frames, bytes
+  events    event, records, payload_bytes
+  slices    slice, policy, live_items, live_bytes, ever_items, ever_bytes
+  objects   count, bytes (in the folder), named_count, named_bytes (by records)
+  images    name, bytes";
+
+/// Holds what the command line asks of `foldlog stats`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = STATS_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, output)
+    }
+}
 
 /// Reports what a session's log is made of.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -1,8 +1,9 @@
 //! `foldlog tail`: the last records of a session, and further ones as another process writes them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::Args;
 use foldlog::audit::{Followed, Follower, Progress};
 use foldlog::{Error, Kind, LivePath, Record, SequenceNumber};
 use foldlog_codec::body::{Rollback, ToolEnd};
@@ -13,6 +14,34 @@ use crate::output::Output;
 use crate::reading::{
     code_of, each_record, note_torn, open_sound_outline, position_at, position_of, stopped,
 };
+
+/// Holds what the command line asks of `foldlog tail`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// How many records before the end.
+    #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "from")]
+    pub lines: u64,
+    /// The first record, in place of a number of records; with --follow it need not be written yet.
+    #[arg(long, value_name = "SEQUENCE")]
+    pub from: Option<SequenceNumber>,
+    /// Go on as another process writes, until this one is interrupted.
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let start = self.from.map_or(Start::Last(self.lines), Start::From);
+        run(&self.session, start, self.follow, output)
+    }
+}
 
 /// Wait between two looks at the log after one that found records.
 const WAIT_MIN: Duration = Duration::from_millis(50);

@@ -2,14 +2,48 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog_agent::persistence::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{Position, counted, open_session, position};
+
+/// Describes the fields of `tasks --json`.
+const TASKS_JSON: &str = "\
+With --json one object:
+  tasks             by their ids: id, number, parent, title, description, status, reason, status_at, priority, dependencies (on, kind),
+                    attempts, failures, created_at, updated_at, fields
+  root_tasks        ids of the tasks without a parent
+  active_task       id of the task that was started last and is in progress
+  task_counter      number of tasks that were created
+  dependency_graph  what each task that depends on others depends on
+  scheduling_state  ready, blocked (task, waits), in_progress, failed";
+
+/// Holds what the command line asks of `foldlog tasks`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = TASKS_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The position [default: the last one].
+    #[arg(long, value_name = "POSITION")]
+    pub at: Option<Position>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.session, self.at, output)
+    }
+}
 
 /// Number of bytes that the tree is indented for each level, at most for this many levels.
 const INDENT: usize = 2;

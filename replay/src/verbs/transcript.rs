@@ -1,8 +1,9 @@
 //! `foldlog transcript`: a conversation as it would be sent to a provider, or as it was recorded.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::SequenceNumber;
 use foldlog::audit::LogReader;
 use foldlog::conversation::{Conversation, ConversationMessage, Dialect, PairingRule, validate};
@@ -14,6 +15,46 @@ use foldlog_codec::escape;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{Position, open_session, position};
+
+/// Describes what `transcript --json` prints.
+const TRANSCRIPT_JSON: &str = "\
+With --json and the formats text and markdown one object a line, for each message:
+  role, content, tool_calls (call_id, name, arguments), tool_call_id, name, created_at, message_id, is_error,
+  blocks (format, json: the content in a provider's own form)
+With --json and the format anthropic one object: system, messages.";
+
+/// Holds what the command line asks of `foldlog transcript`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = TRANSCRIPT_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The evaluation whose conversation is printed; may be left out if there is only one.
+    #[arg(long, value_name = "ID")]
+    pub evaluation: Option<String>,
+    /// The position [default: the last one].
+    #[arg(long, value_name = "POSITION")]
+    pub at: Option<Position>,
+    /// Print the messages as they were recorded, valid or not.
+    #[arg(long)]
+    pub as_recorded: bool,
+    /// The form.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let Arguments { session, evaluation, at, as_recorded, format } = self;
+        let asked = Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };
+        run(&session, asked, output)
+    }
+}
 
 /// Number of broken rules that an error lists.
 const LISTED_MAX: usize = 10;

@@ -1,8 +1,9 @@
 //! `foldlog validate`: whether the state of a session holds, and with `--repair` the events that repair it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use foldlog::audit::LogReader;
 use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes, Store};
 use foldlog_agent::persistence::{
@@ -15,6 +16,46 @@ use serde::Serialize;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{Position, counted, in_store, open_session, position};
+
+/// Describes the fields of `validate --json`.
+const VALIDATE_JSON: &str = "\
+The exit code is 1 if something critical is left. With --json one object:
+  position     where the state was read; is_valid: whether nothing critical was found there
+  issues       rule (name, component, rule_type, severity), error (its kind and facts), suggested_repair (steps)
+  repair_plan  steps (rule, step and the event's fields) in their order; unrepairable (issue, why)
+  repair       with --repair: done (rule, step, record), refused, result (is_valid, issues, repair_plan) afterwards";
+
+/// Holds what the command line asks of `foldlog validate`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = VALIDATE_JSON)]
+pub struct Arguments {
+    /// The session's folder.
+    pub session: PathBuf,
+    /// The position [default: the last one].
+    #[arg(long, value_name = "POSITION", conflicts_with = "repair")]
+    pub at: Option<Position>,
+    /// Dispatch the events that repair what does not hold.
+    #[arg(long, requires = "by")]
+    pub repair: bool,
+    /// Who repairs.
+    #[arg(long, value_name = "WHO", requires = "repair")]
+    pub by: Option<String>,
+    /// Why.
+    #[arg(long, value_name = "WHY", requires = "repair", default_value = "it did not hold")]
+    pub reason: String,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let repairer = self.by.as_deref().map(|by| Repairer { by, reason: &self.reason });
+        run(&self.session, self.at, repairer, output)
+    }
+}
 
 /// Holds who repairs a session, and why.
 #[derive(Clone, Copy, Debug)]

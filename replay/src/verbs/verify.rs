@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use foldlog::audit::{self, DamagedPlace, FrameInfo, LogReader, ReadOptions, SoundStretch};
 use foldlog::storage::FileStorage;
 use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
@@ -15,6 +16,35 @@ use uuid::Uuid;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
+
+/// Describes the fields of `verify --json`.
+const VERIFY_JSON: &str = "\
+With --json one object:
+  sessions, passed_over, records, bytes, torn_bytes
+  corrupt      damaged places: session, segment, offset, sequence, reason;
+               follows: the sound frames up to the next place: segment, offset, records, sequences (first and last)
+  torn         session, segment, offset, sequence, bytes
+  unsupported  session, sequence, kind; exposed: session, path, mode; unreadable: path, reason";
+
+/// Holds what the command line asks of `foldlog verify`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = VERIFY_JSON)]
+pub struct Arguments {
+    /// Folders of sessions or stores.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self.paths, output)
+    }
+}
 
 /// Reports what a verification found. The fields are those of `verify --json`.
 #[derive(Clone, Debug, Default, Serialize)]

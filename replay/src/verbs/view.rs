@@ -7,8 +7,14 @@ use clap::Args;
 use crate::failure::Result;
 use crate::output::Output;
 
+/// Describes the fields of `view --json`.
+const VIEW_JSON: &str = "\
+With --json one object, before the first page is asked for:
+  url, port    the address with its token; nobody but you should know it";
+
 /// Holds what the command line asks of the viewer.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = VIEW_JSON)]
 pub struct Arguments {
     /// The store's folder, or that of one session.
     #[arg(value_name = "SESSION|STORE")]

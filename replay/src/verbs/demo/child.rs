@@ -1,9 +1,10 @@
 //! The demo's child process, which is killed within a tool call.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
+use clap::Args;
 use foldlog::{Durability, SequenceNumber, Store};
 use uuid::Uuid;
 
@@ -12,6 +13,15 @@ use super::conversation::{self, ASKED};
 use super::tools::{self, INSIDE};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
+
+/// Holds what the command line asks of `foldlog demo-child`.
+#[derive(Clone, Debug, Args)]
+pub struct ChildArguments {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// The session's id.
+    pub session: Uuid,
+}
 
 /// Number of records that the child writes before it begins the conversation in which it is killed.
 const RECORDS: u64 = 40;

@@ -15,13 +15,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::Args;
 use foldlog::audit::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRunner};
 use foldlog::{SequenceNumber, Session, SessionOptions, SessionTypes, Settlement, Store};
 use serde::Serialize;
 use uuid::Uuid;
 
-pub use child::write_until_killed;
+pub use child::{ChildArguments, write_until_killed};
 
 use self::agent::{Noted, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, Then};
@@ -30,6 +31,25 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
+
+/// Holds what the command line asks of `foldlog demo`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Keep the store in this folder, which must be new or empty. Without it the store is temporary.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Runs the verb, and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(self.dir.as_deref(), output)
+    }
+}
 
 /// Reports what the demo came to. The fields are those of `demo --json`.
 #[derive(Debug, Serialize)]

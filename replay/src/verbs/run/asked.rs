@@ -37,8 +37,30 @@ pub enum Adapter {
     Claude,
 }
 
+/// Says what a run passes on, and describes the fields of `run --json`.
+const RUN_JSON: &str = "\
+The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
+  ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
+  CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
+It sees no login of this user, reads no settings, and keeps no files: the session's folder alone resumes it.
+
+Exit codes: 0 the run gave an answer; 1 the session's log does not hold; 2 wrong usage, or no answer.
+
+With --json one object:
+  session, dir    the session's id and folder
+  recorded        whether the log answered, and no program ran
+  text, stop      the answer, and why it ended
+  requests, tool_calls, input_tokens, output_tokens, cache_read_tokens
+  cost_usd        what the session's runs cost, as far as the program said; else null
+If there is no answer, that object is:
+  session, dir    null if no session was made or opened
+  error, next     what happened, and what to do next, or null
+  phase           which part of the run failed: request, response, tool, budget, deadline or prompt_render; else null
+  exit_code";
+
 /// Holds what the command line asks of a run.
 #[derive(Debug, Args)]
+#[command(after_help = RUN_JSON)]
 pub struct Asked {
     /// The agent's program.
     #[arg(long, value_enum)]
