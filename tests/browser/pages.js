@@ -1,6 +1,6 @@
 // What the tests of pages share: sessions, reports of them, and a browser that opens these without a network.
 
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -18,10 +18,15 @@ const CASES = Number(process.env.FOLDLOG_PAGE_STEPS ?? 30);
 const folder = mkdtempSync(join(tmpdir(), 'foldlog-pages-'));
 process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
 
-/** Runs the binary, and returns what it prints. */
+/** Runs the binary, and returns what it prints. It fails where the binary does, but for what it finds damaged. */
 export function foldlog(...args) {
-  return execFileSync(BIN, args.map(String), { encoding: 'utf8', maxBuffer: 1 << 30, stdio: ['ignore', 'pipe', 'ignore'] });
+  const { status, stdout } = spawnSync(BIN, args.map(String), { encoding: 'utf8', maxBuffer: 1 << 30, stdio: ['ignore', 'pipe', 'ignore'] });
+  assert.ok(status === 0 || status === 1, `${args.slice(0, 2).join(' ')} ends with ${status}`);
+  return stdout;
 }
+
+/** A new folder, which is removed at the end. */
+export const temporary = () => mkdtempSync(join(folder, 'more-'));
 
 const sessions = new Map();
 

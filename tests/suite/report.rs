@@ -218,7 +218,28 @@ fn a_damaged_session_is_shown_up_to_its_damage() {
     let page = Page::read(&fixture.file("report.html"));
     let last = page.head["last"].as_u64().unwrap();
     assert_eq!(page.head["damage"]["sequence"], last + 1);
-    assert_eq!(page.json_block("integrity")["found"]["corrupt"][0]["sequence"], last + 1);
+    let found = &page.json_block("integrity")["found"]["corrupt"][0];
+    assert_eq!(found["sequence"], last + 1);
+    let damage = &page.head["damage"];
+    assert_eq!((&damage["segment"], &damage["offset"]), (&found["segment"], &found["offset"]));
+    for said in ["expected", "found"] {
+        let checksum = damage[said].as_str().unwrap().strip_prefix("checksum ").unwrap();
+        assert!(damage["reason"].as_str().unwrap().contains(checksum), "{damage}");
+    }
+    // What is sound behind the damage stands there as `show` lists it.
+    let mut shown = fixture.json(&["show", "--beyond-damage"]);
+    shown.retain(|record| record["path"] == "unattached");
+    assert!(shown.len() > 20, "{} records", shown.len());
+    assert_eq!((&damage["behind"], &damage["listed"]), (&shown.len().into(), &shown.len().into()));
+    let (rows, documents) = page.beyond();
+    assert_eq!(documents, shown);
+    for (row, record) in rows.iter().zip(&shown) {
+        for field in ["sequence", "kind", "name", "segment", "offset"] {
+            assert_eq!(row[field], record[field], "{field} of {row}");
+        }
+    }
+    fixture.try_report("without.html", &[]);
+    assert!(!Page::read(&fixture.file("without.html")).holds(SECRET));
     // A conversation of a damaged session is read by no verb.
     for at in [0, last / 2, last] {
         fixture.assert_slices(&page, at);

@@ -126,7 +126,14 @@ pub fn run(session: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result
 }
 
 /// Hands the sound records behind damage to `visit`, until it fails.
-fn each_beyond(reader: &LogReader, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
+///
+/// # Errors
+///
+/// That of `visit`, or the engine's error if the files cannot be read.
+pub(crate) fn each_beyond(
+    reader: &LogReader,
+    mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>,
+) -> Result<()> {
     let mut failure = None;
     let read = reader.beyond_damage(|frame| {
         visit(frame).map_err(|error| {
@@ -245,7 +252,12 @@ impl Timeline {
 
     /// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.
     pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
-        value(record, &self.names, self.path_of(record))
+        self.value_as(record, self.path_of(record))
+    }
+
+    /// Returns a record's JSON form with another word for where it stands.
+    pub(crate) fn value_as<'a>(&self, record: &Record<'a>, path: &str) -> RecordJson<'a> {
+        value(record, &self.names, path)
     }
 }
 
@@ -259,7 +271,7 @@ const LOG_ONLY: &str = "log-only";
 const ABANDONED: &str = "abandoned";
 
 /// Word for a sound record behind damage: nobody knows what it followed.
-const UNATTACHED: &str = "unattached";
+pub(crate) const UNATTACHED: &str = "unattached";
 
 /// Writes a record as one line for a person. `path` is the word for where it stands.
 pub(super) fn line(record: &Record<'_>, names: &Names, path: &str) -> String {

@@ -10,6 +10,7 @@
 //! | a conversation at a step | the messages that [`MessageHistory`](foldlog::audit::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it |
 //! | a workspace's files at a step | [`files`]: the last capture on the way there |
 //! | a diff of two steps | the items that one of the two lists lacks, compared as [`crate::diff`] compares them |
+//! | damage | [`beyond`]: what is damaged, and the records behind it as `show --beyond-damage --json` prints them |
 //! | operations | `ledger --json`; what waits for somebody, with the commands that decide, from `ledger OPERATION --json` |
 //! | integrity | `verify --json` |
 //! | statistics | `stats --json`, and the ledger's durations |
@@ -26,6 +27,7 @@
 //! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold, but for the texts
 //!    of one conversation at a time.
 
+mod beyond;
 mod blocks;
 mod files;
 mod lists;

@@ -7,20 +7,21 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use foldlog::audit::{Fate, LogReader, SoundEnd};
+use foldlog::audit::{Fate, LogReader};
 use foldlog::{Clock, SequenceNumber, SystemClock};
-use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
+use super::beyond::{Beyond, BeyondPlaces, Damage};
 use super::blocks::{Blocks, markup_json};
 use super::files::{FilesDocument, files};
 use super::walk::{WalkDocument, walk};
 use super::{Payloads, Range};
 use crate::failure::{Failure, Result};
 use crate::verbs::ledger;
+use crate::verbs::show::Timeline;
 use crate::verbs::stats::stats;
 use crate::verbs::verify::{self, Verified};
 
@@ -79,7 +80,9 @@ struct Head<'a> {
     payload_bytes: Option<u64>,
     parent: Json,
     rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
-    damage: Option<Json>,
+    damage: Option<Damage>,
+    /// Records behind the damage.
+    beyond: BeyondPlaces,
     #[serde(flatten)]
     walk: &'a WalkDocument,
     files: &'a FilesDocument,
@@ -110,6 +113,10 @@ pub(crate) fn write(
     let operations = blocks.add_json(&operations(reader, asked.payloads)?).map_err(of_file(path))?;
     let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
     let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
+    let timeline = Timeline::of(reader);
+    let beyond = Beyond::read(reader, &timeline)?;
+    let unattached =
+        beyond.write((reader, &timeline), asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
     let head = Head {
         format: 1,
         foldlog: env!("CARGO_PKG_VERSION"),
@@ -125,7 +132,8 @@ pub(crate) fn write(
             |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
         ),
         rollbacks: reader.rollbacks().collect(),
-        damage: reader.sound_end().map(damage),
+        damage: beyond.damage(reader),
+        beyond: unattached,
         walk: &walked,
         files: &files,
         operations,
@@ -189,15 +197,6 @@ fn named(error: Failure, path: &Path) -> Failure {
     }
 }
 
-pub(super) fn damage(end: &SoundEnd) -> Json {
-    json!({
-        "sequence": end.sequence,
-        "segment": escape::path(&end.segment),
-        "offset": end.offset,
-        "reason": end.damage.to_string(),
-    })
-}
-
 /// Returns the ledger, and all that is known of the operations that wait for somebody.
 pub(super) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
     let entries = reader.ledger()?;
@@ -226,8 +225,9 @@ pub(super) fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result
 mod tests {
     use super::*;
 
-    /// Number of bytes that the pages of a report take at most, as they stand.
-    const PAGES_BYTES_MAX: usize = 150 << 10;
+    /// Number of bytes that the pages of a report take at most, as they stand. Beside what every session has they show what few
+    /// have: damage, tasks, summaries, compactions.
+    const PAGES_BYTES_MAX: usize = 175 << 10;
 
     #[test]
     fn the_pages_stay_small_and_name_only_each_other() {

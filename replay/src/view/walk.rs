@@ -12,6 +12,7 @@ use foldlog::{Error, Kind, Policy, Record, SequenceNumber};
 use foldlog_codec::body::{Answer, Request, Usage};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
+use foldlog_codec::record::RecordJson;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -265,8 +266,12 @@ pub(crate) fn walk<W: Write>(
 /// Returns a record's document: `=` and the JSON that `show --json` prints; or `-` and that JSON without payloads, where these
 /// are not asked for or too long.
 pub(super) fn document(timeline: &Timeline, record: &Record<'_>, payloads: Payloads) -> Result<Vec<u8>> {
-    let mut document = timeline.value(record);
-    if record.body.len() as u64 <= payloads.bytes_max() {
+    document_line(timeline.value(record), record.body.len() as u64, payloads)
+}
+
+/// Returns a document whose record has this many bytes, without its payloads if these are too many.
+pub(super) fn document_line(mut document: RecordJson<'_>, bytes: u64, payloads: Payloads) -> Result<Vec<u8>> {
+    if bytes <= payloads.bytes_max() {
         return line(b'=', &document);
     }
     document.leave_out_payloads();

@@ -73,6 +73,12 @@ impl Page {
         self.lines(&self.head["documents"])
     }
 
+    /// Returns the rows and the documents of the records behind damage.
+    pub(super) fn beyond(&self) -> (Vec<Value>, Vec<Value>) {
+        let beyond = &self.head["beyond"];
+        (self.lines(&beyond["rows"]), self.lines(&beyond["documents"]))
+    }
+
     /// Returns what each slice holds at a position.
     pub(super) fn slices_at(&self, at: u64) -> BTreeMap<String, Vec<Value>> {
         let slices = self.head["slices"].as_array().unwrap().iter();

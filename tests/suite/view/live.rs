@@ -155,6 +155,21 @@ fn a_damaged_session_shows_its_sound_part_and_says_so() {
     assert_eq!(damage.get("sequence"), Some(&Json::Scalar((last + 1).into())));
     assert!(damage.get("reason").unwrap().as_str().is_some());
     viewer.json(&format!("session/{}/step?at={last}", fixture.id()));
+    // Behind the damage stands what `show` lists there.
+    let dir = fixture.session.to_str().unwrap();
+    let shown = foldlog(["show", dir, "--beyond-damage", "--json"]).stdout;
+    let is_behind = |record: &Json| record.get("path").and_then(Json::as_str) == Some("unattached");
+    let shown: Vec<Json> = shown.lines().map(Json::parse).filter(is_behind).collect();
+    assert_eq!(damage.get("behind"), Some(&Json::Scalar(shown.len().into())));
+    let told = viewer.json(&format!("session/{}/beyond?from=0&count=10000", fixture.id()));
+    assert_eq!(told.elements().len(), shown.len());
+    for (number, (row, record)) in told.elements().iter().zip(&shown).enumerate() {
+        assert_eq!(row.get("sequence"), record.get("sequence"));
+        let document = viewer.json(&format!("session/{}/beyond-document?number={number}", fixture.id()));
+        assert_eq!(&Json::parse(document.get("text").unwrap().as_str().unwrap()), record);
+    }
+    let none = viewer.get(&format!("session/{}/beyond-document?number={}", fixture.id(), shown.len()));
+    assert_eq!(none.status, 400);
     // Nothing can be written behind damage, so there is nothing to wait for.
     let live = viewer.json(&format!("session/{}/live?last={last}&epoch={epoch}", fixture.id()));
     assert_eq!(live.get("ended"), Some(&Json::Scalar(true.into())));

@@ -1,6 +1,6 @@
 // Statistics and integrity: what the log is made of, what its tools took, and what `verify` found.
 
-import { bdi, el, fill } from 'view/dom.js';
+import { address, bdi, el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { bytes, counted, duration, number } from 'view/words.js';
 
@@ -95,11 +95,11 @@ export class IntegrityView {
     const { verified_at: when, through, found } = await this.source.integrity();
     const isSound = found.corrupt.length === 0;
     const where = (one) => el('td', null, bdi(one.segment ?? ''), one.offset !== null && one.offset !== undefined ? ` at byte ${number(one.offset)}` : '');
-    const { damage, unknown } = this.source.head();
+    const { damage, unknown, last } = this.source.head();
     fill(this.element,
       el('p', { class: `verdict ${isSound ? 'is-sound' : 'is-damaged'}` }, isSound ? 'No damage was found.' : `${counted(found.corrupt.length, 'damaged place')}.`),
       el('p', null, `Verified ${when}, through record ${number(through)}: ${counted(found.records, 'record')}, ${bytes(found.bytes)}.`),
-      damage && el('p', { class: 'note' }, `This report ends before record ${number(damage.sequence)}: `, visible(damage.reason)),
+      damage && el('p', { class: 'note' }, `What is shown ends before record ${number(damage.sequence)}: `, visible(damage.reason), '. ', el('a', { href: address({ view: 'step', at: last, beyond: 0 }) }, 'Show where')),
       found.corrupt.length > 0 && el('table', { class: 'items' }, el('thead', null, el('tr', null, ['record', 'where', 'what', 'sound behind it'].map((name) => el('th', { scope: 'col' }, name)))),
         el('tbody', null, found.corrupt.map((one) => el('tr', null, el('td', null, one.sequence ?? '–'), where(one), el('td', null, visible(one.reason)), el('td', null, one.follows ? counted(one.follows.records, 'record') : '–'))))),
       (found.torn ?? []).length > 0 && el('p', { class: 'note' }, (found.torn ?? []).map((one) => `The tail is torn: record ${one.sequence} and what follows, ${bytes(one.bytes)} that nobody was told are durable, are left out. `)),

@@ -32,7 +32,7 @@ class Page {
     this.head = source.head();
     const go = (at) => this.navigate({ at, from: null });
     const navigate = (change) => this.navigate(change);
-    this.timeline = new Timeline(source, go);
+    this.timeline = new Timeline(source, navigate);
     this.scrubber = new Scrubber(this.head, go);
     this.views = {
       step: new StepView(source, navigate),
@@ -85,7 +85,8 @@ class Page {
     const asked = said.get('at');
     const at = asked === null || !/^\d+$/.test(asked) ? this.head.at : this.within(Number(asked));
     const view = said.get('view') ?? 'step';
-    return { ...Object.fromEntries(said), at, view: view in this.views || view === 'timeline' ? view : 'step' };
+    const beyond = /^\d+$/.test(said.get('beyond') ?? '') ? Number(said.get('beyond')) : undefined;
+    return { ...Object.fromEntries(said), at, beyond, view: view in this.views || view === 'timeline' ? view : 'step' };
   }
 
   /**
@@ -94,10 +95,10 @@ class Page {
    */
   navigate(change) {
     const { at } = change;
-    const hash = address(at === undefined ? change : { ...change, at: this.within(Number(at) || 0) });
+    const hash = address(at === undefined ? change : { beyond: null, ...change, at: this.within(Number(at) || 0) });
     if (hash === location.hash) return;
     // Steps that follow each other are one entry of the history.
-    if (Object.keys(change).every((name) => name === 'at' || name === 'from')) history.replaceState(null, '', hash); else history.pushState(null, '', hash);
+    if (Object.keys(change).every((name) => ['at', 'from', 'beyond'].includes(name))) history.replaceState(null, '', hash); else history.pushState(null, '', hash);
     this.show();
   }
 
@@ -107,7 +108,6 @@ class Page {
     this.at = route.at;
     this.stepField.value = String(route.at);
     this.scrubber.step(route.at);
-    this.timeline.step(route.at);
     if (route.view !== this.viewShown) {
       this.viewShown = route.view;
       const all = [['timeline', 'Timeline'], ...VIEWS];
@@ -117,6 +117,8 @@ class Page {
       fill(this.holder, view.element);
       this.page.body.dataset.view = route.view;
     }
+    // Only now a list that was out of sight has a height.
+    this.timeline.step(route.at, route.beyond);
     const view = this.views[route.view === 'timeline' ? 'step' : route.view];
     view.show(route).catch((error) => fill(this.holder, el('p', { class: 'note', role: 'alert' }, `This cannot be shown: ${error.message}`)));
   }
@@ -171,7 +173,7 @@ class Page {
     const target = /** @type {HTMLElement} */ (event.target);
     const isTyping = target.matches?.('input:not([type=range]):not([type=checkbox]), select, textarea');
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping || this.page.querySelector('dialog[open]')) return;
-    const move = (by) => () => this.navigate({ at: this.timeline.beside(by), from: null });
+    const move = (by) => () => this.navigate(this.timeline.beside(by));
     const inList = this.timeline.list.element.contains(target);
     const actions = {
       j: move(1), k: move(-1), J: move(10), K: move(-10), g: move(-Infinity), G: move(Infinity),

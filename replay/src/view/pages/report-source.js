@@ -242,10 +242,24 @@ export class ReportSource {
   }
 
   /** @param {number} sequence */
-  async document(sequence) {
-    const place = sequence - this.known.from;
-    const [first, number] = blockOf(this.known.documents, place);
-    return shown((await this.lines(number))[place - first]);
+  document(sequence) {
+    return this.lineAt(this.known.documents, sequence - this.known.from);
+  }
+
+  /** @param {[number, number][]} firsts @param {number} number */
+  async lineAt(firsts, number) {
+    const [first, block] = blockOf(firsts, number);
+    return shown((await this.lines(block))[number - first]);
+  }
+
+  /** @param {number} number */
+  async beyond(number) {
+    return JSON.parse((await this.lineAt(this.known.beyond.rows, number)).text);
+  }
+
+  /** @param {number} number */
+  beyondDocument(number) {
+    return this.lineAt(this.known.beyond.documents, number);
   }
 
   async facets() {
@@ -310,9 +324,8 @@ export class ReportSource {
    * @param {any} places
    * @param {number} number
    */
-  async value(places, number) {
-    const [first, block] = blockOf(places.items, number);
-    return shown((await this.lines(block))[number - first]);
+  value(places, number) {
+    return this.lineAt(places.items, number);
   }
 
   /** @param {number} at */
@@ -389,8 +402,7 @@ export class ReportSource {
   /** @param {import('./source.js').FileVersion} file */
   async content(file) {
     if (file.content === null) return null;
-    const [first, block] = blockOf(this.known.files.contents, file.content);
-    return JSON.parse(shown((await this.lines(block))[file.content - first]).text);
+    return JSON.parse((await this.lineAt(this.known.files.contents, file.content)).text);
   }
 
   /** @param {number} before @param {number} after */

@@ -203,6 +203,17 @@ export class ServerSource {
     return this.kept('document', { at });
   }
 
+  /** @param {number} number */
+  async beyond(number) {
+    const from = number - (number % CHUNK);
+    return (await this.kept('beyond', { from, count: CHUNK }))[number - from];
+  }
+
+  /** @param {number} number */
+  beyondDocument(number) {
+    return this.kept('beyond-document', { number });
+  }
+
   /** @param {number} at */
   async step(at) {
     const step = await this.kept('step', { at });

@@ -19,6 +19,11 @@
  */
 
 /**
+ * A sound record behind damage: nothing proves what it followed.
+ * @typedef {{sequence: number, kind: string, name: string, time: number, bytes: number, segment: string, offset: number}} Beyond
+ */
+
+/**
  * A value: its JSON, or what stands for it if it is left out.
  * @typedef {object} Shown
  * @property {string} text JSON
@@ -96,6 +101,8 @@
  * @property {(from: number, count: number) => Promise<RecordLine[]>} records
  * @property {(sequence: number) => RecordLine | null} recordNow a record, if it was read already
  * @property {(sequence: number) => Promise<Shown>} document
+ * @property {(number: number) => Promise<Beyond>} beyond a sound record behind damage, by its number among these
+ * @property {(number: number) => Promise<Shown>} beyondDocument
  * @property {(facets: Facets) => Promise<Uint32Array>} filter records that the facets allow, in order
  * @property {() => Promise<{kinds: string[], slices: string[], tools: string[], outcomes: string[]}>} facets what there is to choose from
  * @property {(at: number) => Promise<{name: string, policy: string, total: number | null}[]>} slices

@@ -5,7 +5,7 @@ import { visible } from 'view/json.js';
 import { showItems, showValue, paged } from 'view/value-tree.js';
 import { showConversation } from 'view/conversation.js';
 import { fileContent, fileTree } from 'view/files.js';
-import { bytes, number, time } from 'view/words.js';
+import { bytes, counted, number, time } from 'view/words.js';
 
 /** Number of items on a page, and of those that are shown as JSON at once. */
 const PAGE = 30;
@@ -42,18 +42,21 @@ export class StepView {
     this.element = el('section', { class: 'view step', 'aria-label': 'At this step' }, this.title, this.tabs, this.body);
   }
 
-  /** @param {{at: number, part?: string, from?: string, form?: string, file?: string}} route */
+  /** @param {{at: number, beyond?: number, part?: string, from?: string, form?: string, file?: string}} route */
   show(route) {
     const { at } = route;
+    const { damage, last, log_last: end } = this.source.head();
     const read = Promise.all([this.source.records(at, 1), this.source.slices(at), this.source.conversations(at), this.source.workspaces(at)])
       .then(async ([[record], slices, conversations, workspaces]) => {
-        const part = this.part(route.part, slices, conversations, record, workspaces);
+        const part = route.beyond === undefined ? this.part(route.part, slices, conversations, record, workspaces) : 'damage';
         return { record, slices, conversations, workspaces, part, content: await this.content(part, route) };
       });
     return this.latest.show(read, ({ record, slices, conversations, workspaces, part, content }) => {
-      this.heading(record);
-      const tab = (name, label, count, extra = '') => el('a', { href: address({ part: name, from: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, bdi(label), count !== null && el('span', { class: 'count' }, count));
+      if (route.beyond === undefined) this.heading(record);
+      else fill(this.title, el('h2', null, `Behind record ${number(at)}`), el('p', { class: 'facts' }, 'The other parts show the state after that record, the last sound one.'));
+      const tab = (name, label, count, extra = '') => el('a', { href: address({ part: name, from: null, beyond: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, bdi(label), count !== null && el('span', { class: 'count' }, count));
       fill(this.tabs,
+        damage && last === end && tab('damage', 'Damage', null),
         tab('record', 'Record', null),
         conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', number(one.total))),
         workspaces.map((one) => tab(`files:${one.name}`, one.name === 'workspace' ? 'Files' : `Files of ${one.name}`, number(one.total))),
@@ -72,6 +75,7 @@ export class StepView {
       if (isNew) this.scroll(part, route.from);
       this.body.querySelector('.marked')?.scrollIntoView({ block: 'nearest' });
       this.element.dataset.at = String(at);
+      this.element.dataset.beyond = String(route.beyond ?? '');
     });
   }
 
@@ -96,7 +100,7 @@ export class StepView {
    * @param {string | undefined} asked
    */
   part(asked, slices, conversations, record, workspaces) {
-    if (asked === 'record' || asked === 'tags') return asked;
+    if (asked === 'record' || asked === 'tags' || (asked === 'damage' && this.source.head().damage)) return asked;
     if (asked?.startsWith('slice:') && slices.some((slice) => `slice:${slice.name}` === asked)) return asked;
     if (asked?.startsWith('conversation:') && conversations.some((one) => `conversation:${one.evaluation_id}` === asked)) return asked;
     if (asked?.startsWith('files:') && workspaces.some((one) => `files:${one.name}` === asked)) return asked;
@@ -117,10 +121,10 @@ export class StepView {
   /**
    * Reads what a part shows, and returns what shows it.
    * @param {string} part
-   * @param {{at: number, from?: string, form?: string, file?: string}} route
+   * @param {{at: number, beyond?: number, from?: string, form?: string, file?: string}} route
    * @returns {Promise<((body: HTMLElement) => void) & {key?: string}>} with a key, if the same key stands for the same content
    */
-  async content(part, { at, from, form, file }) {
+  async content(part, { at, beyond, from, form, file }) {
     const go = (sequence) => this.navigate({ at: sequence });
     const turn = (place) => this.navigate({ from: place });
     if (part === 'record') {
@@ -128,6 +132,7 @@ export class StepView {
       if (form === 'json') return json([document]);
       return (body) => fill(body, document.whole ? null : withheld(this.source.head()), showValue(document));
     }
+    if (part === 'damage') return this.damage(beyond ?? 0);
     if (part === 'tags') {
       const tags = Object.entries(this.source.tags(at));
       return (body) => fill(body, tags.length === 0 ? el('p', { class: 'faint' }, 'No tags at this step.') : el('table', { class: 'items' }, tags.map(([key, value]) => el('tr', null, el('th', { scope: 'row' }, bdi(key)), el('td', null, bdi(value))))));
@@ -158,6 +163,21 @@ export class StepView {
       } else if (total === 0) fill(body, el('p', { class: 'faint' }, `${visible(name)} is empty at this step.`));
       else paged(body, shown, PAGE, turn, showItems(shown.items, go));
     });
+  }
+
+  /** What is damaged behind the last record, and a record behind the damage. @param {number} beyond that record's row; 0 for none */
+  async damage(beyond) {
+    const { damage } = this.source.head();
+    const row = (name, value) => value !== null && el('tr', null, el('th', { scope: 'row' }, name), el('td', null, value));
+    const [one, document] = beyond > 0 && beyond <= damage.listed ? await Promise.all([this.source.beyond(beyond - 1), this.source.beyondDocument(beyond - 1)]) : [null, null];
+    const behind = damage.behind === 0 ? 'No sound record is behind it.' : [`${counted(damage.behind, 'sound record')} behind it: nothing proves what they followed, and no state holds them. `,
+      damage.behind > damage.listed && `The first ${number(damage.listed)} are in the timeline. `, el('code', null, 'foldlog show SESSION --beyond-damage'), ' lists them.'];
+    return (body) => fill(body,
+      one && document && el('section', { class: 'unattached-record' }, el('h3', null, `Record ${number(one.sequence)} `, el('span', { class: `kind kind-${one.kind}` }, one.kind.replaceAll('_', ' ')), ' ', bdi(one.name), ' ', el('span', { class: 'badge path-unattached' }, 'unattached')),
+        el('p', { class: 'facts' }, time(one.time), ' · ', bytes(one.bytes), ' · ', bdi(one.segment), ` at byte ${number(one.offset)}`), showValue(document)),
+      el('section', { class: 'damage' }, el('h3', null, `What is sound ends before record ${number(damage.sequence)}`),
+        el('table', { class: 'items' }, row('file', bdi(damage.segment)), row('offset', `byte ${number(damage.offset)}`), row('expected', damage.expected), row('found', damage.found), row('what', visible(damage.reason))),
+        el('p', null, behind)));
   }
 
   /**

@@ -48,20 +48,35 @@ function graph(record, before, after) {
   return drawing;
 }
 
+/** The graph's part of a row behind the last sound record. @param {boolean} isDamage */
+function beyondMark(isDamage) {
+  const part = isDamage
+    ? svg('path', { d: `M1 ${ROW / 2}l4 -5l5 10l5 -10l5 10l4 -5`, class: 'line damaged' })
+    : svg('circle', { cx: 7, cy: ROW / 2, r: 3.5, class: 'mark unattached' });
+  return svg('svg', { width: isDamage ? 28 : 75, height: ROW, class: 'graph', 'aria-hidden': 'true' }, part);
+}
+
+/** Says in a line what is damaged. @param {any} damage */
+function damageText({ segment, offset, expected, found }) {
+  const short = (said) => said.replace(/^checksum /, '');
+  const what = expected && found ? `: expected ${short(expected)}, found ${short(found)}` : '';
+  return `${segment.split('/').pop()} at byte ${number(offset)}${what}`;
+}
+
 export class Timeline {
   /**
    * @param {import('./source.js').Source} source
-   * @param {(sequence: number) => void} go
+   * @param {(change: Record<string, string | number | null>) => void} navigate
    */
-  constructor(source, go) {
+  constructor(source, navigate) {
     this.source = source;
-    this.go = go;
+    this.go = (sequence) => navigate({ at: sequence, from: null });
     this.head = source.head();
     this.at = this.head.at;
     /** Records that the filters allow; null for all. @type {Uint32Array | null} */
     this.allowed = null;
     this.facets = { kinds: [], slices: [], tools: [], outcomes: [] };
-    this.list = new VirtualList({ rowHeight: ROW, label: 'Records', make: (row) => this.row(row), choose: (row) => go(this.sequence(row)) });
+    this.list = new VirtualList({ rowHeight: ROW, label: 'Records', make: (row) => this.row(row), choose: (row) => navigate(this.place(row)) });
     this.filters = el('details', { class: 'filters' }, el('summary', null, 'Filter'), el('div', { class: 'filter-fields' }));
     this.filters.addEventListener('toggle', () => this.fillFilters(), { once: true });
     this.count = el('span', { class: 'faint', role: 'status' });
@@ -77,6 +92,18 @@ export class Timeline {
   /** Number of rows. */
   length() {
     return this.allowed ? this.allowed.length : this.head.last - this.head.from + 1;
+  }
+
+  /** Number of rows behind those of records: the damage that ends what is sound, and the sound records behind it. */
+  beyondLength() {
+    const { damage, last, log_last: end } = this.head;
+    return damage && last === end && !this.allowed ? 1 + damage.listed : 0;
+  }
+
+  /** Where a row leads. @param {number} row @returns {Record<string, string | number | null>} */
+  place(row) {
+    const beyond = row - this.length();
+    return beyond < 0 ? { at: this.sequence(row), from: null } : { at: this.head.last, beyond, from: null };
   }
 
   /** @param {number} row */
@@ -96,7 +123,7 @@ export class Timeline {
   }
 
   resize() {
-    this.list.resize(this.length());
+    this.list.resize(this.length() + this.beyondLength());
     const all = this.head.last - this.head.from + 1;
     fill(this.count, this.allowed ? `${number(this.allowed.length)} of ${number(all)} records` : `${number(all)} records`);
   }
@@ -109,6 +136,7 @@ export class Timeline {
 
   /** @param {number} row */
   row(row) {
+    if (row >= this.length()) return this.beyondRow(row - this.length());
     const sequence = this.sequence(row);
     const element = el('div', { class: 'record' });
     const record = this.source.recordNow(sequence);
@@ -116,6 +144,27 @@ export class Timeline {
     else {
       element.append(el('span', { class: 'sequence' }, sequence));
       this.source.records(sequence, 1).then(([read]) => read && this.fillRow(element, read), () => element.classList.add('is-unread'));
+    }
+    return element;
+  }
+
+  /** The row of the damage, or of a record behind it. @param {number} beyond 0 for the damage */
+  beyondRow(beyond) {
+    const { damage } = this.head;
+    const element = el('div', { class: `record ${beyond === 0 ? 'is-damage' : 'path-unattached'}` });
+    const show = (sequence, kind, name, more, label) => {
+      element.title = `${label}\n${more.title}`;
+      element.setAttribute('aria-label', label);
+      fill(element, el('span', { class: 'sequence' }, sequence), beyondMark(beyond === 0), el('span', { class: `kind kind-${kind}` }, kind.replaceAll('_', ' ')), el('span', { class: 'name' }, more.chip, bdi(name)), more.cells);
+    };
+    if (beyond === 0) {
+      const said = damageText(damage);
+      show(damage.sequence, 'damaged', said, { title: visible(damage.reason), cells: [] }, `Damage before record ${damage.sequence}: ${said}`);
+    } else {
+      element.append(el('span', { class: 'sequence' }, '…'));
+      this.source.beyond(beyond - 1).then((one) => show(one.sequence, one.kind, one.name,
+        { title: `${visible(one.segment)} at byte ${one.offset}\n${time(one.time)}`, chip: el('span', { class: 'chip' }, 'unattached'), cells: [el('span', { class: 'time' }, clock(one.time)), el('span', { class: 'bytes' }, bytes(one.bytes))] },
+        `Record ${one.sequence}, ${one.kind}, ${visible(one.name)}, unattached: behind damage, nothing proves what it followed`), () => element.classList.add('is-unread'));
     }
     return element;
   }
@@ -137,19 +186,20 @@ export class Timeline {
       el('span', { class: 'bytes' }, bytes(record.bytes)));
   }
 
-  /** Shows the step. @param {number} at */
-  step(at) {
+  /** Shows the step, or a row behind the last one. @param {number} at @param {number} [beyond] */
+  step(at, beyond) {
     this.at = at;
-    this.list.show(this.rowOf(at));
+    this.chosen = beyond === undefined || beyond >= this.beyondLength() ? this.rowOf(at) : this.length() + beyond;
+    this.list.show(this.chosen);
   }
 
   /**
-   * Returns the record that is some rows away.
+   * Returns where the row leads that is some rows away: of records, or from the last one on of what is behind it.
    * @param {number} by
    */
   beside(by) {
-    const row = Math.max(0, Math.min(this.length() - 1, this.rowOf(this.at) + by));
-    return this.length() > 0 ? this.sequence(row) : this.at;
+    const end = this.length() + (by === Infinity ? 0 : this.beyondLength());
+    return end > 0 ? this.place(Math.max(0, Math.min(end - 1, this.chosen + by))) : { at: this.at, from: null };
   }
 
   /** @param {'failure' | 'rollback'} what */
@@ -183,7 +233,7 @@ export class Timeline {
     const isAny = Object.values(this.facets).some((values) => values.length > 0);
     this.allowed = isAny ? await this.source.filter(this.facets) : null;
     this.resize();
-    this.list.show(this.rowOf(this.at));
+    this.step(this.at);
   }
 }
 

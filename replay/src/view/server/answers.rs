@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::super::records::{CHUNK_RECORDS, Density, Facets};
-use super::super::{report, walk};
+use super::super::{beyond, walk};
 use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::diff::{conversations, states};
@@ -61,6 +61,8 @@ pub(crate) fn answer(session: &mut Session, name: &str, query: &Query) -> Result
         "head" => head(session)?,
         "records" => records(session, query)?,
         "document" => document(session, query)?,
+        "beyond" => behind(session, query)?,
+        "beyond-document" => behind_document(session, query)?,
         "step" => step(session, query)?,
         "items" => items(session, query)?,
         "messages" => messages(session, query)?,
@@ -84,6 +86,7 @@ pub(crate) fn text(value: &(impl Serialize + ?Sized)) -> Result<String> {
 
 /// What a page knows of a session at once, in the fields of a report's head as far as it has them.
 fn head(session: &mut Session) -> Result<String> {
+    let beyond = session.beyond()?;
     let log = &session.log;
     let reader = &log.reader;
     let last = reader.last_position();
@@ -113,7 +116,7 @@ fn head(session: &mut Session) -> Result<String> {
         "payload_bytes": Session::payloads().bytes_max(),
         "parent": parent,
         "rollbacks": reader.rollbacks().collect::<Vec<_>>(),
-        "damage": reader.sound_end().map(report::damage),
+        "damage": beyond.damage(reader),
         "kinds": session.known.kinds,
         "failures": session.known.failures.first().into_iter().collect::<Vec<_>>(),
         "slices": slices,
@@ -161,6 +164,21 @@ fn document(session: &mut Session, query: &Query) -> Result<String> {
         Ok(())
     })?;
     text(&shown(&line))
+}
+
+/// Rows of the records behind damage.
+fn behind(session: &mut Session, query: &Query) -> Result<String> {
+    let (from, count) = window_of(query)?;
+    let beyond = session.beyond()?;
+    let rows = beyond.rows.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)).take(count as usize);
+    text(&rows.collect::<Vec<_>>())
+}
+
+fn behind_document(session: &mut Session, query: &Query) -> Result<String> {
+    let log = &session.log;
+    let read =
+        beyond::document_of((&log.reader, &log.timeline), query.needed("number")?, Session::payloads())?;
+    text(&shown(&read.ok_or(Malformed)?))
 }
 
 /// What there is at a step: slices with their lengths, conversations, tags.

@@ -11,6 +11,7 @@ use foldlog::storage::FileStorage;
 use foldlog::{Error, Kind, OperationId, SequenceNumber};
 
 use super::super::Payloads;
+use super::super::beyond::Beyond;
 use super::super::records::{CHUNK_RECORDS, Chunk, Columns, Gathered};
 use super::super::walk::{self, UsageLog};
 use super::messages::{Conversations, Messages};
@@ -81,6 +82,8 @@ pub(crate) struct Session {
     conversations: Conversations,
     /// Captures of workspaces, once they were asked for.
     captures: Option<Captures>,
+    /// Records behind damage, once they were asked for.
+    beyond: Option<Arc<Beyond>>,
     /// Follows the log from its end on; `None` if that is damaged.
     follower: Option<Follower>,
     /// Whether the follower has met what the log does not hold.
@@ -107,6 +110,7 @@ impl Session {
             points: Points::new(),
             conversations: Conversations::default(),
             captures: None,
+            beyond: None,
             follower: None,
             has_grown: false,
             rest_until: begun,
@@ -204,6 +208,7 @@ impl Session {
         self.log = Arc::new(log);
         self.conversations = Conversations::default();
         self.captures = None;
+        self.beyond = None;
         self.follow();
         self.gather()?;
         self.rest_until = Instant::now() + begun.elapsed() * REST;
@@ -302,6 +307,19 @@ impl Session {
             None => Captures::read(&self.log.reader)?,
         };
         Ok(self.captures.insert(captures))
+    }
+
+    /// Returns the records behind damage; none if the log has no damage.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the files cannot be read.
+    pub(crate) fn beyond(&mut self) -> Result<Arc<Beyond>> {
+        if let Some(beyond) = &self.beyond {
+            return Ok(Arc::clone(beyond));
+        }
+        let read = Arc::new(Beyond::read(&self.log.reader, &self.log.timeline)?);
+        Ok(Arc::clone(self.beyond.insert(read)))
     }
 
     /// Returns the columns of a chunk of records, and the names that they refer to.

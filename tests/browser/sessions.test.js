@@ -1,0 +1,71 @@
+// Sessions that few have: damaged, and what else is special about a session; each as a report and on the server's pages.
+
+import assert from 'node:assert/strict';
+import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+
+import { Browser, Server, foldlog, session, temporary } from './pages.js';
+
+const browser = new Browser();
+before(() => browser.start());
+after(() => browser.stop());
+
+/** Calls a test with a session's report, and with its page on a server. */
+async function both(dir, run, args = ['--payloads']) {
+  const report = await browser.open(dir, args);
+  await run(report);
+  await report.close();
+  const server = await Server.start(dir);
+  const page = await browser.visit(server, server.url);
+  await page.page.waitForSelector('.step[data-at]');
+  await run(page);
+  await page.close();
+  await server.end();
+}
+
+/** What a verb prints of a session, a document a line. */
+const printed = (...words) => foldlog(...words, '--json').split('\n').filter(Boolean).map((line) => JSON.parse(line));
+
+/** A copy of a session of which a byte in the first segment is another one. */
+function damaged() {
+  const dir = join(temporary(), 'damaged');
+  cpSync(session('history', 400, 11), dir, { recursive: true });
+  const segment = join(dir, '0000000000.seg');
+  const bytes = readFileSync(segment);
+  bytes[Math.floor(bytes.length / 3)] ^= 0x40;
+  writeFileSync(segment, bytes);
+  return dir;
+}
+
+describe('a damaged session', () => {
+  test('ends its timeline with the damage, and the sound records behind it as unattached', { timeout: 60_000 }, async () => {
+    const dir = damaged();
+    const behind = printed('show', dir, '--beyond-damage').filter((record) => record.path === 'unattached');
+    const [{ corrupt: [place] }] = printed('verify', dir);
+    assert.ok(behind.length > 20);
+    await both(dir, async (page) => {
+      const last = place.sequence - 1;
+      await page.is(String(last), () => page.attribute('.step', 'data-at'));
+      // One row further is what is damaged.
+      await page.key('j');
+      await page.page.waitForSelector('.record.is-damage.chosen');
+      const said = await page.text('.record.is-damage .name');
+      assert.match(said, new RegExp(`at byte ${place.offset.toLocaleString('en-US')}: expected 0x[0-9a-f]{8}, found 0x[0-9a-f]{8}`));
+      const facts = await page.all('.damage tr', (row) => row.textContent);
+      assert.deepEqual(facts.slice(0, 2), [`file${place.segment}`, `offsetbyte ${place.offset.toLocaleString('en-US')}`]);
+      await page.key('j');
+      await page.page.waitForSelector('.unattached-record');
+      await page.page.waitForSelector('.record.path-unattached .kind');
+      assert.match(await page.text('.record.path-unattached.chosen'), new RegExp(`^${behind[0].sequence}${behind[0].kind.replaceAll('_', ' ')}unattached`));
+      assert.match(await page.text('.unattached-record .tree'), new RegExp(`offset: ?${behind[0].offset}`));
+      await page.go({ at: last, beyond: behind.length });
+      await page.page.waitForSelector(`.step[data-beyond="${behind.length}"]`, { state: 'attached' });
+      assert.match(await page.text('.unattached-record h3'), new RegExp(`Record ${behind.at(-1).sequence.toLocaleString('en-US')} `));
+      // The last record is the last sound one, and no step is behind it.
+      await page.key('G');
+      await page.page.waitForSelector('.step[data-beyond=""]', { state: 'attached' });
+      assert.doesNotMatch(await page.hash(), /beyond/);
+    });
+  });
+});
