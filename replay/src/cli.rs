@@ -4,11 +4,13 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 
-use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
+use crate::pager::{Paged, Pager};
+use crate::style::When;
 use crate::verbs;
 
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
@@ -29,6 +31,20 @@ struct Arguments {
     /// slices three times the log's bytes on top]
     #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
+    /// Colour what people read: auto (on a terminal, unless NO_COLOR, CLICOLOR or TERM says otherwise), always or never
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        hide_possible_values = true,
+        hide_default_value = true,
+        default_value_t
+    )]
+    color: When,
+    /// Show results without a pager: show, diff, transcript and ledger use $FOLDLOG_PAGER, $PAGER or less on a terminal
+    #[arg(long, global = true)]
+    no_pager: bool,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -163,6 +179,8 @@ enum Verb {
     Salvage(verbs::salvage::Arguments),
     /// Print a session for other tools.
     Export(verbs::export::Arguments),
+    /// Print a page of the manual, or write all pages: `foldlog man show | man -l -` shows that of `show`.
+    Man(verbs::man::Arguments),
     /// Print a script that completes the verbs and options in a shell.
     Completions(verbs::completions::Arguments),
     /// Run the demo's child process, which writes until it is killed.
@@ -170,16 +188,24 @@ enum Verb {
     DemoChild(verbs::demo::ChildArguments),
 }
 
+impl Verb {
+    /// Returns whether a pager shows what the verb prints.
+    fn is_paged(&self) -> bool {
+        matches!(self, Verb::Show(_) | Verb::Diff(_) | Verb::Transcript(_) | Verb::Ledger(_))
+    }
+}
+
 /// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit code.
 ///
 /// The exit code is 0 if what was asked holds, 1 if a log does not hold, and 2 for wrong usage and for what cannot be read.
 /// Errors are written to `output.stderr`, with what to do next.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
-    let color = if output.color { ColorChoice::Always } else { ColorChoice::Never };
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_run_as_json = asks_for_run_as_json(&arguments);
+    output.color = color_of(&arguments);
+    let is_colored = output.colors_results() || output.colors_notes();
     let parsed = Arguments::command()
-        .color(color)
+        .color(if is_colored { ColorChoice::Always } else { ColorChoice::Never })
         .try_get_matches_from(arguments)
         .and_then(|matches| <Arguments as clap::FromArgMatches>::from_arg_matches(&matches));
     let arguments = match parsed {
@@ -188,11 +214,17 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     };
     output.json = arguments.json;
     output.memory_bytes = arguments.memory;
-    match verb(arguments.verb, output) {
+    output.color = arguments.color;
+    let pager = output.pager.take().filter(|_| arguments.verb.is_paged() && !arguments.no_pager);
+    let ended = match pager {
+        Some(pager) => paged(arguments.verb, &pager, output),
+        None => verb(arguments.verb, output),
+    };
+    match ended {
         Ok(code) => code,
         Err(failure) if failure.is_closed_pipe() => HOLDS,
         Err(failure) => {
-            output.note(format_args!("error: {failure}"));
+            output.error(&failure);
             if let Some(next) = failure.next() {
                 output.note(format_args!("  next: {next}"));
             }
@@ -201,11 +233,51 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     }
 }
 
+/// Runs a verb whose results a pager shows. Its notes are written once the pager has ended.
+fn paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
+    let mut notes = Vec::new();
+    let mut paged = Paged::new(pager, &mut *output.stdout);
+    let mut within = Output {
+        stdout: &mut paged,
+        stderr: &mut notes,
+        progress: false,
+        terminal: output.terminal,
+        pager: None,
+        child: output.child,
+        pause: output.pause,
+        json: output.json,
+        color: output.color,
+        memory_bytes: output.memory_bytes,
+    };
+    let code = verb(asked, &mut within);
+    let ended = paged.end();
+    // If standard error is gone, nobody is left to be told.
+    let _ = output.stderr.write_all(&notes);
+    let code = code?;
+    if let Some(note) = ended? {
+        output.note(note);
+    }
+    Ok(code)
+}
+
+/// Returns what the arguments say of colours, before they are parsed: so are the messages about those that cannot be.
+fn color_of(arguments: &[OsString]) -> When {
+    let mut words =
+        arguments.iter().filter_map(|word| word.to_str()).skip_while(|word| !word.starts_with("--color"));
+    let value = match words.next() {
+        Some("--color") => words.next(),
+        Some(word) => word.strip_prefix("--color="),
+        None => None,
+    };
+    value.and_then(|value| When::from_str(value, false).ok()).unwrap_or_default()
+}
+
 /// Returns whether arguments that cannot be parsed are those of `run --json`.
 fn asks_for_run_as_json(arguments: &[OsString]) -> bool {
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     let behind = arguments.iter().skip(1).zip(arguments);
-    let mut words = behind.filter(|(word, before)| !is_option(word) && *before != "--memory");
+    let mut words =
+        behind.filter(|(word, before)| !is_option(word) && *before != "--memory" && *before != "--color");
     arguments.iter().any(|word| word == "--json") && words.next().is_some_and(|(verb, _)| verb == "run")
 }
 
@@ -215,7 +287,8 @@ fn not_parsed(error: &clap::Error, is_run_as_json: bool, output: &mut Output<'_>
     let rendered = error.render();
     let plain = rendered.to_string();
     let is_plain = plain.lines().all(|line| matches!(escape::text(line), Cow::Borrowed(_)));
-    let text = match (is_plain, output.color) {
+    let is_colored = if error.use_stderr() { output.colors_notes() } else { output.colors_results() };
+    let text = match (is_plain, is_colored) {
         (true, true) => rendered.ansi().to_string(),
         (true, false) => plain.clone(),
         (false, _) => plain.lines().map(escape::text).collect::<Vec<_>>().join("\n"),
@@ -265,6 +338,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Settle(arguments) => arguments.run(output),
         Verb::Salvage(arguments) => arguments.run(output),
         Verb::Export(arguments) => arguments.run(output),
+        Verb::Man(arguments) => verbs::man::run(&arguments, Arguments::command(), output),
         Verb::Completions(arguments) => {
             verbs::completions::run(&arguments, &mut Arguments::command(), output)
         }

@@ -13,6 +13,8 @@
 //! | `view` | pages that show a session in a browser, and what they show |
 //! | [`reading`] | opening a session or a store at a path, walking its records, naming them |
 //! | [`output`] | the streams for results, notes and errors |
+//! | [`style`] | colours, and when they are used |
+//! | [`pager`] | the program through which long results are shown on a terminal |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
@@ -25,6 +27,7 @@
 //!    a run without an answer.
 //! 4. A reader that closes the pipe early is no error.
 //! 5. Nothing from a log, a file name or the system reaches a terminal or JSON unescaped.
+//! 6. Colours change no character of what is printed otherwise, and JSON has none.
 
 pub mod cli;
 mod conversations;
@@ -32,10 +35,12 @@ pub mod diff;
 pub mod failure;
 mod interrupts;
 pub mod output;
+pub mod pager;
 mod payload;
 pub mod progress;
 pub mod reading;
 pub mod runs;
+pub mod style;
 pub mod verbs;
 mod view;
 

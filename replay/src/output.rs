@@ -13,7 +13,9 @@ use uuid::Uuid;
 
 use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::interrupts::Interrupts;
+use crate::pager::Pager;
 use crate::progress::{Progress, Status};
+use crate::style::{BAD, PLAIN, Style, Terminal, Variables, When};
 
 /// Makes the command that runs the demo's child process, which is killed while it writes. That process calls
 /// [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the session that are given here.
@@ -31,13 +33,17 @@ pub struct Output<'a> {
     pub stderr: &'a mut dyn Write,
     /// Whether a progress bar may be drawn on the process's standard error.
     pub progress: bool,
-    /// Whether messages may be coloured.
-    pub color: bool,
+    /// Which streams are terminals, and what the process's variables ask of colours.
+    pub terminal: Terminal,
+    /// Program through which long results are shown, or `None` if they go to no terminal.
+    pub pager: Option<Pager>,
     /// Makes the command of the demo's child process.
     pub child: &'a ChildCommand<'a>,
     /// Waits, for a verb that goes on without end.
     pub pause: &'a Pause<'a>,
     pub(crate) json: bool,
+    /// When a stream is coloured, as the command line says.
+    pub(crate) color: When,
     /// Most bytes of memory that a log may take; `None` if the command line says nothing.
     pub(crate) memory_bytes: Option<u64>,
 }
@@ -60,10 +66,12 @@ impl<'a> Output<'a> {
             stdout,
             stderr,
             progress: false,
-            color: false,
+            terminal: Terminal::default(),
+            pager: None,
             child,
             pause: &|_| Ok(false),
             json: false,
+            color: When::Auto,
             memory_bytes: None,
         }
     }
@@ -79,6 +87,32 @@ impl<'a> Output<'a> {
         Ok(writeln!(self.stdout, "{}", escape::lines(line))?)
     }
 
+    /// Writes one line of the result in one style, as [`line`](Output::line) does otherwise.
+    pub(crate) fn styled(&mut self, style: Style, line: impl fmt::Display) -> Result<()> {
+        self.pieces(&[(style, &line)])
+    }
+
+    /// Writes one line of the result out of pieces, each escaped as by [`line`](Output::line) and then put into its style. A piece
+    /// with a style should hold no newline, since pagers lose a style at the end of a line.
+    pub(crate) fn pieces(&mut self, pieces: &[(Style, &dyn fmt::Display)]) -> Result<()> {
+        let colors = self.colors_results();
+        for (style, piece) in pieces {
+            let style = if colors { *style } else { PLAIN };
+            write!(self.stdout, "{style}{}{style:#}", escape::lines(piece))?;
+        }
+        Ok(writeln!(self.stdout)?)
+    }
+
+    /// Returns whether results are coloured.
+    pub(crate) fn colors_results(&self) -> bool {
+        self.terminal.colors(self.color, self.terminal.stdout)
+    }
+
+    /// Returns whether notes and errors are coloured.
+    pub(crate) fn colors_notes(&self) -> bool {
+        self.terminal.colors(self.color, self.terminal.stderr)
+    }
+
     /// Writes one JSON value, escaped, on a line of its own.
     pub(crate) fn value(&mut self, value: &(impl Serialize + ?Sized)) -> Result<()> {
         escape::write_json(&mut *self.stdout, value).map_err(io::Error::from)?;
@@ -89,6 +123,13 @@ impl<'a> Output<'a> {
     pub(crate) fn note(&mut self, note: impl fmt::Display) {
         // If standard error is gone, nobody is left to be told.
         let _ = writeln!(self.stderr, "{}", escape::lines(note));
+    }
+
+    /// Writes an error to standard error, escaped as by [`line`](Output::line).
+    pub(crate) fn error(&mut self, error: impl fmt::Display) {
+        let style = if self.colors_notes() { BAD } else { PLAIN };
+        // As above.
+        let _ = writeln!(self.stderr, "{style}error:{style:#} {}", escape::lines(error));
     }
 
     /// Starts to show the progress of work of `total` steps, named `what`.
@@ -105,8 +146,11 @@ impl<'a> Output<'a> {
 /// Runs `verb` with the process's own streams, and returns its exit code, or [`UNUSABLE`] if the results of a verb that holds
 /// cannot be written.
 pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
-    let terminal = io::stderr().is_terminal();
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let terminal = Terminal {
+        stdout: io::stdout().is_terminal(),
+        stderr: io::stderr().is_terminal(),
+        variables: Variables::of(|name| std::env::var_os(name)),
+    };
     let mut stdout = BufWriter::new(io::stdout());
     let mut stderr = io::stderr();
     let child = |store: &Path, session: Uuid| {
@@ -124,8 +168,9 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     };
     let mut output = Output::new(&mut stdout, &mut stderr, &child);
     output.pause = &pause;
-    output.progress = terminal;
-    output.color = terminal && !plain;
+    output.progress = terminal.stderr;
+    output.terminal = terminal;
+    output.pager = if terminal.stdout { Pager::of(|name| std::env::var_os(name)) } else { None };
     let code = verb(&mut output);
     match stdout.flush() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe && code == HOLDS => {

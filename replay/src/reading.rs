@@ -197,7 +197,7 @@ pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
     let Some(end) = reader.sound_end() else { return HOLDS };
     let SoundEnd { segment, offset, sequence, damage, .. } = end;
     let failure = Failure::from(damage.clone());
-    output.note(format_args!("error: {failure}"));
+    output.error(&failure);
     output.note(format_args!(
         "  what was read ends before record {sequence}, at byte {offset} of {}; `foldlog show SESSION --beyond-damage` lists \
          the sound records behind it",

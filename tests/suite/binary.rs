@@ -11,6 +11,7 @@ mod escaped;
 mod imports;
 mod incidents;
 mod irregular;
+mod manual;
 mod operations;
 mod pending;
 mod positions;
@@ -21,6 +22,7 @@ mod salvage;
 mod stats;
 mod tail;
 mod tasks;
+mod terminal;
 mod transcript;
 mod validate;
 

@@ -85,7 +85,7 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
         output.line(format_args!("    {}", held(checkpoint)))?;
     }
     if let Some(mismatch) = mismatch {
-        output.note(format_args!("error: {mismatch}"));
+        output.error(mismatch);
     }
     Ok(code)
 }

@@ -11,6 +11,7 @@ use crate::diff::{conversations, states};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::reading::{Position, code_of, open_sound, position, shortened};
+use crate::style::{BAD, CAUTION, GOOD, HEADING};
 
 /// Holds what the command line asks of `foldlog diff`.
 #[derive(Clone, Debug, Args)]
@@ -59,10 +60,15 @@ pub fn run(session: &Path, before: Position, after: Position, output: &mut Outpu
     let mut print = |difference: Difference| {
         let heading = heading(&difference);
         if last.as_ref() != Some(&heading) {
-            output.line(&heading)?;
+            output.styled(HEADING, &heading)?;
             last = Some(heading);
         }
-        output.line(text(&difference))
+        let style = match difference.change {
+            DifferenceKind::Added => GOOD,
+            DifferenceKind::Removed => BAD,
+            DifferenceKind::Changed => CAUTION,
+        };
+        output.styled(style, text(&difference))
     };
     states(&before, &after, &mut print)?;
     conversations(&reader, positions, &mut print)?;

@@ -12,6 +12,7 @@ use foldlog_codec::escape;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::reading::{code_of, counted, open_sound_outline};
+use crate::style::{BAD, CAUTION, GONE, GOOD, HEADING, PLAIN, Style};
 
 /// Describes the fields of `ledger --json`.
 const LEDGER_JSON: &str = "\
@@ -80,17 +81,21 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
         return Ok(code_of(&reader, output));
     }
     if !ledger.is_empty() {
-        output.line(format_args!(
-            "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
-            "operation", "tool", "call", "outcome", "effects", "begin", "end", "elapsed_us"
-        ))?;
+        output.styled(
+            HEADING,
+            format_args!(
+                "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
+                "operation", "tool", "call", "outcome", "effects", "begin", "end", "elapsed_us"
+            ),
+        )?;
     }
     for entry in &ledger {
-        output.line(row(entry))?;
+        row(entry, output)?;
         for left in &entry.not_undone {
             let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
             let reason = left.reason.escape_debug();
-            output.line(format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", ""))?;
+            let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
+            output.styled(BAD, left)?;
         }
         for child in &entry.children {
             let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
@@ -153,31 +158,45 @@ fn outcome(entry: &LedgerEntry) -> String {
     }
 }
 
-fn row(entry: &LedgerEntry) -> String {
+/// Returns the style of an outcome: green what was kept, red what failed, yellow what waits for somebody.
+fn style_of(outcome: Fate) -> Style {
+    match outcome {
+        Fate::Committed => GOOD,
+        Fate::Failed | Fate::Unknown => BAD,
+        Fate::Interrupted | Fate::Suspended | Fate::Open => CAUTION,
+        Fate::Abandoned => GONE,
+        _ => PLAIN,
+    }
+}
+
+fn row(entry: &LedgerEntry, output: &mut Output<'_>) -> Result<()> {
     let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let outcome = outcome(entry);
-    let mut row = format!(
-        "{:>9}  {:<24}  {:<28}  {outcome:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
+    let begin = format!(
+        "{:>9}  {:<24}  {:<28}  ",
         entry.operation,
         escape::text(&entry.tool),
         dash(entry.call_id.as_deref().map(|call_id| escape::text(call_id).into_owned())),
+    );
+    let mut end = format!(
+        "  {:<7}  {:>8}  {:>8}  {:>12}",
         dash(entry.effects.map(|effects| effects.name().to_owned())),
         entry.begin,
         dash(entry.end.map(|end| end.to_string())),
         dash(entry.elapsed_us.map(|us| us.to_string())),
     );
     if let Some(origin) = entry.asked_by {
-        row.push_str(&format!("  asked by {}, call {}", origin.answer, origin.ordinal));
+        end.push_str(&format!("  asked by {}, call {}", origin.answer, origin.ordinal));
     }
     for (what, operation) in
         [("within", entry.parent), ("undoes", entry.undoes), ("verifies", entry.verifies)]
     {
         if let Some(operation) = operation {
-            row.push_str(&format!("  {what} {operation}"));
+            end.push_str(&format!("  {what} {operation}"));
         }
     }
     if let Some(settled) = &entry.settled {
-        row.push_str(&format!("  by {}: {}", escape::text(&settled.by), escape::text(&settled.reason)));
+        end.push_str(&format!("  by {}: {}", escape::text(&settled.by), escape::text(&settled.reason)));
     }
-    row
+    let outcome_text = format!("{:<24}", outcome(entry));
+    output.pieces(&[(PLAIN, &begin), (style_of(entry.outcome), &outcome_text), (PLAIN, &end)])
 }

@@ -11,6 +11,7 @@ pub mod export;
 pub mod gc;
 pub mod import;
 pub mod ledger;
+pub mod man;
 pub mod pending;
 pub mod recover;
 pub mod replay;

@@ -113,7 +113,7 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
                 pending.iter().try_for_each(|one| show(one, output))?;
             }
             Err(failure) => {
-                output.note(format_args!("error: session {id}: {failure}"));
+                output.error(format_args!("session {id}: {failure}"));
                 // Damage outranks what cannot be read.
                 code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
             }

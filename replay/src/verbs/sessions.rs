@@ -18,6 +18,7 @@ use super::pending::now;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading;
+use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
 
 /// Describes the fields of `sessions --json`.
 const SESSIONS_JSON: &str = "\
@@ -274,19 +275,19 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     rows.retain(|row| row.is_asked(asked));
     sort(&mut rows, asked.sort);
     if !output.json() {
-        output.line(HEADINGS)?;
+        output.styled(HEADING, HEADINGS)?;
     }
     let mut code = HOLDS;
     for row in rows {
         if let Some((error, its)) = &row.failure {
-            output.note(format_args!("error: {error}"));
+            output.error(error);
             // Damage outranks what cannot be read.
             code = if code == DOES_NOT_HOLD { code } else { *its };
         }
         if output.json() {
             output.value(&row)?;
         } else {
-            output.line(row.text())?;
+            row.print(output)?;
         }
     }
     Ok(code)
@@ -427,7 +428,20 @@ impl Row {
         is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
     }
 
-    fn text(&self) -> String {
+    /// Prints the row, with a colour for its status.
+    fn print(&self, output: &mut Output<'_>) -> Result<()> {
+        let style = match self.status {
+            Status::Damaged | Status::Unreadable => BAD,
+            Status::Interrupted | Status::Unsettled | Status::Suspended => CAUTION,
+            Status::Running => GOOD,
+            Status::Unclosed | Status::Closed => PLAIN,
+        };
+        let (session, status) = (format!("{}  ", self.session), self.status.name());
+        output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &self.rest())])
+    }
+
+    /// Writes what a row says behind the status.
+    fn rest(&self) -> String {
         let tags: Vec<String> = self.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let tags: Vec<Cow<'_, str>> = tags.iter().map(|tag| escape::text(tag)).collect();
         let tags = if tags.is_empty() { "-".to_owned() } else { tags.join(",") };
@@ -440,10 +454,11 @@ impl Row {
         );
         let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
         let (records, log_bytes) = (number(self.records), number(self.log_bytes));
-        let Row { session, object_bytes, .. } = self;
-        let (status, last_at) = (self.status.name(), self.last_at.as_deref().unwrap_or("-"));
+        let Row { object_bytes, .. } = self;
+        let (pad, last_at) = ("", self.last_at.as_deref().unwrap_or("-"));
+        let width = STATUS_CHARS.saturating_sub(self.status.name().len());
         let row = format!(
-            "{session}  {status:<11}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
+            "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
              {parent:<36}  {}",
             self.detail()
         );
@@ -473,6 +488,9 @@ impl Row {
         }
     }
 }
+
+/// Width of the column of status.
+const STATUS_CHARS: usize = 11;
 
 const HEADINGS: &str = "session                               status       last_activity                      records   log_bytes  object_bytes  tags                      parent                                what";
 

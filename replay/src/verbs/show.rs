@@ -17,6 +17,7 @@ use crate::payload;
 use crate::reading::{
     code_of, each_record, open_sound_outline, position_at, record_name, shortened, stopped,
 };
+use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 
 /// Holds what the command line asks of `foldlog show`.
 #[derive(Clone, Debug, Args)]
@@ -90,7 +91,7 @@ pub fn run(session: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result
     let to = asked.to.unwrap_or_else(|| reader.last_position());
     let timeline = Timeline::of(&reader);
     if !output.json() {
-        output.line(Timeline::HEADINGS)?;
+        output.styled(HEADING, Timeline::HEADINGS)?;
     }
     let is_wanted = |record: &Record<'_>| kind.is_none_or(|kind| kind == record.kind);
     let mut print = |record: &Record<'_>, (path, at): (&str, Option<&FrameInfo<'_>>)| {
@@ -98,7 +99,7 @@ pub fn run(session: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result
             return Ok(());
         }
         if !output.json() {
-            output.line(line(record, &timeline.names, path))?;
+            output.styled(style_of(record, path), line(record, &timeline.names, path))?;
             let payloads = if asked.payload { payload::lines(&reader, record) } else { Vec::new() };
             return payloads.iter().try_for_each(|payload| output.line(payload));
         }
@@ -281,6 +282,16 @@ pub(super) fn line(record: &Record<'_>, names: &Names, path: &str) -> String {
     let chars = NAME_CHARS_MAX.saturating_sub(kind.len().saturating_sub(KIND_CHARS));
     let name = shortened(&escape::text(&name), chars);
     format!("{sequence:>8}  {time:<32}  {kind:<KIND_CHARS$}  {name:<chars$} {bytes:>7}  {path}")
+}
+
+/// Returns the style of a record's line: what a rollback has abandoned steps back, and what rolls back stands out.
+pub(super) fn style_of(record: &Record<'_>, path: &str) -> Style {
+    match path {
+        UNATTACHED => BAD,
+        LOG_ONLY | ABANDONED => GONE,
+        _ if record.kind == Kind::ROLLBACK => CAUTION,
+        _ => PLAIN,
+    }
 }
 
 /// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.

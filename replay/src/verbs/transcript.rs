@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use foldlog::SequenceNumber;
 use foldlog::audit::LogReader;
-use foldlog::conversation::{Conversation, ConversationMessage, Dialect, PairingRule, validate};
+use foldlog::conversation::{Conversation, ConversationMessage, Dialect, PairingRule, Role, validate};
 use foldlog_agent::provider::rendering::{
     render_anthropic, render_anthropic_system, render_openai, render_openai_recorded,
 };
@@ -15,6 +15,7 @@ use foldlog_codec::escape;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{Position, open_session, position};
+use crate::style::{BAD, GONE, GOOD, PLAIN, SPEAKER};
 
 /// Describes what `transcript --json` prints.
 const TRANSCRIPT_JSON: &str = "\
@@ -249,13 +250,21 @@ fn said(message: &ConversationMessage) -> Option<&str> {
 fn text(number: u64, message: &ConversationMessage, output: &mut Output<'_>) -> Result<()> {
     let quote = |name: &str| format!("`{}`", escape::text(name));
     let who = speaker(message, quote);
+    let who = format!("[{number}] {who}");
+    let style = match message.role {
+        _ if message.is_error => BAD,
+        Role::User => GOOD,
+        Role::System => GONE,
+        _ => SPEAKER,
+    };
     match said(message) {
-        Some(said) => output.line(format_args!("[{number}] {who}: {said}"))?,
-        None => output.line(format_args!("[{number}] {who}"))?,
+        Some(said) => output.pieces(&[(style, &who), (PLAIN, &": "), (PLAIN, &said)])?,
+        None => output.styled(style, who)?,
     }
     for call in &message.tool_calls {
         let (name, id) = (quote(&call.name), quote(&call.call_id));
-        output.line(format_args!("    calls {name} {id}: {}", call.arguments))?;
+        let calls = format!("    calls {name} {id}");
+        output.pieces(&[(SPEAKER, &calls), (PLAIN, &": "), (PLAIN, &call.arguments)])?;
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
+use crate::style::{BAD, CAUTION, GOOD, PLAIN};
 
 /// Describes the fields of `verify --json`.
 const VERIFY_JSON: &str = "\
@@ -534,18 +535,25 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     let records = counted(verified.records, "record");
     output.line(format_args!("{sessions}, {records}, {} bytes", verified.bytes))?;
     for torn in &verified.torn {
-        output.line(format_args!(
-            "torn     {} at byte {}, record {}: {} bytes that were never acknowledged as durable",
-            escape::path(&torn.segment),
-            torn.offset,
-            torn.sequence,
-            torn.bytes
-        ))?;
+        output.pieces(&[
+            (CAUTION, &"torn"),
+            (
+                PLAIN,
+                &format_args!(
+                    "     {} at byte {}, record {}: {} bytes that were never acknowledged as durable",
+                    escape::path(&torn.segment),
+                    torn.offset,
+                    torn.sequence,
+                    torn.bytes
+                ),
+            ),
+        ])?;
     }
     for damage in &verified.corrupt {
         let offset = damage.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
         let record = damage.sequence.map(|sequence| format!(", record {sequence}")).unwrap_or_default();
-        output.line(format_args!("corrupt  {}{offset}{record}", escape::path(&damage.segment)))?;
+        let place = format!("  {}{offset}{record}", escape::path(&damage.segment));
+        output.pieces(&[(BAD, &"corrupt"), (PLAIN, &place)])?;
         output.line(format_args!("         {}", damage.reason))?;
         match &damage.follows {
             Some(follows) => output.line(format_args!("         {}", follows.text(&damage.segment)))?,
@@ -555,26 +563,24 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     }
     for unsupported in &verified.unsupported {
         let Unsupported { session, sequence, kind } = unsupported;
-        output.line(format_args!(
-            "unknown  {session}, record {sequence}: this version cannot fold kind {kind}"
-        ))?;
+        let kind = format!("  {session}, record {sequence}: this version cannot fold kind {kind}");
+        output.pieces(&[(CAUTION, &"unknown"), (PLAIN, &kind)])?;
     }
     for open in &verified.exposed {
-        output.line(format_args!(
-            "exposed  {} is {}: others may read it",
-            escape::path(&open.path),
-            open.mode
-        ))?;
+        let path = format!("  {} is {}: others may read it", escape::path(&open.path), open.mode);
+        output.pieces(&[(CAUTION, &"exposed"), (PLAIN, &path)])?;
     }
     for unreadable in &verified.unreadable {
-        output.line(format_args!("unread   {}: {}", escape::path(&unreadable.path), unreadable.reason))?;
+        let path = format!("   {}: {}", escape::path(&unreadable.path), unreadable.reason);
+        output.pieces(&[(BAD, &"unread"), (PLAIN, &path)])?;
     }
     if verified.corrupt.is_empty() && verified.unreadable.is_empty() {
-        output.line(match (verified.sessions, verified.passed_over) {
-            (0, 1..) => "nothing was checked: no folder of a session holds records",
-            (_, 0) => "every frame, body, seal and object holds",
-            (_, 1..) => "every frame, body, seal and object of these sessions holds",
-        })?;
+        let (style, text) = match (verified.sessions, verified.passed_over) {
+            (0, 1..) => (CAUTION, "nothing was checked: no folder of a session holds records"),
+            (_, 0) => (GOOD, "every frame, body, seal and object holds"),
+            (_, 1..) => (GOOD, "every frame, body, seal and object of these sessions holds"),
+        };
+        output.styled(style, text)?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::payload;
 use crate::reading::{code_of, digest_text, shortened, store_of};
+use crate::style::PLAIN;
 use crate::verbs::pending::now;
 use crate::verbs::run::quoted;
 
@@ -149,7 +150,8 @@ impl<'a> Account<'a> {
     fn print(&self, output: &mut Output<'_>) -> Result<()> {
         let entry = self.entry;
         let (operation, tool) = (entry.operation, escape::text(&entry.tool));
-        output.line(format_args!("operation {operation}: `{tool}`, {}", super::outcome(entry)))?;
+        let (begin, outcome) = (format!("operation {operation}: `{tool}`, "), super::outcome(entry));
+        output.pieces(&[(PLAIN, &begin), (super::style_of(entry.outcome), &outcome)])?;
         let mut fact = |name: &str, text: &str| output.line(format_args!("  {name:<12} {text}"));
         if let Some(call) = call(entry) {
             fact("call", &call)?;

@@ -1,0 +1,182 @@
+//! The program through which long results are shown on a terminal.
+//!
+//! It is started with the first byte of a result, so that a verb that fails before needs none. Notes and errors are held back until
+//! it has ended: both would write over one another. It gets the results by a pipe; whoever quits it before the end closes that
+//! pipe, which ends the verb as any closed pipe does.
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use foldlog_codec::escape;
+use signal_hook::consts::SIGINT;
+use signal_hook::{SigId, flag, low_level};
+
+use crate::style::is_dumb;
+
+/// Variables that name the pager, the first that is set.
+const VARIABLES: [&str; 2] = ["FOLDLOG_PAGER", "PAGER"];
+
+/// Pager if no variable names one.
+const DEFAULT: &str = "less";
+
+/// Options of `less` if the variable `LESS` gives none: end at once if all fits on the screen, show colours, and leave the
+/// text on the screen.
+const LESS: &str = "FRX";
+
+/// Names the program that shows results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pager {
+    /// As the variable says.
+    command: String,
+    /// Variable that names it; `None` for the pager that is used if none does.
+    variable: Option<&'static str>,
+    /// Whether it is told the options of `less`.
+    sets_less: bool,
+}
+
+impl Pager {
+    /// Finds the pager that the variables name, read by `get`. An empty one and `cat` stand for none, and no variable for `less`,
+    /// unless the terminal is a dumb one.
+    pub fn of(get: impl Fn(&str) -> Option<OsString>) -> Option<Pager> {
+        let named = VARIABLES.iter().find_map(|variable| Some((*variable, get(variable)?)));
+        let sets_less = get("LESS").is_none();
+        match named {
+            None if is_dumb(get) => None,
+            None => Some(Pager { command: DEFAULT.to_owned(), variable: None, sets_less }),
+            Some((variable, command)) => {
+                let command = command.to_string_lossy().trim().to_owned();
+                let is_one = !command.is_empty() && command != "cat";
+                is_one.then_some(Pager { command, variable: Some(variable), sets_less })
+            }
+        }
+    }
+
+    /// Starts the program. It is run as it stands, by no shell.
+    fn start(&self) -> io::Result<Child> {
+        let words = shlex::split(&self.command)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a quote in it has no end"))?;
+        let (program, arguments) =
+            words.split_first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped());
+        if self.sets_less {
+            command.env("LESS", LESS);
+        }
+        command.spawn()
+    }
+}
+
+/// Writes results into a pager once there are some, or to standard output if the pager cannot be started.
+pub(crate) struct Paged<'a> {
+    pager: &'a Pager,
+    stdout: &'a mut dyn Write,
+    state: State,
+}
+
+enum State {
+    Waiting,
+    Running(Running),
+    /// The pager could not be started, for this reason.
+    Failed(io::Error),
+}
+
+struct Running {
+    child: Child,
+    stdin: BufWriter<ChildStdin>,
+    ignored: Option<SigId>,
+}
+
+impl<'a> Paged<'a> {
+    pub(crate) fn new(pager: &'a Pager, stdout: &'a mut dyn Write) -> Paged<'a> {
+        Paged { pager, stdout, state: State::Waiting }
+    }
+
+    /// Returns where results go, and starts the pager if it was not started yet.
+    fn sink(&mut self) -> &mut dyn Write {
+        if matches!(self.state, State::Waiting) {
+            self.state = self.start();
+        }
+        match &mut self.state {
+            State::Running(running) => &mut running.stdin,
+            State::Waiting | State::Failed(_) => self.stdout,
+        }
+    }
+
+    fn start(&self) -> State {
+        let mut child = match self.pager.start() {
+            Ok(child) => child,
+            Err(error) => return State::Failed(error),
+        };
+        let Some(stdin) = child.stdin.take() else { return State::Waiting };
+        // Ctrl-C is the pager's, as any key is: this process would end first and leave it to a terminal that it shares with
+        // the shell. A pager that ends by it closes the pipe.
+        let ignored = flag::register(SIGINT, Arc::new(AtomicBool::new(false))).ok();
+        State::Running(Running { child, stdin: BufWriter::new(stdin), ignored })
+    }
+
+    /// Waits until the pager is quit, and returns what a person has to know of one that could not be started.
+    pub(crate) fn end(self) -> io::Result<Option<String>> {
+        let running = match self.state {
+            State::Waiting => return Ok(None),
+            State::Running(running) => running,
+            State::Failed(error) => {
+                let named = self.pager.variable.map(|variable| (variable, escape::text(&self.pager.command)));
+                return Ok(named.map(|(variable, command)| {
+                    format!(
+                        "note: the pager `{command}` of {variable} cannot be started: {}",
+                        escape::shown(error)
+                    )
+                }));
+            }
+        };
+        let Running { mut child, mut stdin, ignored } = running;
+        let flushed = stdin.flush();
+        // Whatever is left is for a reader that is gone. The pipe is closed, which the pager waits for.
+        drop(stdin.into_parts());
+        let waited = child.wait();
+        ignored.map(low_level::unregister);
+        flushed.and(waited).map(|_| None)
+    }
+}
+
+impl Write for Paged<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sink().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.state {
+            State::Waiting => Ok(()),
+            State::Running(running) => running.stdin.flush(),
+            State::Failed(_) => self.stdout.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pager(set: &[(&str, &str)]) -> Option<Pager> {
+        Pager::of(|name| {
+            let found = set.iter().find(|(set, _)| *set == name).map(|(_, value)| *value);
+            found.or((name == "TERM").then_some("xterm")).map(OsString::from)
+        })
+    }
+
+    #[test]
+    fn the_first_variable_that_is_set_names_the_pager() {
+        let command = |set: &[(&str, &str)]| pager(set).map(|pager| pager.command);
+        assert_eq!(command(&[]).as_deref(), Some("less"));
+        assert_eq!(command(&[("TERM", "dumb")]), None);
+        assert_eq!(command(&[("PAGER", "more"), ("TERM", "dumb")]).as_deref(), Some("more"));
+        assert_eq!(command(&[("PAGER", "more"), ("FOLDLOG_PAGER", "most -w")]).as_deref(), Some("most -w"));
+        assert_eq!(command(&[("PAGER", "more"), ("FOLDLOG_PAGER", "")]), None);
+        assert_eq!(command(&[("PAGER", " cat ")]), None);
+        assert!(pager(&[]).is_some_and(|pager| pager.sets_less));
+        assert!(pager(&[("LESS", "")]).is_some_and(|pager| !pager.sets_less));
+    }
+}

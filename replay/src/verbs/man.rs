@@ -1,0 +1,155 @@
+//! `foldlog man`: the manual, one page for the binary and one a verb.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command};
+use clap_mangen::Man;
+use foldlog_codec::escape;
+use serde::Serialize;
+
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::counted;
+
+/// Describes the fields of `man --json`.
+const MAN_JSON: &str = "\
+With --out and --json one object:
+  dir, pages   the folder, and the names of the pages that were written";
+
+/// Holds what the command line asks of `foldlog man`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = MAN_JSON)]
+pub struct Arguments {
+    /// The verb whose page is printed, such as `show` or `import aca` [default: the page of foldlog]
+    #[arg(value_name = "VERB", conflicts_with = "out")]
+    pub verb: Vec<String>,
+    /// Write all pages into this folder, which is created if it does not exist. No file that is there is changed, but with --force.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Replace pages that are there
+    #[arg(long, requires = "out")]
+    pub force: bool,
+}
+
+/// Describes what was written. The fields are those of `man --json`.
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    #[serde(serialize_with = "escape::serialize_path")]
+    dir: &'a Path,
+    pages: Vec<&'a str>,
+}
+
+/// Prints a page of the manual of `command`, or writes all of them into a folder. `foldlog man | man -l -` shows one.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if there is no such verb.
+/// - [`Failure::File`] if a page is there already, or cannot be written. If one is there, none is written.
+pub fn run(arguments: &Arguments, command: Command, output: &mut Output<'_>) -> Result<u8> {
+    let mut command = command.disable_help_subcommand(true);
+    // Gives each verb its whole name, and the options that all verbs have.
+    command.build();
+    let Some(dir) = &arguments.out else {
+        output.stdout.write_all(&page(find(&command, &arguments.verb)?)?)?;
+        return Ok(HOLDS);
+    };
+    let mut pages = Vec::new();
+    collect(&command, &mut pages)?;
+    write(dir, &pages, arguments.force)?;
+    let names = pages.iter().map(|(name, _)| name.as_str());
+    if output.json() {
+        output.value(&Written { dir, pages: names.collect() })?;
+    } else {
+        output.line(format_args!("{}: {}", escape::path(dir), counted(pages.len() as u64, "page")))?;
+    }
+    Ok(HOLDS)
+}
+
+/// Finds the verb that the words name.
+fn find<'a>(command: &'a Command, words: &[String]) -> Result<&'a Command> {
+    words.iter().try_fold(command, |command, word| {
+        let found = command.get_subcommands().find(|verb| verb.get_name() == word && !verb.is_hide_set());
+        found.ok_or_else(|| {
+            let of = command.get_display_name().unwrap_or("foldlog").replace('-', " ");
+            Failure::usage(
+                format!("`{of}` has no verb `{}`", escape::text(word)),
+                "`foldlog help` lists the verbs",
+            )
+        })
+    })
+}
+
+/// Collects the pages of a command and of all that is below it, each with its file's name.
+fn collect(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    pages.push((format!("{name}.1"), page(command)?));
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    verbs.into_iter().try_for_each(|verb| collect(verb, pages))
+}
+
+/// Returns the page of a command.
+fn page(command: &Command) -> Result<Vec<u8>> {
+    let version = env!("CARGO_PKG_VERSION");
+    let details = command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
+    let man = Man::new(command.clone()).source(format!("foldlog {version}"));
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.get_subcommands().any(|verb| !verb.is_hide_set()) {
+        man.render_subcommands_section(&mut page)?;
+    }
+    // The tables of fields keep their lines, which the generator would fill.
+    if let Some(details) = details {
+        page.extend(b".SH DETAILS\n.nf\n");
+        details.lines().for_each(|line| page.extend(roff(line).as_bytes()));
+        page.extend(b".fi\n");
+    }
+    Ok(page)
+}
+
+/// Writes a line of text in roff, in which it stands for nothing but itself.
+fn roff(line: &str) -> String {
+    let escaped =
+        line.replace('\\', "\\(rs").replace('-', "\\-").replace('\'', "\\(aq").replace('`', "\\(ga");
+    // A dot begins a request at the beginning of a line alone.
+    let guard = if line.starts_with('.') { "\\&" } else { "" };
+    format!("{guard}{escaped}\n")
+}
+
+/// Writes pages into a folder.
+fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Failure::File { path, source }
+    };
+    fs::create_dir_all(dir).map_err(failed(dir))?;
+    let paths = || pages.iter().map(|(name, page)| (dir.join(name), page));
+    let there = paths().find(|(path, _)| !force && path.symlink_metadata().is_ok());
+    if let Some((path, _)) = there {
+        return Err(failed(&path)(io::ErrorKind::AlreadyExists.into()));
+    }
+    for (path, page) in paths() {
+        if force {
+            // A page takes its name once it is whole, and the place of a link, not of what that leads to.
+            let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed(dir))?;
+            file.write_all(page).map_err(failed(&path))?;
+            readable(file.as_file()).map_err(failed(&path))?;
+            file.persist(&path).map_err(|error| failed(&path)(error.error))?;
+            continue;
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed(&path))?;
+        file.write_all(page).map_err(failed(&path))?;
+    }
+    Ok(())
+}
+
+/// Lets everybody read a page: temporary files are their owner's alone, and a manual is no secret.
+fn readable(file: &fs::File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
