@@ -63,7 +63,7 @@ pub use host::{
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
-pub use rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
+pub use rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
 pub use system::{boot_id, is_out_of_handles, is_out_of_space};
 
 /// Lists what a tool may do with the files of its workspace.

@@ -77,6 +77,16 @@ pub enum ContentDiff {
     Equal,
 }
 
+/// Describes a file or link that a rewind keeps as it is, since nobody knows whether a tool left it so: no call has worked in
+/// the folder yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileUnknown {
+    /// Path relative to the workspace's root, as in [`FileRewound::path`]. A path at which nothing stands stays so.
+    pub path: String,
+    /// What the rewind would do to it otherwise.
+    pub otherwise: ChangeKind,
+}
+
 /// Describes a file or link that a rewind keeps as it is, since somebody changed it by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileKept {

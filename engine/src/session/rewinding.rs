@@ -1,5 +1,6 @@
 //! What the log says to a rewind: which captures hold at a position, what would change, and which rewind was the last.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog_codec::SequenceNumber;
@@ -27,6 +28,50 @@ pub(crate) struct CaptureFound {
     pub(crate) is_end: bool,
     /// The capture in its recorded form; `None` if it did not outlive its process.
     pub(crate) recorded: Option<Vec<u8>>,
+}
+
+/// Returns whether a recorded capture of the resource of this name is of another place.
+type IsElsewhere<'a> = Box<dyn Fn(&str, &[u8]) -> bool + 'a>;
+
+/// Names the resources whose captures are sought, and which captures are passed over.
+pub(crate) struct Sought<'a> {
+    pub(crate) names: BTreeSet<String>,
+    /// Last record that a fork shares with its parent.
+    shared: Option<SequenceNumber>,
+    is_elsewhere: IsElsewhere<'a>,
+    passed_over: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Sought<'a> {
+    pub(crate) fn new(
+        names: BTreeSet<String>,
+        shared: Option<SequenceNumber>,
+        is_elsewhere: IsElsewhere<'a>,
+    ) -> Sought<'a> {
+        Sought { names, shared, is_elsewhere, passed_over: RefCell::default() }
+    }
+
+    /// Seeks all captures of these names.
+    fn all(names: BTreeSet<String>) -> Sought<'static> {
+        Sought::new(names, None, Box::new(|_, _| false))
+    }
+
+    /// Returns whether a capture of this name was passed over.
+    pub(crate) fn has_passed_over(&self, name: &str) -> bool {
+        self.passed_over.borrow().contains(name)
+    }
+
+    fn wants(&self, record: SequenceNumber, name: &str, recorded: Option<&[u8]>) -> bool {
+        if !self.names.contains(name) {
+            return false;
+        }
+        let is_shared = self.shared.is_some_and(|shared| record <= shared);
+        let passes = is_shared && recorded.is_some_and(|recorded| (self.is_elsewhere)(name, recorded));
+        if passes {
+            self.passed_over.borrow_mut().insert(name.to_owned());
+        }
+        !passes
+    }
 }
 
 /// Counts what of a slice a rewind changes.
@@ -61,11 +106,11 @@ impl Session {
     pub(crate) fn captures_at(
         &self,
         to: SequenceNumber,
-        names: &BTreeSet<String>,
+        names: &Sought<'_>,
     ) -> Result<BTreeMap<String, CaptureFound>> {
         let path = self.live_path();
         let mut found = self.last_captures(names, &|end| end <= to && path.is_live(end, to))?;
-        if found.len() == names.len() {
+        if found.len() == names.names.len() {
             return Ok(found);
         }
         let mut begins = BTreeSet::new();
@@ -78,7 +123,7 @@ impl Session {
         for begin in begins {
             let captured = self.read_begin(begin, |begin| begin.resources)?;
             take(&mut found, names, captured, (begin, false));
-            if found.len() == names.len() {
+            if found.len() == names.names.len() {
                 break;
             }
         }
@@ -89,7 +134,7 @@ impl Session {
     pub(crate) fn captures_of_begin(
         &self,
         begin: SequenceNumber,
-        names: &BTreeSet<String>,
+        names: &Sought<'_>,
     ) -> Result<BTreeMap<String, CaptureFound>> {
         let mut found = BTreeMap::new();
         take(&mut found, names, self.read_begin(begin, |begin| begin.resources)?, (begin, false));
@@ -107,14 +152,14 @@ impl Session {
         for item in self.log::<ToolInvocations>()?.iter() {
             names.extend(self.read_begin(item?.begin, |begin| begin.resources)?.into_keys());
         }
-        let found = self.last_captures(&names, &|_| true)?.into_iter();
+        let found = self.last_captures(&Sought::all(names), &|_| true)?.into_iter();
         Ok(found.filter_map(|(name, found)| Some((name, found.recorded?))).collect())
     }
 
     /// Looks back through the calls whose ends are `wanted` for the captures that they left.
     fn last_captures(
         &self,
-        names: &BTreeSet<String>,
+        names: &Sought<'_>,
         wanted: &dyn Fn(SequenceNumber) -> bool,
     ) -> Result<BTreeMap<String, CaptureFound>> {
         let mut found = BTreeMap::new();
@@ -122,7 +167,7 @@ impl Session {
             let Some((end, _)) = item.position().filter(|(end, _)| wanted(*end)) else { return Ok(true) };
             let (left, of) = self.captures_left_by(item, end)?;
             take(&mut found, names, left, of);
-            Ok(found.len() < names.len())
+            Ok(found.len() < names.names.len())
         })?;
         Ok(found)
     }
@@ -211,11 +256,13 @@ impl Session {
 /// Adds those of the wanted captures that are not found yet.
 pub(crate) fn take(
     found: &mut BTreeMap<String, CaptureFound>,
-    names: &BTreeSet<String>,
+    sought: &Sought<'_>,
     captured: RecordedCaptures,
     (record, is_end): (SequenceNumber, bool),
 ) {
-    for (name, recorded) in captured.into_iter().filter(|(name, _)| names.contains(name)) {
+    let wanted =
+        captured.into_iter().filter(|(name, recorded)| sought.wants(record, name, recorded.as_deref()));
+    for (name, recorded) in wanted {
         found.entry(name).or_insert(CaptureFound { record, is_end, recorded });
     }
 }

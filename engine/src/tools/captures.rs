@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
-use foldlog_filesystem::{FileKept, FileRewound, Unrestored};
+use foldlog_filesystem::{FileKept, FileRewound, FileUnknown, Unrestored};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
@@ -329,7 +329,7 @@ impl Captures {
 }
 
 /// Tells what a rewind does to a resource: the files that it changes, those that it keeps, and how many are left out.
-pub(super) type Told = (Vec<FileRewound>, Vec<FileKept>, u64);
+pub(super) type Told = (Vec<FileRewound>, Vec<FileKept>, Vec<FileUnknown>, u64);
 
 /// Collects what a rewind restores.
 #[derive(Default)]
@@ -352,10 +352,10 @@ impl RewoundCaptures {
         let Some(present) = present else { return Ok(None) };
         let (target, last) = (resource.recall(target)?, resource.recall(last)?);
         let asked = Rewinding { target: &target, last: &last, present: &present, overwrite, unless_changed };
-        let Rewound { to, files, kept, left_out } = resource.rewind(&asked)?;
+        let Rewound { to, files, kept, unknown, left_out } = resource.rewind(&asked)?;
         let name = Cow::Owned(name.to_owned());
         self.captured.push(Captured { name, snapshot: Some(to), recorded: None });
-        Ok(Some((files, kept, left_out)))
+        Ok(Some((files, kept, unknown, left_out)))
     }
 
     /// Returns what is to be restored.

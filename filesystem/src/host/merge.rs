@@ -14,6 +14,7 @@
 //! | a folder of the target all of whose files were removed by hand, the folder too | does not come back |
 //! | folders otherwise; owners, extended attributes and times of files that are not kept | as in the target, whoever changed them |
 //! | names of one file of which some are kept | the kept ones are one file, the others another |
+//! | anything, where the last snapshot is of another folder | stays as it is: nobody knows what was changed by hand |
 //! | what the target's or the present snapshot leaves out | stays as it is, and does not come back |
 //!
 //! The last line holds whatever is to be overwritten: what the present snapshot does not hold could not be brought back.
@@ -31,7 +32,7 @@ use super::times::{self, Line, Times};
 use super::trees::{Commit, Trees, encode_commit};
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
-use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
+use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
 use crate::sabotage::{self, Breakage};
 use crate::unified::unified;
 
@@ -54,6 +55,15 @@ pub struct Merging<'a> {
     pub overwrite: bool,
 }
 
+impl Merging<'_> {
+    /// Returns whether the last snapshot was taken of the folder that the present one was taken of. Earlier versions did not
+    /// record the folder.
+    fn is_last_of_this_folder(&self) -> bool {
+        let folders = self.last.folder.as_ref().zip(self.present.folder.as_ref());
+        folders.is_none_or(|(last, present)| last == present || last.is_borne_by(present))
+    }
+}
+
 /// Describes what a rewind of a workspace restores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
@@ -61,6 +71,9 @@ pub struct Merged {
     pub snapshot: FilesystemSnapshot,
     /// Files and links that are kept since somebody changed them by hand, in ascending order of their paths.
     pub kept: Vec<FileKept>,
+    /// Files and links that are kept since the last snapshot is of another folder, so that it does not say what was changed by
+    /// hand in this one; in ascending order of their paths.
+    pub unknown: Vec<FileUnknown>,
     /// Number of files and links that one of the two snapshots holds and the other leaves out. They stay as they are.
     pub left_out: u64,
 }
@@ -115,6 +128,7 @@ impl HostFilesystem {
     /// | a kept file whose folder the target does not have | keeps the folder, without what else is in it |
     /// | a folder all of whose files were removed by hand, and the folder too | does not bring it back |
     /// | folders otherwise; owners, extended attributes and times | brings them back, whoever changed them |
+    /// | anything, where the last snapshot is of another folder | leaves it as it is |
     /// | what the target or the present snapshot leaves out | leaves it as it is, whatever is to be overwritten |
     ///
     /// # Errors
@@ -128,6 +142,13 @@ impl HostFilesystem {
         let then = Side::read(self, trees, asked.target)?;
         let now = Side::read(self, trees, asked.present)?;
         let otherwise = by_path(reader.changes(Some(asked.present), asked.target)?);
+        if !asked.overwrite && !asked.is_last_of_this_folder() {
+            let unknown = otherwise.into_values();
+            let unknown = unknown.map(|FileChange { path, kind, .. }| FileUnknown { path, otherwise: kind });
+            let mut unknown: Vec<FileUnknown> = unknown.collect();
+            unknown.sort_by(|one, other| one.path.cmp(&other.path));
+            return Ok(Merged { snapshot: asked.present.clone(), kept: Vec::new(), unknown, left_out: 0 });
+        }
         let by_hand = match asked.overwrite || sabotage::is(Breakage::HandChangesOverwritten) {
             true => BTreeMap::new(),
             false => by_path(reader.changes(Some(asked.last), asked.present)?),
@@ -164,7 +185,7 @@ impl HostFilesystem {
         };
         let mut kept: Vec<FileKept> = kept.into_values().collect();
         kept.sort_by(|one, other| one.path.cmp(&other.path));
-        Ok(Merged { snapshot, kept, left_out })
+        Ok(Merged { snapshot, kept, unknown: Vec::new(), left_out })
     }
 
     /// Finds what one of the two snapshots holds and the other leaves out, and how many files that is.

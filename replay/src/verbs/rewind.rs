@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use foldlog::audit::Difference;
-use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound};
+use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
 use foldlog::tools::{
     CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
     RewindPreview, RewindReport,
@@ -207,13 +207,14 @@ fn print_preview(
     let RewindPreview { from, to, undoes, .. } = preview;
     let undo = undoes.map(|undoes| format!(", which undoes the rewind {undoes}")).unwrap_or_default();
     output.line(format_args!("would go back from position {from} to {to}{undo}"))?;
-    for ResourcePreview { name, capture, files, kept, left_out } in &preview.resources {
+    for ResourcePreview { name, capture, files, kept, unknown, left_out } in &preview.resources {
         print_place(name, *capture, roots, output)?;
         for file in files {
             print_file(file, output)?;
         }
         print_kept(kept, *left_out, output)?;
-        if files.is_empty() && kept.is_empty() {
+        print_unknown(unknown, 0, output)?;
+        if files.is_empty() && kept.is_empty() && unknown.is_empty() {
             output.line("  no file changes")?;
         }
     }
@@ -269,18 +270,18 @@ fn print_report(
 ) -> Result<()> {
     let (to, operation) = (report.rolled_back.to, report.operation);
     output.line(format_args!("the session is as it was at position {to}; operation {operation} says so"))?;
-    for ResourceRewound { name, capture, created, modified, removed, kept, kept_more, left_out } in
-        &report.resources
-    {
-        print_place(name, *capture, roots, output)?;
+    for resource in &report.resources {
+        let ResourceRewound { name, created, modified, removed, kept_more, .. } = resource;
+        print_place(name, resource.capture, roots, output)?;
         output.line(format_args!(
             "  {} created, {modified} modified, {removed} removed",
             counted(*created, "file")
         ))?;
-        print_kept(kept, *left_out, output)?;
+        print_kept(&resource.kept, resource.left_out, output)?;
         if *kept_more > 0 {
             output.line(format_args!("  and {kept_more} more kept"))?;
         }
+        print_unknown(&resource.unknown, resource.unknown_more, output)?;
     }
     print_left(&report.left, output);
     for told in &report.not_undone {
@@ -359,6 +360,18 @@ fn print_kept(kept: &[FileKept], left_out: u64, output: &mut Output<'_>) -> Resu
     match left_out {
         0 => Ok(()),
         _ => output.line(format_args!("  {} left out of captures stay", counted(left_out, "file"))),
+    }
+}
+
+fn print_unknown(unknown: &[FileUnknown], more: u64, output: &mut Output<'_>) -> Result<()> {
+    for FileUnknown { path, otherwise } in unknown {
+        let path = escape::text(path);
+        output
+            .line(format_args!("  kept {path}: nobody knows who left it so; {otherwise} with --overwrite"))?;
+    }
+    match more {
+        0 => Ok(()),
+        _ => output.line(format_args!("  and {more} more of which nobody knows")),
     }
 }
 

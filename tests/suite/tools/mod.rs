@@ -30,6 +30,7 @@ mod regressions;
 mod resources;
 mod rewind;
 mod rewind_kills;
+mod rewind_shared;
 mod rewind_told;
 mod several;
 mod suspended;

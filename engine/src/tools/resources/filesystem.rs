@@ -167,11 +167,15 @@ mod host {
         fn rewind(&self, asked: &Rewinding<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
             let Rewinding { target, last, present, overwrite, unless_changed } = *asked;
             self.check_folder(target)?;
-            let Merged { snapshot, kept, left_out } =
+            let Merged { snapshot, kept, unknown, left_out } =
                 self.merged(&Merging { target, last, present, overwrite })?;
             let files = self.rewound(present, &snapshot)?;
             let to = FilesystemSnapshot { unless_changed, ..snapshot };
-            Ok(Rewound { to, files, kept, left_out })
+            Ok(Rewound { to, files, kept, unknown, left_out })
+        }
+
+        fn is_of_other_place(&self, snapshot: &FilesystemSnapshot) -> bool {
+            matches!(self.check_folder(snapshot), Err(filesystem::Error::Replaced { .. }))
         }
 
         fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {

@@ -210,6 +210,13 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(Rewound::whole(asked.target.clone()))
     }
 
+    /// Returns whether a capture is of another place than the one that the resource stands for, such as the folder of the
+    /// session that this one was forked from; `false` by default. A rewind of a fork passes over such captures.
+    fn is_of_other_place(&self, snapshot: &Self::Snapshot) -> bool {
+        let _ = snapshot;
+        false
+    }
+
     /// Names what of the resource is not as it was at a capture, for a replay that compares what a tool left. The default
     /// captures the resource, and names the whole resource unless both captures are [the same](Snapshotable::is_same).
     ///
@@ -292,6 +299,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>>;
+    fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool;
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn holds(&self, folder: &Path) -> bool;
@@ -370,8 +378,12 @@ impl<R: Snapshotable> AnyResource for R {
         let Rewinding { target, last, present, overwrite, unless_changed } = *asked;
         let (target, last, present) = (typed::<R>(target)?, typed::<R>(last)?, typed::<R>(present)?);
         let asked = Rewinding { target, last, present, overwrite, unless_changed };
-        let Rewound { to, files, kept, left_out } = Snapshotable::rewind(self, &asked)?;
-        Ok(Rewound { to: Arc::new(to), files, kept, left_out })
+        let Rewound { to, files, kept, unknown, left_out } = Snapshotable::rewind(self, &asked)?;
+        Ok(Rewound { to: Arc::new(to), files, kept, unknown, left_out })
+    }
+
+    fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool {
+        typed::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_of_other_place(self, snapshot))
     }
 
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>> {

@@ -1,6 +1,6 @@
 //! What a resource is asked of a rewind, and what it answers.
 
-use foldlog_filesystem::{FileKept, FileRewound};
+use foldlog_filesystem::{FileKept, FileRewound, FileUnknown};
 
 /// Says how a rewind is to bring a resource back.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,8 @@ pub struct Rewound<S> {
     pub files: Vec<FileRewound>,
     /// Files that are kept since they were changed by hand.
     pub kept: Vec<FileKept>,
+    /// Files that are kept since nobody knows whether they were changed by hand.
+    pub unknown: Vec<FileUnknown>,
     /// Number of files that one of the captures holds and the other leaves out. They stay as they are.
     pub left_out: u64,
 }
@@ -34,6 +36,6 @@ pub struct Rewound<S> {
 impl<S> Rewound<S> {
     /// Makes the answer of a resource that goes back to a capture whole, and has no files to tell of.
     pub fn whole(to: S) -> Rewound<S> {
-        Rewound { to, files: Vec::new(), kept: Vec::new(), left_out: 0 }
+        Rewound { to, files: Vec::new(), kept: Vec::new(), unknown: Vec::new(), left_out: 0 }
     }
 }

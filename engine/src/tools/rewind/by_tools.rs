@@ -27,9 +27,9 @@ impl ExecutionState {
         names: &BTreeSet<String>,
     ) -> Result<BTreeMap<String, CaptureFound>> {
         let mut found = BTreeMap::new();
-        let mut sought = vec![(SequenceNumber::MAX, names.clone())];
-        while let Some((end, names)) = sought.pop() {
-            self.look_back(end, names, &mut found, &mut sought)?;
+        let mut left = vec![(SequenceNumber::MAX, names.clone())];
+        while let Some((end, names)) = left.pop() {
+            self.look_back(end, names, &mut found, &mut left)?;
         }
         Ok(found)
     }
@@ -46,7 +46,7 @@ impl ExecutionState {
         let session = self.session();
         let live_alone = sabotage::is(Breakage::HandChangesByLivePath)
             .then(|| (session.live_path(), session.position().unwrap_or_default()));
-        let (mut limit, mut names) = (limit, names);
+        let (mut limit, mut names) = (limit, self.sought(names));
         session.calls_back(&mut |item| {
             let is_live = |end| live_alone.as_ref().is_none_or(|(path, last)| path.is_live(end, *last));
             let position = item.position().filter(|(end, _)| *end < limit && is_live(*end));
@@ -56,7 +56,7 @@ impl ExecutionState {
                     Some(undone) => limit = undone.into(),
                     None => {
                         for ResourceRewound { name, capture, .. } in self.recorded_by(end)?.resources {
-                            if !names.remove(&name) {
+                            if !names.names.remove(&name) {
                                 continue;
                             }
                             let (record, only) = (capture.record, BTreeSet::from([name]));
@@ -64,7 +64,7 @@ impl ExecutionState {
                                 CaptureMoment::CallEnded => sought.push((record + 1, only)),
                                 _ => {
                                     let captured = session.read_begin(record, |begin| begin.resources)?;
-                                    take(found, &only, captured, (record, false));
+                                    take(found, &self.sought(only), captured, (record, false));
                                 }
                             }
                         }
@@ -73,10 +73,10 @@ impl ExecutionState {
                 None => {
                     let (left, of) = session.captures_left_by(item, end)?;
                     take(found, &names, left, of);
-                    names.retain(|name| !found.contains_key(name));
+                    names.names.retain(|name| !found.contains_key(name));
                 }
             }
-            Ok(!names.is_empty())
+            Ok(!names.names.is_empty())
         })
     }
 

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | one that a call had captured by the position | what the last of these calls left, on the live path of the position: the capture of its end, or of its begin if what it changed was rolled back |
 //! | one that was captured later only | the capture of the first begin behind the position that follows on it |
+//! | a fork's own folder, where the capture that a call had taken by the position is of the parent's | the capture of the fork's first begin behind the position; it stays as it is, and is named, where no call of the fork has captured it |
 //! | one without a recorded capture that outlives its process, such as files in memory | stays as it is, and is named |
 //! | one that is not rolled back with a failed tool, such as a budget | stays as it is, and is named |
 //! | one that the last call captured and this run does not have | stays as it is, and is named |
@@ -23,6 +24,9 @@
 //! touched, and what differs is captured. But what is written into a file in the moments between that look and its turn is
 //! overwritten, and no undo brings it back. Nobody else should write into the workspace meanwhile.
 //!
+//! Where a workspace was rebound and the last capture is of another folder, nobody knows what was changed by hand in this one: what
+//! is there is kept, what is not there stays away, and both are named as *unknown*.
+//!
 //! # Undo
 //!
 //! An undo is a rewind to the position before the last rewind on the live path, with the captures of that rewind's begin. So
@@ -36,6 +40,7 @@ mod report;
 use std::collections::BTreeSet;
 use std::panic::Location;
 
+use foldlog_codec::body::Parent;
 use foldlog_codec::msgpack;
 use foldlog_codec::{OperationId, SequenceNumber};
 use foldlog_filesystem::ChangeKind;
@@ -53,7 +58,7 @@ use super::restoring::{Prepared, WayBack};
 use crate::error::{Error, Result, caught};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::session::Asker;
-use crate::session::rewinding::CaptureFound;
+use crate::session::rewinding::{CaptureFound, Sought};
 use crate::types::encode;
 
 /// Number of kept files that the record of a rewind names.
@@ -286,15 +291,32 @@ impl ExecutionState {
         })
     }
 
+    /// Seeks captures of these resources, and passes over those that a fork shares with its parent and that are not of its own
+    /// place.
+    fn sought(&self, names: BTreeSet<String>) -> Sought<'_> {
+        let shared = match self.session().parent() {
+            Some(Parent::Fork { position, .. }) => Some(position),
+            _ => None,
+        };
+        let is_elsewhere = Box::new(|name: &str, recorded: &[u8]| {
+            let resource = self.registered().captured().get(name);
+            resource.is_some_and(|resource| {
+                resource.recall(recorded).is_ok_and(|capture| resource.is_of_other_place(&capture))
+            })
+        });
+        Sought::new(names, shared, is_elsewhere)
+    }
+
     /// Finds out what a rewind restores, now that the resources are as `present` says: whether it overwrites what was changed by
     /// hand, and whether it is to be carried out only as long as nothing else changes, says `how`.
     fn planned(&self, goal: Goal, present: &Captures, how: (bool, bool)) -> Result<Planned> {
         let (session, registered) = (self.session(), self.registered());
         let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
+        let sought = self.sought(names.clone());
         let targets = match goal.undoes {
-            Some(begin) => session.captures_of_begin(begin, &names)?,
-            None => session.captures_at(goal.to, &names)?,
+            Some(begin) => session.captures_of_begin(begin, &sought)?,
+            None => session.captures_at(goal.to, &sought)?,
         };
         let last = self.captures_by_tools(&names)?;
         let mut captures = RewoundCaptures::default();
@@ -308,7 +330,12 @@ impl ExecutionState {
                 continue;
             }
             let Some(target) = targets.get(&**name) else {
-                stays("no call has captured it");
+                stays(match sought.has_passed_over(name) {
+                    true => {
+                        "the captures until then are of the folder of the session that this one was forked from"
+                    }
+                    false => "no call has captured it",
+                });
                 continue;
             };
             let recorded = |found: Option<&CaptureFound>| found.and_then(|found| found.recorded.clone());
@@ -317,13 +344,13 @@ impl ExecutionState {
                 continue;
             };
             let rewound = caught(name, || captures.add(name, resource.as_ref(), present, (&to, &last), how))?;
-            let Some((files, kept, left_out)) = rewound else {
+            let Some((files, kept, unknown, left_out)) = rewound else {
                 stays("it is not captured now");
                 continue;
             };
             let capture = goal.taken(target);
             let name = name.clone().into_owned();
-            resources.push(ResourcePreview { name, capture, files, kept, left_out });
+            resources.push(ResourcePreview { name, capture, files, kept, unknown, left_out });
         }
         Ok(Planned { captures: captures.done(), resources, left })
     }
@@ -344,11 +371,24 @@ impl Goal {
 
 /// Says of a resource what the record of the rewind says.
 fn rewound(preview: ResourcePreview) -> ResourceRewound {
-    let ResourcePreview { name, capture, files, mut kept, left_out } = preview;
+    let ResourcePreview { name, capture, files, mut kept, mut unknown, left_out } = preview;
     let count = |kind: ChangeKind| files.iter().filter(|file| file.change == kind).count() as u64;
     let kept_more = kept.len().saturating_sub(KEPT_MAX) as u64;
     kept.truncate(KEPT_MAX);
+    let unknown_more = unknown.len().saturating_sub(KEPT_MAX) as u64;
+    unknown.truncate(KEPT_MAX);
     let (created, modified) = (count(ChangeKind::Created), count(ChangeKind::Modified));
     let removed = count(ChangeKind::Removed);
-    ResourceRewound { name, capture, created, modified, removed, kept, kept_more, left_out }
+    ResourceRewound {
+        name,
+        capture,
+        created,
+        modified,
+        removed,
+        kept,
+        kept_more,
+        unknown,
+        unknown_more,
+        left_out,
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use foldlog_codec::body::{Idempotency, Policy};
 use foldlog_codec::{OperationId, SequenceNumber};
-use foldlog_filesystem::{FileKept, FileRewound};
+use foldlog_filesystem::{FileKept, FileRewound, FileUnknown};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -88,6 +88,9 @@ pub struct ResourcePreview {
     pub files: Vec<FileRewound>,
     /// Files that would be kept, since they were changed by hand.
     pub kept: Vec<FileKept>,
+    /// Files that would be kept, since no call has worked in the folder: nobody knows whether they were changed by hand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<FileUnknown>,
     /// Number of files that one of the captures holds and the other leaves out. They stay as they are.
     pub left_out: u64,
 }
@@ -109,8 +112,18 @@ pub struct ResourceRewound {
     pub kept: Vec<FileKept>,
     /// Number of files that were kept beside these.
     pub kept_more: u64,
+    /// Files that were kept, since no call had worked in the folder: the first 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<FileUnknown>,
+    /// Number of files that were kept beside these.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown_more: u64,
     /// Number of files that one of the captures holds and the other leaves out. They stayed as they are.
     pub left_out: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Names a resource that stays as it is, and says why.

@@ -1,0 +1,146 @@
+//! Rewinds of forks in folders of their own, and of sessions that share a folder with others.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog::filesystem::{ChangeKind, HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::tools::{CaptureMoment, RewindOptions, RewindReport};
+use foldlog::{SequenceNumber, SessionOptions};
+
+use super::rewind::{Room, root, runner_in, store_in};
+use super::*;
+
+/// A fork of a session, which works in a folder of its own.
+struct Fork {
+    root: PathBuf,
+    state: ExecutionState,
+}
+
+impl Fork {
+    /// Forks a session where it stands.
+    fn of(room: &Room, prepare: impl FnOnce(&Path), rebind: Option<Rebind>) -> Fork {
+        let root = room.folder.path().join("own");
+        fs::create_dir(&root).unwrap();
+        prepare(&root);
+        let store = store_in(room.folder.path());
+        let session = store.fork(room.id, room.at(), &types(), SessionOptions::default()).unwrap();
+        let captures = session.captures_dir();
+        let files = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
+        rebind.into_iter().for_each(|rebind| files.rebind(rebind).unwrap());
+        let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+        Fork { root, state: ExecutionState::new(session, resources) }
+    }
+
+    /// Has a call write a file.
+    fn call(&self, file: &str) {
+        let runner = ToolRunner::new(self.state.clone(), ToolRegistry::new());
+        let operation = runner.begin(&ToolCall::new("writes", "{}"), &ExecuteOptions::default()).unwrap();
+        fs::write(self.root.join(file), file).unwrap();
+        operation.end(ToolResult::ok("done", ())).unwrap();
+    }
+
+    fn at(&self) -> SequenceNumber {
+        self.state.session().position().unwrap()
+    }
+
+    fn rewind(&self, to: SequenceNumber) -> RewindReport {
+        self.state.rewind(to, &RewindOptions::default()).unwrap()
+    }
+
+    fn files(&self) -> BTreeMap<String, String> {
+        files_in(&self.root)
+    }
+}
+
+fn files_in(root: &Path) -> BTreeMap<String, String> {
+    let read = |entry: fs::DirEntry| {
+        (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())
+    };
+    fs::read_dir(root).unwrap().map(|entry| read(entry.unwrap())).collect()
+}
+
+fn held(files: &[(&str, &str)]) -> BTreeMap<String, String> {
+    files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+}
+
+/// The captures that a fork shares with its parent are of the parent's folder: the rewind of a fork was refused, or filled its
+/// folder with the parent's files.
+#[test]
+fn a_forks_own_folder_goes_back_to_what_it_held_itself() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    room.call("printf two > page; printf new > new");
+    let fork = Fork::of(&room, |_| {}, None);
+    let begun = fork.at();
+
+    // No call of the fork has worked in the folder: it stays empty.
+    let preview = fork.state.preview_rewind(then, &RewindOptions::default()).unwrap();
+    let report = fork.rewind(then);
+    assert_eq!(preview.left, report.left);
+    assert!(report.resources.is_empty(), "{report:?}");
+    let [left] = report.left.as_slice() else { panic!("{report:?}") };
+    assert!(left.reason.contains("forked from"), "{left:?}");
+    assert_eq!((fork.files(), fork.state.session().view::<Plan>().unwrap().len()), (held(&[]), 1));
+
+    // Behind a call, it goes back to what the call had found.
+    fork.state.undo_rewind(&RewindOptions::default()).unwrap();
+    fork.call("mine");
+    fork.call("more");
+    let report = fork.rewind(then);
+    let [resource] = report.resources.as_slice() else { panic!("{report:?}") };
+    assert_eq!((resource.capture.of, resource.removed), (CaptureMoment::CallBeganLater, 2));
+    assert_eq!(fork.files(), held(&[]));
+    fork.state.undo_rewind(&RewindOptions::default()).unwrap();
+    assert_eq!(fork.files(), held(&[("mine", "mine"), ("more", "more")]));
+    assert!(fork.at() > begun);
+    assert_eq!(files_in(&root(room.folder.path())), held(&[("new", "new"), ("page", "two")]));
+}
+
+/// Where a fork's folder takes the place of its parent's, the log does not say who left what is there.
+#[test]
+fn files_of_which_nothing_is_known_are_kept_and_named() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    room.call("printf two > page; rm -f gone; printf two > other");
+    let write = |root: &Path| fs::write(root.join("mine"), "mine").unwrap();
+    let fork = Fork::of(&room, write, Some(Rebind::Overwrite));
+    let preview = fork.state.preview_rewind(then, &RewindOptions::default()).unwrap();
+    let told = |unknown: &[foldlog::filesystem::FileUnknown]| -> Vec<(String, ChangeKind)> {
+        unknown.iter().map(|file| (file.path.clone(), file.otherwise)).collect()
+    };
+    let expected = vec![("mine".to_owned(), ChangeKind::Removed), ("page".to_owned(), ChangeKind::Created)];
+    assert_eq!(told(&preview.resources[0].unknown), expected);
+    let report = fork.rewind(then);
+    assert_eq!(told(&report.resources[0].unknown), expected);
+    assert!(report.resources[0].kept.is_empty(), "{report:?}");
+    assert_eq!(fork.files(), held(&[("mine", "mine")]));
+
+    let options = RewindOptions { overwrite: true, ..RewindOptions::default() };
+    let report = fork.state.rewind(then, &options).unwrap();
+    assert!(report.resources[0].unknown.is_empty(), "{report:?}");
+    assert_eq!(fork.files(), held(&[("page", "one")]));
+    fork.state.undo_rewind(&options).unwrap();
+    assert_eq!(fork.files(), held(&[("mine", "mine")]));
+}
+
+#[test]
+fn what_another_session_committed_to_a_shared_folder_since_is_kept() {
+    let room = Room::new();
+    let store = store_in(room.folder.path());
+    let sibling = runner_in(room.folder.path(), store.create(&types()).unwrap());
+    let then = room.call("printf one > page");
+    room.call("printf two > page; printf two > other");
+    let call =
+        ToolCall::new("shell", r#"{"script":"printf theirs > theirs; printf theirs > other","fails":false}"#);
+    assert!(sibling.execute(&call, &ExecuteOptions::default()).unwrap().success);
+    let report = room.rewind(then);
+    let kept: Vec<_> = report.resources[0].kept.iter().map(|kept| kept.path.as_str()).collect();
+    assert_eq!(kept, ["other", "theirs"]);
+    let expected = held(&[("other", "theirs"), ("page", "one"), ("theirs", "theirs")]);
+    assert_eq!(room.seen().1, expected);
+    // The sibling finds its own work as it left it.
+    assert!(sibling.execute(&call, &ExecuteOptions::default()).unwrap().success);
+    room.undo();
+    assert_eq!(room.file("theirs").as_deref(), Some("theirs"));
+}
