@@ -1,4 +1,4 @@
-//! Hands the differences of two positions, which the engine finds, to what prints them.
+//! Hands the differences of two positions of one log or of two, which the engine finds, to what prints them.
 
 use std::ops::ControlFlow;
 
@@ -32,6 +32,22 @@ pub fn conversations(
     sink: &mut Sink<'_>,
 ) -> Result<()> {
     handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
+}
+
+/// Hands the differences of a position of one log and one of another to `sink`: those of slices, of tags and of conversations.
+///
+/// # Errors
+///
+/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
+pub fn beside(
+    (here, at): (&LogReader, SequenceNumber),
+    (there, other_at): (&LogReader, SequenceNumber),
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);
+    handed(sink, |visit| before.slice_differences_beside(&after, |_| true, visit))?;
+    before.tag_differences(&after).into_iter().try_for_each(&mut *sink)?;
+    here.conversation_differences_beside(at, there, other_at)?.into_iter().try_for_each(sink)
 }
 
 /// Walks with a visitor that hands on to `sink`, and ends where that fails.

@@ -24,6 +24,7 @@ mod tail;
 mod tasks;
 mod terminal;
 mod transcript;
+mod two_sessions;
 mod validate;
 
 use std::collections::BTreeMap;

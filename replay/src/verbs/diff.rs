@@ -1,27 +1,52 @@
-//! `foldlog diff`: the differences of the slices and tags at two positions.
+//! `foldlog diff`: in what two positions of a session differ, or two sessions.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::Value;
-use foldlog::audit::{Difference, DifferenceKind};
+use foldlog::audit::{Difference, DifferenceKind, LogReader, Parting};
+use foldlog::{Parent, SequenceNumber, Value};
 use foldlog_codec::escape;
+use serde::Serialize;
 
-use crate::diff::{conversations, states};
-use crate::failure::Result;
+use crate::diff::{beside, conversations, states};
+use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::reading::{Position, code_of, open_sound, position, shortened};
+use crate::reading::{Position, code_of, counted, open_sound, position, shortened};
 use crate::style::{BAD, CAUTION, GOOD, HEADING};
+
+/// Describes the lines of `diff --json`.
+const DIFF_JSON: &str = "\
+Two sessions are compared by what they say: from their first records on until they part, and behind that by the slices, tags and
+conversations at N of SESSION and at M of the other. Ids that a provider draws anew in each run count for nothing.
+
+With --json a line for each difference:
+  slice         name of the slice; null for tags and conversations
+  conversation  id of the evaluation, only with a message
+  path          items[3].status, messages[3], tags.KEY
+  change        added, removed, changed
+  before, after the values; null where there is none
+and with --with or --parent first one line:
+  parting       alike: records that both have; here, there: sequence and record of the first that only one of them has, null where it
+                ends; difference: path, recorded (here), produced (there) where both are of one kind";
 
 /// Holds what the command line asks of `foldlog diff`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = DIFF_JSON)]
 pub struct Arguments {
     /// The session's folder.
     pub session: PathBuf,
-    /// The position before.
-    pub before: Position,
-    /// The position after.
-    pub after: Position,
+    /// The position before; with another session that in SESSION, its last one if not given.
+    #[arg(value_name = "N", required_unless_present_any = ["with", "parent"])]
+    pub before: Option<Position>,
+    /// The position after; with another session that in the other, its last one if not given.
+    #[arg(value_name = "M", required_unless_present_any = ["with", "parent"])]
+    pub after: Option<Position>,
+    /// Compare with this session.
+    #[arg(long, value_name = "OTHER", conflicts_with = "parent")]
+    pub with: Option<PathBuf>,
+    /// Compare a fork with the session of the same store that it comes from.
+    #[arg(long)]
+    pub parent: bool,
 }
 
 impl Arguments {
@@ -29,39 +54,79 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// - [`Failure::Usage`] if a log has no such position, or if the session has no parent in its store.
+    /// - [`Failure::Engine`] if a position is not in the sound part of its log, or a session cannot be read or takes more
+    ///   memory than it may.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, self.before, self.after, output)
+        let reader = open_sound(&self.session, output)?;
+        let at = position(&reader, self.before)?;
+        let mut printed = Printed::default();
+        let other = match (self.with, self.parent) {
+            (Some(other), _) => other,
+            (None, true) => parent_of(&reader)?,
+            (None, false) => {
+                let positions = (at, position(&reader, self.after)?);
+                within(&reader, positions, &mut |difference| printed.difference(difference, output))?;
+                printed.end(output)?;
+                return Ok(code_of(&reader, output));
+            }
+        };
+        let other = open_sound(&other, output)?;
+        let other_at = position(&other, self.after)?;
+        let parting = reader.parting(&other)?;
+        printed.parting(&parting, output)?;
+        beside((&reader, at), (&other, other_at), &mut |difference| printed.difference(difference, output))?;
+        printed.end(output)?;
+        Ok(code_of(&reader, output).max(code_of(&other, output)))
     }
 }
 
 /// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
 
-/// Prints what changed from position `before` to position `after`.
-///
-/// # Errors
-///
-/// - [`Failure::Usage`](crate::Failure::Usage) if the log has no such position.
-/// - [`Failure::Engine`](crate::Failure::Engine) if one of them is not in its sound part, or the session cannot
-///   be read or takes more memory than it may.
-pub fn run(session: &Path, before: Position, after: Position, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_sound(session, output)?;
-    let positions = (position(&reader, Some(before))?, position(&reader, Some(after))?);
+/// Hands the differences of two positions of a session to `sink`.
+fn within(
+    reader: &LogReader,
+    positions: (SequenceNumber, SequenceNumber),
+    sink: &mut dyn FnMut(Difference) -> Result<()>,
+) -> Result<()> {
     let (before, after) = (reader.state_reader_at(positions.0)?, reader.state_reader_at(positions.1)?);
-    if output.json() {
-        let mut print = |difference: Difference| output.value(&difference);
-        states(&before, &after, &mut print)?;
-        conversations(&reader, positions, &mut print)?;
-        return Ok(code_of(&reader, output));
+    states(&before, &after, sink)?;
+    conversations(reader, positions, sink)
+}
+
+/// Returns the folder of the session that this one comes from, which stands beside it.
+fn parent_of(reader: &LogReader) -> Result<PathBuf> {
+    let (Some(Parent::Fork { session, .. }) | Some(Parent::Child { session, .. })) = reader.opened().parent
+    else {
+        let what = format!("{} comes from no other session", escape::path(reader.dir()));
+        return Err(Failure::usage(what, "name another session by `--with OTHER`".to_owned()));
+    };
+    let beside = reader.dir().parent().unwrap_or(Path::new(".."));
+    let parent = beside.join(session.to_string());
+    if !parent.is_dir() {
+        let what = format!("the parent {session} is not beside {}", escape::path(reader.dir()));
+        return Err(Failure::usage(what, "say where it is by `--with OTHER`".to_owned()));
     }
-    // Heading of what was printed last.
-    let mut last: Option<String> = None;
-    let mut print = |difference: Difference| {
+    Ok(parent)
+}
+
+/// Knows what was printed last.
+#[derive(Default)]
+struct Printed {
+    heading: Option<String>,
+    parts: bool,
+}
+
+impl Printed {
+    fn difference(&mut self, difference: Difference, output: &mut Output<'_>) -> Result<()> {
+        if output.json() {
+            return output.value(&difference);
+        }
         let heading = heading(&difference);
-        if last.as_ref() != Some(&heading) {
+        if self.heading.as_ref() != Some(&heading) {
             output.styled(HEADING, &heading)?;
-            last = Some(heading);
+            self.heading = Some(heading);
         }
         let style = match difference.change {
             DifferenceKind::Added => GOOD,
@@ -69,13 +134,53 @@ pub fn run(session: &Path, before: Position, after: Position, output: &mut Outpu
             DifferenceKind::Changed => CAUTION,
         };
         output.styled(style, text(&difference))
-    };
-    states(&before, &after, &mut print)?;
-    conversations(&reader, positions, &mut print)?;
-    if last.is_none() {
-        output.line("no difference")?;
     }
-    Ok(code_of(&reader, output))
+
+    fn parting(&mut self, parting: &Parting, output: &mut Output<'_>) -> Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            parting: &'a Parting,
+        }
+
+        self.parts = !parting.is_none();
+        if output.json() {
+            return output.value(&Line { parting });
+        }
+        output.line(format_args!("both begin with the same {}", counted(parting.alike, "record")))?;
+        for (place, side) in [("here", &parting.here), ("there", &parting.there)] {
+            match side {
+                Some(one) => output.line(format_args!(
+                    "  {place:<5}  {}  {}",
+                    one.sequence,
+                    escape::text(&one.record)
+                ))?,
+                None if self.parts => output.line(format_args!("  {place:<5}  it ends"))?,
+                None => {}
+            }
+        }
+        if let Some(difference) = &parting.difference {
+            let json = |value: &Option<Value>| value.as_ref().map_or_else(|| "nothing".to_owned(), shown);
+            let (path, slice) =
+                (escape::text(&difference.path), difference.slice.as_deref().map(escape::text));
+            let of = slice.map_or_else(String::new, |slice| format!(" of slice `{slice}`"));
+            let (here, there) = (json(&difference.recorded), json(&difference.produced));
+            output.styled(CAUTION, format!("  ~ {path}{of}  {here} -> {there}"))?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, output: &mut Output<'_>) -> Result<()> {
+        if self.heading.is_none() && !output.json() {
+            let what =
+                if self.parts { "no difference in slices, tags and conversations" } else { "no difference" };
+            output.line(what)?;
+        }
+        Ok(())
+    }
+}
+
+fn shown(value: &Value) -> String {
+    shortened(&escape::json_beginning(&value.json_form(), VALUE_CHARS_MAX), VALUE_CHARS_MAX)
 }
 
 fn heading(difference: &Difference) -> String {
@@ -88,11 +193,8 @@ fn heading(difference: &Difference) -> String {
 
 /// Returns the line that a person reads of a difference.
 pub(super) fn text(difference: &Difference) -> String {
-    let json = |value: &Value| {
-        shortened(&escape::json_beginning(&value.json_form(), VALUE_CHARS_MAX), VALUE_CHARS_MAX)
-    };
     let path = escape::text(&difference.path);
-    let (before, after) = (json(&difference.before), json(&difference.after));
+    let (before, after) = (shown(&difference.before), shown(&difference.after));
     match difference.change {
         DifferenceKind::Added => format!("  + {path}  {after}"),
         DifferenceKind::Removed => format!("  - {path}  {before}"),
