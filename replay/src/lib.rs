@@ -37,6 +37,7 @@ mod interrupts;
 pub mod output;
 pub mod pager;
 mod payload;
+mod placed;
 pub mod progress;
 pub mod reading;
 pub mod runs;

@@ -6,6 +6,8 @@ mod page;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use foldlog_tests::child;
+use foldlog_tests::loop_disk::LoopDisk;
 use foldlog_tests::shown::{self, HOSTILE, SECRET};
 use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::Value;
@@ -180,6 +182,73 @@ fn a_file_that_is_there_is_replaced_on_demand_only_and_none_is_left_half_written
     assert_eq!(missing.code, 2);
     let after: Vec<_> = names().into_iter().filter(|name| !before.contains(name)).collect();
     assert_eq!(after, ["report.html"]);
+}
+
+/// Returns the names in the folder of a fixture.
+fn names_in(folder: &Path) -> Vec<String> {
+    let all = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A limit on the length of files kills whoever exceeds it, or is told as an error. It is such that all fits but the end of the
+/// report.
+#[test]
+fn nothing_is_left_of_a_report_whose_process_is_killed_or_has_no_room_while_it_is_written() {
+    let fixture = Fixture::of_history(60, 4);
+    let whole = fixture.try_report("whole.html", &[]);
+    assert_eq!(whole.code, 0, "{}", whole.stderr);
+    let limit = fs::metadata(fixture.file("whole.html")).unwrap().len() - 100;
+    fs::write(fixture.file("report.html"), "mine").unwrap();
+    let before = names_in(fixture.folder.path());
+    let limited = |more: &str| {
+        let script = format!("{more} exec prlimit --fsize={limit} -- \"$@\"");
+        let words = ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()];
+        child::start_under(&words, "report::part_of_who_may_write_no_long_files", text(&fixture.session))
+    };
+    if std::process::Command::new("prlimit").output().is_err() {
+        foldlog_tests::skipped("there is no prlimit here");
+        return;
+    }
+    let mut killed = limited("");
+    assert!(!killed.passed(), "the signal ends it");
+    assert_eq!(names_in(fixture.folder.path()), before);
+    let mut told = limited("trap '' XFSZ;");
+    assert_eq!(told.hear("code").as_deref(), Some("2"));
+    assert!(told.passed());
+    assert_eq!(names_in(fixture.folder.path()), before);
+    assert_eq!(fs::read(fixture.file("report.html")).unwrap(), b"mine");
+}
+
+#[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
+fn part_of_who_may_write_no_long_files() {
+    let Some(session) = child::argument() else { return };
+    let folder = Path::new(&session).parent().unwrap().parent().unwrap();
+    let ran = run(["report", &session, "--html", text(&folder.join("report.html")), "--force"]);
+    assert!(ran.stderr.contains("report.html"), "{}", ran.stderr);
+    child::tell("code", ran.code);
+}
+
+#[test]
+fn nothing_is_left_of_a_report_on_a_full_disk() {
+    let Ok(disk) = LoopDisk::mounted(1 << 20)
+        .inspect_err(|reason| foldlog_tests::skipped(format_args!("no disk of its own: {reason}")))
+    else {
+        return;
+    };
+    let fixture = Fixture::of_history(60, 4);
+    disk.fill("full");
+    let before = names_in(&disk.root());
+    let path = disk.root().join("report.html");
+    let ran = run(["report", text(&fixture.session), "--html", text(&path)]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("report.html") && ran.stderr.contains("space"), "{}", ran.stderr);
+    assert_eq!(names_in(&disk.root()), before);
+    fs::remove_file(disk.root().join("full")).unwrap();
+    assert_eq!(run(["report", text(&fixture.session), "--html", text(&path)]).code, 0);
+    Page::read(&path).assert_own_markup_only();
 }
 
 #[test]

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::placed::Unplaced;
 use crate::reading::{Position, code_of, counted, open_sound, position, position_at};
 use crate::view::report::{self, Asked};
 use crate::view::{Payloads, Range};
@@ -141,7 +142,7 @@ fn range(reader: &LogReader, arguments: &Arguments) -> Result<Range> {
     Ok(range)
 }
 
-/// Writes the file beside its place, and gives it its name once it is whole. Returns its length in bytes.
+/// Writes the file without a name, and gives it its name once it is whole: whatever ends the process leaves no half of it. Returns its length in bytes.
 fn write(
     reader: &LogReader,
     asked: &Asked,
@@ -150,12 +151,9 @@ fn write(
     memory_bytes: Option<u64>,
 ) -> Result<u64> {
     let failed = |source| Failure::File { path: path.to_owned(), source };
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".foldlog-report-").tempfile_in(dir).map_err(failed)?;
-    report::write(reader, asked, memory_bytes, (file.as_file_mut(), path))?;
-    file.as_file().sync_all().map_err(failed)?;
-    let bytes = file.as_file().metadata().map_err(failed)?.len();
-    let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
-    kept.map_err(|error| failed(error.error))?;
+    let mut unplaced = Unplaced::beside(path).map_err(failed)?;
+    report::write(reader, asked, memory_bytes, (unplaced.file(), path))?;
+    let bytes = unplaced.file().metadata().map_err(failed)?.len();
+    unplaced.place(path, force).map_err(failed)?;
     Ok(bytes)
 }
