@@ -143,6 +143,36 @@ fn only_get_and_head_are_answered_and_no_body_is_read() {
     assert_eq!(endless.status, 413);
 }
 
+/// Bytes that the system takes for a connection on the loopback before anybody has read them, and more.
+const BUFFERED_MAX: u64 = 64 << 20;
+
+#[test]
+fn a_body_of_a_gigabyte_is_refused_and_not_taken() {
+    let (_fixture, viewer) = viewer();
+    let path = format!("/{}/sessions", viewer.token);
+    let part = vec![b'x'; 1 << 20];
+    let chunk = [b"100000\r\n".as_slice(), &part, b"\r\n"].concat();
+    for (method, header, part, status) in [
+        ("GET", "Content-Length: 1073741824", &part, 413),
+        ("POST", "Content-Length: 1073741824", &part, 405),
+        ("GET", "Transfer-Encoding: chunked", &chunk, 413),
+    ] {
+        let mut stream = viewer.connect();
+        let host = format!("Host: 127.0.0.1:{}", viewer.port);
+        stream
+            .write_all(format!("{method} {path} HTTP/1.1\r\n{host}\r\n{header}\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut reader = stream.try_clone().unwrap();
+        // All of it is written, until the server has ended the connection.
+        let taken = (0..1024).take_while(|_| stream.write_all(part).is_ok()).count() as u64 * (1 << 20);
+        assert!(taken < BUFFERED_MAX, "{method} with {header}: {taken} bytes were taken");
+        // A reset may overtake the answer.
+        let answer = Answer::read(&mut reader);
+        assert!([0, status].contains(&answer.status), "{method} with {header}: {}", answer.status);
+    }
+    assert_eq!(viewer.get("sessions").status, 200);
+}
+
 #[test]
 fn a_head_tells_what_a_get_would_without_its_body() {
     let (fixture, viewer) = viewer();

@@ -118,3 +118,43 @@ impl AsyncWrite for Stalling {
         self.watch(context, polled)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Response;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Bytes of an answer that no connection buffers.
+    const ANSWER_BYTES: usize = 256 << 20;
+
+    /// Asks a server whose clock jumps whenever nothing happens, and returns how many bytes of the answer come if the client
+    /// begins to read them only after `wait`.
+    fn answered_after(wait: Duration) -> usize {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let answer = || async { Response::new(Body::from(vec![0_u8; ANSWER_BYTES])) };
+            let serving = tokio::spawn(serve(listener, Router::new().fallback(answer)));
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+            tokio::time::sleep(wait).await;
+            let (mut buffer, mut read) = (vec![0; 1 << 20], 0);
+            while let Ok(bytes @ 1..) = client.read(&mut buffer).await {
+                read += bytes;
+            }
+            serving.abort();
+            read
+        })
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_of_its_answer_is_cut() {
+        assert!(answered_after(WRITE_WAIT * 2) < ANSWER_BYTES);
+        assert!(answered_after(WRITE_WAIT / 2) > ANSWER_BYTES, "who pauses for less is answered");
+    }
+}
