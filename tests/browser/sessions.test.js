@@ -69,3 +69,41 @@ describe('a damaged session', () => {
     });
   });
 });
+
+describe('a session with tasks', () => {
+  test('shows them at any step as the tree that the command line prints', { timeout: 60_000 }, async () => {
+    const dir = session('work');
+    const printedTree = (at) => foldlog('tasks', dir, '--at', at).split('\n').filter((line) => /^ *\[.\] /.test(line)).map((line) => [line.search(/\S/) / 2, line.match(/\] (\S+)/)[1]]);
+    const last = printed('show', dir).length - 1;
+    await both(dir, async (page) => {
+      for (const at of [last, Math.floor(last / 2), last - 1]) {
+        await page.go({ at, view: 'step', part: 'tasks' });
+        const shown = await page.all('.task', (row) => [Number(row.getAttribute('aria-level')) - 1, row.querySelector('code').textContent]);
+        assert.deepEqual(shown, printedTree(at), `at ${at}`);
+      }
+      // Each leads to the record of its last change.
+      const record = await page.attribute('.task', 'data-sequence');
+      await page.press('.task button.link');
+      await page.is(record, () => page.attribute('.step', 'data-at'));
+    });
+  });
+});
+
+describe('a fork', () => {
+  test('leads to the first record of its own', { timeout: 60_000 }, async () => {
+    const dir = session('fork');
+    const own = printed('show', dir).findLast((record) => record.kind === 'opened').sequence;
+    assert.ok(own > 0);
+    await both(dir, async (page) => {
+      await page.go({ at: 1 });
+      await page.page.getByRole('button', { name: 'First of its own' }).click();
+      await page.is(String(own), () => page.attribute('.step', 'data-at'));
+      await page.key('g');
+      await page.key('o');
+      await page.is(String(own), () => page.attribute('.step', 'data-at'));
+    });
+    const page = await browser.open(session('work'));
+    assert.equal(await page.page.getByRole('button', { name: 'First of its own' }).count(), 0);
+    await page.close();
+  });
+});

@@ -5,9 +5,11 @@ use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    Durability, Error, Event, ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions,
-    SnapshotOptions, Store, StoreOptions,
+    Durability, Error, Event, ExecutionState, FixedClock, ResourceRegistry, SequenceNumber, Session,
+    SessionOptions, SessionTypes, SnapshotOptions, Store, StoreOptions,
 };
+use foldlog_agent::persistence::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
+use foldlog_codec::body::Usage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -248,4 +250,72 @@ pub fn hostile(store: &Store) -> PathBuf {
     let dir = session.dir().to_owned();
     session.close().unwrap();
     dir
+}
+
+/// Writes a session of tasks, some of which are parts of others, that are worked on, fail, and are rolled back, beside a
+/// conversation that used tokens and whose first messages a summary replaces for the provider; and a fork of it with records of
+/// its own. Returns the two folders.
+///
+/// # Panics
+///
+/// If a session cannot be written.
+pub fn work(store: &Store) -> (PathBuf, PathBuf) {
+    let types = declare(SessionTypes::builder()).build().unwrap();
+    let session = store.create(&types).unwrap();
+    let id = |name: &str| TaskId::new(name).unwrap();
+    let create = |task: NewTask| session.dispatch(TaskCreated { task }).unwrap();
+    let change = |name: &str, old_status, new_status, reason: Option<&str>| {
+        let reason = reason.map(str::to_owned);
+        session.dispatch(TaskStatusChanged { task_id: id(name), old_status, new_status, reason }).unwrap()
+    };
+    use TaskStatus::{Blocked, Completed, Failed, InProgress, Pending};
+    create(NewTask::new(id("site"), format!("Build the site {SECRET}")));
+    create(NewTask::new(id("pages"), "Write the pages").within(id("site")));
+    let first = say(&session, 1);
+    create(NewTask::new(id("front"), HOSTILE).within(id("pages")));
+    create(NewTask::new(id("logo"), UNSEEN).within(id("site")));
+    create(NewTask { priority: 3, ..NewTask::new(id("ship"), "Ship it").requires(id("pages")) });
+    create(NewTask::new(id("bill"), "Send the bill"));
+    change("bill", Pending, Blocked, Some("nobody knows the price"));
+    change("site", Pending, InProgress, None);
+    change("pages", Pending, InProgress, None);
+    let second = say(&session, 2);
+    let summary = (Role::User, format!("Twice it was asked. {SECRET}"));
+    session.record_shortened("talk", (first.0, second.1), &[summary], "it was long").unwrap();
+    let kept = say(&session, 3).1;
+    change("pages", InProgress, Failed, Some("the disk is full"));
+    session.rollback_to(kept).unwrap();
+    change("front", Pending, InProgress, None);
+    change("front", InProgress, Completed, None);
+    let summary = (Role::User, "Nothing of it counts.".to_owned());
+    let third = say(&session, 4);
+    session.record_shortened("talk", (third.0, third.1), &[summary], "it was wrong").unwrap();
+    session.rollback_to(third.0.saturating_sub(1)).unwrap();
+    change("pages", InProgress, Completed, None);
+    say(&session, 5);
+    let (dir, parent, at) = (session.dir().to_owned(), session.id(), session.position().unwrap());
+    session.close().unwrap();
+    let fork = store.fork(parent, at.saturating_sub(4), &types, SessionOptions::default()).unwrap();
+    fork.dispatch(TaskStatusChanged {
+        task_id: id("logo"),
+        old_status: Pending,
+        new_status: InProgress,
+        reason: None,
+    })
+    .unwrap();
+    let own = fork.dir().to_owned();
+    fork.close().unwrap();
+    (dir, own)
+}
+
+/// Records a question and its answer, which used tokens. Returns the two records.
+fn say(session: &Session, turn: u64) -> (SequenceNumber, SequenceNumber) {
+    let asked = session.record_input(&NewInput::new("talk", Role::User, format!("Question {turn}"))).unwrap();
+    let answer = NewAnswer {
+        evaluation_id: "talk".to_owned(),
+        content: Some(format!("Answer {turn}: {SECRET}")),
+        usage: Some(Usage { input: 1000 * turn, output: 70 * turn, cache_read: 10, ..Usage::default() }),
+        ..NewAnswer::default()
+    };
+    (asked, session.record_answer(&answer).unwrap())
 }

@@ -274,6 +274,67 @@ fn the_files_of_a_workspace_are_those_of_the_last_capture() {
     assert!(!gaps.is_empty() && gaps[0][1].as_str().unwrap().contains("object"), "{gaps:?}");
 }
 
+/// Returns the tasks at a position as `tasks --json` has them, with what a page shows of each.
+fn tasks_at(fixture: &Fixture, at: u64) -> Vec<Value> {
+    let tree = &fixture.json(&["tasks", "--at", &at.to_string()])[0];
+    let schedule = &tree["scheduling_state"];
+    let tasks = tree["tasks"].as_object().unwrap();
+    let mut shown: Vec<Value> = tasks
+        .values()
+        .map(|task| {
+            let next = schedule["ready"].as_array().unwrap().iter().position(|id| *id == task["id"]);
+            serde_json::json!({
+                "number": task["number"],
+                "parent": task.get("parent").map(|id| tasks[id.as_str().unwrap()]["number"].clone()),
+                "id": task["id"], "title": task["title"], "status": task["status"],
+                "next": next.map(|place| place + 1), "active": tree["active_task"] == task["id"],
+                "attempts": task["attempts"], "failures": task["failures"], "priority": task["priority"],
+            })
+        })
+        .collect();
+    shown.sort_by_key(|task| task["number"].as_u64());
+    shown
+}
+
+/// Asserts that rows of a page say what `tasks_at` expects.
+fn assert_tasks(rows: &[Value], expected: &[Value], at: u64) {
+    assert_eq!(rows.len(), expected.len(), "tasks at {at}");
+    for (row, task) in rows.iter().zip(expected) {
+        for (field, value) in task.as_object().unwrap() {
+            assert_eq!(&row[field], value, "{field} of {row} at {at}");
+        }
+    }
+}
+
+#[test]
+fn the_tasks_at_every_step_are_those_that_the_command_line_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, _) = shown::work(&shown::store(folder.path()));
+    let fixture = Fixture { folder, session };
+    let page = fixture.report("report.html", &["--payloads"]);
+    let viewer = crate::view::Viewer::of(&fixture.session);
+    let id = fixture.session.file_name().unwrap().to_str().unwrap();
+    let (documents, last) = (page.documents(), page.head["last"].as_u64().unwrap());
+    let mut waiting = 0;
+    for at in 0..=last {
+        let expected = tasks_at(&fixture, at);
+        let rows = page.tasks_at(at);
+        assert_tasks(&rows, &expected, at);
+        let told = viewer.get(&format!("session/{id}/tasks?at={at}")).body;
+        assert_eq!(serde_json::from_str::<Vec<Value>>(&told).unwrap(), rows, "the server's at {at}");
+        for row in &rows {
+            let record = row["record"].as_u64().unwrap();
+            assert!(record <= at && documents[record as usize]["kind"] == "dispatch", "{row}");
+            waiting += u64::from(row["why"] == "waits for pages");
+        }
+    }
+    assert!(waiting > 0);
+    let without = fixture.report("without.html", &[]);
+    assert!(!without.holds(SECRET) && without.tasks_at(last)[0]["title"]["$left_out"] == "text");
+    without.assert_own_markup_only();
+    page.assert_own_markup_only();
+}
+
 #[test]
 fn a_damaged_session_is_shown_up_to_its_damage() {
     let fixture = Fixture::of_history(200, 5);

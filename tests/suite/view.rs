@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog_tests::shown;
 
+pub(crate) use client::Viewer;
+
 /// A store with one session.
 struct Fixture {
     folder: tempfile::TempDir,

@@ -160,7 +160,8 @@ impl<'a> Drawing<'a> {
     }
 }
 
-fn waits_text(waits: &Waits) -> String {
+/// Says what a task waits for.
+pub(crate) fn waits_text(waits: &Waits) -> String {
     let list = |ids: &[TaskId]| ids.iter().map(TaskId::as_str).collect::<Vec<&str>>().join(", ");
     match waits {
         Waits::ForTasks(tasks) => format!("waits for {}", list(tasks)),

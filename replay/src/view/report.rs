@@ -31,7 +31,7 @@ const PAGE: &str = include_str!("pages/report.html");
 pub(super) const STYLE: &str = include_str!("pages/style.css");
 
 /// The modules, each under the name by which the others import it.
-pub(super) const MODULES: [(&str, &str); 17] = [
+pub(super) const MODULES: [(&str, &str); 18] = [
     ("view/dom.js", include_str!("pages/dom.js")),
     ("view/json.js", include_str!("pages/json.js")),
     ("view/report-source.js", include_str!("pages/report-source.js")),
@@ -42,6 +42,7 @@ pub(super) const MODULES: [(&str, &str); 17] = [
     ("view/timeline.js", include_str!("pages/timeline.js")),
     ("view/step.js", include_str!("pages/step.js")),
     ("view/conversation.js", include_str!("pages/conversation.js")),
+    ("view/tasks.js", include_str!("pages/tasks.js")),
     ("view/files.js", include_str!("pages/files.js")),
     ("view/diff.js", include_str!("pages/diff.js")),
     ("view/operations.js", include_str!("pages/operations.js")),

@@ -8,7 +8,8 @@ use foldlog::audit::{
     CompactedRange, ItemName, ItemPlace, LogReader, MessageHistory, SliceReader, StateReader,
 };
 use foldlog::conversation::ConversationMessage;
-use foldlog::{Error, Kind, Policy, Record, SequenceNumber};
+use foldlog::{Error, Kind, Policy, Record, SequenceNumber, Slice};
+use foldlog_agent::persistence::Tasks;
 use foldlog_codec::body::{Answer, Request, Usage};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
@@ -19,6 +20,7 @@ use serde_json::{Value as Json, json};
 use super::blocks::{Blocks, Lines};
 use super::lists::ListHistory;
 use super::records::{Columns, Gathered};
+use super::tasks::{self, TaskLists};
 use super::{Payloads, Range};
 use crate::failure::Result;
 use crate::verbs::show::Timeline;
@@ -77,6 +79,8 @@ pub(crate) struct WalkDocument {
     usage: u32,
     /// Tags of the session, each with the position from which on they hold.
     tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
+    /// The tasks, if there ever were any.
+    tasks: Option<ListPlaces>,
     /// Ranges of positions at which nobody knows what the slices held: first and last.
     unknown: Vec<(SequenceNumber, SequenceNumber)>,
 }
@@ -162,11 +166,12 @@ struct Follow {
     before: Option<StateReader>,
     slices: BTreeMap<u32, SliceList>,
     tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
+    tasks: TaskLists,
 }
 
 impl Follow {
     /// Notes what the slices are at a position, and returns the ids of those that changed.
-    fn at(&mut self, position: SequenceNumber, now: StateReader) -> Vec<u32> {
+    fn at(&mut self, position: SequenceNumber, now: StateReader, payloads: Payloads) -> Result<Vec<u32>> {
         for slice in now.slices() {
             self.slices.entry(slice.id()).or_insert_with(|| SliceList::of(&slice)).history.begin(position);
         }
@@ -182,8 +187,12 @@ impl Follow {
         if self.tags.last().is_none_or(|(_, tags)| tags != now.tags()) {
             self.tags.push((position, now.tags().clone()));
         }
+        let of_tasks = now.slice(Tasks::NAME).map(|slice| slice.id());
+        if of_tasks.is_some_and(|id| changed.contains(&id)) {
+            self.tasks.note(position, &tasks::rows(&now, payloads))?;
+        }
         self.before = Some(now);
-        changed
+        Ok(changed)
     }
 }
 
@@ -224,8 +233,9 @@ pub(crate) fn walk<W: Write>(
         let is_listed = range.contains(sequence);
         usage.take(record);
         let is_known = !unknown.iter().any(|(first, last)| (*first..=*last).contains(&sequence));
-        let changed = if is_known && is_listed { follow.at(sequence, state()) } else { Vec::new() };
-        let written = || -> Result<()> {
+        let mut written = || -> Result<()> {
+            let is_shown = is_known && is_listed;
+            let changed = if is_shown { follow.at(sequence, state(), payloads)? } else { Vec::new() };
             if let Some(chunk) = columns.push(record, changed, is_listed) {
                 records.push(blocks.add_json(&chunk)?);
             }
@@ -250,6 +260,7 @@ pub(crate) fn walk<W: Write>(
     let documents = documents.finish(blocks)?;
     let slices = slices(&last, follow.slices, payloads, blocks)?;
     let conversations = conversations(reader, range, payloads, blocks)?;
+    let tasks = follow.tasks.write(blocks)?;
     let usage = blocks.add_json(&usage.rows)?;
     Ok(WalkDocument {
         records,
@@ -259,6 +270,7 @@ pub(crate) fn walk<W: Write>(
         conversations,
         usage,
         tags: follow.tags,
+        tasks,
         unknown,
     })
 }

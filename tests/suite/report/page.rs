@@ -73,6 +73,11 @@ impl Page {
         self.lines(&self.head["documents"])
     }
 
+    /// Returns the tasks at a position.
+    pub(super) fn tasks_at(&self, at: u64) -> Vec<Value> {
+        self.list(&self.head["tasks"], at).unwrap_or_default()
+    }
+
     /// Returns the rows and the documents of the records behind damage.
     pub(super) fn beyond(&self) -> (Vec<Value>, Vec<Value>) {
         let beyond = &self.head["beyond"];

@@ -15,7 +15,7 @@ use foldlog_tests::runs::Json;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `foldlog view` in a thread of this process. It ends when this is dropped.
-pub(super) struct Viewer {
+pub(crate) struct Viewer {
     pub(super) port: u16,
     pub(super) token: String,
     stop: Option<Sender<()>>,
@@ -46,7 +46,7 @@ fn pause(stop: &Receiver<()>, wait: Duration) -> bool {
 }
 
 impl Viewer {
-    pub(super) fn of(path: &Path) -> Viewer {
+    pub(crate) fn of(path: &Path) -> Viewer {
         Viewer::with(path, &[])
     }
 
@@ -96,7 +96,7 @@ impl Viewer {
     }
 
     /// Gets what stands behind the token.
-    pub(super) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         self.ask("GET", &format!("/{}/{path}", self.token), &[])
     }
 
@@ -120,11 +120,11 @@ impl Drop for Viewer {
 
 /// What a server answered.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// 0 if the connection ended without an answer.
     pub(super) status: u16,
     headers: Vec<(String, String)>,
-    pub(super) body: String,
+    pub(crate) body: String,
 }
 
 impl Answer {

@@ -43,8 +43,16 @@ impl TaskTreeState {
     /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record,
     /// [`Decode`](foldlog::Error::Decode) if a task cannot be read, and the errors of reading a log.
     pub fn at(log: &LogReader, position: impl Into<SequenceNumber>) -> Result<TaskTreeState> {
-        let types = declare(SessionTypes::builder()).build()?;
-        TaskTreeState::of_slices(&log.state_reader_at(position)?, &types)
+        TaskTreeState::of_state(&log.state_reader_at(position)?)
+    }
+
+    /// Reads the tasks of slices as they were at one position of a log. Slices without tasks have an empty tree.
+    ///
+    /// # Errors
+    ///
+    /// [`Decode`](foldlog::Error::Decode) if a task cannot be read, and the errors of reading a log.
+    pub fn of_state(state: &StateReader) -> Result<TaskTreeState> {
+        TaskTreeState::of_slices(state, &declare(SessionTypes::builder()).build()?)
     }
 
     /// Reads the tasks of a log's slices.

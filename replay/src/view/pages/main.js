@@ -21,7 +21,7 @@ const VIEWS = [
 
 const KEYS = /** @type {[string, string][]} */ ([
   ['j', 'next record'], ['k', 'record before'], ['J', 'ten records on'], ['K', 'ten records back'], ['g', 'first record'], ['G', 'last record'],
-  ['f', 'first failure'], ['r', 'next rollback'], ['/', 'search'], ['1 … 6', 'views'], ['t', 'light, dark, or as the system'], ['Ctrl K', 'command palette'], ['?', 'these keys'],
+  ['f', 'first failure'], ['o', 'first of its own, of a fork'], ['r', 'next rollback'], ['/', 'search'], ['1 … 6', 'views'], ['t', 'light, dark, or as the system'], ['Ctrl K', 'command palette'], ['?', 'these keys'],
 ]);
 
 class Page {
@@ -157,6 +157,7 @@ class Page {
       { name: 'Go to the first record', keys: 'g', run: go(this.head.from) },
       { name: 'Go to the last record', keys: 'G', run: go(this.head.last) },
       { name: 'Go to the first failure', keys: 'f', run: () => this.timeline.jump('failure') },
+      ...(this.timeline.firstOwn() === null ? [] : [{ name: 'Go to the first record of its own', keys: 'o', run: () => this.timeline.jump('own') }]),
       { name: 'Go to the next rollback', keys: 'r', run: () => this.timeline.jump('rollback') },
       { name: 'Show the record’s document', run: () => this.navigate({ view: 'step', part: 'record', from: null }) },
       { name: 'Switch between light and dark', keys: 't', run: () => this.theme() },
@@ -177,7 +178,7 @@ class Page {
     const inList = this.timeline.list.element.contains(target);
     const actions = {
       j: move(1), k: move(-1), J: move(10), K: move(-10), g: move(-Infinity), G: move(Infinity),
-      f: () => this.timeline.jump('failure'), r: () => this.timeline.jump('rollback'), t: () => this.theme(), '?': () => this.keys.showModal(),
+      f: () => this.timeline.jump('failure'), o: () => this.timeline.jump('own'), r: () => this.timeline.jump('rollback'), t: () => this.theme(), '?': () => this.keys.showModal(),
       '/': () => { this.navigate({ view: 'search', from: null }); this.views.search.input.focus(); },
       ...(inList ? { ArrowDown: move(1), ArrowUp: move(-1), PageDown: move(20), PageUp: move(-20), Home: move(-Infinity), End: move(Infinity) } : {}),
       ...Object.fromEntries(VIEWS.map(([name], at) => [String(at + 1), () => this.navigate({ view: name, from: null })])),

@@ -422,6 +422,12 @@ export class ReportSource {
   }
 
   /** @param {number} at */
+  async tasks(at) {
+    if (!this.known.tasks || !this.isKnown(at)) return [];
+    return (await this.window(this.known.tasks, at, 0, Infinity)).items.map((item) => JSON.parse(item.value.text));
+  }
+
+  /** @param {number} at */
   async usage(at) {
     const last = new Map();
     for (const row of await this.json(this.known.usage)) if (row.sequence <= at) last.set(row.evaluation_id, row);

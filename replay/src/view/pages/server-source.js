@@ -278,6 +278,11 @@ export class ServerSource {
   }
 
   /** @param {number} at */
+  tasks(at) {
+    return this.kept('tasks', { at });
+  }
+
+  /** @param {number} at */
   usage(at) {
     return this.kept('usage', { at: Math.min(at, this.known.last) });
   }

@@ -24,6 +24,25 @@
  */
 
 /**
+ * A task at a step. Numbers are those of the tasks' creation; texts that are left out are objects.
+ * @typedef {object} Task
+ * @property {number} number
+ * @property {number | null} parent
+ * @property {any} id
+ * @property {any} title
+ * @property {string} status
+ * @property {any} why what it waits for, or why it is in its state
+ * @property {number | null} next place among those that may start, from 1
+ * @property {boolean} active
+ * @property {number} priority
+ * @property {number} attempts
+ * @property {number} failures
+ * @property {string} created_at
+ * @property {string} status_at
+ * @property {number | null} record record of its last change
+ */
+
+/**
  * A value: its JSON, or what stands for it if it is left out.
  * @typedef {object} Shown
  * @property {string} text JSON
@@ -109,6 +128,7 @@
  * @property {(at: number, slice: string, from: number, count: number) => Promise<Window>} state
  * @property {(at: number) => Promise<{evaluation_id: string, total: number}[]>} conversations
  * @property {(at: number, evaluation: string, from: number, count: number) => Promise<Window>} messages
+ * @property {(at: number) => Promise<Task[]>} tasks in the order of their creation
  * @property {(at: number) => Promise<Usage[]>} usage what each conversation had used by then
  * @property {(at: number) => Promise<{name: string, total: number, gap: string | null}[]>} workspaces with the reason for which their files are not known
  * @property {(at: number, workspace: string) => Promise<FileVersion[]>} files in the order of their paths

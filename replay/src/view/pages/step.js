@@ -4,6 +4,7 @@ import { address, bdi, el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { showItems, showValue, paged } from 'view/value-tree.js';
 import { showConversation } from 'view/conversation.js';
+import { showTasks } from 'view/tasks.js';
 import { fileContent, fileTree } from 'view/files.js';
 import { bytes, counted, number, time } from 'view/words.js';
 
@@ -48,10 +49,11 @@ export class StepView {
     const { damage, last, log_last: end } = this.source.head();
     const read = Promise.all([this.source.records(at, 1), this.source.slices(at), this.source.conversations(at), this.source.workspaces(at)])
       .then(async ([[record], slices, conversations, workspaces]) => {
-        const part = route.beyond === undefined ? this.part(route.part, slices, conversations, record, workspaces) : 'damage';
-        return { record, slices, conversations, workspaces, part, content: await this.content(part, route) };
+        const tasks = slices.some((slice) => slice.name === 'tasks' && slice.total !== 0) ? await this.source.tasks(at) : [];
+        const part = route.beyond === undefined ? this.part(route.part, slices, conversations, record, workspaces, tasks) : 'damage';
+        return { tasks, record, slices, conversations, workspaces, part, content: await this.content(part, route) };
       });
-    return this.latest.show(read, ({ record, slices, conversations, workspaces, part, content }) => {
+    return this.latest.show(read, ({ tasks, record, slices, conversations, workspaces, part, content }) => {
       if (route.beyond === undefined) this.heading(record);
       else fill(this.title, el('h2', null, `Behind record ${number(at)}`), el('p', { class: 'facts' }, 'The other parts show the state after that record, the last sound one.'));
       const tab = (name, label, count, extra = '') => el('a', { href: address({ part: name, from: null, beyond: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, bdi(label), count !== null && el('span', { class: 'count' }, count));
@@ -59,6 +61,7 @@ export class StepView {
         damage && last === end && tab('damage', 'Damage', null),
         tab('record', 'Record', null),
         conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', number(one.total))),
+        tasks.length > 0 && tab('tasks', 'Tasks', number(tasks.length), tasks.some((one) => one.record === at) ? 'changed' : ''),
         workspaces.map((one) => tab(`files:${one.name}`, one.name === 'workspace' ? 'Files' : `Files of ${one.name}`, number(one.total))),
         slices.map((slice) => tab(`slice:${slice.name}`, slice.name, slice.total === null ? '?' : number(slice.total), record.slices.includes(slice.name) ? 'changed' : '')),
         tab('tags', 'Tags', number(Object.keys(this.source.tags(at)).length)),
@@ -99,13 +102,15 @@ export class StepView {
    * Chooses what is shown: what was asked for if it is there, else what says most.
    * @param {string | undefined} asked
    */
-  part(asked, slices, conversations, record, workspaces) {
+  part(asked, slices, conversations, record, workspaces, tasks) {
+    if (asked === 'tasks' && tasks.length > 0) return asked;
     if (asked === 'record' || asked === 'tags' || (asked === 'damage' && this.source.head().damage)) return asked;
     if (asked?.startsWith('slice:') && slices.some((slice) => `slice:${slice.name}` === asked)) return asked;
     if (asked?.startsWith('conversation:') && conversations.some((one) => `conversation:${one.evaluation_id}` === asked)) return asked;
     if (asked?.startsWith('files:') && workspaces.some((one) => `files:${one.name}` === asked)) return asked;
     if (conversations.length > 0) return `conversation:${conversations[conversations.length - 1].evaluation_id}`;
     if (record.slices.length > 0) return `slice:${record.slices[0]}`;
+    if (tasks.length > 0) return 'tasks';
     const largest = slices.reduce((most, slice) => ((slice.total ?? 0) > (most?.total ?? 0) ? slice : most), null);
     return largest ? `slice:${largest.name}` : 'record';
   }
@@ -131,6 +136,10 @@ export class StepView {
       const document = await this.source.document(at);
       if (form === 'json') return json([document]);
       return (body) => fill(body, document.whole ? null : withheld(this.source.head()), showValue(document));
+    }
+    if (part === 'tasks') {
+      const tasks = await this.source.tasks(at);
+      return (body) => fill(body, showTasks(tasks, go));
     }
     if (part === 'damage') return this.damage(beyond ?? 0);
     if (part === 'tags') {

@@ -82,6 +82,7 @@ export class Timeline {
     this.count = el('span', { class: 'faint', role: 'status' });
     this.element = el('section', { class: 'timeline', 'aria-label': 'Timeline' },
       el('div', { class: 'bar' }, this.filters, this.count, el('span', { class: 'grow' }),
+        this.firstOwn() !== null && button('First of its own', () => this.jump('own'), { title: 'The first record behind the fork' }),
         button('First failure', () => this.jump('failure'), { disabled: this.head.failures.length === 0 }),
         button('Next rollback', () => this.jump('rollback'), { disabled: this.head.rollbacks.length === 0 })),
       el('div', { class: 'columns', 'aria-hidden': 'true' }, el('span', { class: 'sequence' }, 'record'), el('span', { class: 'graph' }), el('span', { class: 'kind' }, 'kind'), el('span', { class: 'name' }, 'name'), el('span', { class: 'time' }, 'time'), el('span', { class: 'bytes' }, 'bytes')),
@@ -202,8 +203,19 @@ export class Timeline {
     return end > 0 ? this.place(Math.max(0, Math.min(end - 1, this.chosen + by))) : { at: this.at, from: null };
   }
 
-  /** @param {'failure' | 'rollback'} what */
+  /** The first record of a fork that is not its parent's; null if there is none, or it is not listed. */
+  firstOwn() {
+    const own = this.head.parent?.first_own;
+    return own >= this.head.from && own <= this.head.last ? own : null;
+  }
+
+  /** @param {'failure' | 'rollback' | 'own'} what */
   jump(what) {
+    if (what === 'own') {
+      const own = this.firstOwn();
+      if (own !== null) this.go(own);
+      return;
+    }
     if (what === 'failure') { this.go(this.head.failures[0]); return; }
     const listed = this.head.rollbacks.map(([at]) => at).filter((at) => at >= this.head.from && at <= this.head.last);
     const next = listed.find((at) => at > this.at) ?? listed[0];

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::super::records::{CHUNK_RECORDS, Density, Facets};
-use super::super::{beyond, walk};
+use super::super::{beyond, tasks, walk};
 use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::diff::{conversations, states};
@@ -66,6 +66,7 @@ pub(crate) fn answer(session: &mut Session, name: &str, query: &Query) -> Result
         "step" => step(session, query)?,
         "items" => items(session, query)?,
         "messages" => messages(session, query)?,
+        "tasks" => tasks(session, query)?,
         "usage" => usage(session, query)?,
         "workspaces" => workspaces(session, query)?,
         "files" => files(session, query)?,
@@ -212,6 +213,17 @@ fn step(session: &mut Session, query: &Query) -> Result<String> {
         "epoch": session.epoch, "slices": slices, "tags": tags, "conversations": conversations,
         "conversations_left_out": left_out,
     }))
+}
+
+/// The tasks at a step, in the order of their creation.
+fn tasks(session: &mut Session, query: &Query) -> Result<String> {
+    let at = session.position(query.position("at")?)?;
+    let rows = if session.log.is_known(at) {
+        tasks::rows(&session.state(at)?, Session::payloads())
+    } else {
+        Vec::new()
+    };
+    text(&rows)
 }
 
 fn window_of(query: &Query) -> Result<(u64, u64)> {

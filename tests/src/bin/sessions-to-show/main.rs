@@ -1,5 +1,5 @@
-//! Writes a session for the tests of pages, and prints its folder: `sessions-to-show STORE history RECORDS SEED`, or
-//! `sessions-to-show STORE hostile`, or `sessions-to-show STORE edits`. `sessions-to-show STORE growing` prints its folder at once,
+//! Writes a session for the tests of pages, and prints its folder: `sessions-to-show STORE history RECORDS SEED`, or with one
+//! of `hostile`, `edits`, `work` and `fork` in place of the last three words. `sessions-to-show STORE growing` prints its folder at once,
 //! and writes as its input says, until that ends: `write COUNT` appends records, `rollback POSITION` rolls back; each is answered
 //! with the last record's number.
 
@@ -17,11 +17,15 @@ fn main() {
             let number = |text: &str| text.parse().expect("RECORDS and SEED are numbers");
             shown::history(&shown::store(Path::new(store)), number(records), number(seed))
         }
+        [store, "work"] => shown::work(&shown::store(Path::new(store))).0,
+        [store, "fork"] => shown::work(&shown::store(Path::new(store))).1,
         [store, "edits"] => shown::edits(&shown::store(Path::new(store)), &Path::new(store).join("work")).0,
         [store, "growing"] => return grow(Path::new(store)),
         [store, "hostile"] => shown::hostile(&shown::store(Path::new(store))),
         _ => {
-            eprintln!("usage: sessions-to-show STORE (history RECORDS SEED | hostile | edits | growing)");
+            eprintln!(
+                "usage: sessions-to-show STORE (history RECORDS SEED | hostile | edits | work | fork | growing)"
+            );
             std::process::exit(2);
         }
     };
