@@ -181,8 +181,11 @@ enum Verb {
     Export(verbs::export::Arguments),
     /// Print a page of the manual, or write all pages: `foldlog man show | man -l -` shows that of `show`.
     Man(verbs::man::Arguments),
-    /// Print a script that completes the verbs and options in a shell.
+    /// Print a script that completes verbs, options, session ids and tags in a shell.
     Completions(verbs::completions::Arguments),
+    /// List what a shell may complete a word to.
+    #[command(hide = true)]
+    Candidates(verbs::candidates::Arguments),
     /// Run the demo's child process, which writes until it is killed.
     #[command(hide = true)]
     DemoChild(verbs::demo::ChildArguments),
@@ -342,6 +345,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Completions(arguments) => {
             verbs::completions::run(&arguments, &mut Arguments::command(), output)
         }
+        Verb::Candidates(arguments) => verbs::candidates::run(&arguments, output),
         Verb::DemoChild(child) => verbs::demo::write_until_killed(&child.store, child.session, output),
     }
 }

@@ -2,6 +2,7 @@
 //! with why it ended early.
 
 pub mod backup;
+pub mod candidates;
 pub mod checkpoints;
 pub mod compact;
 pub mod completions;

@@ -241,7 +241,7 @@ fn is_nothing(found: &Result<SessionOverview, Error>, dir: &Path) -> bool {
 }
 
 /// Most bytes of memory that a session may take if the command line says nothing.
-const MEMORY_BYTES: u64 = 64 << 20;
+pub(super) const MEMORY_BYTES: u64 = 64 << 20;
 
 /// Lists the sessions of the store at `dir` that are asked for. A session that is damaged or cannot be read is a row as well,
 /// and is reported on standard error; the exit code is then 1 if any listed session is damaged, else 2. Such a session is listed

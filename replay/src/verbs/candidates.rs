@@ -1,0 +1,84 @@
+//! `foldlog candidates`: what a shell may complete a word to. Scripts of `foldlog completions` ask for it while somebody types.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use foldlog::audit;
+use foldlog_codec::escape;
+
+use super::pending::now;
+use super::sessions::MEMORY_BYTES;
+use crate::failure::{HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{open_sound_outline, open_store};
+
+/// Names what a word may be completed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Ids of the sessions of a store.
+    Sessions,
+    /// Tags: of a session those of its snapshots, which name positions; of a store those of its sessions, as KEY=VALUE.
+    Tags,
+}
+
+/// Holds what the command line asks of `foldlog candidates`.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// What the word may be.
+    pub kind: Kind,
+    /// The folder of a store or a session.
+    pub path: PathBuf,
+    /// The beginning of the word.
+    #[arg(default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    pub prefix: String,
+}
+
+/// Prints the candidates that begin with the prefix, one a line, as they stand: a shell puts them into a command. Those with a
+/// character that would be escaped are left out. Says nothing of what cannot be read: somebody is about to type.
+///
+/// # Errors
+///
+/// [`Failure::Output`](crate::Failure::Output) if the candidates cannot be printed.
+pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+    let found = match arguments.kind {
+        Kind::Sessions => sessions(&arguments.path),
+        Kind::Tags if audit::is_store(&arguments.path) => tags_of_sessions(&arguments.path, output),
+        Kind::Tags => tags_of_snapshots(&arguments.path, output),
+    };
+    for candidate in found.unwrap_or_default() {
+        if candidate.starts_with(&arguments.prefix) && !candidate.contains(escape::is_escaped) {
+            writeln!(output.stdout, "{candidate}")?;
+        }
+    }
+    Ok(HOLDS)
+}
+
+fn sessions(store: &Path) -> Result<BTreeSet<String>> {
+    let ids = open_store(store)?.session_ids()?;
+    Ok(ids.into_iter().map(|id| id.to_string()).collect())
+}
+
+/// Returns the tags of a store's sessions. Sessions that the last listing found closed are not read again.
+fn tags_of_sessions(store: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {
+    let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
+    let found = open_store(store)?.overviews(now().timestamp_micros(), memory_bytes, &mut |_| {})?;
+    let sound = found.into_iter().filter_map(|(_, found)| found.ok());
+    Ok(sound.flat_map(|overview| overview.tags).map(|(key, value)| format!("{key}={value}")).collect())
+}
+
+/// Returns the tags of a session's snapshots, as a command takes them for positions.
+fn tags_of_snapshots(session: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {
+    let (mut nobody, mut neither) = (io::sink(), io::sink());
+    let mut quiet = Output::new(&mut nobody, &mut neither, output.child);
+    quiet.memory_bytes = output.memory_bytes;
+    let snapshots = open_sound_outline(session, &mut quiet)?.snapshots()?;
+    let tags = snapshots.into_iter().filter_map(|snapshot| snapshot.tag.map(|tag| tag.to_string()));
+    Ok(tags.map(|tag| if is_ambiguous(&tag) { format!("tag:{tag}") } else { tag }).collect())
+}
+
+/// Returns whether a command would take a tag for something else: a number, or a tag without what it begins with.
+fn is_ambiguous(tag: &str) -> bool {
+    tag.parse::<u64>().is_ok() || tag.starts_with("tag:")
+}
