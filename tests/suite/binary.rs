@@ -4,6 +4,7 @@ mod backups;
 mod budget;
 mod checkpoints;
 mod claude_code;
+mod completions;
 mod conversation;
 mod copies;
 mod damaged;

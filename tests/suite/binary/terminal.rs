@@ -13,13 +13,13 @@ use foldlog_tests::verbs::{Ran, foldlog};
 use super::{Fixture, operations, options, step, write};
 
 /// Line behind which the output of the binary begins: the runner of tests writes lines of its own before.
-const BEGIN: &str = "--- the binary begins";
+pub(super) const BEGIN: &str = "--- the binary begins";
 
 /// Variables that the binary reads, which the tests set themselves.
 const READ: [&str; 7] = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "FOLDLOG_PAGER", "PAGER", "LESS"];
 
 /// Returns whether `script` can make a terminal here. If not, the test is reported as skipped.
-fn has_terminals() -> bool {
+pub(super) fn has_terminals() -> bool {
     let made = Command::new("script").args(["-qec", "true", "/dev/null"]).stdin(Stdio::null()).output();
     let has = made.is_ok_and(|output| output.status.success());
     if !has {

@@ -10,7 +10,7 @@ _foldlog_sessions_now() {
     [[ -d ${store:-.}/sessions ]] && found=("${(@f)$(command foldlog candidates sessions -- "${store:-.}" 2>/dev/null)}")
     found=(${found:#})
     if (( $#found )); then
-        compadd -U -- $base$^found
+        compadd -- $base$^found
     else
         _files
     fi

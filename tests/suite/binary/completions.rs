@@ -1,0 +1,176 @@
+//! Completions in a shell: what `candidates` lists, and what bash makes of it when somebody types.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use foldlog::{SessionOptions, SnapshotOptions, Store};
+use foldlog_tests::host::types;
+use foldlog_tests::verbs::foldlog;
+
+use super::terminal::{BEGIN, has_terminals};
+use super::{options, step};
+
+/// Tags that a shell would run, split, expand or take for an option, each with the beginning that somebody types.
+const HOSTILE: [(&str, &str); 9] = [
+    ("a$(touch PWNED)", "a"),
+    ("b`touch PWNED`", "b"),
+    ("c; touch PWNED #", "c"),
+    ("d 'one' \"two\" * ~", "d"),
+    ("e&&touch PWNED|x>PWNED", "e"),
+    ("f!!\\${IFS}", "f"),
+    ("g:one=two", "g"),
+    ("ünïcode", "ü"),
+    ("tag:12", "tag"),
+];
+
+struct Place {
+    folder: tempfile::TempDir,
+    session: PathBuf,
+}
+
+/// A store with a session whose tags and snapshots' tags are hostile.
+fn place() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path().join("runs"), options()).unwrap();
+    let named = SessionOptions::default().tag("task", "$(touch PWNED) x").tag("two\nlines", "left out");
+    let session = store.create_with(&types(), named).unwrap();
+    for (tag, _) in HOSTILE.iter().filter(|(tag, _)| *tag != "tag:12") {
+        session.dispatch(step("a step", 1)).unwrap();
+        session.snapshot(SnapshotOptions::tagged(*tag)).unwrap();
+    }
+    for tag in ["12", "two\nlines", "right\u{202e}left", "escape\u{1b}[2J"] {
+        session.snapshot(SnapshotOptions::tagged(tag)).unwrap();
+    }
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    Place { folder, session: dir }
+}
+
+fn candidates(kind: &str, path: &Path, prefix: &str) -> Vec<String> {
+    let ran =
+        foldlog(["candidates".as_ref(), kind.as_ref(), "--".as_ref(), path.as_os_str(), prefix.as_ref()]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{kind} of {path:?}");
+    ran.stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn candidates_are_listed_as_they_stand_and_nothing_is_said_of_errors() {
+    let place = place();
+    let (store, session) = (place.folder.path().join("runs"), &place.session);
+    let id = session.file_name().unwrap().to_str().unwrap();
+    assert_eq!(candidates("sessions", &store, ""), [id]);
+    assert_eq!(candidates("sessions", &store, &id[..5]), [id]);
+    assert_eq!(candidates("sessions", &store, "-x"), [] as [&str; 0]);
+    assert_eq!(candidates("tags", &store, ""), ["task=$(touch PWNED) x"]);
+    let mut tags: Vec<&str> = HOSTILE.iter().map(|(tag, _)| *tag).collect();
+    tags.sort_unstable();
+    assert_eq!(candidates("tags", session, ""), tags);
+    assert_eq!(candidates("tags", session, "g:"), ["g:one=two"]);
+    // What is no store, is not there, or is damaged from its beginning on, has no candidates.
+    let nothing = place.folder.path().join("nothing");
+    let damaged = tempfile::tempdir().unwrap();
+    fs::write(damaged.path().join("0000000000.seg"), "no log").unwrap();
+    for path in [&nothing, &session.join("objects"), damaged.path()] as [&Path; 3] {
+        for kind in ["sessions", "tags"] {
+            assert_eq!(candidates(kind, path, ""), [] as [&str; 0], "{kind} of {path:?}");
+        }
+    }
+    let help = foldlog(["--help"]).stdout;
+    assert!(!help.contains("candidates"), "{help}");
+}
+
+/// Writes what an interactive bash reads first: the completions, and a `foldlog` that writes its arguments down.
+fn begin(folder: &Path) -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let binary = folder.join("foldlog");
+    let part = "--exact binary::terminal::part_that_is_the_binary --ignored --nocapture --test-threads=1";
+    let script = format!(
+        "#!/bin/sh\nFOLDLOG_TEST_CHILD=\"$(printf '%s\\n' \"$@\")\" '{}' {part} | sed '1,/^{BEGIN}$/d'\n",
+        this.to_str().unwrap()
+    );
+    fs::write(&binary, script).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(folder.join("completions"), foldlog(["completions", "bash"]).stdout).unwrap();
+    let begin = folder.join("begin");
+    let text = "PS1= PS2=\nset +o history\nbind 'set bell-style none'\nsource ./completions\nfoldlog() {\n\
+                if [[ $1 == candidates ]]; then ./foldlog \"$@\"; else printf '%s\\0' \"$@\" >> typed; fi\n}\n";
+    fs::write(&begin, text).unwrap();
+    begin
+}
+
+/// Types lines at an interactive bash, and returns the arguments of all commands that it ran.
+fn typed(folder: &Path, lines: &str) -> Vec<String> {
+    let begin = begin(folder);
+    let bash = format!("bash --noprofile --rcfile '{}' -i", begin.to_str().unwrap());
+    let mut script = Command::new("script");
+    script
+        .args(["-qec", &bash, "/dev/null"])
+        .current_dir(folder)
+        .env("TERM", "xterm")
+        .env("LC_ALL", "C.UTF-8");
+    script.env("SHELL", "/bin/sh").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = script.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(format!("{lines}exit 0\n").as_bytes()).unwrap();
+    let output = process.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let typed = fs::read_to_string(folder.join("typed")).unwrap_or_else(|error| panic!("{error}: {said}"));
+    typed.split_terminator('\0').map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_ids_and_tags_and_runs_none_of_them() {
+    if !has_terminals() {
+        return;
+    }
+    let place = place();
+    let id = place.session.file_name().unwrap().to_str().unwrap();
+    let session = format!("runs/sessions/{id}");
+    let mut lines =
+        format!("foldlog show runs\t\nfoldlog --color never verify runs/sessions/{}\t\n", &id[..3]);
+    let mut expected: Vec<&str> = vec!["show", &session, "--color", "never", "verify", &session];
+    for (tag, begin) in HOSTILE {
+        lines.push_str(&format!("foldlog rewind {session} {begin}\t\nfoldlog diff {session} 0 {begin}\t\n"));
+        lines.push_str(&format!("foldlog state {session} --at {begin}\t\n"));
+        expected
+            .extend(["rewind", &session, tag, "diff", &session, "0", tag, "state", &session, "--at", tag]);
+    }
+    lines.push_str(&format!("foldlog state {session} --at=g:o\t\nfoldlog sessions runs --tag task=\t\n"));
+    expected.extend([
+        "state",
+        &session,
+        "--at=g:one=two",
+        "sessions",
+        "runs",
+        "--tag",
+        "task=$(touch PWNED) x",
+    ]);
+    // Verbs and options are completed as ever.
+    lines.push_str(&format!("foldlog sho\t{session} --payl\t\n"));
+    expected.extend(["show", &session, "--payload"]);
+    assert_eq!(typed(place.folder.path(), &lines), expected);
+    assert!(!place.folder.path().join("PWNED").exists(), "a tag was run");
+}
+
+#[test]
+fn each_shell_asks_for_what_there_is() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = foldlog(["completions", shell]);
+        assert_eq!(ran.code, 0);
+        assert!(
+            ran.stdout.contains("candidates sessions") || ran.stdout.contains("candidates \"$kind\""),
+            "{shell}"
+        );
+        // A shell that is here reads the script, and finds nothing wrong with it.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &ran.stdout).unwrap();
+        let Ok(checked) = Command::new(shell).arg("-n").arg(file.path()).output() else { continue };
+        assert!(checked.status.success(), "{shell}: {}", String::from_utf8_lossy(&checked.stderr));
+    }
+    let zsh = foldlog(["completions", "zsh"]).stdout;
+    for asks in [":_foldlog_sessions_now'", ":POSITION:_foldlog_tags_now'", ":TAG:_foldlog_tags_now'"] {
+        assert!(zsh.contains(asks), "{asks}");
+    }
+}
