@@ -34,6 +34,16 @@ pub fn conversations(
     handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
 }
 
+/// Hands the differences of a state of one log and one of another to `sink`: those of slices, then those of tags.
+///
+/// # Errors
+///
+/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
+pub fn states_beside(before: &StateReader, after: &StateReader, sink: &mut Sink<'_>) -> Result<()> {
+    handed(sink, |visit| before.slice_differences_beside(after, |_| true, visit))?;
+    before.tag_differences(after).into_iter().try_for_each(sink)
+}
+
 /// Hands the differences of a position of one log and one of another to `sink`: those of slices, of tags and of conversations.
 ///
 /// # Errors
@@ -45,8 +55,7 @@ pub fn beside(
     sink: &mut Sink<'_>,
 ) -> Result<()> {
     let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);
-    handed(sink, |visit| before.slice_differences_beside(&after, |_| true, visit))?;
-    before.tag_differences(&after).into_iter().try_for_each(&mut *sink)?;
+    states_beside(&before, &after, sink)?;
     here.conversation_differences_beside(at, there, other_at)?.into_iter().try_for_each(sink)
 }
 

@@ -9,7 +9,9 @@ use super::{options, step};
 
 fn run(store: &Store, titles: &[&str]) -> Session {
     let session = store.create(&types()).unwrap();
-    titles.iter().for_each(|title| { session.dispatch(step(title, 1)).unwrap(); });
+    titles.iter().for_each(|title| {
+        session.dispatch(step(title, 1)).unwrap();
+    });
     session
 }
 

@@ -275,3 +275,45 @@ fn hostile_values_are_told_as_json_and_long_ones_are_cut() {
     let stands = Json::parse(line.get("text").unwrap().as_str().unwrap());
     assert!(number(&stands, "bytes") > 10 << 20);
 }
+
+#[test]
+fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
+    let fixture = Fixture::of_history(300, 11);
+    let other = shown::history(&shown::store(fixture.store()), 320, 12);
+    let id = other.file_name().unwrap().to_str().unwrap();
+    let viewer = Viewer::of(fixture.store());
+    let compared = |query: &str| viewer.json(&format!("session/{}/compare?with={query}", fixture.id()));
+    let other_dir = other.to_str().unwrap();
+    let of_both = |told: &Json, printed: &[Json]| {
+        let (parting, differences) = printed.split_first().unwrap();
+        assert_eq!(told.get("parting"), parting.get("parting"));
+        let is_message =
+            |line: &&Json| !matches!(line.get("conversation"), None | Some(Json::Scalar(Value::Null)));
+        let (messages, rest): (Vec<&Json>, Vec<&Json>) = differences.iter().partition(is_message);
+        let lines = told.get("differences").unwrap().elements();
+        let lines: Vec<Json> = lines.iter().map(|line| Json::parse(line.as_str().unwrap())).collect();
+        assert_eq!(lines.iter().collect::<Vec<_>>(), rest);
+        // Each row that is not alike is one message that the command line names.
+        let rows = told
+            .get("conversations")
+            .unwrap()
+            .elements()
+            .iter()
+            .flat_map(|one| one.get("rows").unwrap().elements());
+        let unlike = rows.filter(|row| row.get("alike") == Some(&Json::Scalar(false.into()))).count();
+        assert_eq!(unlike, messages.len());
+    };
+    of_both(&compared(id), &printed(&fixture, &["diff", "--with", other_dir]));
+    let (last, there) = (number(&compared(id).get("here").unwrap(), "at"), 100);
+    assert_eq!(last, number(&compared(id).get("here").unwrap(), "last"));
+    for at in positions(last + 1, 8) {
+        let (here, step) = (at.to_string(), there.to_string());
+        let told = compared(&format!("{id}&here={at}&there={there}"));
+        of_both(&told, &printed(&fixture, &["diff", &here, &step, "--with", other_dir]));
+    }
+    // What is not in the store is not compared, nor is what is no position.
+    for query in ["", "..", "/etc", &"0".repeat(36), &format!("{id}&here=9999999")] {
+        let answer = viewer.get(&format!("session/{}/compare?with={query}", fixture.id()));
+        assert!(answer.status == 404 || answer.status == 400, "{query}: {}", answer.status);
+    }
+}

@@ -24,7 +24,8 @@ export function showConversation(items, go, at) {
     const under = role === 'tool' && callId !== null ? open.get(callId) : undefined;
     const isError = field(json, 'is_error')?.type === 'plain';
     const name = textOf(field(json, 'name'));
-    const record = button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
+    // A message beside another one is shown without its record.
+    const record = item.sequence < 0 ? null : button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
     if (under) {
       open.delete(/** @type {string} */ (callId));
       under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence }, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));

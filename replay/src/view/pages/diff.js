@@ -224,16 +224,11 @@ export class DiffView {
     const changed = await Promise.all(files.slice(0, SHOWN).map((one) => this.file(one)));
     if (mine !== this.asked) return;
     this.element.dataset.shows = `${before} ${route.at}`;
-    const groups = new Map();
-    for (const one of found) {
-      const name = one.conversation !== null ? `Conversation ${one.conversation}` : (one.slice ?? 'Tags');
-      groups.set(name, [...(groups.get(name) ?? []), one]);
-    }
     fill(this.body,
       found.length + files.length === 0 && el('p', { class: 'faint' }, `No difference between ${before} and ${route.at}.`),
       'isCut' in found && found.isCut && el('p', { class: 'note' }, `Only the first ${counted(found.length, 'difference')} are shown; `, el('code', null, 'foldlog diff'), ' prints all of them.'),
       files.length > 0 && el('section', { class: 'group files-changed' }, el('h3', null, 'Files ', el('span', { class: 'faint' }, counted(files.length, 'changed file'))), el('ul', { class: 'differences' }, changed), files.length > SHOWN && el('p', { class: 'faint' }, `and ${files.length - SHOWN} others`)),
-      [...groups].map(([name, group]) => this.group(name, group)));
+      groups(found));
   }
 
   /** @param {import('./source.js').FileChange} one */
@@ -248,19 +243,31 @@ export class DiffView {
       before !== null && after !== null && !isSame ? unified(before, after) : el('p', { class: 'faint' }, isSame ? 'The content is the same.' : 'The contents are left out, or no text.'));
   }
 
-  /** @param {string} name @param {Difference[]} group */
-  group(name, group) {
-    const list = el('ul', { class: 'differences' });
-    const more = (from) => {
-      list.append(...group.slice(from, from + SHOWN).map((one) => difference(one)));
-      if (from + SHOWN < group.length) {
-        const rest = el('li', null, button(`${group.length - from - SHOWN} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
-        list.append(rest);
-      }
-    };
-    more(0);
-    return el('section', { class: 'group' }, el('h3', null, bdi(name), ' ', el('span', { class: 'faint' }, counted(group.length, 'difference'))), list);
+}
+
+/** Shows differences by slice and conversation. @param {Difference[]} found */
+export function groups(found) {
+  const named = new Map();
+  for (const one of found) {
+    const name = one.conversation !== null ? `Conversation ${one.conversation}` : (one.slice ?? 'Tags');
+    if (!named.has(name)) named.set(name, []);
+    named.get(name).push(one);
   }
+  return [...named].map(([name, group]) => shownGroup(name, group));
+}
+
+/** @param {string} name @param {Difference[]} group */
+function shownGroup(name, group) {
+  const list = el('ul', { class: 'differences' });
+  const more = (from) => {
+    list.append(...group.slice(from, from + SHOWN).map((one) => difference(one)));
+    if (from + SHOWN < group.length) {
+      const rest = el('li', null, button(`${group.length - from - SHOWN} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
+      list.append(rest);
+    }
+  };
+  more(0);
+  return el('section', { class: 'group' }, el('h3', null, bdi(name), ' ', el('span', { class: 'faint' }, counted(group.length, 'difference'))), list);
 }
 
 /** @param {Difference} one */

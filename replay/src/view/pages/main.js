@@ -21,14 +21,16 @@ const VIEWS = [
 
 const KEYS = /** @type {[string, string][]} */ ([
   ['j', 'next record'], ['k', 'record before'], ['J', 'ten records on'], ['K', 'ten records back'], ['g', 'first record'], ['G', 'last record'],
-  ['f', 'first failure'], ['o', 'first of its own, of a fork'], ['r', 'next rollback'], ['/', 'search'], ['1 … 6', 'views'], ['t', 'light, dark, or as the system'], ['Ctrl K', 'command palette'], ['?', 'these keys'],
+  ['f', 'first failure'], ['o', 'first of its own, of a fork'], ['r', 'next rollback'], ['/', 'search'], ['1 … 7', 'views'], ['t', 'light, dark, or as the system'], ['Ctrl K', 'command palette'], ['?', 'these keys'],
 ]);
 
 class Page {
-  /** @param {import('./source.js').Source} source @param {Document} page */
-  constructor(source, page) {
+  /** @param {import('./source.js').Source} source @param {Document} page @param {Parameters<typeof start>[2]} further */
+  constructor(source, page, further) {
     this.source = source;
     this.page = page;
+    /** Names and labels of the views, in the order of their keys. */
+    this.labels = [...VIEWS, ...further.map(({ name, label }) => [name, label])];
     this.head = source.head();
     const go = (at) => this.navigate({ at, from: null });
     const navigate = (change) => this.navigate(change);
@@ -41,6 +43,7 @@ class Page {
       search: new SearchView(source, navigate),
       statistics: new StatisticsView(source),
       integrity: new IntegrityView(source, navigate),
+      ...Object.fromEntries(further.map(({ name, make }) => [name, make(navigate)])),
     };
     this.tabs = el('nav', { class: 'views', 'aria-label': 'Views' });
     this.holder = el('div', { class: 'holder' });
@@ -110,7 +113,7 @@ class Page {
     this.scrubber.step(route.at);
     if (route.view !== this.viewShown) {
       this.viewShown = route.view;
-      const all = [['timeline', 'Timeline'], ...VIEWS];
+      const all = [['timeline', 'Timeline'], ...this.labels];
       fill(this.tabs, all.map(([name, label]) => el('a', { class: `tab${name === 'timeline' ? ' only-narrow' : ''}`, href: address({ view: name, from: null }), 'aria-current': name === route.view ? 'page' : null, on: { click: (event) => { event.preventDefault(); this.navigate({ view: name, from: null }); } } }, label)));
       const view = this.views[route.view === 'timeline' ? 'step' : route.view];
       view.element.tabIndex = -1;
@@ -149,7 +152,7 @@ class Page {
 
   /** @param {string} text @returns {import('./palette.js').Command[]} */
   commands(text) {
-    const views = VIEWS.map(([name, label], at) => ({ name: `Show ${label}`, keys: String(at + 1), run: () => this.navigate({ view: name, from: null }) }));
+    const views = this.labels.map(([name, label], at) => ({ name: `Show ${label}`, keys: String(at + 1), run: () => this.navigate({ view: name, from: null }) }));
     const go = (at) => () => this.navigate({ at, from: null });
     const numbered = /^\s*\d+\s*$/.test(text) ? [{ name: `${text.trim()}: go to this record`, run: go(Number(text)) }, { name: `${text.trim()}: compare with this record`, run: () => this.navigate({ view: 'diff', before: Number(text) }) }] : [];
     const slices = this.head.slices.map((slice) => ({ name: `Slice ${slice.name}`, run: () => this.navigate({ view: 'step', part: `slice:${slice.name}`, from: null }) }));
@@ -181,7 +184,7 @@ class Page {
       f: () => this.timeline.jump('failure'), o: () => this.timeline.jump('own'), r: () => this.timeline.jump('rollback'), t: () => this.theme(), '?': () => this.keys.showModal(),
       '/': () => { this.navigate({ view: 'search', from: null }); this.views.search.input.focus(); },
       ...(inList ? { ArrowDown: move(1), ArrowUp: move(-1), PageDown: move(20), PageUp: move(-20), Home: move(-Infinity), End: move(Infinity) } : {}),
-      ...Object.fromEntries(VIEWS.map(([name], at) => [String(at + 1), () => this.navigate({ view: name, from: null })])),
+      ...Object.fromEntries(this.labels.map(([name], at) => [String(at + 1), () => this.navigate({ view: name, from: null })])),
     };
     const action = actions[event.key];
     if (action) {
@@ -195,9 +198,10 @@ class Page {
  * Shows a session.
  * @param {import('./source.js').Source} source
  * @param {Document} page
+ * @param {{name: string, label: string, make: (navigate: (change: Record<string, string | number | null>) => void) => any}[]} further views behind those of a report
  */
-export function start(source, page) {
-  const shown = new Page(source, page);
+export function start(source, page, further = []) {
+  const shown = new Page(source, page, further);
   shown.draw();
   page.documentElement.dataset.started = String(Math.round(performance.now()));
   // The rows in sight and the neighbours of the first ones are drawn again once their records are there.

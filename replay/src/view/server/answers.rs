@@ -151,7 +151,7 @@ fn records(session: &mut Session, query: &Query) -> Result<String> {
 }
 
 /// Returns a value as it is told, of a line: whether it is whole, and its JSON.
-fn shown(line: &[u8]) -> Json {
+pub(super) fn shown(line: &[u8]) -> Json {
     let (mark, text) = line.split_first().unwrap_or((&b'-', &[]));
     json!({ "text": String::from_utf8_lossy(text), "whole": *mark == b'=' })
 }
@@ -320,8 +320,17 @@ fn file_changes(session: &mut Session, query: &Query) -> Result<String> {
 fn diff(session: &mut Session, query: &Query) -> Result<String> {
     let positions =
         (session.position(query.position("before")?)?, session.position(query.position("after")?)?);
+    let (found, is_cut) = cut(|take| compare(session, positions, take))?;
+    text(&json!({ "differences": found, "more": is_cut }))
+}
+
+/// Returns the differences that `compare` hands over, each the text that `diff --json` prints, and whether there are more than an
+/// answer holds.
+pub(super) fn cut(
+    compare: impl FnOnce(&mut crate::diff::Sink<'_>) -> Result<()>,
+) -> Result<(Vec<String>, bool)> {
     let (mut found, mut bytes, mut is_cut) = (Vec::new(), 0, false);
-    let mut take = |difference: foldlog::audit::Difference| -> Result<()> {
+    let compared = compare(&mut |difference| {
         let line = text(&difference)?;
         if found.len() >= DIFFERENCES_MAX || bytes + line.len() > 4 * WINDOW_BYTES {
             is_cut = true;
@@ -330,12 +339,11 @@ fn diff(session: &mut Session, query: &Query) -> Result<String> {
         bytes += line.len();
         found.push(line);
         Ok(())
-    };
-    let compared = compare(session, positions, &mut take);
+    });
     if !is_cut {
         compared?;
     }
-    text(&json!({ "differences": found, "more": is_cut }))
+    Ok((found, is_cut))
 }
 
 fn compare(

@@ -16,10 +16,11 @@ const SESSION_PAGE: &str = include_str!("../pages/session.html");
 const SERVER_STYLE: &str = include_str!("../pages/server.css");
 
 /// Modules that only a server hands out.
-const OWN_MODULES: [(&str, &str); 4] = [
+const OWN_MODULES: [(&str, &str); 5] = [
     ("view/server-source.js", include_str!("../pages/server-source.js")),
     ("view/session.js", include_str!("../pages/session.js")),
     ("view/store.js", include_str!("../pages/store.js")),
+    ("view/comparing.js", include_str!("../pages/comparing.js")),
     ("view/live.js", include_str!("../pages/live.js")),
 ];
 

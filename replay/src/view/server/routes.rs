@@ -8,6 +8,7 @@
 //! | `session/ID/` | the page of a session |
 //! | `session/ID/live?last=N&epoch=N` | waits until the session is not as the page knows it, or for [`LIVE_WAIT`] |
 //! | `session/ID/operations`, `integrity`, `statistics` | what the report's blocks of these names hold |
+//! | `session/ID/compare?with=ID&here=N&there=N` | the session beside another one of the store ([`comparing`]) |
 //! | `session/ID/NAME?…` | what [`answers`] says |
 
 use std::convert::Infallible;
@@ -31,7 +32,7 @@ use super::query::Query;
 use super::security::{Gate, guard};
 use super::session::Session;
 use super::sessions::Sessions;
-use super::{answers, files};
+use super::{answers, comparing, files};
 use crate::failure::{Failure, Result};
 use crate::verbs::stats::stats;
 
@@ -143,6 +144,13 @@ impl Serving {
                 "operations" => {
                     let log = apart(&log)?;
                     answers::text(&report::operations(&log.reader, Session::payloads())?).map(Some)
+                }
+                "compare" => {
+                    let other = query.text("with").and_then(|id| self.sessions.dir(id));
+                    let Some(other) = other else { return Ok(None) };
+                    let other = self.sessions.with(&other, |session| Ok(log(session)))?;
+                    let (here, at) = (apart(&log)?, (query.number("here")?, query.number("there")?));
+                    comparing::compare((&here, at.0), (&other, at.1)).map(Some)
                 }
                 "statistics" => answers::text(&stats(&apart(&log)?.reader)?).map(Some),
                 "integrity" => {
