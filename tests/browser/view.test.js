@@ -80,6 +80,32 @@ describe('the server', () => {
     await server.end();
   });
 
+  test('shows a fork beside its parent, and where they part', async () => {
+    const fork = session('fork');
+    const store = fork.replace(/\/sessions\/.*$/, '');
+    const server = await Server.start(store);
+    const page = await browser.visit(server, `${server.url}session/${fork.split('/').pop()}/`);
+    await page.page.waitForSelector('.step[data-at]');
+    await page.press('.views .tab:has-text("Compare")');
+    await page.press('.compare .bar a');
+    await page.page.waitForSelector('.compare[data-shows] .parting li');
+    const printed = foldlog('diff', fork, '--parent', '--json').trim().split('\n').map((line) => JSON.parse(line));
+    const [{ parting }, ...differences] = printed;
+    assert.ok((await page.text('.compare .parting')).includes(`the same ${parting.alike} records`));
+    const shown = await page.all('.compare .difference .path bdi', (one) => one.textContent);
+    assert.deepEqual(shown, differences.filter((one) => !one.conversation).map((one) => one.path));
+    // The address leads there again.
+    const address = await page.page.evaluate(() => location.href);
+    const again = await browser.visit(server, address);
+    await again.page.waitForSelector('.compare[data-shows] .parting li');
+    assert.equal(await again.attribute('.compare', 'data-shows'), await page.attribute('.compare', 'data-shows'));
+    await again.page.context().close();
+    await page.go({ view: 'compare', with: '00000000-0000-0000-0000-000000000000', there: null });
+    await page.is(true, async () => (await page.text('.compare .part')).includes('no such session'));
+    await page.page.context().close();
+    await server.end();
+  });
+
   test('says so when it has ended', async () => {
     const server = await Server.start(session('history', 700, 11));
     const page = await browser.visit(server, server.url);

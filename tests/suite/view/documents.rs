@@ -278,8 +278,10 @@ fn hostile_values_are_told_as_json_and_long_ones_are_cut() {
 
 #[test]
 fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
-    let fixture = Fixture::of_history(300, 11);
-    let other = shown::history(&shown::store(fixture.store()), 320, 12);
+    let folder = tempfile::tempdir().unwrap();
+    let store = shown::store(folder.path());
+    let [session, other] = [(300, 11), (320, 12)].map(|(records, seed)| shown::history(&store, records, seed));
+    let fixture = Fixture { folder, session };
     let id = other.file_name().unwrap().to_str().unwrap();
     let viewer = Viewer::of(fixture.store());
     let compared = |query: &str| viewer.json(&format!("session/{}/compare?with={query}", fixture.id()));
