@@ -131,7 +131,8 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
     let (session, _) = open_without_host(&Store::open(&root)?, id)?;
     let done = rewind(&session, dir, to, asked, output);
-    let closed = session.close();
+    // A preview leaves the log as it is.
+    let closed = if asked.preview { Ok(()) } else { session.close() };
     done.map_err(told)?;
     closed?;
     Ok(HOLDS)
