@@ -70,8 +70,8 @@ pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
     BackupOptions, BackupReport, CapturesInUse, CollectOptions, CollectReport, Collected, CompactReport,
-    CompressReport, ImportOptions, LeftAlone, MissingObject, SalvageReport, SessionSummary, SkippedBytes,
-    Store, StoreCompactReport,
+    CompressReport, DamagedCapture, ImportOptions, LeftAlone, MissingObject, SalvageReport, SessionSummary,
+    SkippedBytes, Store, StoreCompactReport,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

@@ -57,9 +57,10 @@ use serde::{Deserialize, Serialize};
 pub use error::{Error, Result, Unrestored};
 #[cfg(feature = "host")]
 pub use host::{
-    CaptureProgress, Collecting, Collection, FileChange, FileFacts, FileForm, FilesystemSnapshot,
-    HostFilesystem, HostFilesystemOptions, Merged, Merging, Rebind, Restored, SnapshotReader, WorkspaceLease,
-    WorkspaceMark, WorkspaceNotice, collect_pool, collect_snapshots, unpool,
+    CaptureProgress, Collecting, Collection, DamagedObject, FileChange, FileFacts, FileForm,
+    FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging, Rebind, Restored,
+    SnapshotReader, SnapshotsAudited, WorkspaceLease, WorkspaceMark, WorkspaceNotice, audit_snapshots,
+    collect_pool, collect_snapshots, unpool,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

@@ -39,11 +39,13 @@
 //! | seals are added, or compacted segments replaced by files with theirs | some of the seals, from the first on, and a file `*.seg.new`; the next backup adds the others | the copy |
 
 mod beside;
+mod captures;
 mod checking;
 mod extending;
 
 pub(super) use beside::{COPIED, is_unfinished};
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -94,6 +96,30 @@ pub struct BackupReport {
     /// Number of records that were read again from the copy and checked: frames, bodies, the seals of their segments, and the
     /// objects that they name. Whether records contradict each other says a [`LogReader`](crate::audit::LogReader) of the copy.
     pub verified: u64,
+    /// Number of captures of workspaces that the copied records name and the copy has. The files of captures that were copied
+    /// were read from the copy and checked, and those that it had before were looked for.
+    #[serde(default)]
+    pub captures: u64,
+    /// Number of captures that the copied records name and that are not in the copy's
+    /// [folder of captures](crate::Session::captures_dir): they were collected, or are kept elsewhere.
+    #[serde(default)]
+    pub captures_absent: u64,
+    /// Files of captures that are damaged or missing, as they are in the copy: the first 100. The backup has all else.
+    #[serde(default)]
+    pub damaged: Vec<DamagedCapture>,
+    /// Number of damaged or missing files of captures beside these.
+    #[serde(default)]
+    pub damaged_more: u64,
+}
+
+/// Names a file of a capture that is damaged or missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DamagedCapture {
+    /// Path of the file in the copy. The session's folder has it at the same place.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
 }
 
 impl Store {
@@ -109,7 +135,7 @@ impl Store {
     /// | records: events, slices, calls, conversations, tags, snapshots, the names of captures | up to the last one that was whole when the backup began |
     /// | objects: large payloads, and the files of workspaces in memory | those that the records name |
     /// | segments that a fork shares | copied too, or linked to the copy of the session that wrote them: the copy stands alone |
-    /// | other files in the session's folder, such as the captures of a workspace whose store is there (`files`, as `foldlog run` has it) | copied as they are, but for links and for files that are being made |
+    /// | other files in the session's folder, such as the captures of a workspace whose store is there (`files`, as `foldlog run` has it) | copied as they are, but for links and for files that are being made; files of captures are read from the copy and checked, and what is damaged is [named](BackupReport::damaged) |
     /// | child sessions | with [`backup_all`](Store::backup_all), since they are sessions of the store |
     /// | images | with [`BackupOptions::images`]; without, opening makes them anew |
     /// | captures of a workspace whose store is elsewhere, and the workspace itself | not: they are copied like any folder. The records name the captures |
@@ -264,6 +290,8 @@ struct Copied {
     files: u64,
     bytes: u64,
     verified: u64,
+    /// Files beside the log that were copied, by their paths in the session's folder.
+    beside: BTreeSet<PathBuf>,
 }
 
 impl Copying<'_> {
@@ -275,9 +303,11 @@ impl Copying<'_> {
         Error::NotACopy { session: self.session, path: self.to.to_owned(), reason: reason.into() }
     }
 
-    fn report(&self, copied: Copied, records_before: SequenceNumber) -> BackupReport {
-        let Copied { segments, objects, files, bytes, verified } = copied;
-        BackupReport {
+    fn report(&self, copied: Copied, records_before: SequenceNumber) -> Result<BackupReport> {
+        let read = self.read_captures(records_before, &copied)?;
+        let named = |(path, reason)| DamagedCapture { path, reason };
+        let Copied { segments, objects, files, bytes, verified, .. } = copied;
+        Ok(BackupReport {
             session: self.session,
             dir: self.to.to_owned(),
             records: self.source.next_sequence.get().max(records_before.get()),
@@ -287,7 +317,11 @@ impl Copying<'_> {
             files,
             bytes,
             verified,
-        }
+            captures: read.captures,
+            captures_absent: read.absent,
+            damaged: read.damaged.into_iter().map(named).collect(),
+            damaged_more: read.damaged_more,
+        })
     }
 
     /// Copies the whole session into a folder of its own.
@@ -298,7 +332,7 @@ impl Copying<'_> {
             // Nobody was told of the copy, so nothing of it is to stay.
             let _ = self.storage().remove_dir_all(&building);
         }
-        copied.map(|copied| self.report(copied, SequenceNumber::MIN))
+        copied.and_then(|copied| self.report(copied, SequenceNumber::MIN))
     }
 
     fn lay(&self, building: &Path) -> Result<Copied> {

@@ -6,6 +6,7 @@
 //! | `snapshot` | taking a snapshot, and making it durable |
 //! | `restore` | bringing a snapshot back: walk, plan, check, carry out |
 //! | `scratch` | a copy of a snapshot in a folder of its own, which goes with its value |
+//! | `audit` | whether all that snapshots need is in the store, and sound |
 //! | `changes` | snapshots read from their store alone: what differs, files, contents |
 //! | `merge` | a snapshot with what was changed by hand since put in, for a rewind |
 //! | `comparison` | the walk through two snapshots side by side |
@@ -53,6 +54,7 @@
 //!    the folders around it. Tools' own operations go through mounts, but delete none.
 
 mod attributes;
+mod audit;
 mod beneath;
 mod binding;
 mod cache;
@@ -102,6 +104,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::error::{Error, Result};
+pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots};
 pub use binding::{Rebind, WorkspaceNotice};
 pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
 pub use collect::{Collecting, Collection, collect_snapshots};

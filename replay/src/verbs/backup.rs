@@ -70,6 +70,17 @@ struct Copied {
     files: u64,
     bytes: u64,
     verified: u64,
+    captures: u64,
+    captures_absent: u64,
+    damaged: Vec<Damaged>,
+    damaged_more: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Damaged {
+    #[serde(serialize_with = "escape::serialize_path")]
+    path: PathBuf,
+    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -127,7 +138,13 @@ pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Res
         document.copied.push(Copied::of(Store::open(to)?.backup_from(from, options)?));
     }
     print(&document, output)?;
+    let of_captures = |copied: &&Copied| !copied.damaged.is_empty();
+    let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
     match (damaged, document.failed.is_empty()) {
+        (0, true) if damaged_captures > 0 => {
+            let sessions = counted(damaged_captures, "session");
+            Err(Failure::DoesNotHold(format!("captures of {sessions} are damaged; all else was copied")))
+        }
         (0, true) => Ok(HOLDS),
         (0, false) => Ok(UNUSABLE),
         (damaged, _) => {
@@ -149,9 +166,28 @@ impl Copied {
             files,
             bytes,
             verified,
+            captures,
+            captures_absent,
+            damaged,
+            damaged_more,
             ..
         } = report;
-        Copied { session, dir, records, records_before, segments, objects, files, bytes, verified }
+        let damaged = damaged.into_iter().map(|one| Damaged { path: one.path, reason: one.reason }).collect();
+        Copied {
+            session,
+            dir,
+            records,
+            records_before,
+            segments,
+            objects,
+            files,
+            bytes,
+            verified,
+            captures,
+            captures_absent,
+            damaged,
+            damaged_more,
+        }
     }
 }
 
@@ -171,6 +207,16 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             copied.bytes,
             counted(copied.verified, "record"),
         ))?;
+        if copied.captures > 0 {
+            output.line(format_args!("  {} read", counted(copied.captures, "capture")))?;
+        }
+        for Damaged { path, reason } in &copied.damaged {
+            let (path, reason) = (escape::path(path), escape::text(reason));
+            output.line(format_args!("  damaged capture: {path}: {reason}"))?;
+        }
+        if copied.damaged_more > 0 {
+            output.line(format_args!("  and {} more damaged files of captures", copied.damaged_more))?;
+        }
     }
     for failed in &document.failed {
         output.line(format_args!("session {}: not copied: {}", failed.session, failed.reason))?;

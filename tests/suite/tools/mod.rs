@@ -1,5 +1,6 @@
 //! Stories of tools: what a call leaves where it has success, and that it leaves nothing where it has none.
 
+mod backed_up;
 mod bad_input;
 mod captures;
 mod checkpoints;

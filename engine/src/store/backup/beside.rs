@@ -78,6 +78,7 @@ impl Copying<'_> {
             Ok(bytes) => {
                 copied.files += 1;
                 copied.bytes += bytes;
+                copied.beside.extend(from.strip_prefix(self.from).map(Path::to_owned));
                 Ok(())
             }
             // It went while it was copied.

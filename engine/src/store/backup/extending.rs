@@ -109,7 +109,7 @@ impl Copying<'_> {
         added?;
         self.add_seals(&mut copied)?;
         self.copy_images(self.to, &mut copied);
-        Ok(self.report(copied, before))
+        self.report(copied, before)
     }
 
     /// Fails with [`Error::NotACopy`] if a segment is compacted of those behind the first `held`, which the copy has. New segments get

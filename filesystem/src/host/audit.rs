@@ -1,0 +1,151 @@
+//! Reads the objects of snapshots in a store, and tells which are damaged or missing. Changes nothing.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::FilesystemSnapshot;
+use super::manifest::GitMode;
+use super::metadata::Metadata;
+use super::objects::{ObjectId, ObjectKind, Objects};
+use super::plan::Then;
+use super::snapshot::named_object;
+use super::trees::{Commit, Trees};
+use crate::error::{Error, Result};
+
+/// Most damaged objects that are named; the others are counted.
+const DAMAGED_MAX: usize = 100;
+
+/// Names an object of a snapshot that is damaged or missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedObject {
+    /// Path of the object's file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Says what an audit of snapshots found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SnapshotsAudited {
+    /// Number of snapshots whose objects were looked at.
+    pub snapshots: u64,
+    /// Number of snapshots that the store does not have: it was collected, or is elsewhere.
+    pub absent: u64,
+    /// Objects that are damaged or missing, each once: the first 100.
+    pub damaged: Vec<DamagedObject>,
+    /// Number of damaged or missing objects beside these.
+    pub damaged_more: u64,
+}
+
+/// Looks at every object that these snapshots need, in the store at `store`. Commits, folders and what is said of files beside their
+/// contents are read and checked; contents are read where `is_to_be_read` says so of the object's file, and have to be there
+/// otherwise. An object that several snapshots need is looked at once.
+pub fn audit_snapshots<'a>(
+    store: &Path,
+    snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
+    is_to_be_read: &dyn Fn(&Path) -> bool,
+) -> SnapshotsAudited {
+    let objects = Objects::new(store.to_owned());
+    let mut audit = Audit {
+        objects: &objects,
+        is_to_be_read,
+        trees: Trees::default(),
+        seen: HashSet::new(),
+        seen_times: HashSet::new(),
+        looked_at: HashSet::new(),
+        told: HashSet::new(),
+        audited: SnapshotsAudited::default(),
+    };
+    for snapshot in snapshots {
+        let is_there = ObjectId::parse(&snapshot.commit).is_none_or(|id| objects.path(id).exists());
+        if !is_there {
+            audit.audited.absent += 1;
+            continue;
+        }
+        audit.audited.snapshots += 1;
+        if let Err(error) = audit.snapshot(snapshot) {
+            audit.tell(error);
+        }
+    }
+    audit.audited
+}
+
+struct Audit<'a> {
+    objects: &'a Objects,
+    is_to_be_read: &'a dyn Fn(&Path) -> bool,
+    trees: Trees,
+    seen: HashSet<ObjectId>,
+    seen_times: HashSet<ObjectId>,
+    /// Contents that were looked at.
+    looked_at: HashSet<ObjectId>,
+    /// Paths of the objects that were told of.
+    told: HashSet<PathBuf>,
+    audited: SnapshotsAudited,
+}
+
+impl Audit<'_> {
+    fn tell(&mut self, error: Error) {
+        let (path, reason) = match error {
+            Error::Object { path, reason } => (path, reason),
+            other => (self.objects.store().to_owned(), other.to_string()),
+        };
+        if !self.told.insert(path.clone()) {
+            return;
+        }
+        match self.audited.damaged.len() < DAMAGED_MAX {
+            true => self.audited.damaged.push(DamagedObject { path, reason }),
+            false => self.audited.damaged_more += 1,
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &FilesystemSnapshot) -> Result<()> {
+        let commit = self.commit(&snapshot.commit)?;
+        if let Some(left_out_by) = &snapshot.left_out_by {
+            self.commit(left_out_by)?;
+        }
+        let Some(name) = &snapshot.metadata else { return Ok(()) };
+        let metadata = Metadata::read(self.objects, named_object(self.objects, name)?)?;
+        let then = Then { tree: commit.tree, times: metadata.times };
+        self.trees.times(self.objects, then, &mut self.seen_times)?;
+        let repositories = snapshot.repositories.as_ref();
+        let repositories = repositories.map(|name| named_object(self.objects, name)).transpose()?;
+        let data = self.trees.sparse_data(self.objects, commit.tree, &metadata)?;
+        for id in data.into_iter().chain(repositories) {
+            self.content(id);
+        }
+        Ok(())
+    }
+
+    /// Looks at all that is beneath a commit.
+    fn commit(&mut self, name: &str) -> Result<Commit> {
+        let commit = Commit::read(self.objects, named_object(self.objects, name)?)?;
+        let mut contents = Vec::new();
+        let walked = self.trees.visit(self.objects, commit.tree, Some(&mut self.seen), &mut |line, _| {
+            if line.mode != GitMode::Folder && self.looked_at.insert(line.id) {
+                contents.push(line.id);
+            }
+            Ok(())
+        });
+        contents.into_iter().for_each(|id| self.look_at(id));
+        walked.map(|()| commit)
+    }
+
+    fn content(&mut self, id: ObjectId) {
+        if self.looked_at.insert(id) {
+            self.look_at(id);
+        }
+    }
+
+    fn look_at(&mut self, id: ObjectId) {
+        let path = self.objects.path(id);
+        // Opening a missing object says that it is missing.
+        if ((self.is_to_be_read)(&path) || !path.is_file())
+            && let Err(error) = self.objects.check(id, ObjectKind::Blob, 0)
+        {
+            self.tell(error);
+        }
+    }
+}
