@@ -6,7 +6,6 @@ use foldlog::tools::{RewindOptions, RewindPreview};
 use foldlog::{Policy, SequenceNumber, Value};
 
 use super::rewind::Room;
-use super::*;
 
 /// Says each difference in one line.
 fn told(differences: &[Difference]) -> Vec<String> {
