@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 
 use super::dynamic::Dynamic;
 use super::reducer::{Reduce, ReduceError, Reducer, downcast, resolve_upsert};
-use super::values::{EncodeAny, ValueDecoder, ValuePath, encode_value, known};
+use super::values::{EncodeAny, ValueDecoder, ValuePath, check_kept, encode_value, known};
 use super::{
     Decoder, Event, ItemCoding, Recorded, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations, View,
     append_event, append_item, decode_event, decode_item, default_policy, encode,
@@ -207,8 +207,16 @@ impl EventTypes {
             return Ok((Arc::new(value), bytes));
         }
         let event = (self.known)(&self.name, &bytes)?;
-        let bytes = self.encode(event.as_ref())?;
-        Ok((event, bytes))
+        let kept = self.encode(event.as_ref())?;
+        if kept != bytes {
+            let keeps = |other: &Value| {
+                let encoded = encode_value(&self.name, other).ok()?;
+                let event = (self.known)(&self.name, &encoded).ok()?;
+                self.encode(event.as_ref()).ok()
+            };
+            check_kept(&self.name, &value, &kept, &keeps)?;
+        }
+        Ok((event, kept))
     }
 }
 

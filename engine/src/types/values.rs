@@ -210,9 +210,161 @@ pub(crate) fn known<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) ->
     }
 }
 
+/// Checks that a type has taken every field of a value. `kept` is what the type encodes of it, and `keeps` what it encodes of another
+/// value, if it can read that.
+///
+/// Types whose form serde finds out by trying, which are untagged or flattened, drop fields that they do not know without a word. Such
+/// a field is missing in what the type encodes, and whatever stands in its place makes no difference. A field that the type leaves
+/// out since it holds a default, or writes under another name, makes one.
+pub(crate) fn check_kept(
+    name: &str,
+    value: &Value,
+    kept: &[u8],
+    keeps: &dyn Fn(&Value) -> Option<Vec<u8>>,
+) -> Result<()> {
+    let Ok(encoded) = Value::decode(kept) else { return Ok(()) };
+    let mut missing = Vec::new();
+    missing_in(&encoded, value, &mut Vec::new(), &mut missing);
+    let is_dropped = |steps: &Vec<Step>| {
+        let mut other = value.clone();
+        part_mut(&mut other, steps).is_some_and(|part| {
+            // No type takes this for what it knows.
+            *part = Value::Ext(-128, b"foldlog".to_vec());
+            true
+        }) && keeps(&other).as_deref() == Some(kept)
+    };
+    let dropped: Vec<String> = missing.iter().filter(|steps| is_dropped(steps)).map(|at| shown(at)).collect();
+    match dropped.is_empty() {
+        true => Ok(()),
+        false => {
+            let reason = format!("its type has no field {}", escape::text(&dropped.join(", ")));
+            Err(Error::Encode { name: name.to_owned(), reason })
+        }
+    }
+}
+
+/// Most fields of a value of which it is found out whether its type drops them.
+const MISSING_MAX: usize = 64;
+
+/// Lists the fields of a value that its encoded form does not have. Where the two have another shape, nothing can be said.
+fn missing_in(encoded: &Value, value: &Value, at: &mut Vec<Step>, missing: &mut Vec<Vec<Step>>) {
+    let mut within = |encoded: Option<&Value>, value: &Value, step: Step| {
+        at.push(step);
+        match encoded {
+            Some(encoded) => missing_in(encoded, value, at, missing),
+            None if missing.len() < MISSING_MAX => missing.push(at.clone()),
+            None => {}
+        }
+        at.pop();
+    };
+    match (encoded, value) {
+        (Value::Map(_), Value::Map(pairs)) => {
+            for (key, value) in pairs.iter().filter_map(|(key, value)| Some((key.as_str()?, value))) {
+                within(encoded.get(key), value, Step::Field(key.into()));
+            }
+        }
+        (Value::Array(encoded), Value::Array(values)) => {
+            for (place, (encoded, value)) in encoded.iter().zip(values).enumerate() {
+                within(Some(encoded), value, Step::Index(place));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns the part of a value to which these steps lead.
+fn part_mut<'a>(value: &'a mut Value, steps: &[Step]) -> Option<&'a mut Value> {
+    steps.iter().try_fold(value, |value, step| match (step, value) {
+        (Step::Field(name), Value::Map(pairs)) => {
+            pairs.iter_mut().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
+        }
+        (Step::Index(at), Value::Array(items)) => items.get_mut(*at),
+        _ => None,
+    })
+}
+
+/// Returns the path of a field as a person reads it: `card.owner`, `cards[0].owner`.
+fn shown(steps: &[Step]) -> String {
+    let mut path = String::new();
+    for step in steps {
+        match step {
+            Step::Field(name) if path.is_empty() => path.push_str(name),
+            Step::Field(name) => path.extend([".", name]),
+            Step::Index(at) => path.push_str(&format!("[{at}]")),
+        }
+    }
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Event, SessionTypes, Slice};
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(untagged)]
+    enum Shape {
+        Circle { radius: u64 },
+        Square { side: u64 },
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Owner {
+        owner: String,
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Drawn {
+        shapes: Vec<Shape>,
+        #[serde(flatten)]
+        by: Owner,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+        #[serde(default, alias = "colour")]
+        color: u64,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        hidden: bool,
+    }
+
+    impl Event for Drawn {
+        const NAME: &'static str = "drawn";
+    }
+
+    struct Drawing;
+
+    impl Slice for Drawing {
+        const NAME: &'static str = "drawing";
+        type Item = Drawn;
+    }
+
+    #[test]
+    fn fields_that_a_type_would_drop_are_refused_by_name() {
+        let types = SessionTypes::builder().slice::<Drawing>().append_all::<Drawing>().build().unwrap();
+        let types = types.event("drawn").unwrap();
+        let read = |json: serde_json::Value| {
+            types.known(Value::from(json)).map(drop).map_err(|error| error.to_string())
+        };
+        let whole = serde_json::json!({
+            "shapes": [{"radius": 1}, {"side": 2}], "owner": "ada", "note": "x", "color": 3, "hidden": true,
+        });
+        assert_eq!(read(whole.clone()), Ok(()));
+        // What is left out as it holds a default, or has another name, is not lost.
+        let mut same = whole.clone();
+        same["note"] = serde_json::Value::Null;
+        same["hidden"] = false.into();
+        let color = same.as_object_mut().unwrap().remove("color").unwrap();
+        same["colour"] = color;
+        assert_eq!(read(same), Ok(()));
+        for (path, pointer) in
+            [("shapes[0].depth", "/shapes/0"), ("shapes[1].radios", "/shapes/1"), ("odd", "")]
+        {
+            let mut other = whole.clone();
+            let field = path.rsplit('.').next().unwrap();
+            other.pointer_mut(pointer).unwrap()[field] = 5.into();
+            let refused = read(other).unwrap_err();
+            assert!(refused.contains(&format!("has no field {path}")), "{path}: {refused}");
+        }
+    }
 
     #[test]
     fn a_path_leads_to_a_part_and_what_is_none_is_refused() {
