@@ -107,3 +107,36 @@ describe('a fork', () => {
     await page.close();
   });
 });
+
+describe('a conversation with a summary', () => {
+  test('shows it where what it replaces begins', { timeout: 60_000 }, async () => {
+    const dir = session('work');
+    const [summary] = printed('show', dir, '--kind', 'shortened');
+    await both(dir, async (page) => {
+      await page.go({ at: summary.sequence, view: 'step', part: 'conversation:talk' });
+      const order = await page.all('.conversation > li', (one) => [one.classList.contains('summary'), one.classList.contains('is-replaced')].join());
+      assert.deepEqual(order, ['true,false', 'false,true', 'false,true', 'false,true', 'false,true']);
+      assert.match(await page.text('.step-title'), /^Record 16 /);
+      assert.match(await page.text('.summary'), new RegExp(`records ${summary.from} to ${summary.to}: it was long.*Twice it was asked`));
+      await page.go({ at: summary.sequence - 1 });
+      assert.deepEqual(await page.all('.summary', (one) => one.textContent), []);
+    });
+  });
+});
+
+describe('a compacted session', () => {
+  test('marks what was compacted, and says at such a step what is not known', { timeout: 60_000 }, async () => {
+    const dir = session('history', 899, 6);
+    foldlog('compact', dir, '--keep', 'none');
+    await both(dir, async (page) => {
+      await page.go({ at: 5, view: 'step', part: 'slice:plan' });
+      const said = await page.text('.note.compacted');
+      const known = Number(said.match(/Bodies before record ([\d,]+) were compacted/)[1].replaceAll(',', ''));
+      await page.page.waitForSelector('.record.is-compacted');
+      await page.go({ at: known });
+      await page.page.waitForSelector('.record.chosen .compaction');
+      assert.equal(await page.text('.note.compacted'), '');
+      assert.doesNotMatch(await page.text('.step .part'), /dropped what this slice held here/);
+    });
+  });
+});

@@ -336,6 +336,38 @@ fn the_tasks_at_every_step_are_those_that_the_command_line_prints() {
 }
 
 #[test]
+fn the_summaries_at_every_step_are_those_that_a_provider_is_sent_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, _) = shown::work(&shown::store(folder.path()));
+    let fixture = Fixture { folder, session };
+    let page = fixture.report("report.html", &["--payloads"]);
+    let viewer = crate::view::Viewer::of(&fixture.session);
+    let id = fixture.session.file_name().unwrap().to_str().unwrap();
+    let texts = |summaries: &[Value]| -> Vec<Value> {
+        let messages = summaries.iter().flat_map(|one| one["messages"].as_array().unwrap());
+        messages.map(|message| message[1].clone()).collect()
+    };
+    let mut counts = Vec::new();
+    for at in 0..=page.head["last"].as_u64().unwrap() {
+        let sent = fixture.json(&["transcript", "--at", &at.to_string()]);
+        let is_summary = |text: &Value| {
+            let text = text.as_str().unwrap_or_default();
+            text.starts_with("Twice it was") || text == "Nothing of it counts."
+        };
+        let sent: Vec<Value> =
+            sent.iter().map(|message| message["content"].clone()).filter(is_summary).collect();
+        assert_eq!(texts(&page.summaries_at("talk", at)), sent, "at {at}");
+        let told = viewer.get(&format!("session/{id}/messages?at={at}&evaluation=talk&count=0")).body;
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let none = Vec::new();
+        assert_eq!(texts(told["summaries"].as_array().unwrap_or(&none)), sent, "the server's at {at}");
+        counts.push(sent.len());
+    }
+    assert!(counts.contains(&2) && counts.first() == Some(&0) && counts.last() == Some(&1), "{counts:?}");
+    assert!(!fixture.report("without.html", &[]).holds(SECRET));
+}
+
+#[test]
 fn a_damaged_session_is_shown_up_to_its_damage() {
     let fixture = Fixture::of_history(200, 5);
     let segment = fixture.session.join("0000000000.seg");

@@ -8,6 +8,7 @@
 //! | a record's document | `show --json`, word by word |
 //! | a slice at a step | [`walk`]: the items by their names, at every position ([`lists`]); each item as `state --json` prints it |
 //! | a conversation at a step | the messages that [`MessageHistory`](foldlog::audit::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it |
+//! | the summaries of a conversation at a step | [`summaries`]: what a provider is sent in place of which records |
 //! | the tasks at a step | [`tasks`]: what `tasks --json` knows of each, with its record |
 //! | a workspace's files at a step | [`files`]: the last capture on the way there |
 //! | a diff of two steps | the items that one of the two lists lacks, compared as [`crate::diff`] compares them |
@@ -36,6 +37,7 @@ mod records;
 pub(crate) mod report;
 #[cfg(feature = "view")]
 pub(crate) mod server;
+mod summaries;
 mod tasks;
 mod walk;
 

@@ -95,7 +95,7 @@ fn records(slice: &foldlog::audit::SliceReader<'_>) -> BTreeMap<String, Sequence
 }
 
 /// Returns a text of a host, or what stands for it where values are left out or it is too long.
-fn text_of(text: &str, payloads: Payloads) -> Json {
+pub(super) fn text_of(text: &str, payloads: Payloads) -> Json {
     if payloads.are_asked_for() && text.len() as u64 <= payloads.bytes_max() {
         return Json::from(text);
     }

@@ -20,6 +20,7 @@ use serde_json::{Value as Json, json};
 use super::blocks::{Blocks, Lines};
 use super::lists::ListHistory;
 use super::records::{Columns, Gathered};
+use super::summaries;
 use super::tasks::{self, TaskLists};
 use super::{Payloads, Range};
 use crate::failure::Result;
@@ -62,6 +63,8 @@ pub(crate) struct SliceDocument {
 pub(crate) struct ConversationDocument {
     evaluation_id: String,
     list: ListPlaces,
+    /// Block of the summaries, if there are any.
+    summaries: Option<u32>,
 }
 
 /// Says where a page finds what the walk has written.
@@ -368,7 +371,9 @@ fn conversations<W: Write>(
             count: messages.len() as u64,
             items: lines.finish(blocks)?,
         };
-        documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list });
+        let summaries = summaries::summaries(reader, &evaluation, payloads)?;
+        let summaries = if summaries.is_empty() { None } else { Some(blocks.add_json(&summaries)?) };
+        documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list, summaries });
     }
     Ok(documents)
 }

@@ -73,6 +73,20 @@ impl Page {
         self.lines(&self.head["documents"])
     }
 
+    /// Returns the summaries of a conversation that count at a position.
+    pub(super) fn summaries_at(&self, evaluation: &str, at: u64) -> Vec<Value> {
+        let all = self.head["conversations"].as_array().unwrap();
+        let Some(found) = all.iter().find(|one| one["evaluation_id"] == evaluation) else {
+            return Vec::new();
+        };
+        let summaries: Vec<Value> = serde_json::from_slice(self.block(&found["summaries"])).unwrap();
+        let counts = |one: &Value| {
+            let mut ranges = one["counts"].as_array().unwrap().iter();
+            ranges.any(|range| (range[0].as_u64().unwrap()..=range[1].as_u64().unwrap()).contains(&at))
+        };
+        summaries.into_iter().filter(counts).collect()
+    }
+
     /// Returns the tasks at a position.
     pub(super) fn tasks_at(&self, at: u64) -> Vec<Value> {
         self.list(&self.head["tasks"], at).unwrap_or_default()

@@ -11,9 +11,11 @@ const WHO = { system: 'System', user: 'User', assistant: 'Assistant', tool: 'Too
  * @param {import('./source.js').Item[]} items
  * @param {(sequence: number) => void} go
  * @param {number} at
+ * @param {import('./source.js').Summary[]} summaries
  * @returns {HTMLElement}
  */
-export function showConversation(items, go, at) {
+export function showConversation(items, go, at, summaries) {
+  const told = new Set();
   const messages = items.map((item) => ({ item, json: parse(item.value.text) }));
   /** Calls that no result was shown for yet, by their ids: where the result belongs. @type {Map<string, HTMLElement>} */
   const open = new Map();
@@ -32,8 +34,10 @@ export function showConversation(items, go, at) {
       continue;
     }
     const calls = field(json, 'tool_calls');
-    list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence } },
-      el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', bdi(name)) : null, el('span', { class: 'grow' }), record),
+    const replacing = summaries.filter((one) => role !== 'system' && one.from <= item.sequence && item.sequence <= one.to && item.sequence < one.sequence);
+    for (const one of replacing) if (!told.has(one)) { told.add(one); list.append(summary(one, go)); }
+    list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${isError ? ' is-failed' : ''}${replacing.length > 0 ? ' is-replaced' : ''}`, data: { sequence: item.sequence } },
+      el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', bdi(name)) : null, el('span', { class: 'grow' }), replacing.length > 0 && el('span', { class: 'chip' }, `replaced by @${replacing.at(-1).sequence}`), record),
       content(json, role !== 'tool'),
       calls?.type === 'array' && calls.values.map((call) => {
         const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('span', { class: 'faint call-id' }, visible(textOf(field(call, 'call_id')) ?? ''))), callArguments(field(call, 'arguments')));
@@ -42,6 +46,18 @@ export function showConversation(items, go, at) {
       })));
   }
   return list;
+}
+
+/**
+ * A summary, where what it replaces begins.
+ * @param {import('./source.js').Summary} one
+ * @param {(sequence: number) => void} go
+ */
+function summary({ sequence, from, to, reason, messages }, go) {
+  const said = (text) => (typeof text === 'string' ? markdown(text) : el('span', { class: 'left-out' }, `text of ${text.bytes} bytes, left out`));
+  return el('li', { class: 'message summary', data: { sequence } },
+    el('div', { class: 'who' }, 'Summary', el('span', { class: 'faint' }, ` sent in place of records ${from} to ${to}`, typeof reason === 'string' && [': ', bdi(reason)]), el('span', { class: 'grow' }), button(`@${sequence}`, () => go(sequence), { class: 'link', title: 'Go to the record of the summary' })),
+    messages.map(([role, text]) => el('div', { class: 'said' }, el('span', { class: 'faint' }, WHO[role] ?? visible(role)), said(text))));
 }
 
 /** Number of characters of a message's text. @param {import('./json.js').Json} json */

@@ -376,7 +376,9 @@ export class ReportSource {
   /** @param {number} at @param {string} evaluation @param {number} from @param {number} count */
   async messages(at, evaluation, from, count) {
     const found = this.known.conversations.find((one) => one.evaluation_id === evaluation);
-    return found ? this.window(found.list, at, from, count) : { total: 0, items: [] };
+    if (!found) return { total: 0, items: [] };
+    const summaries = found.summaries === null ? [] : (await this.json(found.summaries)).filter((one) => one.counts.some(([first, last]) => first <= at && at <= last));
+    return { ...(await this.window(found.list, at, from, count)), summaries };
   }
 
   /** @param {number} at */

@@ -252,7 +252,7 @@ export class ServerSource {
       if (more.items.length === 0) break;
       items.push(...more.items);
     }
-    return { total: window.total, items: items.map((item) => ({ number: `${item.sequence}.${item.ordinal}`, ...item })) };
+    return { total: window.total, summaries: window.summaries, items: items.map((item) => ({ number: `${item.sequence}.${item.ordinal}`, ...item })) };
   }
 
   /** @param {number} at @param {string} slice @param {number} from @param {number} count */

@@ -60,6 +60,16 @@
  */
 
 /**
+ * What a provider is sent in place of some records.
+ * @typedef {object} Summary
+ * @property {number} sequence
+ * @property {number} from first record that it replaces
+ * @property {number} to last record that it replaces
+ * @property {any} reason
+ * @property {[string, any][]} messages roles with texts; a text that is left out is an object
+ */
+
+/**
  * A window into a list at a step. `total` is null if nobody knows what the list held there.
  * @typedef {{total: number | null, items: Item[]}} Window
  */
@@ -127,7 +137,7 @@
  * @property {(at: number) => Promise<{name: string, policy: string, total: number | null}[]>} slices
  * @property {(at: number, slice: string, from: number, count: number) => Promise<Window>} state
  * @property {(at: number) => Promise<{evaluation_id: string, total: number}[]>} conversations
- * @property {(at: number, evaluation: string, from: number, count: number) => Promise<Window>} messages
+ * @property {(at: number, evaluation: string, from: number, count: number) => Promise<Window & {summaries?: Summary[]}>} messages with the summaries that count there
  * @property {(at: number) => Promise<Task[]>} tasks in the order of their creation
  * @property {(at: number) => Promise<Usage[]>} usage what each conversation had used by then
  * @property {(at: number) => Promise<{name: string, total: number, gap: string | null}[]>} workspaces with the reason for which their files are not known

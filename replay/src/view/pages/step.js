@@ -46,7 +46,7 @@ export class StepView {
   /** @param {{at: number, beyond?: number, part?: string, from?: string, form?: string, file?: string}} route */
   show(route) {
     const { at } = route;
-    const { damage, last, log_last: end } = this.source.head();
+    const { damage, last, log_last: end, unknown } = this.source.head();
     const read = Promise.all([this.source.records(at, 1), this.source.slices(at), this.source.conversations(at), this.source.workspaces(at)])
       .then(async ([[record], slices, conversations, workspaces]) => {
         const tasks = slices.some((slice) => slice.name === 'tasks' && slice.total !== 0) ? await this.source.tasks(at) : [];
@@ -56,6 +56,8 @@ export class StepView {
     return this.latest.show(read, ({ tasks, record, slices, conversations, workspaces, part, content }) => {
       if (route.beyond === undefined) this.heading(record);
       else fill(this.title, el('h2', null, `Behind record ${number(at)}`), el('p', { class: 'facts' }, 'The other parts show the state after that record, the last sound one.'));
+      const dropped = route.beyond === undefined && unknown.find(([first, end]) => first <= at && at <= end);
+      if (dropped) this.title.append(el('p', { class: 'note compacted' }, `Bodies before record ${number(dropped[1] + 1)} were compacted: what slices held here is not known. It is again from that record on`, dropped[0] > 0 && `, and before record ${number(dropped[0])}`, '.'));
       const tab = (name, label, count, extra = '') => el('a', { href: address({ part: name, from: null, beyond: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, bdi(label), count !== null && el('span', { class: 'count' }, count));
       fill(this.tabs,
         damage && last === end && tab('damage', 'Damage', null),
@@ -158,8 +160,9 @@ export class StepView {
       const begin = from === undefined ? Math.max(0, total - PAGE) : Number(from);
       const shown = await this.source.messages(at, name, begin, PAGE);
       const used = (await this.source.usage(at)).find((one) => one.evaluation_id === name);
-      return keyed([part, shown, used?.sequence], (body) => {
-        paged(body, shown, PAGE, turn, showConversation(shown.items, go, at));
+      const { summaries = [] } = shown;
+      return keyed([part, shown, [used?.sequence, ...summaries.map((one) => one.sequence)].join('/')], (body) => {
+        paged(body, shown, PAGE, turn, showConversation(shown.items, go, at, summaries));
         if (used) body.prepend(el('p', { class: 'facts' }, `${number(used.input_tokens)} tokens sent, ${number(used.output_tokens)} answered by this step`, used.cache_read_tokens > 0 && `, ${number(used.cache_read_tokens)} read from a cache`));
       });
     }
@@ -209,7 +212,7 @@ export class StepView {
 
 /**
  * Names what a window into a list shows: which items, where they stand, and what else is said of them.
- * @param {[string, import('./source.js').Window, number?]} content
+ * @param {[string, import('./source.js').Window, string?]} content
  * @param {(body: HTMLElement) => void} show
  */
 function keyed([part, { total, items }, beside], show) {

@@ -174,15 +174,19 @@ export class Timeline {
   fillRow(element, record) {
     const near = (sequence) => (this.allowed ? null : this.source.recordNow(sequence));
     const tool = record.tool && !record.name.includes(record.tool) ? el('span', { class: 'chip' }, visible(record.tool)) : null;
+    const { unknown } = this.head;
+    const known = unknown.some(([, last]) => last === record.sequence - 1);
     element.classList.add(`path-${record.path}`);
     element.classList.toggle('is-failed', record.outcome === 'failed');
-    element.title = `${record.kind} ${visible(record.name)}\n${time(record.time)}\n${bytes(record.bytes)}, ${record.path}${record.slices.length > 0 ? `\nchanges ${visible(record.slices.join(', '))}` : ''}`;
+    element.classList.toggle('is-compacted', unknown.some(([first, last]) => first <= record.sequence && record.sequence <= last));
+    const compacted = known ? el('span', { class: 'chip compaction' }, `bodies before ${number(record.sequence)} were compacted`) : null;
+    element.title = `${record.kind} ${visible(record.name)}\n${time(record.time)}\n${bytes(record.bytes)}, ${record.path}${known ? `\nbodies before ${number(record.sequence)} were compacted` : ''}${record.slices.length > 0 ? `\nchanges ${visible(record.slices.join(', '))}` : ''}`;
     element.setAttribute('aria-label', `Record ${record.sequence}, ${record.kind}, ${visible(record.name)}, ${record.path}${record.outcome ? `, ${record.outcome}` : ''}`);
     fill(element,
       el('span', { class: 'sequence' }, record.sequence),
       graph(record, near(record.sequence - 1), near(record.sequence + 1)),
       el('span', { class: `kind kind-${record.kind}` }, record.kind.replaceAll('_', ' ')),
-      el('span', { class: 'name' }, bdi(record.name), tool),
+      el('span', { class: 'name' }, bdi(record.name), tool, compacted),
       el('span', { class: 'time' }, clock(record.time)),
       el('span', { class: 'bytes' }, bytes(record.bytes)));
   }
@@ -265,7 +269,7 @@ export class Scrubber {
   }
 
   draw() {
-    const { canvas, head: { density } } = this;
+    const { canvas, head: { density, unknown, from, last } } = this;
     const [width, height] = [canvas.clientWidth, canvas.clientHeight];
     const scale = devicePixelRatio || 1;
     canvas.width = width * scale;
@@ -297,6 +301,15 @@ export class Scrubber {
       tick(density.rollbacks[at], mostRollbacks, '--warn', 3);
       tick(density.failed[at], mostFailed, '--bad', 0);
     }
+    // What a compaction dropped is hatched.
+    context.beginPath();
+    context.strokeStyle = color('--faint');
+    for (const [first, end] of unknown) {
+      const place = (sequence) => ((sequence - from) * width) / (last - from + 1);
+      const [left, right] = [Math.max(0, place(first)), Math.min(width, place(end + 1))];
+      for (let x = left - (left % 5); x < right; x += 5) { context.moveTo(Math.max(left, x), height); context.lineTo(Math.min(right, x + 5), 7); }
+    }
+    context.stroke();
   }
 
   /** @param {number} at */

@@ -271,6 +271,7 @@ fn messages(session: &mut Session, query: &Query) -> Result<String> {
     };
     let clamped = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let (mut items, mut bytes) = (Vec::new(), 0);
+    let summaries = messages.summaries_at(at);
     let (total, numbers) = messages.numbers(at, (clamped(from), clamped(count)));
     for number in numbers {
         let Some(listed) = messages.listed(number)? else { continue };
@@ -283,7 +284,7 @@ fn messages(session: &mut Session, query: &Query) -> Result<String> {
             break;
         }
     }
-    text(&json!({ "total": total, "items": items }))
+    text(&json!({ "total": total, "items": items, "summaries": summaries }))
 }
 
 /// What each conversation had used at a position.

@@ -11,6 +11,7 @@ use foldlog::audit::LogReader;
 
 use super::super::Payloads;
 use super::super::lists::ListHistory;
+use super::super::summaries::{Summary, summaries};
 use super::super::walk::{message_line, versions};
 use crate::failure::{Failure, Result};
 
@@ -21,6 +22,7 @@ pub(crate) struct Messages {
     /// Record of each message, and where its line ends.
     lines: Vec<(SequenceNumber, u64)>,
     file: File,
+    summaries: Vec<Summary>,
 }
 
 /// A message in a list.
@@ -49,7 +51,8 @@ impl Messages {
         }
         let versions = versions(&history, reader.last_position());
         let file = out.into_inner().map_err(|error| of_file(error.into_error()))?;
-        Ok(Some(Messages { versions, lines, file }))
+        let summaries = summaries(reader, evaluation, payloads)?;
+        Ok(Some(Messages { versions, lines, file, summaries }))
     }
 
     /// Returns how many messages count at a position.
@@ -60,6 +63,11 @@ impl Messages {
     /// Returns how many messages count at a position, and the numbers of those from the one at place `from` on, at most `count`.
     pub(crate) fn numbers(&self, position: SequenceNumber, (from, count): (u32, u32)) -> (u32, Vec<u32>) {
         self.versions.window(position, from, count).unwrap_or_default()
+    }
+
+    /// Returns the summaries that count at a position.
+    pub(crate) fn summaries_at(&self, position: SequenceNumber) -> Vec<Summary> {
+        self.summaries.iter().filter(|summary| summary.counts_at(position)).cloned().collect()
     }
 
     /// Returns a message by its number; `None` if there are not as many.
