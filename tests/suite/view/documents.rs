@@ -280,7 +280,8 @@ fn hostile_values_are_told_as_json_and_long_ones_are_cut() {
 fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
     let folder = tempfile::tempdir().unwrap();
     let store = shown::store(folder.path());
-    let [session, other] = [(300, 11), (320, 12)].map(|(records, seed)| shown::history(&store, records, seed));
+    let [session, other] =
+        [(300, 11), (320, 12)].map(|(records, seed)| shown::history(&store, records, seed));
     let fixture = Fixture { folder, session };
     let id = other.file_name().unwrap().to_str().unwrap();
     let viewer = Viewer::of(fixture.store());
