@@ -425,7 +425,8 @@ impl Inner {
     fn begin_to_attest(&self) {
         let Ok(mut state) = self.sound() else { return };
         let is_left_unclosed = !self.report.closed && !state.log.is_writing();
-        if !is_left_unclosed || state.recording.is_some() || self.refusal(&state).is_some() {
+        let is_refused = state.interrupted || self.refusal(&state).is_some();
+        if !is_left_unclosed || state.recording.is_some() || is_refused {
             return;
         }
         let _ = self.prepare(&mut state, |log, context| log.begin(self.now_us(), context));

@@ -74,7 +74,7 @@ fn tags_of_snapshots(session: &Path, output: &Output<'_>) -> Result<BTreeSet<Str
     let mut quiet = Output::new(&mut nobody, &mut neither, output.child);
     quiet.memory_bytes = output.memory_bytes;
     let snapshots = open_sound_outline(session, &mut quiet)?.snapshots()?;
-    let tags = snapshots.into_iter().filter_map(|snapshot| snapshot.tag.map(|tag| tag.to_string()));
+    let tags = snapshots.into_iter().filter_map(|snapshot| snapshot.tag);
     Ok(tags.map(|tag| if is_ambiguous(&tag) { format!("tag:{tag}") } else { tag }).collect())
 }
 

@@ -88,7 +88,7 @@ fn begin(folder: &Path) -> PathBuf {
     let binary = folder.join("foldlog");
     let part = "--exact binary::terminal::part_that_is_the_binary --ignored --nocapture --test-threads=1";
     let script = format!(
-        "#!/bin/sh\nFOLDLOG_TEST_CHILD=\"$(printf '%s\\n' \"$@\")\" '{}' {part} | sed '1,/^{BEGIN}$/d'\n",
+        "#!/bin/sh\nFOLDLOG_TEST_CHILD=\"$(printf '%s\\n' \"$@\")\" '{}' {part} | sed '1,/{BEGIN}$/d'\n",
         this.to_str().unwrap()
     );
     fs::write(&binary, script).unwrap();

@@ -32,7 +32,7 @@ fn two_runs_are_compared_from_where_they_part() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("both begin with the same "), "{}", ran.stdout);
     assert!(lines[1].contains("here") && lines[1].ends_with("dispatch plan.step_added"), "{}", ran.stdout);
-    assert!(lines[3].contains(r#"$.event.title  "pl\u{1b}[31man" -> "plan""#), "{}", ran.stdout);
+    assert!(lines[3].contains(r#"$.event.title  "pl\u001b[31man" -> "plan""#), "{}", ran.stdout);
     let of_plan: Vec<&&str> = lines.iter().skip_while(|line| **line != "plan").skip(1).take(2).collect();
     assert!(of_plan[0].starts_with("  ~ items[1].title"), "{}", ran.stdout);
     assert!(of_plan[1].starts_with("  - items[3]"), "only what is more is told: {}", ran.stdout);

@@ -307,8 +307,8 @@ fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
         assert_eq!(unlike, messages.len());
     };
     of_both(&compared(id), &printed(&fixture, &["diff", "--with", other_dir]));
-    let (last, there) = (number(&compared(id).get("here").unwrap(), "at"), 100);
-    assert_eq!(last, number(&compared(id).get("here").unwrap(), "last"));
+    let (last, there) = (number(compared(id).get("here").unwrap(), "at"), 100);
+    assert_eq!(last, number(compared(id).get("here").unwrap(), "last"));
     for at in positions(last + 1, 8) {
         let (here, step) = (at.to_string(), there.to_string());
         let told = compared(&format!("{id}&here={at}&there={there}"));
