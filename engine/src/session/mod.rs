@@ -425,7 +425,8 @@ impl Inner {
     fn begin_to_attest(&self) {
         let Ok(mut state) = self.sound() else { return };
         let is_left_unclosed = !self.report.closed && !state.log.is_writing();
-        let is_refused = state.interrupted || self.refusal(&state).is_some();
+        let is_refused =
+            state.interrupted || self.refusal(&state).is_some() || sabotage::is(Breakage::ClosedUnattested);
         if !is_left_unclosed || state.recording.is_some() || is_refused {
             return;
         }

@@ -17,10 +17,12 @@ use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_ov
 /// Describes the fields of `backup --json`.
 const BACKUP_JSON: &str = "\
 With --json one object:
-  copied       one for each session: session, dir, records, records_before, segments, objects, files, bytes, verified;
+  copied       one for each session: session, dir, records, records_before, segments, objects, files, bytes, verified, captures,
+               captures_absent, damaged, damaged_more;
                dir: the copy; records_before: those of the older copy; segments, objects, files, bytes: what was copied now;
                files: what else is in the session's folder, such as captures of workspaces;
-               verified: records that were read again from the copy and checked
+               verified: records that were read again from the copy and checked; captures: those of workspaces that were read
+               again; captures_absent: those that the session's folder lacks; damaged: path, reason of each damaged file of them
   failed       sessions of a store that could not be copied: session, reason
   passed_over  number of folders of a store that hold no records";
 

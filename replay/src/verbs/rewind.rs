@@ -33,14 +33,15 @@ With --json one object:
   operation    the rewind's own, by which `foldlog ledger` knows it; undoes: the one that it undid
   rolled_back  sequence, to, abandoned, outside: calls that may have effects outside, which stay
   resources    name, capture (record, of), created, modified, removed, kept (path, by_hand, otherwise, in_place_of), kept_more,
-               left_out
+               unknown (path, otherwise): files of which no capture knows, which are kept; unknown_more, left_out
   left         name, reason of each resource that stays as it is
   not_undone   resource, path, reason of what was restored otherwise
 and with --preview:
   from, to, undoes, left, abandoned
-  resources    name, capture, kept, left_out, files: path, change, before, after (len, permissions), diff (form: text, binary,
+  resources    name, capture, kept, unknown, left_out, files: path, change, before, after (len, permissions), diff (form: text, binary,
                too_long, equal; unified)
-  slices, conversations  items, messages and turns, before and after; differences: as `foldlog diff --json` has them
+  slices, conversations  items, messages and turns, before and after; turns_removed: the records of those that go
+  differences  as `foldlog diff --json` has them
   tags         tag, position of snapshots that would be abandoned
   outside      operation, tool, call_id, idempotency";
 

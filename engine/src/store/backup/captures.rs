@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::log::layout;
 use crate::log::objects::Objects;
 use crate::log::scan;
+use crate::sabotage::{self, Breakage};
 use crate::session::captures_named_by;
 
 /// Says what a backup found of the captures that its records name.
@@ -26,6 +27,9 @@ impl Copying<'_> {
     /// Reads what the copy has of the captures that its new records name: each file that was copied, and whether the others are
     /// there.
     pub(super) fn read_captures(&self, before: SequenceNumber, copied: &Copied) -> Result<CapturesRead> {
+        if sabotage::is(Breakage::CapturesCopiedUnread) {
+            return Ok(CapturesRead::default());
+        }
         let objects = Arc::new(Objects::new(Arc::clone(self.storage()), self.to));
         let mut named: BTreeMap<String, BTreeSet<Vec<u8>>> = BTreeMap::new();
         scan::scan(self.storage().as_ref(), self.to, &mut |at| {
