@@ -144,6 +144,9 @@ impl Failure {
                 "nothing was changed; keep the folder as it is, and take the session from a copy, or copy its sound part: \
                  `foldlog salvage SESSION --to STORE`"
             }
+            Failure::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+                "name another place, or replace what is there by --force"
+            }
             Failure::File { .. } => "check the path and its permissions",
             Failure::Persistence(error) => after_persistence(error),
             Failure::Malformed { .. } => "nothing was imported; correct the file and import again",

@@ -1,7 +1,7 @@
 // Sessions that few have: damaged, and what else is special about a session; each as a report and on the server's pages.
 
 import assert from 'node:assert/strict';
-import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
@@ -138,5 +138,90 @@ describe('a compacted session', () => {
       assert.equal(await page.text('.note.compacted'), '');
       assert.doesNotMatch(await page.text('.step .part'), /dropped what this slice held here/);
     });
+  });
+});
+
+/** Milliseconds that each of these steps takes, from the change of the address to the frame in which it stands. */
+const timed = (page, steps) => page.page.evaluate(async (steps) => {
+  const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+  const taken = [];
+  for (const at of steps) {
+    const began = performance.now();
+    const holder = document.querySelector('.step');
+    delete holder?.dataset.at;
+    const said = new URLSearchParams(location.hash.slice(1));
+    said.set('at', String(at));
+    location.hash = `#${said}`;
+    while (document.querySelector('.step')?.dataset.at !== String(at)) await frame();
+    taken.push(performance.now() - began);
+  }
+  return taken.sort((one, other) => one - other);
+}, steps);
+
+const quantiles = (sorted) => [0.5, 0.95].map((share) => `${sorted[Math.floor((sorted.length - 1) * share)].toFixed(0)} ms`).join(' and ');
+
+describe('a session of 100,000 records', () => {
+  test('is shown at once, and at any step as the command line has it', { timeout: 240_000 }, async () => {
+    const dir = session('history', 100_000, 5);
+    const server = await Server.start(dir);
+    const page = await browser.visit(server, server.url);
+    await page.page.waitForSelector('.step[data-at]');
+    const painted = await page.page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime);
+    const last = Number(await page.attribute('.step', 'data-at'));
+    assert.ok(last >= 100_000 - 1);
+    await page.go({ at: 50_000, view: 'step', part: 'slice:plan', form: 'json' });
+    const onward = await timed(page, Array.from({ length: 60 }, (_, step) => 50_001 + step));
+    const apart = await timed(page, Array.from({ length: 30 }, (_, step) => (step * 37_199 + 11) % last));
+    // What a frame costs here where a page does nothing else.
+    const bare = await browser.visit(server, 'about:blank');
+    const frames = await bare.page.evaluate(async () => {
+      const taken = [];
+      for (let step = 0; step < 60; step++) {
+        const began = performance.now();
+        document.body.textContent = String(step);
+        await new Promise((resolve) => requestAnimationFrame(resolve));
+        taken.push(performance.now() - began);
+      }
+      return taken.sort((one, other) => one - other);
+    });
+    await bare.page.context().close();
+    console.log(`first paint after ${painted?.toFixed(0)} ms; next step, median and 95 %: ${quantiles(onward)}; a step anywhere: ${quantiles(apart)}; a bare page: ${quantiles(frames)}`);
+    for (const at of [31_337, 99_000]) {
+      await page.go({ at });
+      const items = JSON.parse(foldlog('state', dir, '--at', at, '--json')).slices.plan.items;
+      const shown = (await page.text('.step pre.json')).split('\n').filter(Boolean).map((line) => JSON.parse(line));
+      assert.deepEqual(shown.slice(0, 20), items.slice(0, 20), `at ${at}`);
+    }
+    await page.close();
+    await server.end();
+  });
+});
+
+/** Recorded runs of tau-bench; not everybody has them. */
+const runs = join(process.env.FOLDLOG_RECORDED_RUNS ?? '../shared/data', 'tau-bench', 'gpt-4o-airline.json');
+
+describe('recorded runs of tau-bench', () => {
+  test('are listed, and their conversations are what the command line prints', { timeout: 120_000, skip: existsSync(runs) ? false : `there is no ${runs}` }, async () => {
+    const store = join(temporary(), 'runs');
+    foldlog('import', 'tau-bench', runs, '--store', store);
+    const rows = printed('sessions', store);
+    const server = await Server.start(store);
+    const page = await browser.visit(server, server.url);
+    await page.page.waitForSelector('.store .session-row[data-row]');
+    await page.is(true, async () => (await page.text('.store .top')).includes(String(rows.length)));
+    const { session: id } = rows[0];
+    const one = await browser.visit(server, `${server.url}session/${id}/`);
+    await one.page.waitForSelector('.step[data-at]');
+    const [evaluation] = printed('state', join(store, 'sessions', id))[0].conversations.map((one) => one.evaluation_id);
+    await one.go({ view: 'step', part: `conversation:${evaluation}` });
+    await one.page.waitForSelector('.conversation .message');
+    const messages = printed('transcript', join(store, 'sessions', id), '--as-recorded');
+    const spoken = messages.filter((message) => message.role === 'user' && message.content).map((message) => message.content.trim().split('\n')[0]);
+    const shown = await one.text('.conversation');
+    assert.ok(spoken.length > 0);
+    for (const words of spoken.slice(0, 10)) assert.ok(shown.includes(words.slice(0, 30)), words);
+    await one.close();
+    await page.close();
+    await server.end();
   });
 });

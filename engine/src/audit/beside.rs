@@ -6,8 +6,8 @@
 //!
 //! Behind it no name of an item or of a message means the same in both logs. There items are matched by their bytes and messages
 //! by what they say, so that as many as possible stay, in their order (Myers, "An O(ND) Difference Algorithm and Its Variations",
-//! Algorithmica 1, 1986, in the crate `similar`); what is left between two that stay is paired as within one log. The ids of calls,
-//! which a provider draws anew in each run, count for nothing. Of two lists that have more than [`MATCHED_MAX`] members between
+//! Algorithmica 1, 1986, in the crate `similar`); what is left between two that stay is paired as within one log. What is made
+//! anew in each run counts for nothing: the ids of calls, which a provider draws, how long calls took, and captures of workspaces. Of two lists that have more than [`MATCHED_MAX`] members between
 //! their common beginning and their common end, all of these count as changed: lists that have little in common would take time
 //! with the square of their length.
 
@@ -29,12 +29,16 @@ use crate::divergence::{self, Divergence, LaneName, OtherRecord};
 use crate::error::Result;
 use crate::names::Names;
 use crate::session::{State, StoredItem};
+use crate::types::{Slice, ToolInvocations};
 
 /// Bytes of bodies that are read of one log before the other is read as far.
 const READ_BYTES: usize = 1 << 20;
 
 /// Number of members of two lists together that are matched with one another.
 const MATCHED_MAX: usize = 10_000;
+
+/// Fields of an invocation of a tool that are made anew in each run.
+const MADE_ANEW: [&str; 2] = ["elapsed_us", "call_id"];
 
 /// Names where two logs part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -254,8 +258,12 @@ impl StateReader {
 fn name_alike(here: &State, there: &mut State) {
     for (name, slice) in &mut there.slices {
         let of_here = here.slices.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
+        let is_calls = *name == ToolInvocations::NAME;
         let bytes = |items: &[StoredItem]| -> Vec<(u32, Arc<[u8]>)> {
-            items.iter().map(|item| (item.version, Arc::clone(&item.bytes))).collect()
+            let said = |item: &StoredItem| {
+                if is_calls { without_times(&item.bytes) } else { Arc::clone(&item.bytes) }
+            };
+            items.iter().map(|item| (item.version, said(item))).collect()
         };
         let rows = rows(&bytes(of_here), &bytes(&slice.items));
         for (place, item) in (0..).zip(&mut slice.items) {
@@ -265,7 +273,7 @@ fn name_alike(here: &State, there: &mut State) {
             let pair =
                 row.here.and_then(|at| of_here.get(at)).zip(row.there.and_then(|at| slice.items.get_mut(at)));
             if let Some((one, item)) = pair {
-                (item.sequence, item.ordinal) = (one.sequence, one.ordinal);
+                *item = one.clone();
             }
         }
     }
@@ -311,6 +319,17 @@ fn rows<T: Ord>(here: &[T], there: &[T]) -> Vec<MessageRow> {
         }
     }
     rows
+}
+
+/// Returns the bytes of an invocation of a tool, as far as they are not made anew in each run.
+fn without_times(bytes: &Arc<[u8]>) -> Arc<[u8]> {
+    match Value::decode(bytes) {
+        Ok(Value::Map(mut fields)) => {
+            fields.retain(|(name, _)| !MADE_ANEW.contains(&name.as_str().unwrap_or_default()));
+            Value::Map(fields).encode().into()
+        }
+        _ => Arc::clone(bytes),
+    }
 }
 
 /// Returns what a message says, as far as it is not drawn anew in each run.

@@ -58,7 +58,7 @@ pub(crate) fn compare_values(
 }
 
 /// Compares two bodies of one kind that stand in two logs, each with the names that its log declared. Returns the first difference.
-/// The ids that a provider draws anew in each run are not compared.
+/// What is made anew in each run is not compared: a provider's ids, captures, times.
 pub(crate) fn between_logs(
     kind: Kind,
     (one, of_one): (&[u8], &Names),

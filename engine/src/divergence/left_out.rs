@@ -52,11 +52,11 @@ pub(super) fn always(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// Returns the paths of what a provider makes anew for each run, and of digests that cover it: ids, and what is left of its limits.
-/// Two runs that differ in nothing else say the same.
+/// Returns the paths of what is made anew in each run, and of digests that cover it: a provider's ids, what is left of its limits,
+/// and captures, which hold times of files. Two runs that differ in nothing else say the same.
 pub(super) fn drawn_anew(kind: Kind) -> &'static [&'static str] {
     match kind {
-        Kind::TOOL_BEGIN | Kind::TOOL_END => &["$.call_id"],
+        Kind::TOOL_BEGIN | Kind::TOOL_END => &["$.call_id", "$.resources"],
         Kind::INPUT => &["$.id", "$.call_id"],
         Kind::REQUEST => &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
         Kind::ANSWER => &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"],

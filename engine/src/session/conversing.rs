@@ -328,6 +328,13 @@ impl Session {
         conversations.entry(origin.answer).is_some_and(|answer| !live.holds(origin.answer, answer))
     }
 
+    /// Returns whether a rollback behind the record `since` went back to before the record `at`, and `since` is not live again.
+    pub(crate) fn was_rolled_back_behind(&self, at: SequenceNumber, since: SequenceNumber) -> bool {
+        let state = self.inner.state.lock();
+        let went_back = state.live.rollbacks.range(since..).any(|(_, rollback)| rollback.to < at);
+        went_back && !state.live.path.is_live(since, state.last_position())
+    }
+
     /// Returns the ids of the evaluations that have a conversation on the live path, in the order of their first records.
     pub fn evaluations(&self) -> Vec<SmolStr> {
         self.evaluations_at(SequenceNumber::MAX)

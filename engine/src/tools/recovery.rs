@@ -147,7 +147,8 @@ impl ToolRunner {
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
     /// somebody [settled](crate::Session::settle) that way. The operation of a
     /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits until somebody settles it. So
-    /// does a call whose answer the host has rolled back to before. A tool that [verifies](crate::tools::Tool::verifies) is asked
+    /// does a call whose answer the host has rolled back to before. A decision to run a call again counts no more once the session
+    /// was rolled back to before that call: it has to be settled anew. A tool that [verifies](crate::tools::Tool::verifies) is asked
     /// first what its call had done.
     ///
     /// Returns a report for each operation that was unsettled, even if the recovery of another one failed. A
@@ -184,10 +185,9 @@ impl ToolRunner {
     /// # let session = Store::open(folder.path())?.create(&types)?;
     /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
-    /// if session.is_interrupted() {
-    ///     for recovered in runner.recover(&ExecuteOptions::default())? {
-    ///         println!("operation {}: {:?}", recovered.operation, recovered.recovery);
-    ///     }
+    /// // At every start: also where another process has ended the calls, one may have been decided to run again.
+    /// for recovered in runner.recover(&ExecuteOptions::default())? {
+    ///     println!("operation {}: {:?}", recovered.operation, recovered.recovery);
     /// }
     /// # Ok(())
     /// # }
@@ -342,6 +342,10 @@ impl ToolRunner {
         if manual && !asks {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
+        // Whoever went back to before the call took back what was decided about it.
+        if run_again && self.decision_is_gone(operation, begin)? {
+            return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
+        }
         let call = self.call_again((begin, tool, call_id.as_ref()))?;
         // Nobody asks for the call any more, and what it did outside is not known.
         if !run_again && call.origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
@@ -378,6 +382,18 @@ impl ToolRunner {
             CallInfo { again, approval, idempotency, ..CallInfo::new(&call) }.of_tool(handler.as_ref());
         self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
             .map(Recovery::RanAgain)
+    }
+
+    /// Returns whether the session was rolled back to before the call of an unsettled operation since the last decision about it,
+    /// and is not back behind that decision.
+    fn decision_is_gone(&self, operation: OperationId, begin: SequenceNumber) -> Result<bool> {
+        let session = self.state.session();
+        Ok(match session.read_settlement(operation, begin)? {
+            Some(decided) if !sabotage::is(Breakage::DecisionOutlivesRollback) => {
+                session.was_rolled_back_behind(begin, decided.sequence)
+            }
+            _ => false,
+        })
     }
 
     /// Has a tool find out what an interrupted call had done, in a call of its own that only reads. Settles the operation if it

@@ -17,7 +17,8 @@ use crate::style::{BAD, CAUTION, GOOD, HEADING};
 /// Describes the lines of `diff --json`.
 const DIFF_JSON: &str = "\
 Two sessions are compared by what they say: from their first records on until they part, and behind that by the slices, tags and
-conversations at N of SESSION and at M of the other. Ids that a provider draws anew in each run count for nothing.
+conversations at N of SESSION and at M of the other. What is made anew in each run counts for nothing: a provider's ids, how
+long calls took, captures of workspaces. Files are not compared: `foldlog rewind --preview` and `foldlog view` show theirs.
 
 With --json a line for each difference:
   slice         name of the slice; null for tags and conversations

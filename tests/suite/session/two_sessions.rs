@@ -3,11 +3,12 @@
 
 use foldlog::audit::{DifferenceKind, LogReader, MessageRow, Parting};
 use foldlog::conversation::{NewAnswer, NewInput, ToolCallRecord};
-use foldlog::{Session, SessionOptions};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions};
 use foldlog_tests::host::*;
 use proptest::prelude::*;
 
-use super::{Home, home, seeded, step};
+use super::{Home, home, home_with, seeded, step};
 
 fn read(home: &Home, session: &Session) -> LogReader {
     LogReader::open_on(std::sync::Arc::new(home.disk.clone()), session.dir()).unwrap()
@@ -132,6 +133,28 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
     );
     let parting = one.parting(&two).unwrap();
     assert_eq!(parting.alike, one.records_len() - 1, "{parting:?}");
+}
+
+/// Two runs of one program differed at their first call, by the microseconds that it took.
+#[test]
+fn how_long_a_call_took_is_no_difference() {
+    let ran = |step_us| {
+        let home = home_with(|options| options.clock = std::sync::Arc::new(FixedClock::stepping(0, step_us)));
+        let session = run(&home, 1, &["a"]);
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
+        let runner = ToolRunner::new(state, ToolRegistry::new());
+        let call = ToolCall::new("write", "{}");
+        let operation = runner.begin(&call, &ExecuteOptions::default()).unwrap();
+        std::thread::yield_now();
+        operation.end(ToolResult::ok("written", "it")).unwrap();
+        session.dispatch(step("b")).unwrap();
+        read(&home, &session)
+    };
+    let (one, two) = (ran(1_000), ran(7_000));
+    let parting = one.parting(&two).unwrap();
+    assert!(parting.is_none(), "{parting:?}");
+    let differences = one.slice_differences_beside(one.last_position(), &two, two.last_position()).unwrap();
+    assert_eq!(differences, [], "{differences:?}");
 }
 
 proptest! {

@@ -152,6 +152,39 @@ fn a_manual_tool_runs_again_once_somebody_says_so() {
     assert_eq!((run.counts().ran, run.ledger()[0].outcome, run.ledger()[0].runs), (2, Fate::Committed, 2));
 }
 
+/// A host went back to before a call that a person had let run again, and the next recovery ran it all the same.
+#[test]
+fn a_decision_to_run_again_goes_with_the_call_that_a_rollback_abandons() {
+    let run = interrupted(Idempotency::Manual);
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    let operation = run.session().unsettled_operations()[0].operation;
+    let decide = || run.session().settle(operation, &Settlement::run_again(), "a person", "nothing was sent");
+    decide().unwrap();
+    let decided = run.session().position().unwrap();
+    run.session().rollback_to(operation.sequence() - 1).unwrap();
+    let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+    assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)), "{recovered:?}");
+    assert_eq!(run.counts().ran, 1);
+    // Whoever goes forth again has decided.
+    run.session().rollback_to(decided).unwrap();
+    let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+    assert!(matches!(recovered.recovery, Recovery::RanAgain(_)), "{recovered:?}");
+    assert_eq!(run.counts().ran, 2);
+}
+
+/// It may be decided anew behind the rollback.
+#[test]
+fn a_call_that_a_rollback_abandons_runs_again_where_somebody_says_so_afterwards() {
+    let run = interrupted(Idempotency::Manual);
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    let operation = run.session().unsettled_operations()[0].operation;
+    run.session().rollback_to(operation.sequence() - 1).unwrap();
+    run.session().settle(operation, &Settlement::run_again(), "a person", "nothing was sent").unwrap();
+    let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+    assert!(matches!(recovered.recovery, Recovery::RanAgain(_)), "{recovered:?}");
+    assert_eq!(run.counts().ran, 2);
+}
+
 #[test]
 fn natural_and_keyed_tools_run_again_as_the_same_operation() {
     for idempotency in [Idempotency::Natural, Idempotency::Keyed] {

@@ -373,7 +373,9 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
         return Some(match holder {
             Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
             None => {
-                format!("its process is gone: let its host recover the session, or `foldlog recover {dir}`")
+                format!(
+                    "its process is gone: let its host recover the session, or `foldlog recover {dir}` (with `--workspace NAME=DIR` for each folder)"
+                )
             }
         });
     }
