@@ -184,6 +184,29 @@ fn a_file_that_is_there_is_replaced_on_demand_only_and_none_is_left_half_written
     assert_eq!(after, ["report.html"]);
 }
 
+/// By --force a report once took the place of a device, and of a session's own log.
+#[test]
+fn a_report_takes_the_place_of_no_device_and_of_nothing_of_a_session() {
+    let fixture = Fixture::of_history(60, 4);
+    let pipe = fixture.file("pipe.html");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let refused = fixture.try_report("pipe.html", &["--force"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("no file that could be replaced"), "{}", refused.stderr);
+    assert!(!fs::symlink_metadata(&pipe).unwrap().is_file());
+    let segment = fixture.session.join("0000000000.seg");
+    let before = fs::read(&segment).unwrap();
+    for file in
+        [&segment, &fixture.session.join("new.html"), &fixture.session.parent().unwrap().join("new.html")]
+    {
+        let refused = run(["report", text(&fixture.session), "--html", text(file), "--force"]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.stderr.contains("outside of the store"), "{}", refused.stderr);
+    }
+    assert_eq!(fs::read(&segment).unwrap(), before);
+    assert!(!fixture.session.join("new.html").exists());
+}
+
 /// Returns the names in the folder of a fixture.
 fn names_in(folder: &Path) -> Vec<String> {
     let all = fs::read_dir(folder).unwrap();

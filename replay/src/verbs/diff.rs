@@ -100,6 +100,10 @@ fn within(
 fn parent_of(reader: &LogReader) -> Result<PathBuf> {
     let (Some(Parent::Fork { session, .. }) | Some(Parent::Child { session, .. })) = reader.opened().parent
     else {
+        // What is damaged may say where it comes from.
+        if let Some(end) = reader.sound_end() {
+            return Err(end.damage.clone().into());
+        }
         let what = format!("{} comes from no other session", escape::path(reader.dir()));
         return Err(Failure::usage(what, "name another session by `--with OTHER`".to_owned()));
     };

@@ -9,6 +9,7 @@ use clap_mangen::Man;
 use foldlog_codec::escape;
 use serde::Serialize;
 
+use super::report::check_replaced;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::counted;
@@ -129,10 +130,7 @@ fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     };
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let paths = || pages.iter().map(|(name, page)| (dir.join(name), page));
-    let there = paths().find(|(path, _)| !force && path.symlink_metadata().is_ok());
-    if let Some((path, _)) = there {
-        return Err(failed(&path)(io::ErrorKind::AlreadyExists.into()));
-    }
+    paths().try_for_each(|(path, _)| check_replaced(&path, path.symlink_metadata().ok().as_ref(), force))?;
     for (path, page) in paths() {
         if force {
             // A page takes its name once it is whole, and the place of a link, not of what that leads to.

@@ -1,11 +1,12 @@
 //! `foldlog report`: a session as one file that a browser shows.
 
+use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
+use foldlog::audit::{self, LogReader};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -72,6 +73,38 @@ struct Written {
     payload_bytes: Option<u64>,
 }
 
+/// Checks that what a report takes the place of is a file, or a link, whose place it takes without following it.
+///
+/// # Errors
+///
+/// [`Failure::File`] if a file is there and nobody forces it, [`Failure::Usage`] if something else is there, such as a device.
+pub(super) fn check_replaced(path: &Path, there: Option<&Metadata>, force: bool) -> Result<()> {
+    match there {
+        Some(there) if !there.is_file() && !there.is_symlink() => {
+            let what = format!("{} is no file that could be replaced", escape::path(path));
+            Err(Failure::usage(what, "name another file"))
+        }
+        Some(_) if !force => {
+            Err(Failure::File { path: path.to_owned(), source: io::ErrorKind::AlreadyExists.into() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a report is not written into a session, nor among the sessions of its store.
+fn check_outside(path: &Path, session: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (Ok(folder), Ok(session)) = (folder.canonicalize(), session.canonicalize()) else { return Ok(()) };
+    let store = audit::store_around(&session);
+    let is_within = folder.starts_with(&session)
+        || store.is_some_and(|store| audit::is_within_store(&folder, &store) && folder != store);
+    if !is_within {
+        return Ok(());
+    }
+    let what = format!("{} lies within a session, or among those of its store", escape::path(path));
+    Err(Failure::usage(what, "name a file outside of the store"))
+}
+
 /// Writes a session as one HTML file, which makes no request and needs nothing beside it. The file takes its name once it is
 /// whole. Of a damaged session its sound part is shown, and where it ends.
 ///
@@ -82,11 +115,10 @@ struct Written {
 /// - [`Failure::Engine`] if nothing of the session is sound, or it cannot be read or takes more memory than it may.
 pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
     let path = &arguments.html;
-    let is_there = path.symlink_metadata().is_ok();
-    if is_there && !arguments.force {
-        return Err(Failure::File { path: path.clone(), source: io::ErrorKind::AlreadyExists.into() });
-    }
+    let there = path.symlink_metadata().ok();
+    check_replaced(path, there.as_ref(), arguments.force)?;
     let reader = open_sound(&arguments.session, output)?;
+    check_outside(path, &arguments.session)?;
     let range = range(&reader, arguments)?;
     let at = match &arguments.at {
         None => range.last,

@@ -118,8 +118,8 @@ pub(super) fn workspace(root: &Path) -> PathBuf {
 
 /// Makes the agent's run of the session, the folder and the tools.
 pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
-    let snapshots = session.dir().join("workspace");
-    let files = HostFilesystem::open(workspace(root), snapshots, HostFilesystemOptions::default())?;
+    let options = HostFilesystemOptions::default();
+    let files = HostFilesystem::open(workspace(root), session.captures_dir(), options)?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
     Ok(ToolRunner::new(state, registry()))

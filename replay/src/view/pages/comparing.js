@@ -88,7 +88,7 @@ export class CompareView {
 
   /** Shows what two conversations say, one beside the other, from the first message that differs on. */
   conversation({ evaluation_id: evaluation, alike, rows, left_out: left }, { here, there }) {
-    const message = (shown) => (shown ? showConversation([{ sequence: -1, ordinal: 0, place: 0, value: shown }], () => {}, 0) : el('p', { class: 'faint' }, '—'));
+    const message = (shown) => (shown ? showConversation([{ sequence: -1, ordinal: 0, place: 0, value: shown }], () => {}, 0, []) : el('p', { class: 'faint' }, '—'));
     return el('section', { class: 'group' }, el('h3', null, 'Conversation ', bdi(evaluation)),
       alike > 0 && el('p', { class: 'faint' }, `${counted(alike, 'message')} before these say the same.`),
       el('div', { class: 'beside heads faint', 'aria-hidden': 'true' }, el('span', null, `here, at ${here.at}`), el('span', null, `there, at ${there.at}`)),
