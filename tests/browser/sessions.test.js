@@ -162,7 +162,7 @@ const quantiles = (sorted) => [0.5, 0.95].map((share) => `${sorted[Math.floor((s
 
 describe('a session of 100,000 records', () => {
   test('is shown at once, and at any step as the command line has it', { timeout: 240_000 }, async () => {
-    const dir = session('history', 100_000, 5);
+    const dir = session('long', 100_000);
     const server = await Server.start(dir);
     const page = await browser.visit(server, server.url);
     await page.page.waitForSelector('.step[data-at]');

@@ -72,6 +72,33 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), ToolRegistry::new())
 }
 
+/// Writes a session of `records` records and a few more, which only grows: steps, notes and lines of a draft, with a snapshot after
+/// each thousand. Returns its folder.
+///
+/// # Panics
+///
+/// Where it cannot be written.
+pub fn long(store: &Store, records: u64) -> PathBuf {
+    let session = store.create_with(&types(), SessionOptions::default().tag("task", "long")).unwrap();
+    for number in 0..records {
+        match number % 10 {
+            0..6 => {
+                session.dispatch(StepAdded { title: format!("step {number}"), part: (number % 100) as u8 })
+            }
+            6..9 => session.dispatch(Noted { text: format!("note {number}") }),
+            _ => session
+                .dispatch(DraftEdited { place: (number % 24) as usize, line: format!("line {number}") }),
+        }
+        .unwrap();
+        if number % 1000 == 999 {
+            session.snapshot(SnapshotOptions::default()).unwrap();
+        }
+    }
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    dir
+}
+
 /// Writes a session of at least `records` records: slices of every policy, a conversation with calls that commit and fail,
 /// snapshots, and rollbacks, also to what was abandoned before. Returns its folder.
 ///

@@ -53,7 +53,9 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
         ];
         if what != "a folder" {
             made.push(root.join(format!("sessions/.new-{other}")));
-            made.push(dir.join("files/objects/ef"));
+            // A folder of objects that no capture has made.
+            let mut unused = (0..=u8::MAX).rev().map(|byte| dir.join(format!("files/objects/{byte:02x}")));
+            made.push(unused.find(|path| !path.exists()).unwrap());
         }
         made.iter().for_each(|path| make_irregular(what, path, &elsewhere));
         // An object that nothing names, and that has another name, though not the one in the pool.

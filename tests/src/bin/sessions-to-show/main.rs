@@ -1,5 +1,5 @@
-//! Writes a session for the tests of pages, and prints its folder: `sessions-to-show STORE history RECORDS SEED`, or with one
-//! of `hostile`, `edits`, `work` and `fork` in place of the last three words. `sessions-to-show STORE growing` prints its folder at once,
+//! Writes a session for the tests of pages, and prints its folder: `sessions-to-show STORE history RECORDS SEED`, or with
+//! `long RECORDS` or one of `hostile`, `edits`, `work` and `fork` in place of the last three words. `sessions-to-show STORE growing` prints its folder at once,
 //! and writes as its input says, until that ends: `write COUNT` appends records, `rollback POSITION` rolls back; each is answered
 //! with the last record's number.
 
@@ -17,6 +17,9 @@ fn main() {
             let number = |text: &str| text.parse().expect("RECORDS and SEED are numbers");
             shown::history(&shown::store(Path::new(store)), number(records), number(seed))
         }
+        [store, "long", records] => {
+            shown::long(&shown::store(Path::new(store)), records.parse().expect("RECORDS is a number"))
+        }
         [store, "work"] => shown::work(&shown::store(Path::new(store))).0,
         [store, "fork"] => shown::work(&shown::store(Path::new(store))).1,
         [store, "edits"] => shown::edits(&shown::store(Path::new(store)), &Path::new(store).join("work")).0,
@@ -24,7 +27,7 @@ fn main() {
         [store, "hostile"] => shown::hostile(&shown::store(Path::new(store))),
         _ => {
             eprintln!(
-                "usage: sessions-to-show STORE (history RECORDS SEED | hostile | edits | work | fork | growing)"
+                "usage: sessions-to-show STORE (history RECORDS SEED | long RECORDS | hostile | edits | work | fork | growing)"
             );
             std::process::exit(2);
         }
