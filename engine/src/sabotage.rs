@@ -104,7 +104,6 @@ foldlog_codec::breakages! {
     OutsideCountsAsReading = "outside-counts-as-reading": "An interrupted call that acts outside is run again as one that only reads.",
     OutsideEndsInOrder = "outside-ends-in-order": "The end of a call that acts outside waits for the calls before it.",
     CapturesCopiedUnread = "captures-copied-unread": "A backup does not read the captures that it copied.",
-    ClosedUnattested = "closed-unattested": "Closing leaves a log as it was that an earlier process left unclosed.",
     DecisionOutlivesRollback = "decision-outlives-rollback": "A call is run again although the session went back to before it since that was decided.",
     DroppedLeftOpen = "dropped-left-open": "A call whose future is dropped stays open until somebody waits for it.",
     FuturesUnwoken = "futures-unwoken": "A future that waits for the schedule is not woken when it changes.",

@@ -289,9 +289,7 @@ impl Session {
         self.inner.sync()
     }
 
-    /// Makes every record durable, attests that in the log, and closes the session for all handles. The log of a session that an
-    /// earlier process left unclosed is attested too, although nothing was written since; dropping the last handle leaves it as
-    /// it was, and so does closing a session that takes no writes or has to be recovered first.
+    /// Makes every record durable, attests that in the log, and closes the session for all handles.
     ///
     /// A tool call that runs is neither waited for nor stopped: its later writes and its end are refused, and
     /// the session has to be recovered when it is opened next. [`cancel`](Session::cancel) calls and join
@@ -303,7 +301,6 @@ impl Session {
     /// opens the session next recovers it. Else those of [`sync`](Session::sync). The session is closed in
     /// any case.
     pub fn close(self) -> Result<()> {
-        self.inner.begin_to_attest();
         self.inner.close()
     }
 
@@ -418,19 +415,6 @@ impl Inner {
     pub(crate) fn sync(&self) -> Result<()> {
         let next = self.settle_unattested()?;
         self.sync_through(next)
-    }
-
-    /// Begins to write a log that an earlier process left unclosed, so that closing attests it. Where that fails, the log stays as
-    /// it was.
-    fn begin_to_attest(&self) {
-        let Ok(mut state) = self.sound() else { return };
-        let is_left_unclosed = !self.report.closed && !state.log.is_writing();
-        let is_refused =
-            state.interrupted || self.refusal(&state).is_some() || sabotage::is(Breakage::ClosedUnattested);
-        if !is_left_unclosed || state.recording.is_some() || is_refused {
-            return;
-        }
-        let _ = self.prepare(&mut state, |log, context| log.begin(self.now_us(), context));
     }
 
     /// Makes every record durable, and states in the log that the session was closed behind the last one.

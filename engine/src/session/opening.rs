@@ -62,8 +62,7 @@ pub struct RecoveryReport {
     /// writes them once more, into a fresh segment.
     pub unattested: u64,
     /// Whether the last writer closed the session and left no operation open. A writer whose disk had no room for saying so
-    /// counts as one that did not close it. A process that opened the session, wrote nothing and did not
-    /// [close](crate::Session::close) it leaves it as it was.
+    /// counts as one that did not close it. A process that opened the session and wrote nothing leaves it as it was.
     pub closed: bool,
     /// First record of a kind that this version cannot fold. With such a record, the session can be read but
     /// not written.

@@ -260,7 +260,7 @@ impl Inner {
     /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so this
     /// checks under it: a thread that waited for the lock meanwhile must not write over what a failed write
     /// left.
-    pub(super) fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
+    fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
         self.unless(self.poisoned(), state)
@@ -471,7 +471,7 @@ impl Inner {
     }
 
     /// Has the log prepare for what is to be written, which may be what comes before the first append.
-    pub(super) fn prepare(
+    fn prepare(
         &self,
         state: &mut WriterState,
         prepare: impl FnOnce(&mut Log, &AppendContext<'_>) -> Result<()>,

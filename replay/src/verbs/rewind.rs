@@ -132,8 +132,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
     let (session, _) = open_without_host(&Store::open(&root)?, id)?;
     let done = rewind(&session, dir, to, asked, output);
-    // A preview leaves the log as it is.
-    let closed = if asked.preview { Ok(()) } else { session.close() };
+    let closed = session.close();
     done.map_err(told)?;
     closed?;
     Ok(HOLDS)
