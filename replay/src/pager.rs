@@ -1,6 +1,6 @@
-//! The program through which long results are shown on a terminal.
+//! Shows long results on a terminal through another program, the pager.
 //!
-//! It is started with the first byte of a result, so that a verb that fails before needs none. Notes and errors are held back until
+//! The pager is started with the first byte of a result, so that a verb that fails before needs none. Notes and errors are held back until
 //! it has ended: both would write over one another. It gets the results by a pipe; whoever quits it before the end closes that
 //! pipe, which ends the verb as any closed pipe does.
 
@@ -33,7 +33,7 @@ pub struct Pager {
     command: String,
     /// Variable that names it; `None` for the pager that is used if none does.
     variable: Option<&'static str>,
-    /// Whether it is told the options of `less`.
+    /// Says whether the pager is told the options of `less`.
     sets_less: bool,
 }
 

@@ -9,15 +9,36 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use foldlog_codec::escape;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 use tempfile::NamedTempFile;
+
+use crate::failure::{Failure, Result};
 
 /// Beginning of the names of files that are not whole yet.
 const PREFIX: &str = ".foldlog-report-";
 
 /// Mode of the files.
 const MODE: u32 = 0o600;
+
+/// Checks that what stands at the place of a new file is a file, or a link, whose place the new one takes without following it.
+///
+/// # Errors
+///
+/// [`Failure::File`] if there is one and no `force`, [`Failure::Usage`] if something else is there, such as a device.
+pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
+    match path.symlink_metadata() {
+        Ok(there) if !there.is_file() && !there.is_symlink() => {
+            let what = format!("{} is no file that could be replaced", escape::path(path));
+            Err(Failure::usage(what, "name another file"))
+        }
+        Ok(_) if !force => {
+            Err(Failure::File { path: path.to_owned(), source: io::ErrorKind::AlreadyExists.into() })
+        }
+        _ => Ok(()),
+    }
+}
 
 /// A file that is being written.
 #[derive(Debug)]
@@ -94,6 +115,7 @@ impl Unplaced {
                         .mode(MODE)
                         .open(&beside)?;
                     io::copy(&mut file, &mut copy)?;
+                    copy.set_permissions(file.metadata()?.permissions())?;
                     copy.sync_all()?;
                 }
                 let kept = if force { beside.persist(path) } else { beside.persist_noclobber(path) };

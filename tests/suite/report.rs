@@ -35,6 +35,12 @@ impl Fixture {
         Fixture { folder, session }
     }
 
+    fn of_work() -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let (session, _) = shown::work(&shown::store(folder.path()));
+        Fixture { folder, session }
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -331,9 +337,7 @@ fn assert_tasks(rows: &[Value], expected: &[Value], at: u64) {
 
 #[test]
 fn the_tasks_at_every_step_are_those_that_the_command_line_prints() {
-    let folder = tempfile::tempdir().unwrap();
-    let (session, _) = shown::work(&shown::store(folder.path()));
-    let fixture = Fixture { folder, session };
+    let fixture = Fixture::of_work();
     let page = fixture.report("report.html", &["--payloads"]);
     let viewer = crate::view::Viewer::of(&fixture.session);
     let id = fixture.session.file_name().unwrap().to_str().unwrap();
@@ -360,9 +364,7 @@ fn the_tasks_at_every_step_are_those_that_the_command_line_prints() {
 
 #[test]
 fn the_summaries_at_every_step_are_those_that_a_provider_is_sent_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let (session, _) = shown::work(&shown::store(folder.path()));
-    let fixture = Fixture { folder, session };
+    let fixture = Fixture::of_work();
     let page = fixture.report("report.html", &["--payloads"]);
     let viewer = crate::view::Viewer::of(&fixture.session);
     let id = fixture.session.file_name().unwrap().to_str().unwrap();

@@ -7,11 +7,11 @@
 //! Behind it no name of an item or of a message means the same in both logs. There items are matched by their bytes and messages
 //! by what they say, so that as many as possible stay, in their order (Myers, "An O(ND) Difference Algorithm and Its Variations",
 //! Algorithmica 1, 1986, in the crate `similar`); what is left between two that stay is paired as within one log. What is made
-//! anew in each run counts for nothing: the ids of calls, which a provider draws, how long calls took, and captures of workspaces. Of two lists that have more than [`MATCHED_MAX`] members between
-//! their common beginning and their common end, all of these count as changed: lists that have little in common would take time
-//! with the square of their length.
+//! anew in each run counts for nothing: the ids of calls, which a provider draws, how long calls took, and captures of
+//! workspaces. Of two lists that have more than [`MATCHED_MAX`] members between their common beginning and their common end, all of
+//! these count as changed: lists that have little in common would take time with the square of their length.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -22,7 +22,9 @@ use serde::Serialize;
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 use smol_str::SmolStr;
 
-use super::differences::{Difference, DifferenceKind, VisitDifference, gathered, message_value, slices};
+use super::differences::{
+    Difference, DifferenceKind, VisitDifference, gathered, message_value, of_both, slices,
+};
 use super::{LogReader, StateReader};
 use crate::conversation::ConversationMessage;
 use crate::divergence::{self, Divergence, LaneName, OtherRecord};
@@ -109,6 +111,8 @@ impl LogReader {
     /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read.
     pub fn parting(&self, other: &LogReader) -> Result<Parting> {
         let (mut here, mut there) = (Ahead::of(self), Ahead::of(other));
+        // Equal bytes say the same where both logs mean the same by the numbers of their declarations.
+        let is_declared_alike = here.names.all() == there.names.all();
         let mut alike = 0;
         loop {
             let sequence = SequenceNumber::new(alike);
@@ -124,7 +128,8 @@ impl LogReader {
             };
             // What a session says of itself stands first in every log.
             let is_head = sequence == SequenceNumber::MIN && one.kind == Kind::OPENED;
-            let difference = match one.kind == two.kind && !is_head {
+            let is_equal = is_declared_alike && one.body == two.body;
+            let difference = match one.kind == two.kind && !is_head && !is_equal {
                 true => divergence::between_logs(one.kind, (&one.body, here.names), (&two.body, there.names)),
                 false => None,
             };
@@ -180,10 +185,7 @@ impl LogReader {
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<ConversationBeside>> {
         let (position, other_position) = (position.into(), other_position.into());
-        let mut evaluations = self.evaluations_at(position);
-        let known: BTreeSet<_> = evaluations.iter().cloned().collect();
-        evaluations
-            .extend(other.evaluations_at(other_position).into_iter().filter(|one| !known.contains(one)));
+        let evaluations = of_both(self.evaluations_at(position), other.evaluations_at(other_position));
         let beside = evaluations.into_iter().map(|evaluation_id| {
             let messages = |reader: &LogReader, at| -> Result<Vec<ConversationMessage>> {
                 let conversation = reader.conversation_at(&evaluation_id, at)?;

@@ -16,6 +16,7 @@ use foldlog_codec::body::Policy;
 use foldlog_codec::msgpack::{Reader, Value};
 use foldlog_codec::{SequenceNumber, escape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::{LogReader, StateReader};
@@ -108,10 +109,7 @@ impl LogReader {
         visit: &mut VisitDifference<'_>,
     ) -> Result<()> {
         let (from, to) = (from.into(), to.into());
-        let mut evaluations = self.evaluations_at(from);
-        let known: BTreeSet<_> = evaluations.iter().cloned().collect();
-        evaluations.extend(self.evaluations_at(to).into_iter().filter(|one| !known.contains(one)));
-        for evaluation in evaluations {
+        for evaluation in of_both(self.evaluations_at(from), self.evaluations_at(to)) {
             let before = self.conversation_at(&evaluation, from)?;
             let after = self.conversation_at(&evaluation, to)?;
             for difference in messages_of(&evaluation, before.as_ref(), after.as_ref()) {
@@ -218,6 +216,13 @@ pub(super) fn gathered(walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(found)
+}
+
+/// Returns the ids of the evaluations of either of two positions: first those of the first, in their order.
+pub(super) fn of_both(mut evaluations: Vec<SmolStr>, others: Vec<SmolStr>) -> Vec<SmolStr> {
+    let known: BTreeSet<_> = evaluations.iter().cloned().collect();
+    evaluations.extend(others.into_iter().filter(|one| !known.contains(one)));
+    evaluations
 }
 
 /// Returns the messages that only one of two versions of a conversation has: first those that go, then those that come.

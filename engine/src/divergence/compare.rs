@@ -68,9 +68,7 @@ pub(crate) fn between_logs(
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
     walk.left_out.extend(drawn_anew(kind));
-    if holds_error(kind, one) && holds_error(kind, two) {
-        walk.left_out.push(if kind == Kind::INPUT { "$.content" } else { "$.shown" });
-    }
+    walk.left_out.extend(error_text(kind, one, two));
     let form = |body: &[u8], names: &Names| {
         let mut form = named_form(kind, body, names);
         if let Value::Map(pairs) = &mut form
@@ -114,9 +112,7 @@ pub(super) fn event_name(event: u32, names: &Names) -> String {
 }
 
 fn others(walk: &mut Walk<'_>, kind: Kind, (old, new): (&[u8], &[u8]), names: &Names) -> Found {
-    if holds_error(kind, old) && holds_error(kind, new) {
-        walk.left_out.push(if kind == Kind::INPUT { "$.content" } else { "$.shown" });
-    }
+    walk.left_out.extend(error_text(kind, old, new));
     if kind == Kind::OBSERVED && Observed::decode(old).is_ok_and(|observed| observed.name == PROGRAMS) {
         walk.left_out.push("$.data");
     }
@@ -124,6 +120,12 @@ fn others(walk: &mut Walk<'_>, kind: Kind, (old, new): (&[u8], &[u8]), names: &N
         (Some(old), Some(new)) => walk.values(&old, &new),
         _ => Found::Continue(()),
     }
+}
+
+/// Returns the path of what two records say in words, if it is an error's text in both.
+fn error_text(kind: Kind, one: &[u8], two: &[u8]) -> Option<&'static str> {
+    let both = holds_error(kind, one) && holds_error(kind, two);
+    both.then_some(if kind == Kind::INPUT { "$.content" } else { "$.shown" })
 }
 
 /// Returns whether what a record says in words is an error's text.

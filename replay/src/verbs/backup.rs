@@ -46,7 +46,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.from, &self.to, self.images, output)
     }
@@ -158,37 +158,21 @@ pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Res
 
 impl Copied {
     fn of(report: BackupReport) -> Copied {
-        let BackupReport {
-            session,
-            dir,
-            records,
-            records_before,
-            segments,
-            objects,
-            files,
-            bytes,
-            verified,
-            captures,
-            captures_absent,
-            damaged,
-            damaged_more,
-            ..
-        } = report;
-        let damaged = damaged.into_iter().map(|one| Damaged { path: one.path, reason: one.reason }).collect();
+        let damaged = report.damaged.into_iter();
         Copied {
-            session,
-            dir,
-            records,
-            records_before,
-            segments,
-            objects,
-            files,
-            bytes,
-            verified,
-            captures,
-            captures_absent,
-            damaged,
-            damaged_more,
+            session: report.session,
+            dir: report.dir,
+            records: report.records,
+            records_before: report.records_before,
+            segments: report.segments,
+            objects: report.objects,
+            files: report.files,
+            bytes: report.bytes,
+            verified: report.verified,
+            captures: report.captures,
+            captures_absent: report.captures_absent,
+            damaged: damaged.map(|one| Damaged { path: one.path, reason: one.reason }).collect(),
+            damaged_more: report.damaged_more,
         }
     }
 }

@@ -67,7 +67,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { path, keep, positions, days, compress, compress_from, dry_run } = self;
         let asked = Asked { keep, positions, days, compress, compress_from, dry_run };

@@ -46,7 +46,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { session, at, format, out, to, compress } = self;
         run(&session, at, format, &Target { out, to, compress }, output)

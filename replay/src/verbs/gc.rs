@@ -48,7 +48,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { path, keep, calls, days, yes } = self;
         run(&path, &Asked { keep, calls, days, yes }, output)

@@ -132,7 +132,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`tau_bench`], [`swe_agent`], [`claude_code`], [`aca`], [`snapshot_json`] or [`openai()`].
+    /// Those of [`tau_bench`], [`swe_agent`], [`claude_code`], [`aca`], [`snapshot_json`] and [`openai()`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         match self {
             Arguments::TauBench { file, store } => tau_bench(&file, &store, output),

@@ -9,9 +9,9 @@ use clap_mangen::Man;
 use foldlog_codec::escape;
 use serde::Serialize;
 
-use super::report::check_replaced;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
+use crate::placed::{Unplaced, check_replaced};
 use crate::reading::counted;
 
 /// Describes the fields of `man --json`.
@@ -130,14 +130,14 @@ fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     };
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let paths = || pages.iter().map(|(name, page)| (dir.join(name), page));
-    paths().try_for_each(|(path, _)| check_replaced(&path, path.symlink_metadata().ok().as_ref(), force))?;
+    paths().try_for_each(|(path, _)| check_replaced(&path, force))?;
     for (path, page) in paths() {
         if force {
             // A page takes its name once it is whole, and the place of a link, not of what that leads to.
-            let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed(dir))?;
-            file.write_all(page).map_err(failed(&path))?;
-            readable(file.as_file()).map_err(failed(&path))?;
-            file.persist(&path).map_err(|error| failed(&path)(error.error))?;
+            let mut unplaced = Unplaced::beside(&path).map_err(failed(dir))?;
+            unplaced.file().write_all(page).map_err(failed(&path))?;
+            readable(unplaced.file()).map_err(failed(&path))?;
+            unplaced.place(&path, force).map_err(failed(&path))?;
             continue;
         }
         let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed(&path))?;

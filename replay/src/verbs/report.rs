@@ -1,7 +1,5 @@
 //! `foldlog report`: a session as one file that a browser shows.
 
-use std::fs::Metadata;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -13,7 +11,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::placed::Unplaced;
+use crate::placed::{Unplaced, check_replaced};
 use crate::reading::{Position, code_of, counted, open_sound, position, position_at};
 use crate::view::report::{self, Asked};
 use crate::view::{Payloads, Range};
@@ -73,24 +71,6 @@ struct Written {
     payload_bytes: Option<u64>,
 }
 
-/// Checks that what a report takes the place of is a file, or a link, whose place it takes without following it.
-///
-/// # Errors
-///
-/// [`Failure::File`] if a file is there and nobody forces it, [`Failure::Usage`] if something else is there, such as a device.
-pub(super) fn check_replaced(path: &Path, there: Option<&Metadata>, force: bool) -> Result<()> {
-    match there {
-        Some(there) if !there.is_file() && !there.is_symlink() => {
-            let what = format!("{} is no file that could be replaced", escape::path(path));
-            Err(Failure::usage(what, "name another file"))
-        }
-        Some(_) if !force => {
-            Err(Failure::File { path: path.to_owned(), source: io::ErrorKind::AlreadyExists.into() })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Checks that a report is not written into a session, nor among the sessions of its store.
 fn check_outside(path: &Path, session: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -115,8 +95,7 @@ fn check_outside(path: &Path, session: &Path) -> Result<()> {
 /// - [`Failure::Engine`] if nothing of the session is sound, or it cannot be read or takes more memory than it may.
 pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
     let path = &arguments.html;
-    let there = path.symlink_metadata().ok();
-    check_replaced(path, there.as_ref(), arguments.force)?;
+    check_replaced(path, arguments.force)?;
     let reader = open_sound(&arguments.session, output)?;
     check_outside(path, &arguments.session)?;
     let range = range(&reader, arguments)?;

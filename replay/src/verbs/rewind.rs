@@ -86,7 +86,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let folders = &recover::Asked {
             workspaces: &self.workspaces,

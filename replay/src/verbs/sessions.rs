@@ -60,7 +60,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { dir, status, since, tags, sort } = self;
         run(&dir, &Asked { status, since, tags, sort }, output)

@@ -46,7 +46,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { session, from, to, kind, payload, beyond_damage } = self;
         let asked = Asked { from, to, kind: kind.as_deref(), payload, beyond_damage };

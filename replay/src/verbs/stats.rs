@@ -56,7 +56,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, output)
     }

@@ -36,7 +36,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let start = self.from.map_or(Start::Last(self.lines), Start::From);
         run(&self.session, start, self.follow, output)

@@ -49,7 +49,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { session, evaluation, at, as_recorded, format } = self;
         let asked = Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };

@@ -50,7 +50,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// As [`run`].
+    /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let repairer = self.by.as_deref().map(|by| Repairer { by, reason: &self.reason });
         run(&self.session, self.at, repairer, output)

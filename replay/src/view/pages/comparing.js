@@ -4,8 +4,8 @@
 import { showConversation } from 'view/conversation.js';
 import { groups } from 'view/diff.js';
 import { bdi, el, fill } from 'view/dom.js';
-import { field, parse, textOf, visible, write } from 'view/json.js';
-import { ask } from 'view/server-source.js';
+import { visible } from 'view/json.js';
+import { ask, difference } from 'view/server-source.js';
 import { counted, number } from 'view/words.js';
 
 /** Number of sessions that are proposed. */
@@ -60,11 +60,7 @@ export class CompareView {
     this.there.value = String(told.there.at);
     this.there.max = String(told.there.last);
     this.element.dataset.shows = `${told.here.at} ${told.there.session} ${told.there.at}`;
-    const found = told.differences.map((line) => {
-      const difference = parse(line);
-      const json = (name) => { const value = field(difference, name); return value ? write(value) : 'null'; };
-      return { slice: textOf(field(difference, 'slice')), conversation: null, path: textOf(field(difference, 'path')) ?? '', change: textOf(field(difference, 'change')), before: json('before'), after: json('after'), whole: true };
-    });
+    const found = told.differences.map(difference);
     const apart = told.conversations.filter(({ rows }) => rows.length > 0);
     fill(this.body, this.parting(told),
       found.length === 0 && apart.length === 0 && el('p', { class: 'faint' }, `Slices, tags and conversations at step ${told.here.at} here and ${told.there.at} there are the same.`),

@@ -41,6 +41,14 @@ export async function ask(path, query = {}, signal = undefined) {
   throw new Refused(answer.status, [told.error ?? `the server answers ${answer.status}`, told.next].filter(Boolean).join('; '));
 }
 
+/** Reads a difference, told as the line that `diff --json` prints. @param {string} line @returns {import('./source.js').Difference} */
+export function difference(line) {
+  const told = parse(line);
+  const json = (name) => { const value = field(told, name); return value ? write(value) : 'null'; };
+  const text = (name) => textOf(field(told, name));
+  return { slice: text('slice'), conversation: text('conversation'), path: text('path') ?? '', change: /** @type {any} */ (text('change')), before: json('before'), after: json('after'), whole: true };
+}
+
 /** A map that forgets what was put into it or read long ago. @template T */
 class Recent {
   /** @param {number} most */
@@ -268,13 +276,7 @@ export class ServerSource {
   /** @param {number} before @param {number} after */
   async diff(before, after) {
     const told = await this.kept('diff', { before, after });
-    const found = told.differences.map((line) => {
-      const difference = parse(line);
-      const json = (name) => { const value = field(difference, name); return value ? write(value) : 'null'; };
-      const text = (name) => textOf(field(difference, name));
-      return { slice: text('slice'), conversation: text('conversation'), path: text('path') ?? '', change: text('change'), before: json('before'), after: json('after'), whole: true };
-    });
-    return Object.assign(found, { isCut: told.more });
+    return Object.assign(told.differences.map(difference), { isCut: told.more });
   }
 
   /** @param {number} at */
