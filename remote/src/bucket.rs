@@ -1,0 +1,251 @@
+//! Speaks to an object store: each request once and bounded in time and size, or several times within [`Retries`].
+//!
+//! Three operations are all that the protocol relies on: create an object that does not exist, read one, and tell that
+//! one does not exist. No update, no rename, no list. What a store says in words of its own is turned into a
+//! [`Failure`] here, and dropped.
+//!
+//! Keys, below the prefix of the [`Bucket`]:
+//!
+//! ```text
+//! sessions/{session}/log/{chunk:020}     a chunk
+//! sessions/{session}/probe/{random}      what opening finds out with whether puts are conditional; removed at once
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_lite::StreamExt;
+use object_store::path::{Path, PathPart};
+use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use tokio::time;
+use uuid::Uuid;
+
+use crate::error::{Error, Failure, Result};
+
+/// Bounds how often and how long a request is tried. Each attempt waits twice as long as the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// Number of attempts, the first included.
+    pub attempts: u32,
+    /// How long one attempt may take.
+    pub request_timeout: Duration,
+    /// How long to wait before the second attempt.
+    pub first_wait: Duration,
+    /// How long to wait before any attempt at most.
+    pub longest_wait: Duration,
+}
+
+impl Default for Retries {
+    /// Returns 6 attempts of up to 10 s, with 50 ms to 2 s between them.
+    fn default() -> Retries {
+        Retries {
+            attempts: 6,
+            request_timeout: Duration::from_secs(10),
+            first_wait: Duration::from_millis(50),
+            longest_wait: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Retries {
+    /// Waits before the attempt with this number, counted from 0; not before the first.
+    pub(crate) async fn wait(&self, attempt: u32) {
+        let Some(doublings) = attempt.checked_sub(1) else { return };
+        let wait = self.first_wait.saturating_mul(1 << doublings.min(20)).min(self.longest_wait);
+        time::sleep(wait).await;
+    }
+}
+
+/// Names the place of sessions in an object store.
+#[derive(Clone)]
+pub struct Bucket {
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    retries: Retries,
+}
+
+impl fmt::Debug for Bucket {
+    /// Formats the prefix alone: a store's own form may hold an address with a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bucket").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+/// Says what one put came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// The object did not exist, and is the one that was put.
+    Created,
+    /// The store says that the object exists. It may be the one that an earlier attempt put, and S3 says the same while
+    /// another put is under way that may fail yet.
+    Exists,
+    /// The put failed, or its answer was lost: the object may be there or not, now or later.
+    Failed(Failure),
+}
+
+impl Bucket {
+    /// Names the place beneath `prefix` in `store`. An empty prefix means the whole store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Prefix`] if the prefix is not made of names with `/` between them.
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, retries: Retries) -> Result<Bucket> {
+        let path = Path::parse(prefix).map_err(|_| Error::Prefix { prefix: prefix.to_owned() })?;
+        Ok(Bucket { store, prefix: path, retries })
+    }
+
+    /// Returns the bounds of each request.
+    pub fn retries(&self) -> Retries {
+        self.retries
+    }
+
+    /// Returns the key of a chunk.
+    pub fn chunk_key(&self, session: Uuid, number: u64) -> Path {
+        self.key(session, "log", &format!("{number:020}"))
+    }
+
+    fn key(&self, session: Uuid, folder: &str, name: &str) -> Path {
+        let session = session.to_string();
+        let below = ["sessions", &session, folder, name].map(PathPart::from);
+        self.prefix.parts().map(|part| PathPart::from(part.as_ref().to_owned())).chain(below).collect()
+    }
+
+    /// Puts an object that must not exist, once.
+    pub(crate) async fn put_once(&self, key: &Path, payload: &PutPayload) -> Put {
+        let options = PutOptions::from(PutMode::Create);
+        let put = self.store.put_opts(key, payload.clone(), options);
+        match time::timeout(self.retries.request_timeout, put).await {
+            Err(_) => Put::Failed(Failure::TimedOut),
+            Ok(Ok(_)) => Put::Created,
+            Ok(Err(error)) => match error {
+                object_store::Error::AlreadyExists { .. }
+                | object_store::Error::Precondition { .. }
+                | object_store::Error::NotModified { .. } => Put::Exists,
+                error => Put::Failed(failure_of(&error)),
+            },
+        }
+    }
+
+    /// Reads an object of up to `max` bytes, once; `None` if it does not exist.
+    pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, Get> {
+        let get = async {
+            match self.store.get(key).await {
+                Ok(found) => read(found, max).await.map(Some),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(Get::Failed(failure_of(&error))),
+            }
+        };
+        time::timeout(self.retries.request_timeout, get).await.unwrap_or(Err(Get::Failed(Failure::TimedOut)))
+    }
+
+    /// Reads an object of up to `max` bytes, in several attempts; `None` if it does not exist. `what` says in an error
+    /// what was asked for.
+    pub(crate) async fn get(&self, key: &Path, max: usize, what: &'static str) -> Result<Option<Vec<u8>>> {
+        let mut last = Failure::Unavailable;
+        for attempt in 0..self.retries.attempts.max(1) {
+            self.retries.wait(attempt).await;
+            match self.get_once(key, max).await {
+                Ok(found) => return Ok(found),
+                Err(Get::TooLarge(len)) => {
+                    return Err(Error::TooLarge { what: "object", len, max: max as u64 });
+                }
+                Err(Get::Failed(failure)) => last = failure,
+            }
+        }
+        Err(Error::Store { what, failure: last })
+    }
+
+    /// Finds out whether puts are conditional in this store, with an object of its own: the first put must create it,
+    /// and the second must leave it as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoConditionalPuts`] if the second put replaces the object, or the store knows no such puts;
+    /// [`Error::Store`] if the store does not answer, or the credentials do not allow it.
+    pub async fn require_conditional_puts(&self, session: Uuid) -> Result<()> {
+        let key = self.key(session, "probe", &Uuid::new_v4().simple().to_string());
+        let answer = async {
+            self.put_probe(&key, FIRST).await?;
+            self.put_probe(&key, SECOND).await?;
+            match self.get(&key, FIRST.len().max(SECOND.len()), PROBE).await? {
+                Some(found) if found == FIRST => Ok(()),
+                Some(_) => Err(Error::NoConditionalPuts),
+                None => Err(Error::Store { what: PROBE, failure: Failure::Unavailable }),
+            }
+        }
+        .await;
+        // What stays behind if this fails is a few bytes under a name that nobody reads.
+        let _ = time::timeout(self.retries.request_timeout, self.store.delete(&key)).await;
+        answer
+    }
+
+    /// Puts the probe until the store says that it created it, or that it exists and it does.
+    async fn put_probe(&self, key: &Path, bytes: &'static [u8]) -> Result<()> {
+        let payload = PutPayload::from_static(bytes);
+        let mut last = Failure::Unavailable;
+        for attempt in 0..self.retries.attempts.max(1) {
+            self.retries.wait(attempt).await;
+            match self.put_once(key, &payload).await {
+                Put::Created if bytes == SECOND => return Err(Error::NoConditionalPuts),
+                Put::Created => return Ok(()),
+                Put::Exists => match self.get(key, FIRST.len().max(SECOND.len()), PROBE).await? {
+                    Some(_) => return Ok(()),
+                    None => last = Failure::Conflict,
+                },
+                Put::Failed(Failure::Unsupported) => return Err(Error::NoConditionalPuts),
+                Put::Failed(failure) => last = failure,
+            }
+        }
+        Err(Error::Store { what: PROBE, failure: last })
+    }
+}
+
+const FIRST: &[u8] = b"foldlog: first put\n";
+const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";
+const PROBE: &str = "find out whether the store has conditional puts";
+
+/// Says why one reading of an object came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Get {
+    /// The object has at least this many bytes.
+    TooLarge(u64),
+    /// The request failed.
+    Failed(Failure),
+}
+
+/// Reads what an object holds, as it arrives: no length that a store or an object claims decides how much memory is
+/// taken.
+async fn read(found: GetResult, max: usize) -> Result<Vec<u8>, Get> {
+    let size = found.meta.size;
+    if size > max as u64 {
+        return Err(Get::TooLarge(size));
+    }
+    let mut stream = found.into_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = stream.next().await {
+        let piece = piece.map_err(|error| Get::Failed(failure_of(&error)))?;
+        let len = bytes.len() + piece.len();
+        if len > max {
+            return Err(Get::TooLarge(len as u64));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    // An answer that broke off without an error.
+    if bytes.len() as u64 == size { Ok(bytes) } else { Err(Get::Failed(Failure::Unavailable)) }
+}
+
+/// Says in words of this crate what a store's error comes to.
+fn failure_of(error: &object_store::Error) -> Failure {
+    match error {
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            Failure::Denied
+        }
+        object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => {
+            Failure::Unsupported
+        }
+        object_store::Error::NotFound { .. } => Failure::Missing,
+        object_store::Error::AlreadyExists { .. } => Failure::Conflict,
+        _ => Failure::Unavailable,
+    }
+}

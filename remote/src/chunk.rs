@@ -1,0 +1,459 @@
+//! Encodes and decodes the bytes of a chunk: one object of a session's remote log.
+//!
+//! A *chunk* holds records of one session, in order, or claims the session for a writer and then holds none. Byte
+//! offset, length in bytes, and field:
+//!
+//! ```text
+//!   0  8  magic "FOLDRMT\n"
+//!   8  2  format version
+//!  10  2  length of the head in bytes (156), which is the offset of the note
+//!  12  4  number of records
+//!  16 16  session id
+//!  32  8  number of the chunk, which its key also holds
+//!  40  8  epoch
+//!  48 16  writer id
+//!  64 16  nonce: drawn at random for each chunk
+//!  80 32  hash of the chunk before in the chain; zeros where there is none
+//! 112  8  sequence number of the first record; without records, of the next one
+//! 120 32  content digest of the records (`foldlog_codec::digest`)
+//! 152  4  length of the note in bytes
+//! 156  …  note: who claims the session, in UTF-8; empty in all chunks but claims
+//!   …  …  records
+//! end-32 32  hash of the chunk: BLAKE3 of all bytes before it
+//! ```
+//!
+//! A record is `kind` (1 byte), `time` (8, microseconds since 1970-01-01 UTC, signed), `length of the body` (4), and
+//! the body. Its sequence number is that of the first record plus its place among the records, so a chunk has no gap.
+//! All integers are little-endian.
+//!
+//! A chunk carries records and never frames: a recovery of the local log rewrites salts and checksums, and content is
+//! what two sides must agree on. For the same reason the content digest is the one of the local log: a record whose
+//! body a compaction has dropped leaves it as it was.
+//!
+//! # Invariants
+//!
+//! 1. Decoding panics on no input, and allocates nothing: what it returns borrows from the bytes.
+//! 2. Every wrong byte is noticed. The hash stands at the end in every format version, so that a damaged version number
+//!    is told from a newer version.
+//! 3. Equal chunks have equal bytes, and one length in the bytes decides where each field stands.
+//! 4. No chunk is longer than [`CHUNK_BYTES_MAX`]: writers and readers check the same constant.
+
+use std::fmt;
+
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+
+/// Format version that this crate writes into chunks, and the newest that it reads.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// Greatest length of a chunk in bytes: room for a record of the greatest length, and as much again.
+pub const CHUNK_BYTES_MAX: usize = 32 << 20;
+
+/// Greatest length of a claim's note in bytes.
+pub const NOTE_BYTES_MAX: usize = 1024;
+
+const MAGIC: [u8; 8] = *b"FOLDRMT\n";
+const HEAD_LEN: usize = 156;
+const HASH_LEN: usize = 32;
+const RECORD_HEAD_LEN: usize = 13;
+
+/// Names a chunk by the BLAKE3 of its bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ChunkHash(pub [u8; HASH_LEN]);
+
+impl fmt::Display for ChunkHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ChunkHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Numbers the claims of a session: each claim has a higher epoch than every chunk before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(u64);
+
+impl Epoch {
+    /// Makes an epoch of a plain number. 0 is the epoch of no chunk.
+    pub const fn new(number: u64) -> Epoch {
+        Epoch(number)
+    }
+
+    /// Returns the epoch as a plain number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the epoch that the next claim takes; `None` behind the last number there is.
+    pub fn next(self) -> Option<Epoch> {
+        self.0.checked_add(1).map(Epoch)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Names a writer: drawn at random for each claim, so that no two claims have the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct WriterId(Uuid);
+
+impl WriterId {
+    /// Draws a new id at random.
+    pub fn random() -> WriterId {
+        WriterId(Uuid::new_v4())
+    }
+
+    /// Makes an id of its sixteen bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> WriterId {
+        WriterId(Uuid::from_bytes(bytes))
+    }
+
+    /// Returns the id's sixteen bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for WriterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Holds what a chunk says of itself, without its records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkHead {
+    /// Session that the records belong to.
+    pub session: Uuid,
+    /// Number of the chunk, counted from 0; its key ends with it.
+    pub number: u64,
+    /// Epoch of the chunk's writer.
+    pub epoch: Epoch,
+    /// Writer that claimed the epoch.
+    pub writer: WriterId,
+    /// Random bytes that tell this chunk from any other one with the same content.
+    pub nonce: [u8; 16],
+    /// Hash of the chunk before in the chain; zeros where there is none.
+    pub previous: ChunkHash,
+    /// Sequence number of the first record; without records, of the next one.
+    pub first_sequence: SequenceNumber,
+    /// Who claims the session; empty in all chunks but claims.
+    pub note: String,
+}
+
+/// Holds a chunk that was decoded and verified. Its records borrow from its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk<'a> {
+    /// What the chunk says of itself.
+    pub head: ChunkHead,
+    /// Number of records.
+    pub count: u32,
+    /// Content digest of the records.
+    pub content: [u8; 32],
+    /// Hash of the chunk, which the next one names as its predecessor.
+    pub hash: ChunkHash,
+    records: &'a [u8],
+}
+
+/// Gathers records into one chunk.
+///
+/// ```
+/// use foldlog_codec::{Kind, Record};
+/// use foldlog_remote::chunk::{Chunk, ChunkHead, ChunkHash, Encoder, Epoch, WriterId};
+///
+/// let head = ChunkHead {
+///     session: uuid::Uuid::from_u128(7),
+///     number: 3,
+///     epoch: Epoch::new(1),
+///     writer: WriterId::random(),
+///     nonce: [5; 16],
+///     previous: ChunkHash([9; 32]),
+///     first_sequence: 40.into(),
+///     note: String::new(),
+/// };
+/// let mut encoder = Encoder::new(head.clone())?;
+/// encoder.push(Record { sequence: 40.into(), kind: Kind::DISPATCH, time_us: 1, body: b"one" })?;
+/// encoder.push(Record { sequence: 41.into(), kind: Kind::DISPATCH, time_us: 2, body: b"two" })?;
+/// let bytes = encoder.finish().bytes;
+///
+/// let chunk = Chunk::decode(&bytes, 3)?;
+/// assert_eq!(chunk.head, head);
+/// let bodies: Vec<&[u8]> = chunk.records().map(|record| record.body).collect();
+/// assert_eq!(bodies, [b"one", b"two"]);
+/// # Ok::<(), foldlog_remote::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Encoder {
+    head: ChunkHead,
+    count: u32,
+    digest: SegmentDigest,
+    records: Vec<u8>,
+}
+
+/// Holds the bytes of a chunk as they are put, and the hash at their end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// Bytes of the chunk.
+    pub bytes: Vec<u8>,
+    /// Hash of the chunk.
+    pub hash: ChunkHash,
+}
+
+impl Encoder {
+    /// Begins a chunk without records.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if the note is longer than [`NOTE_BYTES_MAX`].
+    pub fn new(head: ChunkHead) -> Result<Encoder> {
+        if head.note.len() > NOTE_BYTES_MAX {
+            return Err(Error::TooLarge {
+                what: "note",
+                len: head.note.len() as u64,
+                max: NOTE_BYTES_MAX as u64,
+            });
+        }
+        Ok(Encoder { head, count: 0, digest: SegmentDigest::new(), records: Vec::new() })
+    }
+
+    /// Returns how long the chunk is so far, in bytes.
+    pub fn len(&self) -> usize {
+        HEAD_LEN + self.head.note.len() + self.records.len() + HASH_LEN
+    }
+
+    /// Returns whether the chunk holds no record yet.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Returns whether a record with a body of `len` bytes would still fit.
+    pub fn has_room(&self, len: usize) -> bool {
+        self.len() + RECORD_HEAD_LEN + len <= CHUNK_BYTES_MAX
+    }
+
+    /// Adds the next record.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::OutOfOrder`] if its sequence number is not the next one.
+    /// - [`Error::TooLarge`] if its body is longer than any record's may be, or the chunk has no room for it.
+    /// - [`Error::NotContent`] if it is an envelope frame, or its time is none that a log holds.
+    pub fn push(&mut self, record: Record<'_>) -> Result<()> {
+        let expected = self.head.first_sequence + u64::from(self.count);
+        if record.sequence != expected {
+            return Err(Error::OutOfOrder { expected, found: record.sequence });
+        }
+        if record.kind.is_envelope() || !(TIME_US_MIN..=TIME_US_MAX).contains(&record.time_us) {
+            return Err(Error::NotContent { sequence: record.sequence });
+        }
+        if record.body.len() > BODY_LEN_MAX || !self.has_room(record.body.len()) || self.count == u32::MAX {
+            let len = record.body.len() as u64;
+            return Err(Error::TooLarge { what: "record", len, max: BODY_LEN_MAX as u64 });
+        }
+        self.count += 1;
+        self.digest.update(record.sequence, record.kind, record.time_us, record.body);
+        self.records.push(record.kind.byte());
+        self.records.extend_from_slice(&record.time_us.to_le_bytes());
+        self.records.extend_from_slice(&(record.body.len() as u32).to_le_bytes());
+        self.records.extend_from_slice(record.body);
+        Ok(())
+    }
+
+    /// Returns the bytes of the chunk.
+    pub fn finish(&self) -> Encoded {
+        self.finish_as(&self.head)
+    }
+
+    /// Returns the bytes of the chunk with these records under another head, whose first sequence number must be the
+    /// same.
+    pub(crate) fn finish_as(&self, head: &ChunkHead) -> Encoded {
+        let mut out = Vec::with_capacity(self.len());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&(HEAD_LEN as u16).to_le_bytes());
+        out.extend_from_slice(&self.count.to_le_bytes());
+        out.extend_from_slice(head.session.as_bytes());
+        out.extend_from_slice(&head.number.to_le_bytes());
+        out.extend_from_slice(&head.epoch.0.to_le_bytes());
+        out.extend_from_slice(head.writer.as_bytes());
+        out.extend_from_slice(&head.nonce);
+        out.extend_from_slice(&head.previous.0);
+        out.extend_from_slice(&head.first_sequence.to_le_bytes());
+        out.extend_from_slice(&self.digest.finish());
+        out.extend_from_slice(&(head.note.len() as u32).to_le_bytes());
+        out.extend_from_slice(head.note.as_bytes());
+        out.extend_from_slice(&self.records);
+        let hash = ChunkHash(*blake3::hash(&out).as_bytes());
+        out.extend_from_slice(&hash.0);
+        Encoded { bytes: out, hash }
+    }
+
+    /// Returns the head that the chunk was begun with.
+    pub(crate) fn head(&self) -> &ChunkHead {
+        &self.head
+    }
+
+    /// Returns the sequence number behind the chunk's last record.
+    pub fn next_sequence(&self) -> SequenceNumber {
+        self.head.first_sequence + u64::from(self.count)
+    }
+}
+
+impl<'a> Chunk<'a> {
+    /// Decodes and verifies the chunk with this number, in this order: hash, magic, format version, fields, records,
+    /// content digest.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Damaged`] if the bytes do not have the hash at their end, or are too few to have one.
+    /// - [`Error::NewerFormat`] if a later version of foldlog wrote them.
+    /// - [`Error::Malformed`] if they have it, and are no chunk: nothing that keeps to the protocol wrote them.
+    /// - [`Error::TooLarge`] if there are more of them than a chunk may have.
+    pub fn decode(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
+        let malformed = |reason| Error::Malformed { chunk: number, reason };
+        if bytes.len() > CHUNK_BYTES_MAX {
+            let len = bytes.len() as u64;
+            return Err(Error::TooLarge { what: "chunk", len, max: CHUNK_BYTES_MAX as u64 });
+        }
+        let hash = verify_hash(bytes, number)?;
+        let mut fields = Fields { bytes: bytes.get(..bytes.len() - HASH_LEN).unwrap_or_default() };
+        if fields.take::<8>() != Some(MAGIC) {
+            return Err(malformed("it does not begin as a chunk does"));
+        }
+        let version = fields.u16().ok_or_else(|| malformed("it ends within its head"))?;
+        if version > FORMAT_VERSION {
+            return Err(Error::NewerFormat { chunk: number, found: version, supported: FORMAT_VERSION });
+        }
+        let (head, count, content) =
+            fields.head().filter(|_| version != 0).ok_or_else(|| malformed("its head does not decode"))?;
+        let records = fields.bytes;
+        let digest = walk(records, head.first_sequence, count)
+            .ok_or_else(|| malformed("its records do not decode"))?;
+        if digest != content {
+            return Err(malformed("its records do not have the content digest that it names"));
+        }
+        Ok(Chunk { head, count, content, hash, records })
+    }
+
+    /// Returns the chunk's records, in order.
+    pub fn records(&self) -> Records<'a> {
+        Records { fields: Fields { bytes: self.records }, next: self.head.first_sequence, left: self.count }
+    }
+
+    /// Returns the sequence number behind the chunk's last record.
+    pub fn next_sequence(&self) -> SequenceNumber {
+        self.head.first_sequence + u64::from(self.count)
+    }
+}
+
+/// Returns the hash at the end of `bytes`, if it is that of the bytes before it.
+fn verify_hash(bytes: &[u8], number: u64) -> Result<ChunkHash> {
+    let damaged = |expected, found| Error::Damaged { chunk: number, expected, found };
+    let Some((before, found)) = bytes.split_last_chunk::<HASH_LEN>() else {
+        return Err(damaged(ChunkHash(*blake3::hash(bytes).as_bytes()), ChunkHash::default()));
+    };
+    let (expected, found) = (ChunkHash(*blake3::hash(before).as_bytes()), ChunkHash(*found));
+    if expected == found { Ok(found) } else { Err(damaged(expected, found)) }
+}
+
+/// Walks `count` records, which must be all that there is, and returns their content digest.
+fn walk(bytes: &[u8], first: SequenceNumber, count: u32) -> Option<[u8; 32]> {
+    first.get().checked_add(u64::from(count))?;
+    let mut digest = SegmentDigest::new();
+    let mut fields = Fields { bytes };
+    for place in 0..u64::from(count) {
+        let record = fields.record(first + place)?;
+        digest.update(record.sequence, record.kind, record.time_us, record.body);
+    }
+    fields.bytes.is_empty().then(|| digest.finish())
+}
+
+/// Walks the records of a chunk that was verified.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    fields: Fields<'a>,
+    next: SequenceNumber,
+    left: u32,
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let record = self.fields.record(self.next)?;
+        self.next += 1;
+        Some(record)
+    }
+}
+
+/// Takes one field after the other from bytes.
+#[derive(Clone, Copy, Debug)]
+struct Fields<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = rest;
+        Some(*field)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn slice(&mut self, len: u32) -> Option<&'a [u8]> {
+        let (field, rest) = self.bytes.split_at_checked(usize::try_from(len).ok()?)?;
+        self.bytes = rest;
+        Some(field)
+    }
+
+    /// Takes what stands behind the format version: the head, the number of records, and their content digest.
+    fn head(&mut self) -> Option<(ChunkHead, u32, [u8; 32])> {
+        if usize::from(self.u16()?) != HEAD_LEN {
+            return None;
+        }
+        let count = self.u32()?;
+        let session = Uuid::from_bytes(self.take()?);
+        let number = self.u64()?;
+        let epoch = Epoch(self.u64()?);
+        let writer = WriterId::from_bytes(self.take()?);
+        let nonce = self.take()?;
+        let previous = ChunkHash(self.take()?);
+        let first_sequence = self.u64()?.into();
+        let content = self.take()?;
+        let note = self.u32().filter(|len| *len as usize <= NOTE_BYTES_MAX)?;
+        let note = str::from_utf8(self.slice(note)?).ok()?.to_owned();
+        let head = ChunkHead { session, number, epoch, writer, nonce, previous, first_sequence, note };
+        Some((head, count, content))
+    }
+
+    fn record(&mut self, sequence: SequenceNumber) -> Option<Record<'a>> {
+        let kind = Kind::from_byte(self.take::<1>()?[0]).filter(|kind| !kind.is_envelope())?;
+        let time_us = i64::from_le_bytes(self.take()?);
+        let len = self.u32().filter(|len| *len as usize <= BODY_LEN_MAX)?;
+        (TIME_US_MIN..=TIME_US_MAX).contains(&time_us).then_some(())?;
+        Some(Record { sequence, kind, time_us, body: self.slice(len)? })
+    }
+}

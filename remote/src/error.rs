@@ -1,0 +1,194 @@
+use foldlog_codec::{SequenceNumber, escape};
+use uuid::Uuid;
+
+use crate::chunk::{ChunkHash, Epoch, WriterId};
+
+/// Result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Says why a store did not do what it was asked for, in words that are this crate's own.
+///
+/// A store's own message is never shown: S3 quotes the id of the key in it that it refuses, and an address may hold a
+/// password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// No answer came in time. What was asked for may happen yet.
+    #[error("no answer came in time")]
+    TimedOut,
+    /// The store, or the way to it, failed: it was busy, could not be reached, or the answer broke off. What was asked
+    /// for may have happened.
+    #[error("the store, or the way to it, failed")]
+    Unavailable,
+    /// The store does not let these credentials do it, or no longer.
+    #[error("the credentials do not allow it, or have expired")]
+    Denied,
+    /// The store says that the object exists, and then that it does not: it was busy with another write.
+    #[error("the store is busy with another write of the same object")]
+    Conflict,
+    /// There is no such bucket or folder.
+    #[error("there is no such bucket or folder")]
+    Missing,
+    /// The store cannot do what it was asked for at all.
+    #[error("the store cannot do that")]
+    Unsupported,
+}
+
+/// Reports why a remote log could not be read or written.
+///
+/// No message holds a key, a password or a control character, whatever a store, a chunk or a host says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another writer has claimed the session. The records of the append are not in the log and will never be; this
+    /// writer appends nothing any more.
+    #[error(
+        "another writer claimed the session: epoch {epoch}, writer {by}{}; this one must stop, and open the session anew",
+        claimant(.note)
+    )]
+    Fenced {
+        /// Epoch of the other writer.
+        epoch: Epoch,
+        /// The other writer.
+        by: WriterId,
+        /// What its claim says of it; empty where another chunk of it was met.
+        note: String,
+    },
+    /// It is not known whether the log holds the records: the store did not say so within the bounds of
+    /// [`Retries`](crate::Retries). The writer keeps them, and its next call puts the same bytes again.
+    #[error("it is unknown whether the remote holds the records up to {next}: {failure}; try again")]
+    Unknown {
+        /// Sequence number behind the last record in doubt; of a claim, behind the log's last record.
+        next: SequenceNumber,
+        /// What the last attempt came to.
+        failure: Failure,
+    },
+    /// Other writers took every position that the claim was put at.
+    #[error("the session could not be claimed: other writers were faster {rounds} times; try again")]
+    Contended {
+        /// How often the claim was put.
+        rounds: u32,
+    },
+    /// The local log holds records that stand behind another writer's claim. They can be read, and are never merged.
+    #[error(
+        "the local records from {sequence} on are superseded: another writer claimed the session in front of them; \
+         read them here, and take the session over anew to go on"
+    )]
+    Superseded {
+        /// Sequence number of the first such record.
+        sequence: SequenceNumber,
+    },
+    /// The store does not keep a second writer from overwriting an object, so that no session is safe in it.
+    #[error(
+        "the store has no conditional puts (it overwrote an object that was to be created): no session is safe in it; \
+         take one that has"
+    )]
+    NoConditionalPuts,
+    /// A later version of foldlog wrote the chunk.
+    #[error(
+        "chunk {chunk}: format version {found} is newer than {supported}, the newest that this version reads"
+    )]
+    NewerFormat {
+        /// Number of the chunk.
+        chunk: u64,
+        /// Format version of the chunk.
+        found: u16,
+        /// Newest version that this crate reads.
+        supported: u16,
+    },
+    /// The remote lacks what it once acknowledged: it was reset to an older state, or a chunk was removed.
+    #[error(
+        "chunk {chunk} is gone or another one, although the remote had acknowledged it: it went back to an older state"
+    )]
+    RemoteWentBack {
+        /// Number of the first chunk that is not as it was.
+        chunk: u64,
+    },
+    /// The chunk belongs to another session.
+    #[error("chunk {chunk} belongs to session {found}, not to {session}")]
+    NotOurs {
+        /// Number of the chunk.
+        chunk: u64,
+        /// Session that was to be read.
+        session: Uuid,
+        /// Session that the chunk names.
+        found: Uuid,
+    },
+    /// The chunk's bytes are not those that were put.
+    #[error("chunk {chunk} is damaged: its bytes have the hash {expected}, and name {found}")]
+    Damaged {
+        /// Number of the chunk.
+        chunk: u64,
+        /// Hash computed from the bytes.
+        expected: ChunkHash,
+        /// Hash stored at their end.
+        found: ChunkHash,
+    },
+    /// The chunk follows another one than the chain's last, although its writer must have known that one: a chunk in
+    /// front of it was exchanged.
+    #[error(
+        "chunk {chunk} does not follow the chunk before it: that one has the hash {expected}, and it names {found}"
+    )]
+    Broken {
+        /// Number of the chunk.
+        chunk: u64,
+        /// Hash of the chain's last chunk.
+        expected: ChunkHash,
+        /// Hash that the chunk names as its predecessor's.
+        found: ChunkHash,
+    },
+    /// The chunk's bytes are those that were put, and nothing that keeps to the protocol puts them.
+    #[error("chunk {chunk} is none of foldlog's: {reason}")]
+    Malformed {
+        /// Number of the chunk.
+        chunk: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// An object, a chunk, a record or a note is longer than any may be.
+    #[error("the {what} has {len} bytes, and {max} are allowed")]
+    TooLarge {
+        /// What is too long.
+        what: &'static str,
+        /// Its length in bytes, as far as it is known.
+        len: u64,
+        /// Greatest length in bytes.
+        max: u64,
+    },
+    /// A record was appended that does not follow the writer's last one.
+    #[error("record {expected} is the next one, not {found}")]
+    OutOfOrder {
+        /// Sequence number of the next record.
+        expected: SequenceNumber,
+        /// Sequence number of the record that was handed in.
+        found: SequenceNumber,
+    },
+    /// An envelope frame was handed in as a record, or a time that no log holds.
+    #[error("what was handed in as record {sequence} is none that a log holds")]
+    NotContent {
+        /// Its sequence number.
+        sequence: SequenceNumber,
+    },
+    /// The prefix is no path that every store can hold.
+    #[error("not a prefix: `{}`; it is made of names with `/` between them", escape::text(.prefix))]
+    Prefix {
+        /// The prefix.
+        prefix: String,
+    },
+    /// The store could not be asked, or did not answer, within the bounds of [`Retries`](crate::Retries).
+    #[error("could not {what}: {failure}")]
+    Store {
+        /// What was asked for.
+        what: &'static str,
+        /// What the last attempt came to.
+        failure: Failure,
+    },
+    /// The crate's thread has ended, could not be started, or was left behind by a fork of the process.
+    #[error("the thread that speaks to remote stores does not run in this process")]
+    NoRuntime,
+}
+
+/// Formats what a claim says of its writer.
+fn claimant(note: &str) -> String {
+    if note.is_empty() { String::new() } else { format!(" (`{}`)", escape::text(note)) }
+}

@@ -1,0 +1,78 @@
+//! Keeps sessions of foldlog in object storage: one fenced writer, and readers anywhere.
+//!
+//! A worker's machine disappears in the middle of a tool call. Another worker, anywhere, reads the session from the
+//! bucket, claims it, and knows exactly what was acknowledged; the old one gets nothing acknowledged any more that it
+//! begins to append behind the claim, even if it was only paused and wakes up again.
+//!
+//! # Terms
+//!
+//! | term | means |
+//! |---|---|
+//! | *chunk* | one object of a session's remote log: some records, or a claim ([`chunk`] draws its bytes) |
+//! | *chain* | the chunks that count, in the order of their numbers ([`chain`] says by which rules) |
+//! | *epoch* | number of a claim; every chunk holds the one of its writer |
+//! | *claim* | a chunk without records that raises the epoch; whoever puts it is the writer from there on |
+//! | *fenced* | what a writer is that finds another writer's claim where its next chunk was to be |
+//! | *acknowledged* | the chain holds the record, and every record before it |
+//!
+//! # Rooms
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`chunk`] | the bytes of a chunk |
+//! | [`chain`] | the rules by which chunks are a log; no I/O |
+//! | `bucket` | requests to a store, bounded in time, size and number |
+//! | `reader` | reading a chain without a list |
+//! | `writer` | claiming and appending, and what is made of a lost answer |
+//! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
+//!
+//! All but the first two are there with the feature `object-store`, which is on by default. It brings the crate
+//! [`object_store`] with stores in memory and in a local folder. For S3, GCS or Azure a host depends on that crate too, with the
+//! feature `aws`, `gcp` or `azure`, makes the store as that crate says, and hands it in: keys are then nobody's matter here.
+//!
+//! # Invariants
+//!
+//! 1. A record is acknowledged only once the chain holds it and all records before it.
+//! 2. Nothing but creating an object that does not exist changes the log. No list, update or rename is relied on.
+//! 3. One put of a writer is in flight, and no other bytes are put under its number before its fate is known.
+//! 4. A writer is fenced only by a chunk that was read and verified, never by what a store says in place of it.
+//! 5. No length that a chunk or a store claims decides how much memory is taken.
+//! 6. What a store, a chunk or a host says is shown escaped or not at all. No message of a store is shown.
+//!
+//! The proof obligations, and which test covers which, stand in `ARCHITECTURE.md`.
+//!
+//! # Not yet
+//!
+//! The engine does not feed this crate by itself: a host reads the records of a session and appends them. Payloads that
+//! the local log keeps out of line are not put. There are no captures of workspaces, no images (a takeover reads every
+//! chunk), no collection, no PostgreSQL, no lease, and no verbs of the binary.
+
+#![deny(clippy::indexing_slicing)]
+
+#[cfg(feature = "object-store")]
+mod bucket;
+pub mod chain;
+pub mod chunk;
+mod error;
+#[cfg(feature = "object-store")]
+mod reader;
+#[cfg(feature = "object-store")]
+mod remote;
+#[cfg(feature = "object-store")]
+mod runtime;
+#[cfg(feature = "object-store")]
+mod writer;
+
+#[cfg(feature = "object-store")]
+pub use bucket::{Bucket, Retries};
+pub use error::{Error, Failure, Result};
+#[cfg(feature = "object-store")]
+pub use object_store;
+#[cfg(feature = "object-store")]
+pub use reader::Reader;
+#[cfg(feature = "object-store")]
+pub use remote::{Remote, RemoteWriter};
+#[cfg(feature = "object-store")]
+pub use runtime::Runtime;
+#[cfg(feature = "object-store")]
+pub use writer::Writer;

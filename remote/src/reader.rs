@@ -1,0 +1,117 @@
+//! Reads a session's log from a store, chunk by chunk, without a list: by asking for the next number.
+
+use uuid::Uuid;
+
+use crate::bucket::Bucket;
+use crate::chain::{Chain, Taken};
+use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
+use crate::error::{Error, Result};
+
+const READ: &str = "read a chunk";
+
+/// Reads the chunks of one session in the order of their chain. It can be read on once there are more.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    bucket: Bucket,
+    chain: Chain,
+    ignored: u64,
+}
+
+impl Reader {
+    /// Stands in front of the first chunk of a session, and asks the store for nothing.
+    pub fn new(bucket: Bucket, session: Uuid) -> Reader {
+        Reader { bucket, chain: Chain::new(session), ignored: 0 }
+    }
+
+    /// Goes on behind a chain that was read before, once the store still has that chain's last chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RemoteWentBack`] if that chunk is gone or another one, and [`Error::Store`].
+    pub async fn resume(bucket: Bucket, chain: Chain) -> Result<Reader> {
+        let reader = Reader { bucket, chain, ignored: 0 };
+        if let Some((number, hash)) = chain.last() {
+            let key = reader.bucket.chunk_key(chain.session(), number);
+            let found = reader.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?;
+            let found = found.as_deref().and_then(|bytes| Chunk::decode(bytes, number).ok());
+            if found.is_none_or(|chunk| chunk.hash != hash) {
+                return Err(Error::RemoteWentBack { chunk: number });
+            }
+        }
+        Ok(reader)
+    }
+
+    /// Reads the next chunk of the chain and hands it to `each`; returns `false` if there is none yet. Chunks that are
+    /// ignored are passed over.
+    ///
+    /// What does not verify is read once more before it counts as damaged: the bytes may have been damaged on the way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Chain::take`], [`Error::Store`], and [`Error::TooLarge`]. The reader stays where it stands.
+    pub async fn next(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<bool> {
+        loop {
+            let Some(bytes) = self.bytes().await? else { return Ok(false) };
+            match self.chain.take(&bytes)? {
+                Taken::Next(chunk) => {
+                    each(&chunk);
+                    return Ok(true);
+                }
+                Taken::Ignored(_) => self.ignored += 1,
+            }
+        }
+    }
+
+    /// Reads the bytes of the chunk with the chain's next number, a second time if they do not verify.
+    async fn bytes(&self) -> Result<Option<Vec<u8>>> {
+        let number = self.chain.next_number();
+        let key = self.bucket.chunk_key(self.chain.session(), number);
+        let bytes = self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?;
+        match &bytes {
+            Some(read) if Chunk::decode(read, number).is_err() => {
+                self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await
+            }
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Reads on to the end, and makes sure that it is one: behind a chunk that was removed stands another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reader::next`], and [`Error::RemoteWentBack`] if a chunk is missing in front of another one.
+    pub async fn read_to_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<()> {
+        loop {
+            while self.next(each).await? {}
+            let number = self.chain.next_number();
+            let Some(behind) = number.checked_add(1) else { return Ok(()) };
+            let key = self.bucket.chunk_key(self.chain.session(), behind);
+            if self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?.is_none() {
+                return Ok(());
+            }
+            // A writer may have put both meanwhile.
+            if !self.next(each).await? {
+                return Err(Error::RemoteWentBack { chunk: number });
+            }
+        }
+    }
+
+    /// Returns where the reader stands: behind the last chunk that it read.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Returns how many chunks were ignored, each put by a superseded writer.
+    pub fn ignored(&self) -> u64 {
+        self.ignored
+    }
+
+    /// Returns where the sessions are.
+    pub fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    pub(crate) fn chain_mut(&mut self) -> &mut Chain {
+        &mut self.chain
+    }
+}

@@ -1,0 +1,330 @@
+//! Claims a session and appends to it: one put at a time, each an object that must not exist yet.
+//!
+//! # How a chunk is put
+//!
+//! The chunk is encoded once, with a nonce, and those bytes are put under the chain's next number until its fate is
+//! known:
+//!
+//! 1. The store says that it created the object: the chunk is in the chain, and its records are acknowledged.
+//! 2. Whatever else it says, the object with that number is read. The bytes are ours, hash and nonce: an earlier attempt
+//!    or a second delivery of this one created it, and the answer was lost. The records are acknowledged.
+//! 3. The object is another chunk that belongs to the chain: its writer was faster. If that is another claim, this writer
+//!    is *fenced*: it never puts anything again.
+//! 4. The object is a chunk that the chain ignores: the number is taken, and the records are put under the next one.
+//! 5. There is no such object: "exists" meant that another put was under way, or the put was not delivered. It is put
+//!    again after a wait.
+//! 6. The attempts of [`Retries`](crate::Retries) are used up: the fate is [`Error::Unknown`]. The writer keeps the bytes, and the next
+//!    call puts the same ones again. No other bytes are put under that number before its fate is known: the put may be
+//!    delivered at any time.
+//!
+//! So a superseded writer gets nothing acknowledged that it began to append behind the claim: the claim's number is
+//! the next one of every writer that does not know of it, and is taken.
+//!
+//! A future of this module that is dropped leaves the writer as [`Error::Unknown`] does.
+
+use foldlog_codec::{Record, SequenceNumber};
+use object_store::PutPayload;
+use uuid::Uuid;
+
+use crate::bucket::{Get, Put};
+use crate::chain::{Chain, Taken};
+use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
+use crate::error::{Error, Failure, Result};
+use crate::reader::Reader;
+
+/// How often a claim is put at most before others count as faster.
+const CLAIM_ROUNDS_MAX: u32 = 100;
+
+/// Appends to one session, as the writer of one epoch.
+#[derive(Debug)]
+pub struct Writer {
+    /// Stands behind the last chunk whose fate is known.
+    reader: Reader,
+    id: WriterId,
+    epoch: Epoch,
+    pending: Option<Pending>,
+    /// Why this writer must not put anything any more.
+    stopped: Option<Error>,
+}
+
+/// Holds a chunk whose fate is not known yet.
+#[derive(Debug)]
+struct Pending {
+    encoder: Encoder,
+    payload: PutPayload,
+    hash: ChunkHash,
+}
+
+impl Pending {
+    /// Encodes the records under the head that they were gathered with, but for its place in the chain.
+    fn new(encoder: Encoder, chain: &Chain) -> Pending {
+        let head = ChunkHead {
+            number: chain.next_number(),
+            previous: chain.last_hash(),
+            nonce: *Uuid::new_v4().as_bytes(),
+            ..encoder.head().clone()
+        };
+        let encoded = encoder.finish_as(&head);
+        Pending { encoder, payload: PutPayload::from(encoded.bytes), hash: encoded.hash }
+    }
+}
+
+/// Says what became of a chunk.
+#[derive(Debug)]
+enum Fate {
+    /// It is in the chain.
+    Acknowledged,
+    /// Another chunk took its place in the chain: head of that chunk.
+    Overtaken(ChunkHead),
+}
+
+impl Writer {
+    /// Reads on to the end of the log, handing each chunk to `each`, and claims the session with the next epoch. From
+    /// then on every earlier writer is fenced. `note` says who claims it, for those who read the log later.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Fenced`] if another writer claimed the session meanwhile: who goes on is for the two of them to decide.
+    /// - [`Error::Contended`] if the current writer appended faster than this one could claim.
+    /// - [`Error::Unknown`] if the store does not say whether the claim was put. It may stand in the log, now or
+    ///   later, and then the current writer is fenced by one that is not there: whoever claims the session next goes on.
+    /// - Those of [`Reader::read_to_end`], and [`Error::TooLarge`] for the note.
+    pub async fn claim(
+        mut reader: Reader,
+        note: &str,
+        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
+    ) -> Result<Writer> {
+        let id = WriterId::random();
+        reader.read_to_end(each).await?;
+        let seen = reader.chain().epoch();
+        for _ in 0..CLAIM_ROUNDS_MAX {
+            let chain = *reader.chain();
+            if chain.epoch() != seen {
+                return Err(Error::Fenced { epoch: chain.epoch(), by: chain.writer(), note: String::new() });
+            }
+            let epoch = seen.next().ok_or(Error::Malformed {
+                chunk: chain.next_number().saturating_sub(1),
+                reason: "no epoch follows its own",
+            })?;
+            let encoder = Encoder::new(head(&chain, id, epoch, note))?;
+            let pending = Some(Pending::new(encoder, &chain));
+            let mut writer = Writer { reader, id, epoch, pending, stopped: None };
+            match writer.put_pending(each).await? {
+                Fate::Acknowledged => return Ok(writer),
+                Fate::Overtaken(other) if other.epoch != seen => return Err(fenced(&other)),
+                Fate::Overtaken(_) => {}
+            }
+            reader = writer.reader;
+            reader.read_to_end(each).await?;
+        }
+        Err(Error::Contended { rounds: CLAIM_ROUNDS_MAX })
+    }
+
+    /// Appends records and returns, once the log holds them all, the sequence number behind the last one. Records that
+    /// are still in doubt are settled first. More than one chunk is put where they do not fit into one.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Fenced`] if another writer claimed the session, and for every later call.
+    /// - [`Error::Unknown`] if the store does not say whether it holds them. What was taken is kept:
+    ///   [`Writer::next_sequence`] says up to where, and [`Writer::settle`] tries again.
+    /// - [`Error::OutOfOrder`], [`Error::TooLarge`] and [`Error::NotContent`] for a record that cannot be appended.
+    ///   Records before it may have been.
+    /// - Those of [`Chain::take`] if another chunk stands where the records were to be, and is none of the protocol's. The
+    ///   writer then appends nothing any more.
+    pub async fn append<'a>(
+        &mut self,
+        records: impl IntoIterator<Item = Record<'a>>,
+    ) -> Result<SequenceNumber> {
+        let mut records = records.into_iter().peekable();
+        loop {
+            let next = self.settle().await?;
+            if records.peek().is_none() {
+                return Ok(next);
+            }
+            self.queue(&mut records)?;
+        }
+    }
+
+    /// Takes as many records as fit into one chunk, in memory alone: [`Writer::settle`] puts it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::append`]. [`Error::Unknown`] if earlier records are still in doubt. On an error no record is taken.
+    pub fn queue<'a, I>(&mut self, records: &mut std::iter::Peekable<I>) -> Result<()>
+    where
+        I: Iterator<Item = Record<'a>>,
+    {
+        self.check()?;
+        if self.pending.is_some() {
+            return Err(Error::Unknown { next: self.next_sequence(), failure: Failure::TimedOut });
+        }
+        let chain = self.reader.chain();
+        let mut encoder = Encoder::new(head(chain, self.id, self.epoch, ""))?;
+        while let Some(record) = records.peek() {
+            if !encoder.is_empty() && !encoder.has_room(record.body.len()) {
+                break;
+            }
+            encoder.push(*record)?;
+            records.next();
+        }
+        if !encoder.is_empty() {
+            self.pending = Some(Pending::new(encoder, chain));
+        }
+        Ok(())
+    }
+
+    /// Puts what is still in doubt, if anything is, and returns the sequence number up to which the log holds all records.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::append`].
+    pub async fn settle(&mut self) -> Result<SequenceNumber> {
+        self.check()?;
+        if self.pending.is_some() {
+            match self.put_pending(&mut |_| {}).await {
+                Ok(Fate::Acknowledged) => {}
+                Ok(Fate::Overtaken(other)) => return Err(self.stop(fenced(&other))),
+                Err(error @ (Error::Unknown { .. } | Error::Store { .. })) => return Err(error),
+                Err(error) => return Err(self.stop(error)),
+            }
+        }
+        Ok(self.acknowledged())
+    }
+
+    /// Puts the pending chunk until its fate is known, by the module's rules. A chunk that overtook it is handed to
+    /// `each`.
+    async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Fate> {
+        let retries = self.reader.bucket().retries();
+        let mut last = Failure::Unavailable;
+        let mut attempt = 0;
+        while attempt < retries.attempts.max(1) {
+            retries.wait(attempt).await;
+            let Some(pending) = &self.pending else { return Ok(Fate::Acknowledged) };
+            let chain = *self.reader.chain();
+            let bucket = self.reader.bucket();
+            let key = bucket.chunk_key(chain.session(), chain.next_number());
+            let put = bucket.put_once(&key, &pending.payload).await;
+            if put == Put::Created {
+                self.acknowledge();
+                return Ok(Fate::Acknowledged);
+            }
+            match bucket.get_once(&key, CHUNK_BYTES_MAX).await {
+                Ok(Some(found)) => match self.met(&found, each) {
+                    Ok(Some(fate)) => return Ok(fate),
+                    // The number was taken by nothing that counts: under the next one everything begins anew.
+                    Ok(None) => attempt = 0,
+                    // The bytes may have been damaged on the way.
+                    Err(Error::Damaged { .. }) if attempt + 1 < retries.attempts => attempt += 1,
+                    Err(error) => return Err(error),
+                },
+                Ok(None) => {
+                    last = if let Put::Failed(failure) = put { failure } else { Failure::Conflict };
+                    attempt += 1;
+                }
+                Err(Get::TooLarge(len)) => {
+                    return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
+                }
+                Err(Get::Failed(failure)) => {
+                    last = failure;
+                    attempt += 1;
+                }
+            }
+        }
+        Err(Error::Unknown { next: self.next_sequence(), failure: last })
+    }
+
+    /// Decides what the object that stands under the pending chunk's number means. `None` if the chain ignores it: the
+    /// pending chunk has moved to the next number.
+    fn met(&mut self, found: &[u8], each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Fate>> {
+        let ours = self.pending.as_ref().map(|pending| pending.hash);
+        let chain = self.reader.chain_mut();
+        match chain.take(found)? {
+            Taken::Next(chunk) if Some(chunk.hash) == ours => {
+                self.pending = None;
+                Ok(Some(Fate::Acknowledged))
+            }
+            Taken::Next(chunk) => {
+                each(&chunk);
+                self.pending = None;
+                Ok(Some(Fate::Overtaken(chunk.head)))
+            }
+            Taken::Ignored(_) => {
+                let chain = *chain;
+                self.pending = self.pending.take().map(|pending| Pending::new(pending.encoder, &chain));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes the pending chunk, which the store has created, into the chain.
+    fn acknowledge(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            let next = pending.encoder.next_sequence();
+            self.reader.chain_mut().advance(self.epoch, self.id, next, pending.hash);
+        }
+    }
+
+    /// Returns the sequence number up to which the log holds all records, as far as this writer knows.
+    pub fn acknowledged(&self) -> SequenceNumber {
+        self.reader.chain().next_sequence()
+    }
+
+    /// Returns the sequence number that the next record to be appended has: behind those that are in doubt.
+    pub fn next_sequence(&self) -> SequenceNumber {
+        match &self.pending {
+            Some(pending) => pending.encoder.next_sequence(),
+            None => self.acknowledged(),
+        }
+    }
+
+    /// Returns whether records are in doubt.
+    pub fn is_in_doubt(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Returns the epoch that this writer claimed.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Returns this writer's id.
+    pub fn id(&self) -> WriterId {
+        self.id
+    }
+
+    /// Returns where the log stands, as far as this writer knows.
+    pub fn chain(&self) -> &Chain {
+        self.reader.chain()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.stopped.clone().map_or(Ok(()), Err)
+    }
+
+    /// Ends the writer: what it still holds is never put again.
+    fn stop(&mut self, error: Error) -> Error {
+        self.pending = None;
+        self.stopped = Some(error.clone());
+        error
+    }
+}
+
+/// Begins the head of a writer's next chunk. [`Pending::new`] says where it stands.
+fn head(chain: &Chain, writer: WriterId, epoch: Epoch, note: &str) -> ChunkHead {
+    ChunkHead {
+        session: chain.session(),
+        number: 0,
+        epoch,
+        writer,
+        nonce: [0; 16],
+        previous: ChunkHash::default(),
+        first_sequence: chain.next_sequence(),
+        note: note.to_owned(),
+    }
+}
+
+/// Says that another writer's chunk stands where ours was to be.
+fn fenced(other: &ChunkHead) -> Error {
+    Error::Fenced { epoch: other.epoch, by: other.writer, note: other.note.clone() }
+}

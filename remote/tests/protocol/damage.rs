@@ -1,0 +1,201 @@
+//! What a reader makes of chunks that are not as they were put.
+
+use std::sync::Arc;
+
+use foldlog_codec::{Kind, Record};
+use foldlog_remote::chunk::{Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
+use foldlog_remote::{Error, Reader, Writer};
+use proptest::prelude::{any, proptest};
+use uuid::Uuid;
+
+use crate::sim::world::{SESSION, bucket, record, run};
+use crate::sim::{Net, oracle};
+
+fn key(number: u64) -> String {
+    format!("team/agents/sessions/{SESSION}/log/{number:020}")
+}
+
+/// A log of a claim and two chunks.
+async fn log() -> Arc<Net> {
+    let net = Net::new(1, 0);
+    let mut writer = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
+    writer.append([record(0, b"zero"), record(1, b"one")]).await.unwrap();
+    writer.append([record(2, b"two")]).await.unwrap();
+    net
+}
+
+/// Reads to the end; how many chunks came before the error.
+async fn read(net: &Arc<Net>) -> (usize, Result<(), Error>) {
+    let mut chunks = 0;
+    let read = Reader::new(bucket(net, 1), SESSION).read_to_end(&mut |_| chunks += 1).await;
+    (chunks, read)
+}
+
+/// The bytes with the hash at their end made right, as whoever exchanges a chunk on purpose can.
+fn hashed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let end = bytes.len() - 32;
+    let hash = *blake3::hash(&bytes[..end]).as_bytes();
+    bytes[end..].copy_from_slice(&hash);
+    bytes
+}
+
+#[test]
+fn every_wrong_byte_of_a_chunk_is_noticed() {
+    run(async {
+        let net = log().await;
+        let whole = net.objects()[&key(1)].clone();
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            net.set(&key(1), bytes);
+            let (chunks, read) = read(&net).await;
+            assert_eq!(chunks, 1);
+            assert!(matches!(read, Err(Error::Damaged { chunk: 1, .. })), "byte {at}: {read:?}");
+        }
+        for len in 0..whole.len() {
+            net.set(&key(1), whole[..len].to_vec());
+            assert!(matches!(read(&net).await, (1, Err(Error::Damaged { chunk: 1, .. }))), "{len} bytes");
+        }
+        net.set(&key(1), [whole.clone(), vec![0]].concat());
+        assert!(matches!(read(&net).await.1, Err(Error::Damaged { .. })));
+        // Nobody claims a session whose log cannot be read.
+        let claim = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
+        assert!(matches!(claim, Err(Error::Damaged { chunk: 1, .. })));
+        net.set(&key(1), whole);
+        assert_eq!(read(&net).await, (3, Ok(())));
+    });
+}
+
+#[test]
+fn every_byte_that_is_exchanged_with_its_hash_ends_the_reading_too() {
+    run(async {
+        let net = log().await;
+        let whole = net.objects()[&key(1)].clone();
+        for at in 0..whole.len() - 32 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            net.set(&key(1), hashed(bytes));
+            // At the latest the chunk behind it names another predecessor; where the epoch became lower, that is all.
+            let (_, read) = read(&net).await;
+            assert!(read.is_err(), "byte {at} was exchanged unnoticed");
+            assert!(!matches!(read, Err(Error::Damaged { .. })), "byte {at}: {read:?}");
+        }
+    });
+}
+
+#[test]
+fn a_newer_format_is_told_from_damage() {
+    run(async {
+        let net = log().await;
+        let mut bytes = net.objects()[&key(1)].clone();
+        bytes[8..10].copy_from_slice(&9_u16.to_le_bytes());
+        net.set(&key(1), hashed(bytes));
+        assert_eq!(read(&net).await, (1, Err(Error::NewerFormat { chunk: 1, found: 9, supported: 1 })));
+        let claim = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
+        assert!(matches!(claim, Err(Error::NewerFormat { .. })));
+    });
+}
+
+#[test]
+fn a_chunk_of_another_session_is_not_ours() {
+    run(async {
+        let net = log().await;
+        let other = Uuid::from_u128(9);
+        let mut writer = Writer::claim(Reader::new(bucket(&net, 0), other), "w", &mut |_| {}).await.unwrap();
+        writer.append([record(0, b"theirs")]).await.unwrap();
+        net.set(&key(3), net.objects()[&key(1).replace(&SESSION.to_string(), &other.to_string())].clone());
+        assert_eq!(read(&net).await, (3, Err(Error::NotOurs { chunk: 3, session: SESSION, found: other })));
+    });
+}
+
+#[test]
+fn a_chunk_that_was_removed_or_a_log_that_went_back_is_noticed() {
+    run(async {
+        let net = log().await;
+        let whole = net.objects();
+        let mut writer =
+            Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
+        let known = *writer.chain();
+
+        // From the middle.
+        net.remove(&key(1));
+        assert_eq!(read(&net).await, (1, Err(Error::RemoteWentBack { chunk: 1 })));
+        net.set(&key(1), whole[&key(1)].clone());
+        assert_eq!(read(&net).await, (4, Ok(())));
+
+        // From the end: who knew the end notices, and who did not cannot.
+        net.remove(&key(3));
+        assert_eq!(read(&net).await, (3, Ok(())));
+        let resumed = Reader::resume(bucket(&net, 0), known).await.unwrap_err();
+        assert_eq!(resumed, Error::RemoteWentBack { chunk: 3 });
+
+        // And somebody goes on from there: the writer that knew better is not merged into it.
+        let mut other = Writer::claim(Reader::new(bucket(&net, 1), SESSION), "w", &mut |_| {}).await.unwrap();
+        other.append([record(3, b"another three")]).await.unwrap();
+        let error = writer.append([record(3, b"three")]).await.unwrap_err();
+        assert!(matches!(error, Error::Broken { chunk: 4, .. } | Error::Fenced { .. }), "{error:?}");
+        assert_eq!(writer.settle().await.unwrap_err(), error);
+        assert_eq!(oracle::history(&net.objects()).len(), 5);
+    });
+}
+
+#[test]
+fn an_object_that_is_too_long_is_not_read() {
+    run(async {
+        let net = log().await;
+        net.set(&key(3), vec![0; (32 << 20) + 1]);
+        let (chunks, read) = read(&net).await;
+        assert_eq!(
+            (chunks, read),
+            (3, Err(Error::TooLarge { what: "object", len: (32 << 20) + 1, max: 32 << 20 }))
+        );
+    });
+}
+
+#[test]
+fn what_no_log_holds_is_not_appended() {
+    run(async {
+        let net = log().await;
+        let mut writer =
+            Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
+        let gap = writer.append([record(4, b"gap")]).await.unwrap_err();
+        assert_eq!(gap, Error::OutOfOrder { expected: 3.into(), found: 4.into() });
+        let envelope = Record { kind: Kind::SYNCED, ..record(3, b"") };
+        assert_eq!(writer.append([envelope]).await.unwrap_err(), Error::NotContent { sequence: 3.into() });
+        let long = vec![0; (16 << 20) + 1];
+        let too_long = writer.append([record(3, &long)]).await.unwrap_err();
+        assert!(matches!(too_long, Error::TooLarge { what: "record", .. }));
+        // None of that keeps the writer from going on, and records that do not fit into one chunk take several.
+        let large = vec![7; 15 << 20];
+        let records = (3..8).map(|sequence| record(sequence, &large));
+        assert_eq!(writer.append(records).await.unwrap(), 8);
+        let history = oracle::history(&net.objects());
+        assert_eq!(history.iter().map(|chunk| chunk.bodies.len()).collect::<Vec<_>>(), [0, 2, 1, 0, 2, 2, 1]);
+    });
+}
+
+proptest! {
+    /// Nothing panics, whatever the bytes are, also where the hash at their end is right.
+    #[test]
+    fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400), at in 0_usize..400, wrong in any::<u32>()) {
+        let _ = Chunk::decode(&bytes, 0);
+        let head = ChunkHead {
+            session: SESSION,
+            number: 0,
+            epoch: Epoch::new(1),
+            writer: WriterId::default(),
+            nonce: [0; 16],
+            previous: ChunkHash::default(),
+            first_sequence: 0.into(),
+            note: "note".to_owned(),
+        };
+        let mut encoder = Encoder::new(head).unwrap();
+        encoder.push(record(0, &bytes)).unwrap();
+        let mut whole = encoder.finish().bytes;
+        let at = at % (whole.len() - 36);
+        whole[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
+        if let Ok(chunk) = Chunk::decode(&hashed(whole), 0) {
+            assert_eq!(chunk.records().count() as u64, u64::from(chunk.count));
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! A store in memory that loses, repeats, delays and refuses, as a seed or a script says, on tokio's paused clock.
+
+pub(crate) mod oracle;
+pub(crate) mod world;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_lite::stream::{self, Boxed, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use tokio::sync::oneshot;
+use tokio::time::{self, Instant};
+
+/// What a store never says but in an error's text: no error of the crate may hold it.
+pub(crate) const SECRET: &str = "AKIAIOSFODNN7EXAMPLE";
+
+/// What happens to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// Nothing.
+    None,
+    /// It is carried out, and the answer never comes.
+    AnswerLost,
+    /// It is carried out, and the connection breaks before the answer.
+    Reset,
+    /// It is never carried out, and no answer comes.
+    RequestLost,
+    /// 503: it is not carried out.
+    Busy,
+    /// 500: it is carried out nevertheless.
+    FailedButDone,
+    /// 409: it is not carried out, and the answer is "already exists".
+    Conflict,
+    /// 403: it is not carried out.
+    Denied,
+    /// It is carried out twice, the second time later.
+    Twice,
+    /// It is carried out so late that nobody waits any more.
+    Late,
+}
+
+const FAULTS: [Fault; 9] = [
+    Fault::AnswerLost,
+    Fault::Reset,
+    Fault::RequestLost,
+    Fault::Busy,
+    Fault::FailedButDone,
+    Fault::Conflict,
+    Fault::Denied,
+    Fault::Twice,
+    Fault::Late,
+];
+
+/// All that the clients of a store share.
+pub(crate) struct Net {
+    state: Mutex<State>,
+}
+
+struct State {
+    objects: BTreeMap<String, Vec<u8>>,
+    rng: ChaCha8Rng,
+    /// How many of a thousand requests something happens to.
+    per_mille: u64,
+    /// What happens to the next puts, before the seed decides.
+    script: VecDeque<Fault>,
+    outages: Vec<Outage>,
+    /// Whether puts replace what exists, as in a store without conditions.
+    unconditional: bool,
+    /// Counts what happens, so that a test knows what came before what.
+    events: u64,
+    /// Keys in the order in which they were created, each with the event.
+    created: Vec<(String, u64)>,
+    counts: BTreeMap<Fault, u64>,
+    puts: u64,
+}
+
+/// A time in which requests do not come through.
+struct Outage {
+    /// The client whose requests do not; `None` for all.
+    client: Option<usize>,
+    puts_only: bool,
+    until: Instant,
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64, per_mille: u64) -> Arc<Net> {
+        Arc::new(Net {
+            state: Mutex::new(State {
+                objects: BTreeMap::new(),
+                rng: ChaCha8Rng::seed_from_u64(seed),
+                per_mille,
+                script: VecDeque::new(),
+                outages: Vec::new(),
+                unconditional: false,
+                events: 0,
+                created: Vec::new(),
+                counts: BTreeMap::new(),
+                puts: 0,
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Returns a number below `bound`.
+    pub(crate) fn draw(&self, bound: u64) -> u64 {
+        self.state().draw(bound)
+    }
+
+    /// Numbers something that happens now.
+    pub(crate) fn event(&self) -> u64 {
+        self.state().event()
+    }
+
+    /// Lets these things happen to the next puts.
+    pub(crate) fn script(&self, faults: &[Fault]) {
+        self.state().script.extend(faults);
+    }
+
+    pub(crate) fn without_conditions(&self) {
+        self.state().unconditional = true;
+    }
+
+    /// Ends all faults and outages.
+    pub(crate) fn heal(&self) {
+        let mut state = self.state();
+        state.per_mille = 0;
+        state.outages.clear();
+        state.script.clear();
+    }
+
+    pub(crate) fn objects(&self) -> BTreeMap<String, Vec<u8>> {
+        self.state().objects.clone()
+    }
+
+    /// Puts an object in place of what is there, as nobody who keeps to the protocol does.
+    pub(crate) fn set(&self, key: &str, bytes: Vec<u8>) {
+        self.state().objects.insert(key.to_owned(), bytes);
+    }
+
+    pub(crate) fn remove(&self, key: &str) {
+        self.state().objects.remove(key);
+    }
+
+    /// Returns at which event each key was created.
+    pub(crate) fn created(&self) -> BTreeMap<String, u64> {
+        self.state().created.iter().cloned().collect()
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<Fault, u64> {
+        self.state().counts.clone()
+    }
+
+    pub(crate) fn puts(&self) -> u64 {
+        self.state().puts
+    }
+
+    pub(crate) fn client(self: &Arc<Net>, id: usize) -> Arc<Client> {
+        Arc::new(Client { net: Arc::clone(self), id })
+    }
+}
+
+impl State {
+    fn draw(&mut self, bound: u64) -> u64 {
+        self.rng.next_u64() % bound.max(1)
+    }
+
+    fn event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
+    }
+
+    fn fault(&mut self, client: usize, is_put: bool) -> Fault {
+        if is_put {
+            self.puts += 1;
+            if let Some(fault) = self.script.pop_front() {
+                return fault;
+            }
+        }
+        if self.draw(1000) >= self.per_mille {
+            return Fault::None;
+        }
+        if self.draw(20) == 0 {
+            let client = (self.draw(2) == 0).then_some(client);
+            let puts_only = self.draw(2) == 0;
+            let until = Instant::now() + Duration::from_millis(self.draw(20_000));
+            self.outages.push(Outage { client, puts_only, until });
+        }
+        let fault = FAULTS[self.draw(FAULTS.len() as u64) as usize];
+        *self.counts.entry(fault).or_default() += 1;
+        fault
+    }
+
+    fn is_out(&mut self, client: usize, is_put: bool) -> bool {
+        let now = Instant::now();
+        self.outages.retain(|outage| outage.until > now);
+        self.outages
+            .iter()
+            .any(|outage| outage.client.is_none_or(|of| of == client) && (is_put || !outage.puts_only))
+    }
+
+    /// Creates an object, atomically; whether it did.
+    fn create(&mut self, key: &str, bytes: &[u8]) -> bool {
+        if self.objects.contains_key(key) && !self.unconditional {
+            return false;
+        }
+        self.objects.insert(key.to_owned(), bytes.to_vec());
+        let event = self.event();
+        self.created.push((key.to_owned(), event));
+        true
+    }
+}
+
+/// The store as one writer reaches it.
+pub(crate) struct Client {
+    net: Arc<Net>,
+    id: usize,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} with the key {SECRET}", self.id)
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+fn broken() -> Error {
+    Error::Generic { store: "sim", source: format!("broken, {SECRET}\u{1b}[31m").into() }
+}
+
+fn exists(key: &str) -> Error {
+    Error::AlreadyExists { path: key.to_owned(), source: SECRET.into() }
+}
+
+impl Client {
+    /// Draws how long a request is under way, and its answer.
+    fn ways(&self) -> (Duration, Duration) {
+        let mut state = self.net.state();
+        let mut way = || Duration::from_micros(state.draw(40_000));
+        (way(), way())
+    }
+
+    /// Carries a put out, on the store's side: whoever asked for it may be gone by then.
+    async fn put(
+        net: Arc<Net>,
+        id: usize,
+        key: String,
+        bytes: Vec<u8>,
+        ways: (Duration, Duration),
+    ) -> Option<Result<()>> {
+        let fault = net.state().fault(id, true);
+        let late =
+            if fault == Fault::Late { Duration::from_millis(net.draw(120_000)) } else { Duration::ZERO };
+        time::sleep(ways.0 + late).await;
+        if net.state().is_out(id, true) {
+            return if net.draw(2) == 0 { None } else { Some(Err(broken())) };
+        }
+        let answer = match fault {
+            Fault::RequestLost => return None,
+            Fault::Busy => Err(broken()),
+            // A store that knows no conditions never says that one failed.
+            Fault::Conflict if !net.state().unconditional => Err(exists(&key)),
+            Fault::Denied => Err(Error::PermissionDenied { path: key.clone(), source: SECRET.into() }),
+            _ => {
+                let created = net.state().create(&key, &bytes);
+                if fault == Fault::Twice {
+                    let again = Duration::from_millis(net.draw(60_000));
+                    let (net, key) = (Arc::clone(&net), key.clone());
+                    tokio::spawn(async move {
+                        time::sleep(again).await;
+                        net.state().create(&key, &bytes);
+                    });
+                }
+                if created { Ok(()) } else { Err(exists(&key)) }
+            }
+        };
+        time::sleep(ways.1).await;
+        match fault {
+            Fault::AnswerLost => None,
+            Fault::Reset | Fault::FailedButDone => Some(Err(broken())),
+            _ => Some(answer),
+        }
+    }
+
+    async fn get(&self, key: &str) -> Option<Result<GetResult>> {
+        let (there, back) = self.ways();
+        let fault = self.net.state().fault(self.id, false);
+        time::sleep(there).await;
+        if self.net.state().is_out(self.id, false) {
+            return None;
+        }
+        let found = self.net.state().objects.get(key).cloned();
+        time::sleep(back).await;
+        match fault {
+            Fault::AnswerLost | Fault::RequestLost | Fault::Late => None,
+            Fault::Busy | Fault::FailedButDone => Some(Err(broken())),
+            Fault::Denied => {
+                Some(Err(Error::Unauthenticated { path: key.to_owned(), source: SECRET.into() }))
+            }
+            Fault::None | Fault::Conflict | Fault::Twice | Fault::Reset => {
+                Some(found.ok_or_else(|| absent(key)).map(|bytes| answer(key, &bytes, fault)))
+            }
+        }
+    }
+}
+
+fn absent(key: &str) -> Error {
+    Error::NotFound { path: key.to_owned(), source: SECRET.into() }
+}
+
+/// Hands bytes over in pieces; where the connection breaks, with an error or without one after the first.
+fn answer(key: &str, bytes: &[u8], fault: Fault) -> GetResult {
+    let size = bytes.len() as u64;
+    let mut pieces: Vec<Result<_>> = bytes.chunks(100).map(|piece| Ok(piece.to_vec().into())).collect();
+    match fault {
+        Fault::Reset => {
+            pieces.truncate(1);
+            pieces.push(Err(broken()));
+        }
+        Fault::Conflict => pieces.truncate(1),
+        _ => {}
+    }
+    GetResult {
+        payload: GetResultPayload::Stream(stream::iter(pieces).boxed()),
+        meta: ObjectMeta {
+            location: Path::from(key),
+            last_modified: Default::default(),
+            size,
+            e_tag: None,
+            version: None,
+        },
+        range: 0..size,
+        attributes: Default::default(),
+        extensions: Default::default(),
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Client {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        assert_eq!(options.mode, PutMode::Create, "the protocol relies on creating alone");
+        let (key, ways) = (location.to_string(), self.ways());
+        let bytes = payload.iter().flat_map(|piece| piece.to_vec()).collect();
+        let (send, receive) = oneshot::channel();
+        let (net, id) = (Arc::clone(&self.net), self.id);
+        tokio::spawn(async move {
+            if let Some(answer) = Client::put(net, id, key, bytes, ways).await {
+                let _ = send.send(answer);
+            }
+        });
+        match receive.await {
+            Ok(answer) => {
+                answer.map(|()| PutResult { e_tag: None, version: None, extensions: Default::default() })
+            }
+            // No answer comes.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    async fn get_opts(&self, location: &Path, _: GetOptions) -> Result<GetResult> {
+        match self.get(location.as_ref()).await {
+            Some(answer) => answer,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn delete_stream(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
+        let net = Arc::clone(&self.net);
+        locations
+            .map(move |location| {
+                let location = location?;
+                assert!(location.as_ref().contains("/probe/"), "{location} was deleted");
+                net.remove(location.as_ref());
+                Ok(location)
+            })
+            .boxed()
+    }
+
+    fn list(&self, _: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        panic!("the protocol relies on no list")
+    }
+
+    async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {
+        panic!("the protocol relies on no list")
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        panic!("the protocol puts whole objects")
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        panic!("the protocol copies nothing")
+    }
+}

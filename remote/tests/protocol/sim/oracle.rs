@@ -1,0 +1,88 @@
+//! Says what the objects of a store hold and whether that is one history: written from the drawing of a chunk's bytes
+//! alone, on none of the crate's code.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one chunk holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) number: u64,
+    pub(crate) epoch: u64,
+    pub(crate) writer: [u8; 16],
+    pub(crate) nonce: [u8; 16],
+    pub(crate) first: u64,
+    pub(crate) bodies: Vec<Vec<u8>>,
+    previous: [u8; 32],
+    hash: [u8; 32],
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().unwrap()
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(bytes, at))
+}
+
+fn short(bytes: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(array(bytes, at)) as usize
+}
+
+/// Reads the bytes of a chunk.
+pub(crate) fn see(bytes: &[u8]) -> Seen {
+    let end = bytes.len() - 32;
+    let hash = array(bytes, end);
+    assert_eq!(*blake3::hash(&bytes[..end]).as_bytes(), hash, "the hash at the end");
+    assert_eq!(&bytes[..12], b"FOLDRMT\n\x01\x00\x9c\x00");
+    let mut at = 156 + short(bytes, 152);
+    let mut bodies = Vec::new();
+    for _ in 0..short(bytes, 12) {
+        let len = short(bytes, at + 9);
+        bodies.push(bytes[at + 13..at + 13 + len].to_vec());
+        at += 13 + len;
+    }
+    assert_eq!(at, end, "nothing stands behind the records");
+    Seen {
+        number: number(bytes, 32),
+        epoch: number(bytes, 40),
+        writer: array(bytes, 48),
+        nonce: array(bytes, 64),
+        first: number(bytes, 112),
+        bodies,
+        previous: array(bytes, 80),
+        hash,
+    }
+}
+
+/// Returns the chunks of a session's log, once they are one history: every number once, each chunk behind the one
+/// before it, one writer for each epoch, and records without a gap. In these tests nobody puts a chunk that is ignored.
+pub(crate) fn history(objects: &BTreeMap<String, Vec<u8>>) -> Vec<Seen> {
+    let mut chunks: Vec<Seen> = Vec::new();
+    let (mut writers, mut nonces) = (BTreeMap::new(), BTreeSet::new());
+    let log = objects.iter().filter(|(key, _)| key.contains("/log/"));
+    for (place, (key, bytes)) in log.enumerate() {
+        let chunk = see(bytes);
+        assert!(key.ends_with(&format!("/log/{place:020}")), "{key} is number {place}");
+        assert_eq!(chunk.number, place as u64);
+        let (previous, epoch, next) = match chunks.last() {
+            Some(last) => (last.hash, last.epoch, last.first + last.bodies.len() as u64),
+            None => ([0; 32], 0, 0),
+        };
+        assert_eq!(chunk.previous, previous, "chunk {place} stands behind the one before it");
+        assert_eq!(chunk.first, next, "chunk {place} goes on where the one before it ended");
+        assert!(chunk.epoch >= epoch, "chunk {place} is no superseded writer's");
+        assert_eq!(
+            chunk.epoch > epoch,
+            chunk.bodies.is_empty(),
+            "claims raise the epoch, and nothing else does"
+        );
+        assert_eq!(
+            *writers.entry(chunk.epoch).or_insert(chunk.writer),
+            chunk.writer,
+            "an epoch has one writer"
+        );
+        assert!(nonces.insert(chunk.nonce), "no two chunks have one nonce");
+        chunks.push(chunk);
+    }
+    chunks
+}

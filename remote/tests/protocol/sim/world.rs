@@ -1,0 +1,277 @@
+//! Writers that claim, append, pause, give up and come back, and what each of them was told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_remote::{Bucket, Error, Reader, Retries, Writer};
+use tokio::runtime::Builder;
+use tokio::time;
+use uuid::Uuid;
+
+use super::{Fault, Net, oracle};
+
+pub(crate) const SESSION: Uuid = Uuid::from_u128(0x5eed_0000_0000_0000_0000_0000_0000_0001);
+
+/// Short enough that a schedule sees all of it fail.
+pub(crate) fn retries() -> Retries {
+    Retries {
+        attempts: 4,
+        request_timeout: Duration::from_millis(500),
+        first_wait: Duration::from_millis(20),
+        longest_wait: Duration::from_millis(300),
+    }
+}
+
+pub(crate) fn record(sequence: u64, body: &[u8]) -> Record<'_> {
+    Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: sequence as i64 - 3, body }
+}
+
+pub(crate) fn bucket(net: &Arc<Net>, client: usize) -> Bucket {
+    Bucket::new(net.client(client), "team/agents", retries()).unwrap()
+}
+
+/// Runs a future on a paused clock: time passes once nothing else can happen.
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(future)
+}
+
+/// One record that somebody tried to append.
+#[derive(Clone, Debug)]
+struct Attempt {
+    sequence: u64,
+    body: Vec<u8>,
+    epoch: u64,
+    started: u64,
+    acknowledged: Option<u64>,
+}
+
+/// What the writers were told, in the order in which it happened.
+#[derive(Default)]
+struct Told {
+    attempts: Vec<Attempt>,
+    /// Epoch of each claim that was acknowledged, when the call began, and the bodies of the records that it read.
+    claims: Vec<(u64, u64, Vec<Vec<u8>>)>,
+    outcomes: BTreeMap<&'static str, u64>,
+    trace: Vec<String>,
+}
+
+pub(crate) struct World {
+    pub(crate) net: Arc<Net>,
+    told: Mutex<Told>,
+}
+
+/// What came of a schedule.
+pub(crate) struct Outcome {
+    pub(crate) outcomes: BTreeMap<&'static str, u64>,
+    pub(crate) faults: BTreeMap<Fault, u64>,
+    pub(crate) records: usize,
+    pub(crate) trace: Vec<String>,
+}
+
+impl World {
+    fn note(&self, who: usize, what: &'static str) {
+        let mut told = self.told.lock().unwrap();
+        *told.outcomes.entry(what).or_default() += 1;
+        told.trace.push(format!("{who} {what} {}", self.net.event()));
+    }
+
+    async fn pause(&self) {
+        // One pause of eight is long enough for others to take over.
+        let most = if self.net.draw(8) == 0 { 60_000 } else { 300 };
+        time::sleep(Duration::from_millis(self.net.draw(most))).await;
+    }
+
+    /// Lives a few lives of one writer, each from a claim to its end.
+    async fn lives(&self, who: usize) {
+        for life in 0..1 + self.net.draw(4) {
+            self.pause().await;
+            let mut read = Vec::new();
+            let began = self.net.event();
+            let reader = Reader::new(bucket(&self.net, who), SESSION);
+            let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
+                read.extend(chunk.records().map(|record| record.body.to_vec()));
+            };
+            match Writer::claim(reader, "a writer", &mut each).await {
+                Ok(writer) => {
+                    self.note(who, "claimed");
+                    self.told.lock().unwrap().claims.push((writer.epoch().get(), began, read));
+                    self.appends(who, life, writer).await;
+                }
+                Err(Error::Fenced { .. }) => self.note(who, "lost the claim"),
+                Err(Error::Unknown { .. }) => self.note(who, "claim unknown"),
+                Err(Error::Store { .. }) => self.note(who, "could not read"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    async fn appends(&self, who: usize, life: u64, mut writer: Writer) {
+        for turn in 0..1 + self.net.draw(10) {
+            self.pause().await;
+            let next = writer.next_sequence().get();
+            let count = 1 + self.net.draw(3);
+            let bodies: Vec<Vec<u8>> =
+                (0..count).map(|at| format!("{who}/{life}/{turn}/{at}").into_bytes()).collect();
+            let started = self.net.event();
+            let epoch = writer.epoch().get();
+            let attempts = bodies.iter().zip(next..).map(|(body, sequence)| Attempt {
+                sequence,
+                body: body.clone(),
+                epoch,
+                started,
+                acknowledged: None,
+            });
+            self.told.lock().unwrap().attempts.extend(attempts);
+            let records: Vec<Record<'_>> = (next..).zip(&bodies).map(|(at, body)| record(at, body)).collect();
+            // Some callers give up in the middle.
+            let patience = if self.net.draw(10) == 0 { self.net.draw(200) } else { 1_000_000 };
+            let appended = time::timeout(Duration::from_millis(patience), writer.append(records)).await;
+            self.forget(epoch, writer.next_sequence());
+            let mut settled = appended.unwrap_or_else(|_| {
+                self.note(who, "gave up waiting");
+                Err(Error::Unknown {
+                    next: writer.next_sequence(),
+                    failure: foldlog_remote::Failure::TimedOut,
+                })
+            });
+            let mut tries = self.net.draw(4);
+            while matches!(settled, Err(Error::Unknown { .. })) && tries > 0 {
+                self.note(who, "unknown");
+                self.pause().await;
+                settled = writer.settle().await;
+                tries -= 1;
+            }
+            match settled {
+                Ok(upto) => {
+                    self.note(who, "acknowledged");
+                    self.acknowledge(epoch, upto);
+                }
+                Err(Error::Fenced { epoch: other, .. }) => {
+                    self.note(who, "fenced");
+                    assert!(other.get() > epoch);
+                    let next = writer.next_sequence().get();
+                    let again = writer.append([record(next, b"never")]).await;
+                    assert!(matches!(again, Err(Error::Fenced { .. })), "{again:?}");
+                    return;
+                }
+                Err(Error::Unknown { .. }) if self.net.draw(2) == 0 => {
+                    self.note(who, "gave up");
+                    return;
+                }
+                Err(Error::Unknown { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Forgets what was handed in and not taken.
+    fn forget(&self, epoch: u64, next: SequenceNumber) {
+        let mut told = self.told.lock().unwrap();
+        told.attempts.retain(|attempt| attempt.epoch != epoch || attempt.sequence < next.get());
+    }
+
+    fn acknowledge(&self, epoch: u64, upto: SequenceNumber) {
+        let event = self.net.event();
+        let mut told = self.told.lock().unwrap();
+        let due = told
+            .attempts
+            .iter_mut()
+            .filter(|attempt| attempt.epoch == epoch && attempt.sequence < upto.get());
+        due.for_each(|attempt| {
+            attempt.acknowledged.get_or_insert(event);
+        });
+    }
+}
+
+/// Runs the schedule of a seed, and checks what came of it.
+pub(crate) fn schedule(seed: u64) -> Outcome {
+    run(async {
+        let net = Net::new(seed, [0, 30, 100, 300][(seed % 4) as usize]);
+        let world = Arc::new(World { net: Arc::clone(&net), told: Mutex::new(Told::default()) });
+        let writers: Vec<_> = (0..2 + seed as usize % 7)
+            .map(|who| {
+                let world = Arc::clone(&world);
+                tokio::spawn(async move { world.lives(who).await })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        // What is still under way arrives.
+        time::sleep(Duration::from_secs(3_600)).await;
+        net.heal();
+        check(&world).await
+    })
+}
+
+/// The oracle: one total order, no acknowledged record missing, none twice, no fork, and nothing acknowledged that began
+/// behind the claim of another.
+async fn check(world: &World) -> Outcome {
+    let chunks = oracle::history(&world.net.objects());
+    let log: Vec<(&[u8], u64)> = chunks
+        .iter()
+        .flat_map(|chunk| chunk.bodies.iter().map(|body| (body.as_slice(), chunk.epoch)))
+        .collect();
+    let told = std::mem::take(&mut *world.told.lock().unwrap());
+
+    let distinct: BTreeSet<&[u8]> = log.iter().map(|(body, _)| *body).collect();
+    assert_eq!(distinct.len(), log.len(), "no record stands in the log twice");
+    let attempts: BTreeMap<&[u8], &Attempt> =
+        told.attempts.iter().map(|attempt| (attempt.body.as_slice(), attempt)).collect();
+    for (body, epoch) in &log {
+        let attempt = attempts.get(body).unwrap_or_else(|| panic!("{body:?} was never appended"));
+        assert_eq!(attempt.epoch, *epoch);
+    }
+
+    let created = world.net.created();
+    let key = |number: u64| format!("team/agents/sessions/{SESSION}/log/{number:020}");
+    let claims: Vec<(u64, u64, u64)> = chunks
+        .iter()
+        .filter(|chunk| chunk.bodies.is_empty())
+        .map(|chunk| (chunk.epoch, created[&key(chunk.number)], chunk.first))
+        .collect();
+    for attempt in told.attempts.iter().filter(|attempt| attempt.acknowledged.is_some()) {
+        let there = log.get(attempt.sequence as usize).unwrap_or_else(|| panic!("{attempt:?} is missing"));
+        assert_eq!(there.0, attempt.body, "what was acknowledged stands where it was said to");
+        let superseded = claims.iter().find(|(epoch, at, _)| *epoch > attempt.epoch && *at < attempt.started);
+        assert_eq!(superseded, None, "a superseded writer had {attempt:?} acknowledged");
+    }
+    in_order(&told.attempts);
+    for (epoch, began, read) in &told.claims {
+        let (_, at, first) =
+            claims.iter().find(|claim| claim.0 == *epoch).expect("an acknowledged claim is there");
+        assert!(began < at);
+        let before: Vec<&[u8]> = log[..*first as usize].iter().map(|(body, _)| *body).collect();
+        assert_eq!(read, &before, "a claim has read all that stands before it");
+    }
+
+    // The crate's own reader agrees.
+    let mut read = Vec::new();
+    let mut reader = Reader::new(bucket(&world.net, 99), SESSION);
+    reader
+        .read_to_end(&mut |chunk| read.extend(chunk.records().map(|record| record.body.to_vec())))
+        .await
+        .unwrap();
+    assert_eq!(read, log.iter().map(|(body, _)| *body).collect::<Vec<_>>());
+    assert_eq!(reader.ignored(), 0);
+    Outcome { outcomes: told.outcomes, faults: world.net.counts(), records: log.len(), trace: told.trace }
+}
+
+/// What was acknowledged before something else was begun stands before it.
+fn in_order(attempts: &[Attempt]) {
+    let mut acknowledged: Vec<&Attempt> = attempts.iter().filter(|one| one.acknowledged.is_some()).collect();
+    acknowledged.sort_by_key(|attempt| attempt.started);
+    let mut ends: Vec<(u64, u64)> =
+        acknowledged.iter().map(|one| (one.acknowledged.unwrap(), one.sequence)).collect();
+    ends.sort_unstable();
+    let (mut at, mut greatest) = (0, None);
+    for attempt in acknowledged {
+        while at < ends.len() && ends[at].0 < attempt.started {
+            greatest = greatest.max(Some(ends[at].1));
+            at += 1;
+        }
+        assert!(greatest < Some(attempt.sequence), "{attempt:?} stands before what was acknowledged earlier");
+    }
+}
