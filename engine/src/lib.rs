@@ -69,9 +69,9 @@ pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
-    BackupOptions, BackupReport, CapturesInUse, CollectOptions, CollectReport, Collected, CompactReport,
-    CompressReport, DamagedCapture, ImportOptions, LeftAlone, MissingObject, SalvageReport, SessionSummary,
-    SkippedBytes, Store, StoreCompactReport,
+    BackupOptions, BackupReport, CapturesElsewhere, CapturesInUse, CollectOptions, CollectReport, Collected,
+    CompactReport, CompressReport, DamagedCapture, ImportOptions, LeftAlone, MissingObject, SalvageReport,
+    SessionSummary, SkippedBytes, Store, StoreCompactReport,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

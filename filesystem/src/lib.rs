@@ -60,7 +60,7 @@ pub use host::{
     CaptureProgress, Collecting, Collection, DamagedObject, FileChange, FileFacts, FileForm,
     FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging, Rebind, Restored,
     SnapshotReader, SnapshotsAudited, WorkspaceLease, WorkspaceMark, WorkspaceNotice, audit_snapshots,
-    collect_pool, collect_snapshots, unpool,
+    collect_pool, collect_snapshots, damage_of_object, keeps_any, unpool,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

@@ -110,7 +110,12 @@ fn what_eight_threads_write_meanwhile_is_restored_elsewhere() {
                 0 => store.backup(id, &to, BackupOptions::default()).unwrap(),
                 _ => {
                     let copies = Store::open_with(&to, options()).unwrap();
-                    copies.backup_from(store.session_dir(id), BackupOptions { images: true }).unwrap()
+                    copies
+                        .backup_from(
+                            store.session_dir(id),
+                            BackupOptions { images: true, ..BackupOptions::default() },
+                        )
+                        .unwrap()
                 }
             };
             assert!(report.records > told.get(), "{report:?}: all that was acknowledged before is in it");
@@ -590,7 +595,9 @@ fn images_come_along_where_they_are_asked_for() {
     };
     back_up(&machine, id).unwrap();
     assert_eq!(images(), 0);
-    copies(&machine).backup_from(machine.dir(id), BackupOptions { images: true }).unwrap();
+    copies(&machine)
+        .backup_from(machine.dir(id), BackupOptions { images: true, ..BackupOptions::default() })
+        .unwrap();
     assert_eq!(images(), 1);
     let restored = copies(&machine).open_session(id, &types()).unwrap();
     assert_eq!(restored.state().unwrap().slices, machine.audit(id).unwrap().state().unwrap().slices);
@@ -611,7 +618,9 @@ fn images_that_the_session_has_dropped_are_dropped_from_the_copy() {
         let session = machine.open(id, Durability::Boundary).unwrap();
         write_more(&session, 20);
         session.close().unwrap();
-        let copied = copies(&machine).backup_from(machine.dir(id), BackupOptions { images: true }).unwrap();
+        let copied = copies(&machine)
+            .backup_from(machine.dir(id), BackupOptions { images: true, ..BackupOptions::default() })
+            .unwrap();
         let (ours, theirs) = (images(copied.dir), images(machine.dir(id)));
         assert!(!ours.is_empty() && ours.is_subset(&theirs), "{ours:?} of {theirs:?}");
         // A writer drops the older ones, and a full disk all.

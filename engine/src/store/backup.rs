@@ -22,7 +22,9 @@
 //! 4. An object, and a file of a capture, has its name before records name it: before their segment has its name, or the end
 //!    segment before them goes. A segment has its name before its successor. The names of one step are durable before the
 //!    next step begins, also those that an earlier backup gave before it was killed.
-//! 5. A copy is extended only if each record that it holds is the session's too, and no segment that it lacks is compacted. Else it is
+//! 5. Captures that new records name are marked as unread before these records count, and until they were read and found sound
+//!    (`captures.rs`).
+//! 6. A copy is extended only if each record that it holds is the session's too, and no segment that it lacks is compacted. Else it is
 //!    refused, and nothing of it changes.
 //!
 //! # What a kill or a power cut leaves
@@ -30,12 +32,12 @@
 //! | step | left behind | found by whoever opens the store |
 //! |---|---|---|
 //! | first copy, before the folder is renamed | `sessions/.new-ID`, which the next backup removes | no such session |
-//! | first copy, afterwards | the copy | the copy |
+//! | first copy, afterwards | the copy; until its captures are read, with the mark that has the next backup read them | the copy |
 //! | the end segment is made | a file `*.seg.new`, which the next backup removes, or the end segment | the older copy |
 //! | records are appended to the last segment and checked | the end segment, and bytes behind the end, which the next backup writes again | the older copy |
 //! | segments are copied and checked | files `*.seg.new`, which the next backup removes | the older copy |
 //! | objects and other files are copied | some of them more, whole; a file with a temporary name | the older copy |
-//! | segments get their names, the first of them that of the end segment; or that is removed | some of the segments, from the first on | the older copy with the records of those segments |
+//! | segments get their names, the first of them that of the end segment; or that is removed | some of the segments, from the first on; the mark, if the session has captures | the older copy with the records of those segments |
 //! | seals are added, or compacted segments replaced by files with theirs | some of the seals, from the first on, and a file `*.seg.new`; the next backup adds the others | the copy |
 
 mod beside;
@@ -71,6 +73,9 @@ pub struct BackupOptions {
     /// Whether the newest image is copied too, so that the copy opens as fast as the session does. Without it, whoever
     /// opens the copy folds its records.
     pub images: bool,
+    /// Whether all captures that the copy has are read and checked, in the copy and in the session, and not only those that are copied
+    /// now. Without it, what a disk has done since to a file that was copied before is not found.
+    pub check_captures: bool,
 }
 
 /// Reports what a backup copied.
@@ -100,11 +105,19 @@ pub struct BackupReport {
     /// were read from the copy and checked, and those that it had before were looked for.
     #[serde(default)]
     pub captures: u64,
-    /// Number of captures that the copied records name and that are not in the copy's
-    /// [folder of captures](crate::Session::captures_dir): they were collected, or are kept elsewhere.
+    /// Number of captures that the copied records name and that are not in the session's folder: they were collected, or are kept
+    /// [elsewhere](BackupReport::elsewhere).
     #[serde(default)]
     pub captures_absent: u64,
-    /// Files of captures that are damaged or missing, as they are in the copy: the first 100. The backup has all else.
+    /// Number of files of captures that were damaged or missing in the copy, and were copied anew from the session, which has
+    /// sound ones.
+    #[serde(default)]
+    pub captures_healed: u64,
+    /// Workspaces of whose captures the session's folder has none, so that the copy has none either.
+    #[serde(default)]
+    pub elsewhere: Vec<CapturesElsewhere>,
+    /// Files of captures that are damaged or missing: the first 100. The backup has all else. Each later backup reads these captures
+    /// again and names what is still damaged, until nothing is.
     #[serde(default)]
     pub damaged: Vec<DamagedCapture>,
     /// Number of damaged or missing files of captures beside these.
@@ -112,11 +125,24 @@ pub struct BackupReport {
     pub damaged_more: u64,
 }
 
+/// Names a workspace whose captures are kept outside of the session's folder, and are no part of its copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CapturesElsewhere {
+    /// Name of the workspace.
+    pub resource: String,
+    /// Number of its captures that the copied records name.
+    pub captures: u64,
+    /// Session in whose folder they are: the parent, on whose workspace the session worked. A backup of the parent has them. `None` if
+    /// they are in no known folder: the host keeps them in one of its own, or they were lost.
+    pub parent: Option<Uuid>,
+}
+
 /// Names a file of a capture that is damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DamagedCapture {
-    /// Path of the file in the copy. The session's folder has it at the same place.
+    /// Path of the file in the copy, or in the session's folder if the copy has a sound one. Both folders have it at the same place.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
@@ -135,10 +161,10 @@ impl Store {
     /// | records: events, slices, calls, conversations, tags, snapshots, the names of captures | up to the last one that was whole when the backup began |
     /// | objects: large payloads, and the files of workspaces in memory | those that the records name |
     /// | segments that a fork shares | copied too, or linked to the copy of the session that wrote them: the copy stands alone |
-    /// | other files in the session's folder, such as the captures of a workspace whose store is there (`files`, as `foldlog run` has it) | copied as they are, but for links and for files that are being made; files of captures are read from the copy and checked, and what is damaged is [named](BackupReport::damaged) |
+    /// | other files in the session's folder, such as the captures of a workspace whose store is there (`files`, as `foldlog run` has it) | copied as they are, but for links and for files that are being made; files of captures are read from the copy and checked, what is damaged in the copy alone is copied anew, and what is damaged still is [named](BackupReport::damaged), by later backups too |
     /// | child sessions | with [`backup_all`](Store::backup_all), since they are sessions of the store |
     /// | images | with [`BackupOptions::images`]; without, opening makes them anew |
-    /// | captures of a workspace whose store is elsewhere, and the workspace itself | not: they are copied like any folder. The records name the captures |
+    /// | captures of a workspace whose store is elsewhere, and the workspace itself | not: they are copied like any folder. The records name the captures, and the report the [workspaces](BackupReport::elsewhere) |
     /// | locks, spare space | not |
     ///
     /// ```
@@ -233,7 +259,8 @@ impl Store {
         let is_folder = there.as_ref().is_some_and(|there| there.kind == EntryKind::Folder);
         let tip = if is_folder { Tip::of(self.storage().as_ref(), &to) } else { None };
         let source = extent(self.storage(), dir, tip.as_ref().map(Tip::end))?;
-        let copying = Copying { store: self, from: dir, to: &to, session, source, options };
+        let mark = if is_folder { captures::mark_of(self.storage().as_ref(), &to)? } else { None };
+        let copying = Copying { store: self, from: dir, to: &to, session, source, options, mark };
         let copied = match there {
             None => copying.first(),
             Some(_) if is_folder => copying.again(tip),
@@ -280,6 +307,8 @@ struct Copying<'a> {
     session: Uuid,
     source: Extent,
     options: BackupOptions,
+    /// From which record on earlier backups did not find the captures sound.
+    mark: Option<SequenceNumber>,
 }
 
 /// Counts what was copied.
@@ -290,6 +319,8 @@ struct Copied {
     files: u64,
     bytes: u64,
     verified: u64,
+    /// Next sequence number of the older copy.
+    before: SequenceNumber,
     /// Files beside the log that were copied, by their paths in the session's folder.
     beside: BTreeSet<PathBuf>,
 }
@@ -303,9 +334,8 @@ impl Copying<'_> {
         Error::NotACopy { session: self.session, path: self.to.to_owned(), reason: reason.into() }
     }
 
-    fn report(&self, copied: Copied, records_before: SequenceNumber) -> Result<BackupReport> {
-        let read = self.read_captures(records_before, &copied)?;
-        let named = |(path, reason)| DamagedCapture { path, reason };
+    fn report(&self, mut copied: Copied, records_before: SequenceNumber) -> Result<BackupReport> {
+        let read = self.read_captures(records_before, &mut copied)?;
         let Copied { segments, objects, files, bytes, verified, .. } = copied;
         Ok(BackupReport {
             session: self.session,
@@ -319,7 +349,9 @@ impl Copying<'_> {
             verified,
             captures: read.captures,
             captures_absent: read.absent,
-            damaged: read.damaged.into_iter().map(named).collect(),
+            captures_healed: read.healed,
+            elsewhere: read.elsewhere,
+            damaged: read.damaged,
             damaged_more: read.damaged_more,
         })
     }
@@ -357,6 +389,7 @@ impl Copying<'_> {
         self.copy_objects(checked, building, &mut copied)?;
         self.copy_beside(building, &mut copied)?;
         self.copy_images(building, &mut copied);
+        self.leave_mark(building, SequenceNumber::MIN, &copied)?;
         storage.sync_dir(building).map_err(|error| io("sync", error))?;
         storage.rename(building, self.to).map_err(|error| Error::io("rename", self.to, error))?;
         self.sync_above()?;

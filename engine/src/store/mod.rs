@@ -39,7 +39,7 @@ use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_re
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
-pub use backup::{BackupOptions, BackupReport, DamagedCapture};
+pub use backup::{BackupOptions, BackupReport, CapturesElsewhere, DamagedCapture};
 pub use collect::{CapturesInUse, CollectOptions, CollectReport, Collected, LeftAlone};
 pub use compact::{CompactReport, CompressReport};
 pub use export::ImportOptions;

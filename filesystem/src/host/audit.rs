@@ -1,11 +1,12 @@
 //! Reads the objects of snapshots in a store, and tells which are damaged or missing. Changes nothing.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::FilesystemSnapshot;
+use super::collect::collected;
 use super::manifest::GitMode;
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
@@ -32,8 +33,11 @@ pub struct DamagedObject {
 pub struct SnapshotsAudited {
     /// Number of snapshots whose objects were looked at.
     pub snapshots: u64,
-    /// Number of snapshots that the store does not have: it was collected, or is elsewhere.
-    pub absent: u64,
+    /// Number of snapshots that were [collected](super::collect_snapshots).
+    pub collected: u64,
+    /// Paths at which the store has no commit of a snapshot that it does not remember as collected, in ascending order. A store
+    /// that keeps other snapshots of the workspace has lost it.
+    pub absent: BTreeSet<PathBuf>,
     /// Objects that are damaged or missing, each once: the first 100.
     pub damaged: Vec<DamagedObject>,
     /// Number of damaged or missing objects beside these.
@@ -59,10 +63,15 @@ pub fn audit_snapshots<'a>(
         told: HashSet::new(),
         audited: SnapshotsAudited::default(),
     };
+    let mut given_up = None;
     for snapshot in snapshots {
-        let is_there = ObjectId::parse(&snapshot.commit).is_none_or(|id| objects.path(id).exists());
-        if !is_there {
-            audit.audited.absent += 1;
+        if let Some(missing) = ObjectId::parse(&snapshot.commit).filter(|id| !objects.path(*id).exists()) {
+            match given_up.get_or_insert_with(|| given_up_by(store)).contains(&missing) {
+                true => audit.audited.collected += 1,
+                false => {
+                    audit.audited.absent.insert(objects.path(missing));
+                }
+            }
             continue;
         }
         audit.audited.snapshots += 1;
@@ -71,6 +80,42 @@ pub fn audit_snapshots<'a>(
         }
     }
     audit.audited
+}
+
+/// Returns whether the store at `store` has, or had and collected, any of these snapshots.
+pub fn keeps_any<'a>(store: &Path, snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>) -> bool {
+    let objects = Objects::new(store.to_owned());
+    let mut given_up = None;
+    snapshots.into_iter().filter_map(|snapshot| ObjectId::parse(&snapshot.commit)).any(|commit| {
+        objects.path(commit).exists() || given_up.get_or_insert_with(|| given_up_by(store)).contains(&commit)
+    })
+}
+
+fn given_up_by(store: &Path) -> HashSet<ObjectId> {
+    collected(store).into_iter().collect()
+}
+
+/// Reads the object whose file is at `path`, and says what is wrong with it. `None` if it is sound, or if no object has such a path.
+pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
+    let folder = path.parent()?;
+    let name = [folder.file_name()?.to_str()?, path.file_name()?.to_str()?].concat();
+    let id = ObjectId::parse(&name)?;
+    let objects = Objects::new(folder.parent()?.parent()?.to_owned());
+    let mut reason = String::new();
+    for kind in [ObjectKind::Commit, ObjectKind::Tree, ObjectKind::Blob] {
+        match objects.check(id, kind, 0) {
+            Ok(_) => return None,
+            // Of an object of another kind it is known only that it is not of this one.
+            Err(Error::Object { reason: told, .. })
+                if reason.is_empty() || !told.starts_with("it is no ") =>
+            {
+                reason = told;
+            }
+            Err(Error::Object { .. }) => {}
+            Err(other) => reason = other.to_string(),
+        }
+    }
+    Some(DamagedObject { path: path.to_owned(), reason })
 }
 
 struct Audit<'a> {
@@ -90,6 +135,11 @@ impl Audit<'_> {
     fn tell(&mut self, error: Error) {
         let (path, reason) = match error {
             Error::Object { path, reason } => (path, reason),
+            // It was collected while it was looked at.
+            Error::Collected { .. } => {
+                self.audited.collected += 1;
+                return;
+            }
             other => (self.objects.store().to_owned(), other.to_string()),
         };
         if !self.told.insert(path.clone()) {

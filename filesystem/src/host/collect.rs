@@ -241,7 +241,7 @@ fn sweep(objects: &Objects, needed: &HashSet<ObjectId>, asked: &Collecting<'_>) 
 }
 
 /// Returns the ids in the file of a store that names what was collected, the oldest first. None if it cannot be read.
-fn collected(store: &Path) -> Vec<ObjectId> {
+pub(super) fn collected(store: &Path) -> Vec<ObjectId> {
     let path = store.join(COLLECTED);
     let fits = |len: u64| len <= (COLLECTED_MAX * LINE_LEN) as u64;
     if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && fits(found.len())) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foldlog::audit;
-use foldlog::{BackupOptions, BackupReport, Error, Store};
+use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -13,16 +13,20 @@ use foldlog_codec::escape;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over};
+use crate::verbs::run::quoted;
 
 /// Describes the fields of `backup --json`.
 const BACKUP_JSON: &str = "\
 With --json one object:
   copied       one for each session: session, dir, records, records_before, segments, objects, files, bytes, verified, captures,
-               captures_absent, damaged, damaged_more;
+               captures_absent, captures_healed, elsewhere, damaged, damaged_more;
                dir: the copy; records_before: those of the older copy; segments, objects, files, bytes: what was copied now;
                files: what else is in the session's folder, such as captures of workspaces;
                verified: records that were read again from the copy and checked; captures: those of workspaces that were read
-               again; captures_absent: those that the session's folder lacks; damaged: path, reason of each damaged file of them
+               again; captures_absent: those that the session's folder lacks; captures_healed: files of captures that were damaged
+               in the copy and were copied anew; elsewhere: resource, captures, parent of each workspace whose captures are not in
+               the session's folder, parent: the session that keeps them; damaged: path, reason of each damaged file of captures,
+               which later backups name again
   failed       sessions of a store that could not be copied: session, reason
   passed_over  number of folders of a store that hold no records";
 
@@ -39,6 +43,9 @@ pub struct Arguments {
     /// Copy the newest image too, so that the copy opens as fast as the session.
     #[arg(long)]
     pub images: bool,
+    /// Read all captures of workspaces again, in the copy and in the session, and not only those that are copied now.
+    #[arg(long)]
+    pub check_captures: bool,
 }
 
 impl Arguments {
@@ -48,7 +55,8 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.from, &self.to, self.images, output)
+        let options = BackupOptions { images: self.images, check_captures: self.check_captures };
+        run(&self.from, &self.to, options, output)
     }
 }
 
@@ -74,6 +82,8 @@ struct Copied {
     verified: u64,
     captures: u64,
     captures_absent: u64,
+    captures_healed: u64,
+    elsewhere: Vec<Elsewhere>,
     damaged: Vec<Damaged>,
     damaged_more: u64,
 }
@@ -83,6 +93,13 @@ struct Damaged {
     #[serde(serialize_with = "escape::serialize_path")]
     path: PathBuf,
     reason: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Elsewhere {
+    resource: String,
+    captures: u64,
+    parent: Option<Uuid>,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,8 +117,7 @@ struct Failed {
 /// - [`Failure::DoesNotHold`] if a session of a store is damaged, after the result is printed.
 /// - [`Failure::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
 ///   other store cannot be made.
-pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Result<u8> {
-    let options = BackupOptions { images };
+pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
     // A session that was copied by hand may be in no store.
     let around = if audit::is_store(from) { None } else { audit::store_around(from) };
     if audit::is_within_store(to, around.as_deref().unwrap_or(from)) {
@@ -143,9 +159,10 @@ pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Res
     let of_captures = |copied: &&Copied| !copied.damaged.is_empty();
     let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
     match (damaged, document.failed.is_empty()) {
-        (0, true) if damaged_captures > 0 => {
+        (0, is_all) if damaged_captures > 0 => {
             let sessions = counted(damaged_captures, "session");
-            Err(Failure::DoesNotHold(format!("captures of {sessions} are damaged; all else was copied")))
+            let rest = if is_all { "all else was copied" } else { "other sessions could not be copied" };
+            Err(Failure::DoesNotHold(format!("captures of {sessions} are damaged; {rest}")))
         }
         (0, true) => Ok(HOLDS),
         (0, false) => Ok(UNUSABLE),
@@ -158,7 +175,7 @@ pub fn run(from: &Path, to: &Path, images: bool, output: &mut Output<'_>) -> Res
 
 impl Copied {
     fn of(report: BackupReport) -> Copied {
-        let damaged = report.damaged.into_iter();
+        let (damaged, elsewhere) = (report.damaged.into_iter(), report.elsewhere.into_iter());
         Copied {
             session: report.session,
             dir: report.dir,
@@ -171,9 +188,36 @@ impl Copied {
             verified: report.verified,
             captures: report.captures,
             captures_absent: report.captures_absent,
+            captures_healed: report.captures_healed,
+            elsewhere: elsewhere.map(Elsewhere::of).collect(),
             damaged: damaged.map(|one| Damaged { path: one.path, reason: one.reason }).collect(),
             damaged_more: report.damaged_more,
         }
+    }
+}
+
+impl Elsewhere {
+    fn of(told: CapturesElsewhere) -> Elsewhere {
+        let CapturesElsewhere { resource, captures, parent, .. } = told;
+        Elsewhere { resource, captures, parent }
+    }
+
+    fn print(&self, output: &mut Output<'_>) -> Result<()> {
+        let (captures, name) = (counted(self.captures, "capture"), escape::text(&self.resource));
+        output.line(format_args!(
+            "  not in the session's folder, so not in the copy: {captures} of the workspace `{name}`"
+        ))?;
+        match self.parent {
+            Some(parent) => output.line(format_args!(
+                "    they are in the folder of its parent, session {parent}: a backup of that session has them"
+            ))?,
+            None => output.line(format_args!(
+                "    copy the folder in which the host keeps them too, with any tool; a rewind or a recovery from the copy takes it as \
+                 `--snapshots {}`",
+                quoted(format!("{}=FOLDER", self.resource).as_ref()),
+            ))?,
+        }
+        Ok(())
     }
 }
 
@@ -195,6 +239,13 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         ))?;
         if copied.captures > 0 {
             output.line(format_args!("  {} read", counted(copied.captures, "capture")))?;
+        }
+        if copied.captures_healed > 0 {
+            let files = counted(copied.captures_healed, "file");
+            output.line(format_args!("  {files} of captures were damaged in the copy, and copied anew"))?;
+        }
+        for elsewhere in &copied.elsewhere {
+            elsewhere.print(output)?;
         }
         for Damaged { path, reason } in &copied.damaged {
             let (path, reason) = (escape::path(path), escape::text(reason));

@@ -1,10 +1,12 @@
-//! Backups of sessions with a workspace: the captures that were copied are read, and what is damaged of them is named.
+//! Backups of sessions with a workspace: the captures that were copied are read, what is damaged of them is named until it is sound, and
+//! what is damaged in the copy alone is copied anew.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::{BackupOptions, BackupReport};
 use foldlog_tests::verbs::foldlog;
 
@@ -12,8 +14,25 @@ use super::rewind::{Room, store_in};
 use super::*;
 
 fn back_up(room: &Room, to: &str) -> BackupReport {
+    back_up_by(room, to, BackupOptions::default())
+}
+
+fn back_up_by(room: &Room, to: &str, options: BackupOptions) -> BackupReport {
     let store = store_in(room.folder.path());
-    store.backup(room.id, room.folder.path().join(to), BackupOptions::default()).unwrap()
+    store.backup(room.id, room.folder.path().join(to), options).unwrap()
+}
+
+/// Backs the session up by the binary; returns its exit code and what it printed.
+fn by_binary(room: &Room, to: &str) -> (u8, String) {
+    let (session, to) = (room.session().dir().to_owned(), room.folder.path().join(to));
+    let ran = foldlog(["backup", session.to_str().unwrap(), "--to", to.to_str().unwrap()]);
+    (ran.code, ran.stdout)
+}
+
+/// Names of the files that a backup left beside the log of a copy.
+fn marks(copy: &Path) -> Vec<String> {
+    let names = fs::read_dir(copy).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(".foldlog-backup")).collect()
 }
 
 /// The objects of the captures, by their paths in the folder of captures.
@@ -57,18 +76,19 @@ fn a_flipped_bit_in_any_object_of_a_capture_is_named_by_the_backup() {
         assert_eq!(named, [copy.join(object)], "{object:?}: {report:?}");
         assert_eq!(report.records, sound.records, "all else is copied");
         flip(&captures.join(object));
+
+        // A lost object is told as well, though it be the one with which a capture begins.
+        let away = room.folder.path().join("away");
+        fs::rename(captures.join(object), &away).unwrap();
+        let to = format!("lost-{number}");
+        let report = back_up(&room, &to);
+        let copy = store_of_copy(&room, &to).join(captures.file_name().unwrap());
+        let named: Vec<_> = report.damaged.iter().map(|one| one.path.clone()).collect();
+        assert_eq!(named, [copy.join(object)], "{object:?}: {report:?}");
+        assert_eq!(report.captures_absent, 0, "{report:?}");
+        fs::rename(&away, captures.join(object)).unwrap();
     }
-    // A lost object is told as well, and so is a capture of which there is nothing.
     let lost = all.first().unwrap();
-    let away = room.folder.path().join("away");
-    fs::rename(captures.join(lost), &away).unwrap();
-    let report = back_up(&room, "lost");
-    assert_eq!((report.damaged.len() as u64 + report.captures_absent).min(1), 1, "{report:?}");
-    fs::rename(&away, captures.join(lost)).unwrap();
-    fs::rename(&captures, &away).unwrap();
-    let report = back_up(&room, "absent");
-    assert_eq!((report.captures, report.captures_absent), (0, sound.captures));
-    fs::rename(&away, &captures).unwrap();
 
     // The binary says so, and its exit code is that of damage.
     let (session, to) = (room.session().dir().to_owned(), room.folder.path().join("by-binary"));
@@ -85,4 +105,150 @@ fn a_flipped_bit_in_any_object_of_a_capture_is_named_by_the_backup() {
 fn store_of_copy(room: &Room, to: &str) -> PathBuf {
     let store = Store::open(room.folder.path().join(to)).unwrap();
     store.session_dir(room.id)
+}
+
+/// A session with some captures, and the path of each of their objects in its folder.
+fn with_objects() -> (Room, PathBuf, Vec<PathBuf>) {
+    let room = Room::new();
+    room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
+    room.call("printf two > page");
+    let captures = room.session().captures_dir();
+    let all = objects(&captures).into_iter().collect();
+    (room, captures, all)
+}
+
+/// A backup once said that a capture is damaged; the next ones, which copied nothing of it, said nothing, and kept the damaged copy when
+/// the session had a sound one again.
+#[test]
+fn each_backup_names_a_damaged_capture_until_the_session_has_a_sound_one() {
+    let (room, captures, all) = with_objects();
+    for (number, object) in all.iter().enumerate() {
+        let to = format!("copy-{number}");
+        flip(&captures.join(object));
+        let damaged = |report: &BackupReport| -> Vec<PathBuf> {
+            report.damaged.iter().map(|one| one.path.clone()).collect()
+        };
+        let first = back_up(&room, &to);
+        let copied = first.dir.join("files").join(object);
+        assert_eq!(damaged(&first), [copied.clone()], "{first:?}");
+        // Nothing is new by then.
+        for _ in 0..2 {
+            let again = back_up(&room, &to);
+            assert_eq!((damaged(&again), again.captures_healed), (vec![copied.clone()], 0), "{again:?}");
+        }
+        let (code, said) = by_binary(&room, &to);
+        assert!(code == 1 && said.contains("damaged capture: "), "{said}");
+
+        flip(&captures.join(object));
+        let healed = back_up(&room, &to);
+        assert_eq!((damaged(&healed), healed.captures_healed), (vec![], 1), "{healed:?}");
+        assert_eq!(fs::read(&copied).unwrap(), fs::read(captures.join(object)).unwrap());
+        assert!(marks(&healed.dir).is_empty(), "nothing is left to be read: {:?}", marks(&healed.dir));
+        assert_eq!(back_up(&room, &to).captures, 0);
+        assert_eq!(by_binary(&room, &to).0, 0);
+    }
+}
+
+/// Of what was copied before, only a backup that reads all captures learns what the disk did to it.
+#[test]
+fn a_backup_that_reads_all_captures_heals_the_copy_and_names_what_the_session_has_lost() {
+    let (room, captures, all) = with_objects();
+    let all_read = BackupOptions { check_captures: true, ..BackupOptions::default() };
+    let copy = back_up(&room, "copy").dir.join("files");
+    for object in &all {
+        let sound = fs::read(copy.join(object)).unwrap();
+        flip(&copy.join(object));
+        assert_eq!(back_up(&room, "copy").captures_healed, 0);
+        let healed = back_up_by(&room, "copy", all_read);
+        assert_eq!((healed.damaged.len(), healed.captures_healed), (0, 1), "{healed:?}");
+        assert_eq!(fs::read(copy.join(object)).unwrap(), sound);
+        fs::remove_file(copy.join(object)).unwrap();
+        let healed = back_up(&room, "copy");
+        assert_eq!(
+            (healed.files, healed.damaged.len()),
+            (1, 0),
+            "what is missing is copied by any: {healed:?}"
+        );
+
+        // The copy has a sound one: it stays, and the session's own file is the one to mend.
+        flip(&captures.join(object));
+        for options in [all_read, BackupOptions::default(), BackupOptions::default()] {
+            let told = back_up_by(&room, "copy", options);
+            let paths: Vec<_> = told.damaged.iter().map(|one| one.path.clone()).collect();
+            assert_eq!(paths, [captures.join(object)], "{told:?}");
+            assert_eq!(fs::read(copy.join(object)).unwrap(), sound);
+        }
+        flip(&captures.join(object));
+        assert!(back_up(&room, "copy").damaged.is_empty());
+        assert_eq!(back_up(&room, "copy").captures, 0);
+    }
+}
+
+/// A kill behind the copying and before the reading leaves captures of which nobody knows whether they are sound.
+#[test]
+fn what_a_killed_backup_did_not_read_is_read_by_the_next() {
+    let (room, captures, all) = with_objects();
+    let dir = back_up(&room, "copy").dir;
+    for left in ["0\n", "", "no number"] {
+        flip(&dir.join("files").join(&all[0]));
+        fs::write(dir.join(".foldlog-backup.unread"), left).unwrap();
+        let next = back_up(&room, "copy");
+        assert_eq!((next.damaged.len(), next.captures_healed), (0, 1), "{next:?}");
+        assert!(next.captures > 1 && marks(&dir).is_empty(), "{next:?}");
+    }
+    // It is no part of the session: no copy of the copy has it.
+    flip(&captures.join(&all[0]));
+    let damaged = back_up(&room, "another").dir;
+    assert_eq!(marks(&damaged), [".foldlog-backup.unread"]);
+    let elsewhere = Store::open(room.folder.path().join("third")).unwrap();
+    let third = elsewhere.backup_from(&damaged, BackupOptions::default()).unwrap();
+    assert_eq!(third.damaged.len(), 1);
+    fs::write(damaged.join(".foldlog-backup.unread"), "7\n").unwrap();
+    assert_eq!(elsewhere.backup_from(&damaged, BackupOptions::default()).unwrap().files, 0);
+}
+
+#[test]
+fn captures_that_a_host_keeps_in_a_folder_of_its_own_are_told_of_and_found_within_the_sessions() {
+    for kept in ["beside", "store/sessions/SESSION/mine"] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("workspace")).unwrap();
+        let session = store_in(folder.path()).create(&types()).unwrap();
+        let captures = folder.path().join(kept.replace("SESSION", &session.id().to_string()));
+        let root = folder.path().join("workspace");
+        let files = HostFilesystem::open(&root, &captures, HostFilesystemOptions::default()).unwrap();
+        let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+        let state = ExecutionState::new(session.clone(), resources);
+        fs::write(root.join("page"), "one").unwrap();
+        state.snapshot(None).unwrap();
+        let back_up = |to: &str| {
+            let store = store_in(folder.path());
+            store.backup(session.id(), folder.path().join(to), BackupOptions::default()).unwrap()
+        };
+        let first = back_up("copy");
+        let ran = foldlog([
+            "backup",
+            session.dir().to_str().unwrap(),
+            "--to",
+            folder.path().join("by-binary").to_str().unwrap(),
+        ]);
+        if kept == "beside" {
+            assert_eq!((first.captures, first.captures_absent, first.damaged.len()), (0, 1, 0), "{first:?}");
+            let told = &first.elsewhere[0];
+            assert_eq!((told.resource.as_str(), told.captures, told.parent), ("workspace", 1, None));
+            assert!(
+                ran.stdout.contains("not in the session's folder, so not in the copy: 1 capture"),
+                "{ran:?}"
+            );
+            assert!(ran.code == 0 && ran.stdout.contains("--snapshots workspace="), "{ran:?}");
+            continue;
+        }
+        assert_eq!((first.captures, first.captures_absent, first.elsewhere.len()), (1, 0, 0), "{first:?}");
+        assert!(ran.code == 0 && !ran.stdout.contains("not in the"), "{ran:?}");
+        for object in objects(&captures) {
+            flip(&captures.join(&object));
+            let damaged = back_up(&format!("damaged-{}", object.file_name().unwrap().display())).damaged;
+            assert_eq!(damaged.len(), 1, "{object:?}");
+            flip(&captures.join(&object));
+        }
+    }
 }

@@ -9,6 +9,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use super::captures::MARK;
 use super::{Copied, Copying};
 use crate::error::{Error, Result};
 use crate::log::copying::{copy_bytes, same_bytes};
@@ -68,6 +69,17 @@ impl Copying<'_> {
         if there.is_some() && (is_git_object(from) || same_bytes(storage, (from, to), entry.len)?) {
             return Ok(());
         }
+        self.replace_file(entry, (from, to), copied).map(drop)
+    }
+
+    /// Copies a file into the place of whatever file the copy has there. Returns `false` if the session's is gone.
+    pub(super) fn replace_file(
+        &self,
+        entry: &Entry,
+        (from, to): (&Path, &Path),
+        copied: &mut Copied,
+    ) -> Result<bool> {
+        let storage = self.storage().as_ref();
         let building = to.with_file_name(COPIED);
         let copy = copy_bytes(storage, (from, &building), entry.len, &mut |_| {});
         let named = copy.and_then(|bytes| {
@@ -79,11 +91,11 @@ impl Copying<'_> {
                 copied.files += 1;
                 copied.bytes += bytes;
                 copied.beside.extend(from.strip_prefix(self.from).map(Path::to_owned));
-                Ok(())
+                Ok(true)
             }
             // It went while it was copied.
             Err(Error::Io { source, path, .. }) if source.kind() == ErrorKind::NotFound && path == from => {
-                Ok(())
+                Ok(false)
             }
             Err(error) => {
                 let _ = storage.remove_file(&building);
@@ -107,11 +119,13 @@ fn is_beside(entry: &Entry) -> bool {
 pub(in crate::store) fn is_unfinished(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = name.strip_prefix(OBJECT).and_then(|numbers| numbers.split_once('_'));
-    name == COPIED || numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
+    name == COPIED
+        || name == MARK
+        || numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
 
 /// Returns whether a path is that of a git object, whose content its name stands for.
-fn is_git_object(path: &Path) -> bool {
+pub(super) fn is_git_object(path: &Path) -> bool {
     let is_hex = |name: Option<&std::ffi::OsStr>, len: usize| {
         let name = name.map(std::ffi::OsStr::as_encoded_bytes).unwrap_or_default();
         name.len() == len && name.iter().all(u8::is_ascii_hexdigit)

@@ -1,40 +1,132 @@
-//! Reads the captures that a backup copied. Without the feature `host-filesystem` nobody knows what they consist of.
+//! Reads the captures that a backup copied, and copies those anew that are damaged in the copy and sound in the session. Without the
+//! feature `host-filesystem` nobody knows what captures consist of.
+//!
+//! The *mark* is a file beside the copy's log. It holds a sequence number: what the records from there on name of captures is not
+//! known to be sound. It stands from before such records count until a backup has read their captures and found nothing damaged, so
+//! neither a kill nor a later backup makes the copy pass for sound. A backup that finds a mark reads all captures that these records
+//! name, in the copy and in the session.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::Parent;
 
-use super::{Copied, Copying};
-use crate::error::Result;
+use super::{CapturesElsewhere, Copied, Copying, DamagedCapture};
+use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::objects::Objects;
 use crate::log::scan;
 use crate::sabotage::{self, Breakage};
 use crate::session::captures_named_by;
+use crate::storage::{Access, EntryKind, Storage};
+
+/// Name of the mark.
+pub(super) const MARK: &str = ".foldlog-backup.unread";
+
+/// Longest mark: that of the greatest sequence number.
+const MARK_BYTES_MAX: usize = 20;
 
 /// Says what a backup found of the captures that its records name.
 #[derive(Default)]
 pub(super) struct CapturesRead {
     pub(super) captures: u64,
     pub(super) absent: u64,
-    pub(super) damaged: Vec<(PathBuf, String)>,
+    pub(super) healed: u64,
+    pub(super) elsewhere: Vec<CapturesElsewhere>,
+    pub(super) damaged: Vec<DamagedCapture>,
     pub(super) damaged_more: u64,
+    /// First record whose captures are not known to be sound, where anything is damaged.
+    from: SequenceNumber,
+}
+
+/// Captures in their recorded form, by the names of their resources.
+type Named = BTreeMap<String, BTreeSet<Vec<u8>>>;
+
+/// Reads the mark of a copy: from which record on captures are not known to be sound. A mark that nobody can read stands for all of them.
+pub(super) fn mark_of(storage: &dyn Storage, copy: &Path) -> Result<Option<SequenceNumber>> {
+    let path = copy.join(MARK);
+    let file = match storage.open(&path, Access::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::unopened(storage, &path, error)),
+    };
+    let mut bytes = [0; MARK_BYTES_MAX];
+    let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
+    let text = bytes.get(..read).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let from = text.and_then(|text| text.trim_end().parse::<u64>().ok()).unwrap_or(0);
+    Ok(Some(SequenceNumber::from(from)))
 }
 
 impl Copying<'_> {
+    /// Leaves the mark in `dir` if records from `from` on may name captures, unless an earlier one stands there. It has its name, and is
+    /// durable with the folder.
+    pub(super) fn leave_mark(&self, dir: &Path, from: SequenceNumber, copied: &Copied) -> Result<()> {
+        let storage = self.storage();
+        let captures = layout::captures_dir(self.from);
+        let entry = storage.entry(&captures).map_err(|error| Error::io("look up", &captures, error))?;
+        let has_captures = entry.is_some_and(|entry| entry.kind == EntryKind::Folder)
+            || copied.beside.iter().any(|path| super::beside::is_git_object(path));
+        match has_captures && self.mark.is_none() {
+            true => self.write_mark(dir, from),
+            false => Ok(()),
+        }
+    }
+
+    fn write_mark(&self, dir: &Path, from: SequenceNumber) -> Result<()> {
+        let (storage, path, building) = (self.storage(), dir.join(MARK), dir.join(super::COPIED));
+        let text = format!("{from}\n");
+        let _ = storage.remove_file(&building);
+        let unmade = |op, error| Error::unmade(op, &building, text.len() as u64, error);
+        let file = storage.create(&building, text.len() as u64).map_err(|error| unmade("create", error))?;
+        file.write_at(text.as_bytes(), 0).map_err(|error| unmade("write", error))?;
+        file.sync_data().map_err(|error| unmade("sync", error))?;
+        storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
+        storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))
+    }
+
+    fn remove_mark(&self) -> Result<()> {
+        let path = self.to.join(MARK);
+        match self.storage().remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("delete", &path, error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads what the copy has of the captures that its new records name: each file that was copied, and whether the others are
-    /// there.
-    pub(super) fn read_captures(&self, before: SequenceNumber, copied: &Copied) -> Result<CapturesRead> {
-        if sabotage::is(Breakage::CapturesCopiedUnread) {
+    /// there. Where a mark was found, or all is to be read, it reads each file of the captures, in the session too.
+    pub(super) fn read_captures(&self, before: SequenceNumber, copied: &mut Copied) -> Result<CapturesRead> {
+        let is_new = self.source.next_sequence > before || !copied.beside.is_empty();
+        let is_whole = self.options.check_captures || self.mark.is_some();
+        if sabotage::is(Breakage::CapturesCopiedUnread) || !(is_new || is_whole) {
             return Ok(CapturesRead::default());
         }
+        let from = match self.options.check_captures {
+            true => SequenceNumber::MIN,
+            false => self.mark.map_or(before, |mark| mark.min(before)),
+        };
+        let (named, parent) = self.captures_named(from)?;
+        let Some(mut read) = reading::read(self, (&named, parent, from), is_whole, copied)? else {
+            return Ok(CapturesRead::default());
+        };
+        read.damaged.sort_by(|one, other| one.path.cmp(&other.path));
+        match read.damaged.is_empty() {
+            true => self.remove_mark()?,
+            false if self.mark.is_none_or(|mark| read.from < mark) => self.write_mark(self.to, read.from)?,
+            false => {}
+        }
+        Ok(read)
+    }
+
+    /// Returns the captures that the copy's records from `from` on name, and the session that it comes from.
+    fn captures_named(&self, from: SequenceNumber) -> Result<(Named, Option<Parent>)> {
         let objects = Arc::new(Objects::new(Arc::clone(self.storage()), self.to));
-        let mut named: BTreeMap<String, BTreeSet<Vec<u8>>> = BTreeMap::new();
-        scan::scan(self.storage().as_ref(), self.to, &mut |at| {
+        let mut named = Named::new();
+        let scan = scan::scan(self.storage().as_ref(), self.to, &mut |at| {
             let header = at.frame.header;
-            if header.sequence < before || header.kind.is_envelope() {
+            if header.sequence < from || header.kind.is_envelope() {
                 return Ok(());
             }
             let record = foldlog_codec::Record {
@@ -48,30 +140,207 @@ impl Copying<'_> {
             }
             Ok(())
         })?;
-        Ok(audit(&layout::captures_dir(self.to), &named, &|path| {
-            path.strip_prefix(self.to).is_ok_and(|path| copied.beside.contains(path))
-        }))
+        Ok((named, scan.opened.parent))
+    }
+
+    /// Copies a file of a capture anew that is damaged or missing in the copy. Returns whether the session has a sound one.
+    #[cfg(feature = "host-filesystem")]
+    fn heal(&self, path: &Path, copied: &mut Copied) -> Result<bool> {
+        let Some(from) = path.strip_prefix(self.to).ok().map(|path| self.from.join(path)) else {
+            return Ok(false);
+        };
+        let storage = self.storage();
+        let entry = storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?;
+        let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::File) else { return Ok(false) };
+        let folder = path.parent().filter(|_| super::beside::is_git_object(path));
+        let (Some(folder), None) = (folder, foldlog_filesystem::damage_of_object(&from)) else {
+            return Ok(false);
+        };
+        storage.create_dir_all(folder).map_err(|error| Error::unmade("create", folder, 0, error))?;
+        let _ = storage.remove_file(&folder.join(super::COPIED));
+        let is_copied = self.replace_file(&entry, (&from, path), copied)?;
+        storage.sync_dir(folder).map_err(|error| Error::io("sync", folder, error))?;
+        Ok(is_copied)
     }
 }
 
 #[cfg(feature = "host-filesystem")]
-fn audit(
-    store: &Path,
-    named: &BTreeMap<String, BTreeSet<Vec<u8>>>,
-    is_copied: &dyn Fn(&Path) -> bool,
-) -> CapturesRead {
+mod reading {
+    use std::cell::RefCell;
+
     use foldlog_codec::msgpack;
-    use foldlog_filesystem::{DamagedObject, FilesystemSnapshot, SnapshotsAudited, audit_snapshots};
+    use foldlog_filesystem::{
+        DamagedObject, FilesystemSnapshot, audit_snapshots, damage_of_object, keeps_any,
+    };
 
-    let of_files = |recorded: &Vec<u8>| msgpack::from_slice::<FilesystemSnapshot>(recorded).ok();
-    let snapshots: Vec<FilesystemSnapshot> = named.values().flatten().filter_map(of_files).collect();
-    let SnapshotsAudited { snapshots, absent, damaged, damaged_more, .. } =
-        audit_snapshots(store, &snapshots, is_copied);
-    let damaged = damaged.into_iter().map(|DamagedObject { path, reason }| (path, reason)).collect();
-    CapturesRead { captures: snapshots, absent, damaged, damaged_more }
-}
+    use super::*;
 
-#[cfg(not(feature = "host-filesystem"))]
-fn audit(_: &Path, _: &BTreeMap<String, BTreeSet<Vec<u8>>>, _: &dyn Fn(&Path) -> bool) -> CapturesRead {
-    CapturesRead::default()
+    /// Snapshots of workspaces, by the folders that keep them.
+    type Kept = BTreeMap<PathBuf, Vec<FilesystemSnapshot>>;
+
+    /// Most damaged files that are named.
+    const DAMAGED_MAX: usize = 100;
+
+    /// Reads captures that were copied. The folders are relative to the session's.
+    pub(super) fn read(
+        copying: &Copying<'_>,
+        (named, parent, from): (&Named, Option<Parent>, SequenceNumber),
+        is_whole: bool,
+        copied: &mut Copied,
+    ) -> Result<Option<CapturesRead>> {
+        let mut read = CapturesRead::default();
+        let kept = keep(copying, (named, parent, from), &mut read)?;
+        let mut tried = BTreeSet::new();
+        let mut found = loop {
+            let is_copied =
+                |path: &Path| path.strip_prefix(copying.to).is_ok_and(|path| copied.beside.contains(path));
+            let mut found = Found::of(&kept, copying.to, &|path| is_whole || is_copied(path));
+            if !is_whole && from > SequenceNumber::MIN {
+                found.add_others(copying, copied);
+            }
+            let mut healed = 0;
+            for DamagedCapture { path, .. } in &found.damaged {
+                if tried.insert(path.clone()) {
+                    healed += u64::from(copying.heal(path, copied)?);
+                }
+            }
+            // What a folder lists is known only once the folder's object is sound.
+            if healed == 0 {
+                break found;
+            }
+            read.healed += healed;
+        };
+        if is_whole {
+            let theirs = Found::of(&kept, copying.from, &|_| true);
+            let is_told = |path: &Path| {
+                let copy = path.strip_prefix(copying.from).map(|path| copying.to.join(path));
+                copy.is_ok_and(|copy| found.damaged.iter().any(|one| one.path == copy))
+            };
+            // The session may have collected captures that the copy has.
+            let damaged = theirs.damaged.into_iter().filter(|one| !theirs.absent.contains(&one.path));
+            let damaged: Vec<DamagedCapture> = damaged.filter(|one| !is_told(&one.path)).collect();
+            found.damaged.extend(damaged);
+            found.damaged_more += theirs.damaged_more;
+        }
+        let over = found.damaged.len().saturating_sub(DAMAGED_MAX);
+        found.damaged.truncate(DAMAGED_MAX);
+        read.captures = found.captures;
+        read.from = if found.is_older { SequenceNumber::MIN } else { from };
+        read.absent += found.collected;
+        read.damaged = found.damaged;
+        read.damaged_more = found.damaged_more + over as u64;
+        Ok(Some(read))
+    }
+
+    /// Sorts the snapshots by the folders in which the copy keeps those of their workspaces, and names the workspaces of which it keeps
+    /// none.
+    fn keep(
+        copying: &Copying<'_>,
+        (named, parent, from): (&Named, Option<Parent>, SequenceNumber),
+        read: &mut CapturesRead,
+    ) -> Result<Kept> {
+        let mut kept = Kept::new();
+        let mut all = None;
+        for (name, recorded) in named {
+            let snapshots = snapshots(recorded);
+            if snapshots.is_empty() {
+                continue;
+            }
+            let mut folder = folder_of(copying.to, name, &snapshots);
+            if folder.is_none() && from > SequenceNumber::MIN {
+                // Earlier captures of the workspace tell where it has them.
+                if all.is_none() {
+                    all = Some(copying.captures_named(SequenceNumber::MIN)?.0);
+                }
+                let earlier = all.as_ref().and_then(|all| all.get(name));
+                folder = earlier.and_then(|earlier| folder_of(copying.to, name, &self::snapshots(earlier)));
+            }
+            match folder {
+                Some(folder) => kept.entry(folder).or_default().extend(snapshots),
+                None => {
+                    let captures = snapshots.len() as u64;
+                    read.absent += captures;
+                    let parent = parent.map(|parent| parent.session());
+                    let parent = parent.filter(|parent| {
+                        let dirs = [copying.from.parent(), copying.to.parent()].into_iter().flatten();
+                        dirs.map(|dir| dir.join(parent.to_string()))
+                            .any(|dir| folder_of(&dir, name, &snapshots).is_some())
+                    });
+                    read.elsewhere.push(CapturesElsewhere { resource: name.clone(), captures, parent });
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    fn snapshots(recorded: &BTreeSet<Vec<u8>>) -> Vec<FilesystemSnapshot> {
+        recorded.iter().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
+    }
+
+    /// Returns the folder within a session's folder that keeps any of the snapshots: that of captures, or any other.
+    fn folder_of(dir: &Path, name: &str, snapshots: &[FilesystemSnapshot]) -> Option<PathBuf> {
+        let listed = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let folders = listed.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+        folders.sort_by_key(|path| {
+            (*path != layout::captures_dir(dir), path.file_name() != Some(name.as_ref()))
+        });
+        let found = folders.into_iter().find(|folder| keeps_any(folder, snapshots))?;
+        found.strip_prefix(dir).map(Path::to_owned).ok()
+    }
+
+    /// Says what was found of captures in one of the two folders of the session.
+    #[derive(Default)]
+    struct Found {
+        captures: u64,
+        collected: u64,
+        absent: BTreeSet<PathBuf>,
+        damaged: Vec<DamagedCapture>,
+        damaged_more: u64,
+        /// Contents that captures need.
+        looked_at: BTreeSet<PathBuf>,
+        /// Whether what is damaged may belong to captures that earlier records name.
+        is_older: bool,
+    }
+
+    impl Found {
+        fn of(kept: &Kept, dir: &Path, is_to_be_read: &dyn Fn(&Path) -> bool) -> Found {
+            let mut found = Found::default();
+            let looked_at = RefCell::new(BTreeSet::new());
+            for (folder, snapshots) in kept {
+                let audited = audit_snapshots(&dir.join(folder), snapshots, &|path| {
+                    looked_at.borrow_mut().insert(path.to_owned());
+                    is_to_be_read(path)
+                });
+                found.captures += audited.snapshots;
+                found.collected += audited.collected;
+                found.damaged_more += audited.damaged_more;
+                audited.damaged.into_iter().for_each(|one| found.tell(one));
+                for path in audited.absent {
+                    let reason = "the capture begins with this file, which is missing".to_owned();
+                    found.absent.insert(path.clone());
+                    found.tell(DamagedObject { path, reason });
+                }
+            }
+            found.looked_at = looked_at.into_inner();
+            found
+        }
+
+        /// Reads what was copied of captures and no new record names: the copy lacked it, or held another number of bytes.
+        fn add_others(&mut self, copying: &Copying<'_>, copied: &Copied) {
+            let objects = copied.beside.iter().filter(|path| super::super::beside::is_git_object(path));
+            let is_told = |path: &Path| self.damaged.iter().any(|one| one.path == path);
+            let paths = objects.map(|path| copying.to.join(path));
+            let others: Vec<_> =
+                paths.filter(|path| !self.looked_at.contains(path) && !is_told(path)).collect();
+            for damaged in others.iter().filter_map(|path| damage_of_object(path)) {
+                self.tell(damaged);
+                self.is_older = true;
+            }
+        }
+
+        fn tell(&mut self, DamagedObject { path, reason }: DamagedObject) {
+            self.damaged.push(DamagedCapture { path, reason });
+        }
+    }
 }

@@ -46,6 +46,13 @@ pub(super) struct Checked {
     objects: BTreeSet<ObjectId>,
 }
 
+impl Checked {
+    /// Returns whether there were no records.
+    pub(super) fn is_empty(&self) -> bool {
+        self.verified == 0
+    }
+}
+
 impl Copying<'_> {
     /// Runs `copy`, which hands over parts of the copy in the order of the log, and checks these meanwhile.
     ///

@@ -89,6 +89,7 @@ impl Copying<'_> {
         };
         let (added, before) = match grown {
             Some((tip, at)) => {
+                copied.before = at.next_sequence;
                 self.check_uncompacted(tip.headers.len())?;
                 self.remove_unfinished()?;
                 (self.extend(tip, at, &mut copied), at.next_sequence)
@@ -96,6 +97,7 @@ impl Copying<'_> {
             None => {
                 let older = extent(self.storage(), self.to, None).map_err(|error| self.unreadable(error))?;
                 let shared = self.shared(&older)?;
+                copied.before = older.next_sequence;
                 self.check_uncompacted(shared)?;
                 self.remove_unfinished()?;
                 let ending = tip.and_then(|tip| tip.ending).map(|ending| ending.path);
@@ -226,10 +228,14 @@ impl Copying<'_> {
         copied: &mut Copied,
     ) -> Result<()> {
         let storage = self.storage();
+        let is_new = !checked.is_empty();
         self.copy_objects(checked, self.to, copied)?;
         // Syncs the copy's folder too: each file has its temporary name durably before it takes another file's place, and names
         // that a backup gave before it was killed become durable here.
         self.copy_beside(self.to, copied)?;
+        if is_new {
+            self.leave_mark(self.to, copied.before, copied)?;
+        }
         self.sync_above()?;
         let mut ending = ending;
         for (building, path) in new {
