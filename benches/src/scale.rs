@@ -144,7 +144,7 @@ const SPARE: usize = 10;
 fn open_idle(store: &Store, types: &SessionTypes) -> foldlog::Result<Session> {
     let session = store.create(types)?;
     fill(&session, 0..STEPS)?;
-    session.sync()?;
+    session.rest()?;
     Ok(session)
 }
 
@@ -152,6 +152,8 @@ fn open_idle(store: &Store, types: &SessionTypes) -> foldlog::Result<Session> {
 pub fn print_held_open(path: &str, count: &str) -> Result<()> {
     let (path, count) = (Path::new(path), count.parse::<u64>()?);
     let (types, store) = (append_types()?, store(path)?);
+    // All sessions are locked through one file, which the first of them opens.
+    let _first = open_idle(&store, &types)?;
     let before = (resident_kib(ANONYMOUS)?, resident_kib(FILE_PAGES)?, open_files()?, mappings()?);
     let mut sessions = Vec::with_capacity(count as usize);
     let mut stopped = None;

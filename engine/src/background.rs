@@ -6,6 +6,7 @@
 //! | sync | syncs what became due | bounds what a power cut loses |
 //! | seal | writes the digest of a finished segment | only later openings and audits read it |
 //! | image | writes a projection beside the log | only later openings read it |
+//! | rest | closes the files of a session that nobody writes | frees a file handle, which nobody may need |
 //!
 //! The thread begins with the first task and ends when it has had nothing to do for a second: an idle store keeps no
 //! thread. A task of many steps is asked for one step at a time, and a step that is long by nature calls
@@ -31,6 +32,7 @@ pub(crate) enum Rank {
     Sync,
     Seal,
     Image,
+    Rest,
 }
 
 /// Says whether a task has more steps to do.
@@ -89,8 +91,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     tasks: BTreeMap<Rank, VecDeque<Task>>,
-    /// Syncs that may wait, by session; `later_until` says until when.
-    later: BTreeMap<Uuid, Task>,
+    /// Tasks that may wait, by rank and session: a sync, and a look whether the session is to rest. `later_until` says until when.
+    later: BTreeMap<(Rank, Uuid), Task>,
     later_until: Option<Instant>,
     running: bool,
     thread: Option<ThreadId>,
@@ -122,8 +124,17 @@ impl Worker {
 
     /// Hands over the sync of a session, to be done once [`PATIENCE`] has passed, unless somebody offers it before.
     pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> Left + Send + 'static) {
+        self.do_later((Rank::Sync, session), Box::new(sync));
+    }
+
+    /// Hands over a look whether a session is to rest, to be done once [`PATIENCE`] has passed or a little earlier.
+    pub(crate) fn rest_later(&self, session: Uuid, look: impl FnMut() -> Left + Send + 'static) {
+        self.do_later((Rank::Rest, session), Box::new(look));
+    }
+
+    fn do_later(&self, what: (Rank, Uuid), task: Task) {
         let mut state = self.shared.state.lock();
-        state.later.insert(session, Box::new(sync));
+        state.later.insert(what, task);
         if state.later_until.is_none() {
             state.later_until = Some(clock::after(PATIENCE));
         }
@@ -132,9 +143,12 @@ impl Worker {
         }
     }
 
-    /// Forgets the sync of a session that has closed.
+    /// Forgets what was to be done later for a session that has closed.
     pub(crate) fn forget(&self, session: Uuid) {
-        self.shared.state.lock().later.remove(&session);
+        let mut state = self.shared.state.lock();
+        for rank in [Rank::Sync, Rank::Rest] {
+            state.later.remove(&(rank, session));
+        }
     }
 
     fn see_to_it(&self, mut state: MutexGuard<'_, State>) {
@@ -197,8 +211,9 @@ impl Shared {
             let now = clock::after(Duration::ZERO);
             if state.later_until.is_some_and(|until| until <= now) {
                 state.later_until = None;
-                let due: Vec<Task> = std::mem::take(&mut state.later).into_values().collect();
-                state.tasks.entry(Rank::Sync).or_default().extend(due);
+                for ((rank, _), task) in std::mem::take(&mut state.later) {
+                    state.tasks.entry(rank).or_default().push_back(task);
+                }
             }
             if let Some(found) = state.take_above(None) {
                 return Some(found);

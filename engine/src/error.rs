@@ -208,7 +208,8 @@ pub enum Error {
         /// First failure of a write or sync.
         cause: Arc<Error>,
     },
-    /// A sync failed after the record was written: after reopening, the session may or may not hold the record.
+    /// A sync failed after the record was written: after reopening, the session may or may not hold the record. Where the
+    /// cause is [`NoHandle`](Error::NoHandle), the session goes on, and a later sync makes the record durable.
     #[error("record {sequence} may or may not be durable, because its sync failed: {cause}")]
     DurabilityUnknown {
         /// Sequence number of the record.

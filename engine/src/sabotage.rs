@@ -19,6 +19,8 @@ foldlog_codec::breakages! {
     ToldBeforeSync = "told-before-sync": "Subscribers are told of a record before it is as durable as promised.",
     ClosingFrameTrusted = "closing-frame-trusted": "What the last writer attested at closing is taken for durable.",
     WaitedBySetClock = "waited-by-set-clock": "A sync that is due within a second waits by the clock that can be set.",
+    IdleFilesKept = "idle-files-kept": "A session that nobody writes keeps its file open.",
+    RestedUnsynced = "rested-unsynced": "A session that rests closes a file that no sync has covered.",
     UnsyncedFilesKept = "unsynced-files-kept": "Unsynced segments keep their files open, however many.",
 
     // Limits.
@@ -46,6 +48,7 @@ foldlog_codec::breakages! {
     CachesBeforeRecords = "caches-before-records": "On a full disk images and a segment made ahead keep their room.",
     OneSizeOfSegment = "one-size-of-segment": "On a full disk no smaller segment is tried.",
     HandlesPoison = "handles-poison": "A rollover that finds no file handle ends the session.",
+    HandlesPoisonSync = "handles-poison-sync": "A sync that finds no file handle ends the session.",
     MappedWhereNotKept = "mapped-where-not-kept": "Segments are mapped where an allocation promises nothing.",
     RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
     RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",

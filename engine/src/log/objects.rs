@@ -57,6 +57,8 @@ pub(crate) struct Objects {
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
     pub(crate) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    /// What the files hold, in the same order.
+    objects: Vec<ObjectId>,
     pub(crate) dirs: Vec<PathBuf>,
     pool: Option<PathBuf>,
 }
@@ -351,11 +353,20 @@ impl Objects {
         }
         // Where that sync fails, nothing is written any more.
         self.written.lock().extend(unsynced.keys().copied());
+        let (objects, files) =
+            unsynced.into_iter().map(|(object, file)| (object, (self.path(&object), file))).unzip();
         Unsynced {
-            files: unsynced.into_iter().map(|(object, file)| (self.path(&object), file)).collect(),
+            files,
+            objects,
             // The name of the object folder stands in the session's folder.
             dirs: vec![self.dir.clone(), self.session_dir.clone()],
             pool: self.pool.clone(),
         }
+    }
+
+    /// Takes back what a sync was to make durable that could not begin.
+    pub(crate) fn put_back(&self, unsynced: Unsynced) {
+        let Unsynced { files, objects, dirs: _, pool: _ } = unsynced;
+        self.unsynced.lock().extend(objects.into_iter().zip(files.into_iter().map(|(_, file)| file)));
     }
 }

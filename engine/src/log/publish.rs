@@ -2,7 +2,8 @@
 //!
 //! A thread that needs records below `target` durable calls [`SyncGate::wait`]. One of the waiting threads leads: it
 //! runs the sync for everything written so far, outside the gate's lock. The others wait, and its result serves them,
-//! or one of them leads the next sync. The gate remembers a failure for good: a sync is never retried.
+//! or one of them leads the next sync. The gate remembers a failure for good: a sync is never retried. One that could
+//! not begin is no failure.
 //!
 //! The gate is generic over the synchronization primitives, so that a model checker runs the same lines
 //! (`publish/model.rs`).
@@ -84,6 +85,15 @@ impl Primitives for ParkingLot {
     }
 }
 
+/// Says why a sync made nothing durable.
+#[derive(Debug)]
+pub(crate) enum NotSynced<E> {
+    /// It failed: nothing is known of what it was for.
+    Failed(Arc<E>),
+    /// It found something missing before anything failed, and a later one may do the same.
+    Refused(Arc<E>),
+}
+
 #[derive(Debug)]
 struct State<E> {
     synced: SequenceNumber,
@@ -156,11 +166,11 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
 
     /// Returns once everything below `target` is durable. If this thread leads, it calls `sync`, without the gate's
     /// lock, which makes everything written so far durable and returns how far that is. `Ok(true)` where this thread
-    /// led.
+    /// led. If the sync was refused, this thread gets that error, and another one leads.
     pub(crate) fn wait(
         &self,
         target: SequenceNumber,
-        mut sync: impl FnMut() -> Result<SequenceNumber, Arc<E>>,
+        mut sync: impl FnMut() -> Result<SequenceNumber, NotSynced<E>>,
     ) -> Result<bool, Arc<E>> {
         let mut led = false;
         let mut state = P::lock(&self.state);
@@ -186,9 +196,13 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
                     state.synced = state.synced.max(synced);
                     P::set(&self.synced, state.synced.get());
                 }
-                Err(cause) => {
+                Err(NotSynced::Failed(cause)) => {
                     state.failed.get_or_insert(cause);
                     P::set(&self.failed, 1);
+                }
+                Err(NotSynced::Refused(cause)) => {
+                    P::notify_all(&self.changed);
+                    return Err(cause);
                 }
             }
             P::notify_all(&self.changed);
@@ -227,10 +241,21 @@ mod tests {
     #[test]
     fn a_failed_sync_is_never_retried_and_its_first_cause_stays() {
         let gate: SyncGate<String> = SyncGate::new(3.into());
-        assert!(gate.wait(5.into(), || Err(Arc::new("disk gone".to_owned()))).is_err());
+        assert!(gate.wait(5.into(), || Err(NotSynced::Failed(Arc::new("disk gone".to_owned())))).is_err());
         let again = gate.wait(5.into(), || Ok(5.into())).unwrap_err();
         assert_eq!(*again, "disk gone");
         assert_eq!(*gate.fail(Arc::new("later".to_owned())), "disk gone");
         assert!(gate.wait(3.into(), || Ok(SequenceNumber::MIN)).is_ok(), "what was durable before stays so");
+    }
+
+    #[test]
+    fn a_refused_sync_is_no_failure_and_the_next_one_counts() {
+        let gate: SyncGate<String> = SyncGate::new(3.into());
+        let refused = gate.wait(5.into(), || Err(NotSynced::Refused(Arc::new("no handle".to_owned()))));
+        assert_eq!(*refused.unwrap_err(), "no handle");
+        assert!(gate.failure().is_none());
+        assert_eq!(gate.synced(), 3);
+        assert!(gate.wait(5.into(), || Ok(5.into())).unwrap());
+        assert_eq!(gate.synced(), 5);
     }
 }

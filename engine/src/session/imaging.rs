@@ -175,7 +175,7 @@ impl Taken {
     }
 
     /// Writes the image. Asks `goes_on` between its parts, which lets more urgent work pass.
-    fn make(&self, session: &Inner, goes_on: &dyn Fn() -> bool) -> Result<Made> {
+    fn make(&self, session: &Arc<Inner>, goes_on: &dyn Fn() -> bool) -> Result<Made> {
         let next_sequence = self.projection.next_sequence();
         let heads = restore::begun(&self.projection, &self.begun);
         let head = self.head(heads.clone()).head();
@@ -257,7 +257,7 @@ impl Inner {
     }
 
     /// Writes an image. One that cannot be made costs the next opening time, and nothing else.
-    fn make_image(&self, taken: &Taken, goes_on: &dyn Fn() -> bool) {
+    fn make_image(self: &Arc<Self>, taken: &Taken, goes_on: &dyn Fn() -> bool) {
         let made = taken.make(self, goes_on).unwrap_or(Made::Not);
         let imaged = &mut self.state.lock().imaged;
         match made {
@@ -313,7 +313,7 @@ impl Inner {
 
     /// Writes an image if one is due, now that everything is durable and the session is closed for all
     /// others.
-    pub(super) fn image_at_closing(&self) {
+    pub(super) fn image_at_closing(self: &Arc<Self>) {
         let _imaging = self.imaging.lock();
         let taken = {
             let mut state = self.state.lock();

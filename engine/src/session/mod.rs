@@ -59,6 +59,7 @@ mod recorded_replies;
 pub(crate) mod recording;
 mod replayed_calls;
 pub(crate) mod replaying;
+mod resting;
 mod retelling;
 pub(crate) mod rewinding;
 pub(crate) mod schedule;
@@ -203,6 +204,8 @@ struct WriterState {
     imaged: imaging::Imaged,
     first_unsynced_us: Option<i64>,
     asked: writing::Asked,
+    /// Whether the background was asked to rest the session.
+    asked_to_rest: bool,
     /// Plans of the events dispatched so far, by their Rust types.
     plans: BTreeMap<TypeId, Arc<event_plan::EventPlan>>,
     /// Plans of events that are dispatched by their names.
@@ -282,7 +285,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::DurabilityUnknown`](crate::Error::DurabilityUnknown) if the sync fails: after reopening,
-    /// records that were not durable before may be there or not. [`Error::Poisoned`](crate::Error::Poisoned)
+    /// records that were not durable before may be there or not. [`Error::NoHandle`](crate::Error::NoHandle) if no
+    /// file handle was left for it: nothing is lost, and a later sync covers the same. [`Error::Poisoned`](crate::Error::Poisoned)
     /// after an earlier failure. [`Error::Full`](crate::Error::Full) or [`Error::Io`](crate::Error::Io) if
     /// records that opening found cannot be written once more.
     pub fn sync(&self) -> Result<()> {
@@ -412,13 +416,19 @@ impl Inner {
         self.store.options.clock.now_us().clamp(TIME_US_MIN, TIME_US_MAX)
     }
 
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         let next = self.settle_unattested()?;
-        self.sync_through(next)
+        match self.sync_through(next) {
+            // No sync has failed, and a later one covers the same.
+            Err(Error::DurabilityUnknown { cause, .. }) if matches!(*cause, Error::NoHandle { .. }) => {
+                Err(Error::clone(&cause))
+            }
+            synced => synced,
+        }
     }
 
     /// Makes every record durable, and states in the log that the session was closed behind the last one.
-    fn sync_to_close(&self) -> Result<()> {
+    fn sync_to_close(self: &Arc<Self>) -> Result<()> {
         self.sync()?;
         let mut state = self.state.lock();
         if self.gate.failure().is_some() {
@@ -446,7 +456,7 @@ impl Inner {
             let mut state = self.state.lock();
             let before = std::mem::replace(&mut state.closed, true);
             let stuck = state.running_calls.stuck(self.store.options.grace).next().filter(|_| !before);
-            (!before && state.log.is_writing(), stuck)
+            (!before && (state.log.is_writing() || state.log.is_resting()), stuck)
         };
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
         let result = if writing { self.finish().and_then(|()| self.sync_to_close()) } else { Ok(()) };

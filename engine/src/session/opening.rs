@@ -605,6 +605,7 @@ impl WriterState {
             imaged: Imaged::default(),
             first_unsynced_us: None,
             asked: Asked::default(),
+            asked_to_rest: false,
             plans: BTreeMap::new(),
             named_plans: BTreeMap::new(),
             closed: false,

@@ -40,7 +40,7 @@ impl SharedPrefix {
     pub(crate) fn new(
         storage: &Arc<dyn Storage>,
         dir: &FilePath,
-        writer: Option<&Inner>,
+        writer: Option<&Arc<Inner>>,
         position: SequenceNumber,
         types: &SessionTypes,
     ) -> Result<SharedPrefix> {

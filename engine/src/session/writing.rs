@@ -18,7 +18,7 @@ use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::items::AnyValue;
-use crate::log::publish::SyncGate;
+use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::writer::{AppendContext, Body, Log, Room, SyncPlan};
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
@@ -197,25 +197,32 @@ pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
     error
 }
 
-/// Returns once every record below `target` is durable. `plan` takes what a sync has to do, `first` makes
-/// durable what the records refer to outside of the log, and `attest` writes the frame that says so. The
-/// background lets more urgent work pass.
+/// Returns once every record below `target` is durable. `plan` takes what a sync has to do, and `put_back` takes it
+/// back where no file handle was left for it; `first` makes durable what the records refer to outside of the log, and
+/// `attest` writes the frame that says so. The background lets more urgent work pass.
 pub(crate) fn sync_through(
     gate: &SyncGate<Error>,
     (storage, background): (&dyn Storage, &Background),
     target: SequenceNumber,
-    (plan, first): (impl Fn() -> SyncPlan, impl Fn() -> Result<()>),
+    (plan, put_back): (impl Fn() -> SyncPlan, impl Fn(SyncPlan)),
+    first: impl Fn() -> Result<()>,
     attest: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let led = gate.wait(target, || {
         let plan = plan();
         if !sabotage::is(Breakage::CapturesUnsynced) {
-            first().map_err(Arc::new)?;
+            first().map_err(|error| NotSynced::Failed(Arc::new(error)))?;
         }
         let run = || plan.run(storage, &|| background.let_pass(Rank::Sync));
         let done = if sabotage::is(Breakage::SyncRetried) { run().or_else(|_| run()) } else { run() };
-        done.map_err(Arc::new)?;
-        Ok(plan.through)
+        match done {
+            Ok(()) => Ok(plan.through),
+            Err(error @ Error::NoHandle { .. }) if !sabotage::is(Breakage::HandlesPoisonSync) => {
+                put_back(plan);
+                Err(NotSynced::Refused(Arc::new(error)))
+            }
+            Err(error) => Err(NotSynced::Failed(Arc::new(error))),
+        }
     });
     match led {
         Ok(false) => Ok(()),
@@ -234,7 +241,12 @@ pub(crate) fn sync_through(
 impl Inner {
     /// Completes what the background was asked to do for the log.
     pub(super) fn finish(&self) -> Result<()> {
-        self.sound()?.log.finish().map_err(|error| self.failed(error))
+        let mut state = self.sound()?;
+        if state.log.is_resting() {
+            // What states that the session was closed is written as a record is.
+            self.prepare(&mut state, |log, context| log.begin(self.now_us(), context))?;
+        }
+        state.log.finish().map_err(|error| self.failed(error))
     }
 
     /// Locks the writer's state for a write.
@@ -260,7 +272,7 @@ impl Inner {
     /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so this
     /// checks under it: a thread that waited for the lock meanwhile must not write over what a failed write
     /// left.
-    fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
+    pub(super) fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
         self.unless(self.poisoned(), state)
@@ -447,8 +459,11 @@ impl Inner {
             let session = Arc::downgrade(self);
             move || {
                 if let Some(session) = session.upgrade() {
-                    // A failure poisons the session, and its next call reports it.
-                    let _ = session.sync();
+                    // A failure poisons the session, and its next call reports it. Where no handle was left, nothing
+                    // else asks for the sync before the next record.
+                    if let Err(Error::NoHandle { .. }) = session.sync() {
+                        let _ = session.sync_in_background(Due::AskLater, target);
+                    }
                 }
                 Left::Nothing
             }
@@ -542,7 +557,7 @@ impl Inner {
     }
 
     /// Returns once every record below `target` is durable.
-    pub(super) fn sync_through(&self, target: SequenceNumber) -> Result<()> {
+    pub(super) fn sync_through(self: &Arc<Self>, target: SequenceNumber) -> Result<()> {
         let plan = || {
             let mut state = self.state.lock();
             state.first_unsynced_us = None;
@@ -557,7 +572,9 @@ impl Inner {
                 true => state.log.attest_close(self.gate.synced()),
                 false => state.log.attest(self.gate.synced()),
             };
-            attested.map_err(|error| self.failed(error))
+            attested.map_err(|error| self.failed(error))?;
+            self.ask_to_rest(&mut state);
+            Ok(())
         };
         let ground = (self.store.options.storage.as_ref(), &self.store.background);
         // A resource asks for this between capturing and recording, and one sync runs at a time.
@@ -565,6 +582,7 @@ impl Inner {
             let captured = std::mem::take(&mut *self.captured.lock());
             captured.iter().try_for_each(|resource| resource.sync_captures(&[]))
         };
-        sync_through(&self.gate, ground, target, (plan, captures), attest)
+        let put_back = |plan| self.state.lock().log.put_back(plan);
+        sync_through(&self.gate, ground, target, (plan, put_back), captures, attest)
     }
 }

@@ -164,7 +164,8 @@ impl Shared {
 
     fn sync_through(&self, target: SequenceNumber) -> Result<()> {
         let ground = (self.ground.storage.as_ref(), &self.ground.background);
-        sync_through(&self.gate, ground, target, (|| self.plan(), || Ok(())), || self.attest())
+        let put_back = |plan| self.state.lock().log.put_back(plan);
+        sync_through(&self.gate, ground, target, (|| self.plan(), put_back), || Ok(()), || self.attest())
     }
 
     fn plan(&self) -> SyncPlan {
@@ -244,7 +245,9 @@ mod tests {
             plan
         };
         let ground = (shared.ground.storage.as_ref(), &shared.ground.background);
-        sync_through(&shared.gate, ground, 1.into(), (plan, || Ok(())), || shared.attest()).unwrap();
+        let put_back = |plan| panic!("{plan:?} ran");
+        sync_through(&shared.gate, ground, 1.into(), (plan, put_back), || Ok(()), || shared.attest())
+            .unwrap();
         assert_eq!((log.synced(), shared.state.lock().log.watermark()), (1.into(), 0.into()));
         assert_eq!(writes(&disk), 0);
         assert!(matches!(log.close(), Err(Error::Poisoned { .. })));

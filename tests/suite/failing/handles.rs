@@ -1,8 +1,10 @@
 //! A process that may open no more files: what needs one is refused by name, and the session goes on once it may.
 
-use foldlog::storage::{CrashKind, Fault};
-use foldlog::{Durability, Error, SessionOptions};
-use foldlog_tests::crash::{Machine, Slices, step};
+use std::io::ErrorKind;
+
+use foldlog::storage::{CrashKind, Fault, Op};
+use foldlog::{Durability, Error, SessionOptions, SnapshotOptions};
+use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
 use foldlog_tests::host::types;
 
 /// A rollover that found no handle once ended the session: each later call said that it was poisoned, although nothing of it was
@@ -60,4 +62,89 @@ fn a_session_whose_first_record_finds_no_handle_takes_it_later() {
         session.dispatch(step(1)).expect(name);
         assert!(session.sync().is_ok(), "{name}");
     }
+}
+
+/// A sync opens the folders with new names in them. One that found no handle for that once ended the session, although no sync had
+/// failed.
+#[test]
+fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {
+    let machine = Machine::default();
+    let store = machine.process(Durability::Boundary);
+    let session = store.create(&types()).unwrap();
+    write_steps(&session, 30);
+    session.dispatch(large_note(1)).unwrap();
+    machine.disk.inject(Fault::NoHandles);
+    let synced = session.synced();
+    for _ in 0..2 {
+        let refused = session.sync().unwrap_err();
+        assert!(matches!(refused, Error::NoHandle { .. }), "{refused:?}");
+        assert_eq!(session.synced(), synced);
+    }
+    // What is to be durable when the call returns is there, and is said not to be durable.
+    match session.snapshot(SnapshotOptions::default()) {
+        Err(Error::DurabilityUnknown { sequence, cause }) => {
+            assert_eq!(Some(sequence), session.position());
+            assert!(matches!(*cause, Error::NoHandle { .. }), "{cause:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    machine.disk.clear_faults();
+    session.dispatch(step(31)).unwrap();
+    session.sync().unwrap();
+    let (id, slices, position) = (session.id(), Slices::of(&session).unwrap(), session.position());
+    drop((session, store));
+    machine.crash(CrashKind::PowerLosingAll);
+    let session = machine.open(id, Durability::Boundary).unwrap();
+    assert_eq!((Slices::of(&session).unwrap(), session.position()), (slices, position));
+}
+
+/// A session that rests opens its file again for the next record, and to close.
+#[test]
+fn a_session_that_rests_and_finds_no_handle_goes_on_later() {
+    let machine = Machine::default();
+    let store = machine.process(Durability::Every);
+    let session = store.create(&types()).unwrap();
+    write_steps(&session, 3);
+    assert!(session.rest().unwrap());
+    let (before, position) = (Slices::of(&session).unwrap(), session.position());
+    machine.disk.inject(Fault::NoHandles);
+    for _ in 0..2 {
+        let refused = session.dispatch(step(3)).unwrap_err();
+        assert!(matches!(refused, Error::NoHandle { .. }), "{refused:?}");
+        assert_eq!((Slices::of(&session).unwrap(), session.position()), (before.clone(), position));
+    }
+    assert!(!session.rest().unwrap());
+    machine.disk.clear_faults();
+    session.dispatch(step(3)).unwrap();
+    let (id, slices) = (session.id(), Slices::of(&session).unwrap());
+    assert_ne!(slices, before);
+    assert!(session.rest().unwrap());
+    machine.disk.inject(Fault::NoHandles);
+    // All of it is durable; that it was closed could not be written.
+    assert!(matches!(session.close(), Err(Error::NoHandle { .. })));
+    machine.disk.clear_faults();
+    drop(store);
+    machine.crash(CrashKind::PowerLosingAll);
+    let session = machine.open(id, Durability::Every).unwrap();
+    assert_eq!(Slices::of(&session).unwrap(), slices);
+}
+
+/// A file that is opened anew is told nothing of a sync that failed before, so none is closed that no sync has covered: the frame that
+/// attests a sync is written after it.
+#[test]
+fn a_session_whose_last_sync_before_it_rests_fails_is_poisoned() {
+    let machine = Machine::default();
+    let store = machine.process(Durability::Process);
+    let session = store.create(&types()).unwrap();
+    write_steps(&session, 3);
+    session.sync().unwrap();
+    let written = count(&session);
+    machine.disk.inject(Fault::FailNth { op: Op::SyncData, nth: 1, error: ErrorKind::Other });
+    let refused = session.rest().unwrap_err();
+    assert!(matches!(refused, Error::Io { .. }), "{refused:?}");
+    assert!(matches!(session.dispatch(step(3)), Err(Error::Poisoned { .. })));
+    let id = session.id();
+    drop((session, store));
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(count(&machine.open(id, Durability::Process).unwrap()), written);
 }

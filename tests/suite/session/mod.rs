@@ -12,6 +12,7 @@ mod logs;
 mod long;
 mod policies;
 mod reducers;
+mod resting;
 mod snapshots;
 mod stores;
 mod subscribers;

@@ -173,6 +173,26 @@ fn a_body_of_a_gigabyte_is_refused_and_not_taken() {
     assert_eq!(viewer.get("sessions").status, 200);
 }
 
+/// Four times as many as the server keeps.
+const HALF_REQUESTS: usize = 256;
+
+/// Clients that sent half a request once kept every other client waiting, each sixty-four of them for twenty seconds.
+#[test]
+fn half_requests_keep_nobody_waiting() {
+    let (_fixture, viewer) = viewer();
+    let mut halves: Vec<TcpStream> = Vec::new();
+    for _ in 0..HALF_REQUESTS {
+        let mut stream = viewer.connect();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1").unwrap();
+        halves.push(stream);
+    }
+    assert_eq!(viewer.get("sessions").status, 200);
+    // The oldest made room.
+    let first = Answer::read(&mut halves[0]);
+    assert_eq!(first.status, 0, "{}", first.body);
+    assert_eq!(viewer.get("sessions").status, 200);
+}
+
 #[test]
 fn a_head_tells_what_a_get_would_without_its_body() {
     let (fixture, viewer) = viewer();

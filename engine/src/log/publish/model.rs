@@ -64,6 +64,8 @@ struct Log {
     running: AtomicU64,
     /// Number of syncs that still succeed before one fails.
     sound: AtomicU64,
+    /// Number of syncs that are refused first.
+    refused: AtomicU64,
 }
 
 impl Log {
@@ -74,24 +76,39 @@ impl Log {
             durable: AtomicU64::new(0),
             running: AtomicU64::new(0),
             sound: AtomicU64::new(sound),
+            refused: AtomicU64::new(0),
         }
     }
 
     /// Writes a record, and returns once it is durable or never will be.
     fn write(&self) -> (u64, Result<bool, Arc<Cause>>) {
         let target = self.written.fetch_add(1, Ordering::AcqRel) + 1;
-        let told = self.gate.wait(target.into(), || {
+        (target, self.sync(target))
+    }
+
+    /// Returns once what is below `target` is durable, never will be, or a sync of this thread was refused.
+    fn sync(&self, target: u64) -> Result<bool, Arc<Cause>> {
+        self.gate.wait(target.into(), || {
             assert_eq!(self.running.fetch_add(1, Ordering::AcqRel), 0, "one sync runs at a time");
             let through = self.written.load(Ordering::Acquire);
+            let refused = self.refused.load(Ordering::Relaxed);
+            if refused > 0 {
+                self.refused.store(refused - 1, Ordering::Relaxed);
+                self.running.fetch_sub(1, Ordering::AcqRel);
+                return Err(NotSynced::Refused(Arc::new(Cause("no handle is left"))));
+            }
             let sound = self.sound.load(Ordering::Relaxed);
             self.sound.store(sound.saturating_sub(1), Ordering::Relaxed);
             if sound > 0 {
                 self.durable.store(through, Ordering::Relaxed);
             }
             self.running.fetch_sub(1, Ordering::AcqRel);
-            if sound > 0 { Ok(through.into()) } else { Err(Arc::new(Cause("the disk is gone"))) }
-        });
-        (target, told)
+            if sound > 0 {
+                Ok(through.into())
+            } else {
+                Err(NotSynced::Failed(Arc::new(Cause("the disk is gone"))))
+            }
+        })
     }
 
     /// Asserts that what the gate says is durable is durable.
@@ -160,6 +177,29 @@ fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_ord
             }
         });
     }
+}
+
+#[test]
+fn a_refused_sync_is_told_to_its_leader_alone_and_made_by_the_next_in_any_order() {
+    model(|| {
+        let log = loom::sync::Arc::new(Log::new(u64::MAX));
+        log.refused.store(1, Ordering::Relaxed);
+        let writers = [(); 2].map(|()| {
+            let log = log.clone();
+            thread::spawn(move || {
+                let (target, told) = log.write();
+                if let Err(cause) = &told {
+                    assert_eq!(cause.0, "no handle is left");
+                    log.sync(target).unwrap();
+                }
+                assert!(log.look() >= target);
+                u64::from(told.is_err())
+            })
+        });
+        let refused: u64 = writers.map(|writer| writer.join().unwrap()).into_iter().sum();
+        assert_eq!((refused, log.look()), (1, 2));
+        assert!(log.gate.failure().is_none());
+    });
 }
 
 #[test]

@@ -42,6 +42,7 @@
 mod ahead;
 mod limits;
 mod recovery;
+mod resting;
 mod rollover;
 mod room;
 mod seals;
@@ -161,6 +162,11 @@ enum Start {
         previous: Previous,
     },
     Running,
+    /// Everything written is durable, and no file is open.
+    Resting {
+        offset: u64,
+        capacity: u64,
+    },
     /// The records are there, and nothing is written.
     Recorded,
 }
@@ -392,7 +398,7 @@ impl Log {
         Some(LastFrame { ordinal, salt, offset, end: active.offset, crc: self.last_crc })
     }
 
-    /// Returns whether this writer has written anything since opening.
+    /// Returns whether this writer has written anything since opening, and holds its files open.
     pub(crate) fn is_writing(&self) -> bool {
         matches!(self.start, Start::Running)
     }
@@ -491,25 +497,44 @@ impl Log {
         }
     }
 
+    /// Takes back a plan that found no file handle, so that the next one does the same again: no sync has failed.
+    pub(crate) fn put_back(&mut self, plan: SyncPlan) {
+        let SyncPlan { objects, dirs, files, through: _ } = plan;
+        let bytes = |written: &Written| written.range.end.saturating_sub(written.range.start);
+        self.unsynced_bytes += files.iter().map(bytes).sum::<u64>();
+        self.objects.put_back(objects);
+        // What came meanwhile is newer.
+        let newer = std::mem::replace(&mut self.unsynced_files, files);
+        self.unsynced_files.extend(newer);
+        let newer = std::mem::replace(&mut self.unsynced_dirs, dirs);
+        let new = newer.into_iter().filter(|dir| !self.unsynced_dirs.contains(dir)).collect::<Vec<_>>();
+        self.unsynced_dirs.extend(new);
+    }
+
     /// Ends what the background was asked for: removes what was made ahead, and seals every finished segment. The
     /// session calls this when it closes, before the last sync, and asks for nothing afterwards.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(active) = &mut self.active {
             active.ask_at = u64::MAX;
         }
-        if let Some(made) = self.ahead.take_segment() {
-            self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))?;
-        }
+        self.discard_made_ahead()?;
         self.drop_spare()?;
         self.finish_seals()
+    }
+
+    /// Removes the segment that was made ahead.
+    fn discard_made_ahead(&self) -> Result<()> {
+        let Some(made) = self.ahead.take_segment() else { return Ok(()) };
+        self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))
     }
 
     /// Seals every finished segment in this thread, so that nobody writes into one of them afterwards.
     pub(crate) fn finish_seals(&mut self) -> Result<()> {
         if self.seals.wait_for_names() {
-            for dir in std::mem::take(&mut self.unsynced_dirs) {
-                self.storage.sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
+            for dir in &self.unsynced_dirs {
+                self.storage.sync_dir(dir).map_err(|error| Error::unmade("sync", dir, 0, error))?;
             }
+            self.unsynced_dirs.clear();
         }
         self.seals.finish();
         self.take_in_seals()
@@ -525,6 +550,7 @@ impl Log {
     pub(crate) fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
         match self.start {
             Start::Running => return Ok(()),
+            Start::Resting { offset, capacity } => return self.wake(offset, capacity),
             Start::Recorded => {
                 let reason = "it replays recorded records".to_owned();
                 return Err(Error::ReadOnly { session: self.session, reason });

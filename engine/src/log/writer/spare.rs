@@ -54,7 +54,8 @@ struct Left {
 /// Holds the space that is kept, and how much of the log it is large enough for.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
-    file: Option<(Arc<dyn StorageFile>, u64)>,
+    /// Length of its file in bytes, if there is one. It is not held open.
+    file: Option<u64>,
     /// Number of bytes that the tail and the ends may take before the spare is too small.
     room: u64,
     /// Where the tail begins that a recovery would have to write anew after a power cut, as far as is known to be
@@ -77,9 +78,10 @@ impl Spare {
 
     /// Takes over the spare that an earlier process left, so that closing removes it.
     pub(super) fn found(&mut self, path: PathBuf, storage: &dyn Storage) {
-        let is_there = matches!(storage.entry(&path), Ok(Some(Entry { kind: EntryKind::File, .. })));
-        let file = is_there.then(|| storage.open(&path, Access::Write).ok()).flatten();
-        self.file = file.and_then(|file| file.len().ok().map(|bytes| (file, bytes)));
+        self.file = match storage.entry(&path) {
+            Ok(Some(Entry { kind: EntryKind::File, len, .. })) => Some(len),
+            _ => None,
+        };
     }
 
     /// Returns how many more bytes may be written before the spare is too small.
@@ -146,31 +148,27 @@ impl Log {
     fn grow_spare(&mut self, bytes: u64) -> Result<u64> {
         let path = layout::spare_file(&self.dir);
         let full = |error| self.no_segment(&path, bytes, error);
-        let (file, bytes) = match &self.spare.file {
-            Some((_, has)) if *has >= bytes => return Ok(*has),
-            Some((file, _)) => {
-                file.allocate(bytes).map_err(full)?;
-                (Arc::clone(file), bytes)
+        if let Some(has) = self.spare.file.filter(|has| *has >= bytes) {
+            return Ok(has);
+        }
+        let (file, bytes) = match self.storage.create(&path, bytes) {
+            Ok(file) => (file, bytes),
+            // It is to grow, or an earlier process left it.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let io = |error| Error::unmade("open", &path, 0, error);
+                let file = self.storage.open(&path, Access::Write).map_err(io)?;
+                let has = file.len().map_err(io)?;
+                file.allocate(bytes.max(has)).map_err(full)?;
+                (file, bytes.max(has))
             }
-            None => match self.storage.create(&path, bytes) {
-                Ok(file) => (file, bytes),
-                // An earlier process left this file.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    let io = |error| Error::io("open", &path, error);
-                    let file = self.storage.open(&path, Access::Write).map_err(io)?;
-                    let has = file.len().map_err(io)?;
-                    file.allocate(bytes.max(has)).map_err(full)?;
-                    (file, bytes.max(has))
-                }
-                Err(error) => return Err(full(error)),
-            },
+            Err(error) => return Err(full(error)),
         };
         if !self.unsynced_dirs.contains(&self.dir) {
             self.unsynced_dirs.push(self.dir.clone());
         }
         // The spare holds nothing, but its length has to be as durable as the begin.
-        self.unsynced_files.push(Written { path, file: Arc::clone(&file), range: 0..1 });
-        self.spare.file = Some((file, bytes));
+        self.unsynced_files.push(Written { path, file, range: 0..1 });
+        self.spare.file = Some(bytes);
         Ok(bytes)
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Written {
 impl SyncPlan {
     /// Makes everything durable, in the order that the docs of the module above name. Calls `pause` between the pieces
     /// of a long segment.
+    ///
+    /// If the error is [`Error::NoHandle`], a folder could not be opened, and no sync has failed.
     pub(crate) fn run(&self, storage: &dyn Storage, pause: &dyn Fn()) -> Result<()> {
         if sabotage::is(Breakage::NoSync) {
             return Ok(());
@@ -59,7 +61,7 @@ impl SyncPlan {
             return Ok(());
         }
         for dir in self.objects.dirs.iter().chain(&self.dirs) {
-            storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?;
+            storage.sync_dir(dir).map_err(|error| Error::unmade("sync", dir, 0, error))?;
         }
         Ok(())
     }

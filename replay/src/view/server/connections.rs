@@ -1,4 +1,4 @@
-//! Accepts connections, a bounded number at once, and gives up those that stall.
+//! Accepts connections, a bounded number at once, and gives up those that stall, or that wait while others come.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,18 +9,20 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep};
 
-/// Number of connections that are open at once. Others wait, and take no memory here.
+use super::places::{Place, Places};
+
+/// Number of connections that are open at once. A new one takes the place of one without a request, or waits.
 const CONNECTIONS_MAX: usize = 64;
 
 /// Time for the head of a request to arrive, and for which a connection may stay without one.
-const HEAD_WAIT: Duration = Duration::from_secs(20);
+const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 /// Time for which a client may take nothing of an answer.
 const WRITE_WAIT: Duration = Duration::from_secs(20);
@@ -36,27 +38,43 @@ const ACCEPT_WAIT: Duration = Duration::from_millis(100);
 
 /// Answers connections until the returned future is dropped.
 pub(crate) async fn serve(listener: TcpListener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    serve_with(HEAD_WAIT, listener, router).await;
+}
+
+/// Answers connections each of which may stay without a request for so long.
+async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) {
+    let places = Places::new(CONNECTIONS_MAX);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let accepted: io::Result<(TcpStream, SocketAddr)> = listener.accept().await;
         let Ok((stream, _)) = accepted else {
             tokio::time::sleep(ACCEPT_WAIT).await;
             continue;
         };
-        let router = router.clone();
+        let Some(place) = places.take().await else { return };
+        let router = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
-            let io = TokioIo::new(Stalling::new(stream));
-            let service = TowerToHyperService::new(router);
-            // Whatever a client does wrong ends its connection, and nothing else.
-            let _ = http1::Builder::new()
+            let io = TokioIo::new(Stalling::new(stream, Arc::clone(&place)));
+            let answering = Arc::clone(&place);
+            let service = service_fn(move |request| {
+                answering.answers();
+                let (place, answer) = (Arc::clone(&answering), router.call(request));
+                async move {
+                    let answer = answer.await;
+                    place.answered();
+                    answer
+                }
+            });
+            let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_WAIT)
+                .header_read_timeout(head_wait)
                 .max_buf_size(BUFFER_BYTES)
                 .max_headers(HEADERS_MAX)
-                .serve_connection(io, service)
-                .await;
-            drop(place);
+                .serve_connection(io, service);
+            // Whatever a client does wrong ends its connection, and nothing else.
+            tokio::select! {
+                _ = connection => {}
+                () = place.given_up() => {}
+            }
         });
     }
 }
@@ -65,13 +83,14 @@ pub(crate) async fn serve(listener: TcpListener, router: Router) {
 #[derive(Debug)]
 struct Stalling {
     stream: TcpStream,
+    place: Arc<Place>,
     /// Runs while a write waits.
     wait: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stalling {
-    fn new(stream: TcpStream) -> Stalling {
-        Stalling { stream, wait: None }
+    fn new(stream: TcpStream, place: Arc<Place>) -> Stalling {
+        Stalling { stream, place, wait: None }
     }
 
     fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -110,6 +129,9 @@ impl AsyncWrite for Stalling {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
+        if polled.is_ready() {
+            self.place.flushed();
+        }
         self.watch(context, polled)
     }
 
@@ -150,6 +172,61 @@ mod tests {
             serving.abort();
             read
         })
+    }
+
+    const WHOLE: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    const HALF: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n";
+    const REST: &[u8] = b"Connection: close\r\n\r\n";
+
+    /// Reads one answer. `None` if the connection ends before.
+    async fn answer_of(client: &mut TcpStream) -> Option<()> {
+        let mut text = Vec::new();
+        while !text.ends_with(b"answered") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).await.ok()?;
+            text.extend(byte);
+        }
+        Some(())
+    }
+
+    /// Asks a server that waits for ever, beside so many who sent half a request, every second of them after a whole
+    /// one. Returns how many of these are answered once they send the rest.
+    fn kept_beside_one_more_than(count: usize) -> usize {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let router = Router::new().fallback(|| async { Response::new(Body::from("answered")) });
+            let serving = tokio::spawn(serve_with(Duration::from_secs(1 << 30), listener, router));
+            let mut others = Vec::new();
+            for nth in 0..count {
+                let mut other = TcpStream::connect(address).await.unwrap();
+                if nth % 2 == 1 {
+                    other.write_all(WHOLE).await.unwrap();
+                    answer_of(&mut other).await.expect("a whole request is answered");
+                }
+                other.write_all(HALF).await.unwrap();
+                others.push(other);
+            }
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(WHOLE).await.unwrap();
+            answer_of(&mut client).await.expect("a whole request is answered");
+            drop(client);
+            let mut there = 0;
+            for other in &mut others {
+                let sent = other.write_all(REST).await.is_ok();
+                there += usize::from(sent && answer_of(other).await.is_some());
+            }
+            serving.abort();
+            there
+        })
+    }
+
+    #[test]
+    fn half_requests_keep_nobody_out_and_only_as_many_are_cut_as_must_be() {
+        for count in [10, CONNECTIONS_MAX, 3 * CONNECTIONS_MAX] {
+            assert_eq!(kept_beside_one_more_than(count), count.min(CONNECTIONS_MAX - 1), "beside {count}");
+        }
     }
 
     #[test]

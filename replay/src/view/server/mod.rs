@@ -6,7 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`security`] | the token, who may ask, the headers of every answer |
-//! | [`connections`] | a bounded number of connections, and when one is given up |
+//! | [`connections`], [`places`] | a bounded number of connections, and when one is given up |
 //! | [`routes`] | which path is answered by what |
 //! | [`files`] | the pages' files, as a fixed table |
 //! | [`query`] | what a query says |
@@ -28,6 +28,7 @@ mod comparing;
 mod connections;
 mod files;
 mod messages;
+mod places;
 mod points;
 mod query;
 mod routes;

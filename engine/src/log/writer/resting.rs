@@ -1,0 +1,66 @@
+//! Resting: a log that nobody writes holds no file open.
+//!
+//! # Invariants
+//!
+//! 1. A file is closed only once a sync has covered everything that was written into it, attesting frames too: a file
+//!    that is opened later is not told what failed before.
+//! 2. While a log rests nothing of it is mapped or made ahead, and nothing but its writer's lock is held.
+//! 3. The next append opens the file again. Where that fails, nothing was written, and the log still rests.
+
+use std::io::{Error as IoError, ErrorKind};
+
+use super::{Active, Log, Start};
+use crate::error::Result;
+use crate::sabotage::{self, Breakage};
+
+impl Log {
+    /// Closes every file of a log all of whose records are durable. Returns `false` where the log has none open: it
+    /// was not written yet, or rests already.
+    ///
+    /// If the error is [`Error::NoHandle`], everything is as before; after any other error the log must not be written
+    /// again.
+    pub(crate) fn rest(&mut self) -> Result<bool> {
+        if !self.is_writing() || sabotage::is(Breakage::IdleFilesKept) {
+            return Ok(false);
+        }
+        self.discard_made_ahead()?;
+        self.finish_seals()?;
+        let plan = self.sync_plan();
+        if !sabotage::is(Breakage::RestedUnsynced)
+            && let Err(error) = plan.run(self.storage.as_ref(), &|| ())
+        {
+            self.put_back(plan);
+            return Err(error);
+        }
+        let Some(Active { offset, capacity, .. }) = self.active.take() else { return Ok(false) };
+        self.start = Start::Resting { offset, capacity };
+        Ok(true)
+    }
+
+    /// Returns whether this writer has written, and then closed its files.
+    pub(crate) fn is_resting(&self) -> bool {
+        matches!(self.start, Start::Resting { .. })
+    }
+
+    /// Returns how many bytes this writer has written since opening.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Opens the file again in which the log goes on at `offset`.
+    pub(super) fn wake(&mut self, offset: u64, capacity: u64) -> Result<()> {
+        let Some(segment) = self.places.segments.last() else { return Ok(()) };
+        let io = |error| self.write_error("open", &segment.path, error);
+        let file = self.storage.open_segment(&segment.path).map_err(io)?;
+        let len = file.len().map_err(io)?;
+        if len < offset {
+            let found = format!("it has {len} bytes, and {offset} were written");
+            return Err(io(IoError::new(ErrorKind::UnexpectedEof, found)));
+        }
+        let active = Active::new(file, segment, offset, capacity.min(len));
+        self.active = Some(Active { planned: offset, ..active });
+        self.start = Start::Running;
+        self.set_limit();
+        Ok(())
+    }
+}

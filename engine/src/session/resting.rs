@@ -1,0 +1,101 @@
+//! Rests a session that nobody writes: closes the file that its log is written to, so that an open session keeps one
+//! file handle, that of its folder's lock.
+//!
+//! After each sync the background is asked to look at the session a second later. The session rests if nothing was
+//! written between two looks and everything is durable; else the background looks again.
+
+use std::sync::Arc;
+
+use super::{Inner, Session, WriterState};
+use crate::background::{Background, Left};
+use crate::error::{Error, Result};
+
+impl Session {
+    /// Makes every record durable, and closes the file that the log is written to; the next record opens it again. An
+    /// open session that rests keeps one file handle, that of the lock on its folder, and maps nothing.
+    ///
+    /// The store's background thread does this for each session to which nobody has written for a second or two. A host
+    /// calls it where the store has [no such thread](crate::BackgroundSync::Inline), or to have the handles at once.
+    ///
+    /// Returns whether a file was closed: not if nothing was written since opening, or the session rests already, or
+    /// another thread wrote meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sync`](Session::sync); [`Error::NoHandle`](crate::Error::NoHandle) leaves everything as it was.
+    /// [`Error::Closed`](crate::Error::Closed) once the session is closed.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let store = Store::open(folder.path())?;
+    /// let session = store.create(&SessionTypes::builder().build()?)?;
+    /// session.set_tag("state", "waits for an answer")?;
+    /// assert!(session.rest()?);
+    /// assert!(!session.rest()?);
+    /// session.set_tag("state", "answered")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rest(&self) -> Result<bool> {
+        self.inner.sync()?;
+        let mut state = self.inner.sound()?;
+        if state.closed {
+            return Err(Error::Closed { session: self.inner.id });
+        }
+        self.inner.rest(&mut state)
+    }
+}
+
+impl Inner {
+    /// Closes the files of a session all of whose records are durable. Returns whether there were any.
+    fn rest(&self, state: &mut WriterState) -> Result<bool> {
+        if !self.is_durable(state) {
+            return Ok(false);
+        }
+        state.log.rest().map_err(|error| self.failed(error))
+    }
+
+    /// Asks the background, unless it was asked before, to rest the session once nobody writes it any more.
+    pub(super) fn ask_to_rest(self: &Arc<Self>, state: &mut WriterState) {
+        if !state.asked_to_rest && !state.closed && state.log.is_writing() {
+            state.asked_to_rest = true;
+            self.look_later(None);
+        }
+    }
+
+    /// Has the background look at the session in a second. `seen` is how much had been written at the last look.
+    fn look_later(self: &Arc<Self>, seen: Option<u64>) {
+        let Background::Thread(worker) = &self.store.background else { return };
+        let session = Arc::downgrade(self);
+        worker.rest_later(self.id, move || {
+            if let Some(session) = session.upgrade() {
+                session.look(seen);
+            }
+            Left::Nothing
+        });
+    }
+
+    /// Rests the session if nothing was written since the last look.
+    fn look(self: &Arc<Self>, seen: Option<u64>) {
+        // Whoever holds the lock is writing, and must not be waited for.
+        let Some(mut state) = self.state.try_lock() else { return self.look_later(seen) };
+        state.asked_to_rest = false;
+        if state.closed || self.gate.failure().is_some() {
+            return;
+        }
+        let written = state.log.written_bytes();
+        let is_idle = seen == Some(written) && self.is_durable(&state);
+        // A failure poisons the session, and its next call reports it.
+        let again = !is_idle || matches!(self.rest(&mut state), Err(Error::NoHandle { .. }));
+        if again && state.log.is_writing() {
+            state.asked_to_rest = true;
+            self.look_later(Some(written));
+        }
+    }
+
+    fn is_durable(&self, state: &WriterState) -> bool {
+        self.gate.synced() >= state.log.next_sequence()
+    }
+}
