@@ -116,6 +116,16 @@ impl Failure {
         matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// Returns whether a log is sound, and takes more memory than its reader may.
+    pub(crate) fn is_over_budget(&self) -> bool {
+        matches!(self, Failure::Engine(Error::OverBudget { .. }))
+    }
+
+    /// Returns what happened, and behind it what to do next.
+    pub(crate) fn with_next(&self) -> String {
+        self.next().map_or_else(|| self.to_string(), |next| format!("{self}; {next}"))
+    }
+
     /// Returns the exit code of a verb that ended for this reason.
     pub fn exit_code(&self) -> u8 {
         match self {

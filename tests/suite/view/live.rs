@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use foldlog::conversation::{NewInput, Role};
 use foldlog::{Session, SessionOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{Noted, types};
@@ -180,12 +181,44 @@ fn a_session_that_takes_too_much_memory_is_told_in_words_and_so_is_its_row() {
     let fixture = Fixture::of_history(400, 24);
     let viewer = Viewer::with(fixture.store(), &["--memory", "2K"]);
     let answer = viewer.get(&format!("session/{}/head", fixture.id()));
-    assert_eq!(answer.status, 500);
+    assert_eq!(answer.status, 503);
     assert!(answer.body.contains("memory") && answer.body.contains("--memory BYTES"), "{}", answer.body);
     let rows = viewer.json("sessions");
     let [row] = rows.get("rows").unwrap().elements() else { panic!("not one row") };
     assert_eq!(row.get("status").unwrap().as_str(), Some("unreadable"));
     assert!(row.get("error").unwrap().as_str().unwrap().contains("memory"));
+}
+
+/// Steps of a session whose conversation took too much memory were once answered with 500, and nothing of them was shown.
+#[test]
+fn a_conversation_that_takes_too_much_memory_takes_nothing_else_of_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = shown::store(folder.path()).create(&foldlog_tests::host::types()).unwrap();
+    for number in 0..40 {
+        session.dispatch(foldlog_tests::crash::step(number)).unwrap();
+        let said = NewInput::new("long", Role::User, "said ".repeat(8000));
+        session.record_input(&said).unwrap();
+    }
+    session.record_input(&NewInput::new("short", Role::User, "said")).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let viewer = Viewer::with(folder.path(), &["--memory", "600K"]);
+    let last = viewer.json(&format!("session/{id}/head")).get("last").unwrap().clone();
+    let Json::Scalar(last) = last else { panic!("{last:?}") };
+    // What is asked for once more is not read once more.
+    for _ in 0..2 {
+        let step = viewer.json(&format!("session/{id}/step?at={last}"));
+        assert!(!step.get("slices").unwrap().elements().is_empty());
+        let [long, short] = step.get("conversations").unwrap().elements() else { panic!("{step:?}") };
+        assert_eq!(long.get("total"), Some(&Json::Scalar(serde_json::Value::Null)));
+        let refused = long.get("refused").unwrap().as_str().unwrap();
+        assert!(refused.contains("memory") && refused.contains("--memory BYTES"), "{refused}");
+        assert_eq!(short.get("total"), Some(&Json::Scalar(1.into())));
+        assert_eq!(short.get("refused"), None);
+    }
+    let answer = viewer.get(&format!("session/{id}/messages?at={last}&evaluation=long&from=0&count=10"));
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert!(answer.body.contains("memory"), "{}", answer.body);
 }
 
 #[test]

@@ -136,7 +136,7 @@
  * @property {() => Promise<{kinds: string[], slices: string[], tools: string[], outcomes: string[]}>} facets what there is to choose from
  * @property {(at: number) => Promise<{name: string, policy: string, total: number | null}[]>} slices
  * @property {(at: number, slice: string, from: number, count: number) => Promise<Window>} state
- * @property {(at: number) => Promise<{evaluation_id: string, total: number}[]>} conversations
+ * @property {(at: number) => Promise<{evaluation_id: string, total: number | null, refused?: string}[]>} conversations without a total and with a reason where one takes too much memory
  * @property {(at: number, evaluation: string, from: number, count: number) => Promise<Window & {summaries?: Summary[]}>} messages with the summaries that count there
  * @property {(at: number) => Promise<Task[]>} tasks in the order of their creation
  * @property {(at: number) => Promise<Usage[]>} usage what each conversation had used by then

@@ -62,7 +62,7 @@ export class StepView {
       fill(this.tabs,
         damage && last === end && tab('damage', 'Damage', null),
         tab('record', 'Record', null),
-        conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', number(one.total))),
+        conversations.map((one) => tab(`conversation:${one.evaluation_id}`, conversations.length > 1 ? `Conversation ${one.evaluation_id}` : 'Conversation', one.total === null ? '?' : number(one.total))),
         tasks.length > 0 && tab('tasks', 'Tasks', number(tasks.length), tasks.some((one) => one.record === at) ? 'changed' : ''),
         workspaces.map((one) => tab(`files:${one.name}`, one.name === 'workspace' ? 'Files' : `Files of ${one.name}`, number(one.total))),
         slices.map((slice) => tab(`slice:${slice.name}`, slice.name, slice.total === null ? '?' : number(slice.total), record.slices.includes(slice.name) ? 'changed' : '')),
@@ -110,7 +110,8 @@ export class StepView {
     if (asked?.startsWith('slice:') && slices.some((slice) => `slice:${slice.name}` === asked)) return asked;
     if (asked?.startsWith('conversation:') && conversations.some((one) => `conversation:${one.evaluation_id}` === asked)) return asked;
     if (asked?.startsWith('files:') && workspaces.some((one) => `files:${one.name}` === asked)) return asked;
-    if (conversations.length > 0) return `conversation:${conversations[conversations.length - 1].evaluation_id}`;
+    const readable = conversations.filter((one) => one.total !== null);
+    if (readable.length > 0) return `conversation:${readable[readable.length - 1].evaluation_id}`;
     if (record.slices.length > 0) return `slice:${record.slices[0]}`;
     if (tasks.length > 0) return 'tasks';
     const largest = slices.reduce((most, slice) => ((slice.total ?? 0) > (most?.total ?? 0) ? slice : most), null);
@@ -150,6 +151,12 @@ export class StepView {
     }
     const name = part.slice(part.indexOf(':') + 1);
     if (part.startsWith('files:')) return this.files(name, at, file);
+    if (part.startsWith('conversation:')) {
+      const refused = (await this.source.conversations(at)).find((one) => one.evaluation_id === name)?.refused;
+      if (refused !== undefined) {
+        return keyed([part, refused], (body) => fill(body, el('p', { class: 'note', role: 'alert' }, `This conversation cannot be shown: ${visible(refused)}`)));
+      }
+    }
     if (form === 'json') {
       const isSlice = part.startsWith('slice:');
       const { items } = isSlice ? await this.source.state(at, name, 0, JSON_ITEMS) : await this.source.messages(at, name, 0, JSON_ITEMS);

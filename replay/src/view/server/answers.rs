@@ -203,9 +203,17 @@ fn step(session: &mut Session, query: &Query) -> Result<String> {
     let evaluations = session.log.reader.evaluations_at(at);
     let mut conversations = Vec::new();
     for evaluation in evaluations.iter().rev().take(CONVERSATIONS_MAX).rev() {
-        let total = session.conversation(evaluation)?.map_or(0, |messages| messages.len_at(at));
-        if total > 0 {
-            conversations.push(json!({ "evaluation_id": evaluation, "total": total }));
+        match session.conversation(evaluation) {
+            Ok(messages) => {
+                let total = messages.map_or(0, |messages| messages.len_at(at));
+                if total > 0 {
+                    conversations.push(json!({ "evaluation_id": evaluation, "total": total }));
+                }
+            }
+            // All else of the step is shown.
+            Err(failure) if failure.is_over_budget() => conversations
+                .push(json!({ "evaluation_id": evaluation, "total": null, "refused": failure.with_next() })),
+            Err(failure) => return Err(failure),
         }
     }
     let left_out = evaluations.len().saturating_sub(CONVERSATIONS_MAX);

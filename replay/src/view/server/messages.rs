@@ -91,7 +91,16 @@ fn of_file(source: io::Error) -> Failure {
 
 /// Holds the conversations of a session that were asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Conversations(BTreeMap<String, Option<Messages>>);
+pub(crate) struct Conversations(BTreeMap<String, Held>);
+
+/// What came of reading a conversation.
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    Messages(Box<Messages>),
+    /// It takes more memory than it may: it is not read again for each step.
+    TooLarge(foldlog::Error),
+}
 
 impl Conversations {
     /// Returns a conversation, which is read if it was not.
@@ -109,9 +118,18 @@ impl Conversations {
             if self.0.len() >= CONVERSATIONS_MAX {
                 self.0.pop_first();
             }
-            self.0.insert(evaluation.to_owned(), Messages::read(reader, evaluation, payloads)?);
+            let held = match Messages::read(reader, evaluation, payloads) {
+                Ok(messages) => messages.map_or(Held::Nothing, |messages| Held::Messages(Box::new(messages))),
+                Err(Failure::Engine(error @ foldlog::Error::OverBudget { .. })) => Held::TooLarge(error),
+                Err(failure) => return Err(failure),
+            };
+            self.0.insert(evaluation.to_owned(), held);
         }
-        Ok(self.0.get(evaluation).and_then(Option::as_ref))
+        match self.0.get(evaluation) {
+            Some(Held::Messages(messages)) => Ok(Some(messages)),
+            Some(Held::TooLarge(error)) => Err(error.clone().into()),
+            Some(Held::Nothing) | None => Ok(None),
+        }
     }
 }
 

@@ -208,6 +208,7 @@ fn said(answered: Result<Option<String>>) -> Response<Body> {
     let status = match &failure {
         Failure::Deleted { .. } | Failure::Engine(Error::NotASession { .. }) => StatusCode::GONE,
         Failure::Usage { .. } => StatusCode::BAD_REQUEST,
+        failure if failure.is_over_budget() => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let told = answers::text(&json!({ "error": failure.to_string(), "next": failure.next() }));
