@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_codec::body::{Policy, SuspensionForm};
+use foldlog_codec::body::{Decision, Policy, SuspensionForm};
 use foldlog_codec::escape;
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use foldlog_filesystem as filesystem;
@@ -29,7 +29,8 @@ pub use holder::Holder;
 pub(crate) use holder::here;
 pub(crate) use panics::{caught, panic_message};
 use text::{
-    also_restored, failures, last_text, numbers, operation_text, operations_text, unregistered, waiting_text,
+    also_restored, failures, last_text, numbers, operation_text, operations_text, or_nearest, unregistered,
+    waiting_text,
 };
 
 /// Holds the result of a call to the engine.
@@ -331,6 +332,15 @@ pub enum Error {
         /// Why the host cannot have the slice.
         reason: &'static str,
     },
+    /// An event was dispatched by a name that the host does not declare, and the store's
+    /// [options](crate::StoreOptions::undeclared_events) refuse that.
+    #[error("event `{}` is not declared{}", escape::text(event), or_nearest(nearest.as_deref()))]
+    UndeclaredEvent {
+        /// Name that was given.
+        event: String,
+        /// The declared name that is the most like it; `None` if no event is declared.
+        nearest: Option<String>,
+    },
     /// A slice has no keys of the type by which one of its items is looked for.
     #[error("the slice has no keys of type `{key}`: declare it with `keyed_by` or `upsert_by`")]
     NotKeyed {
@@ -604,6 +614,22 @@ pub enum Error {
         operation: OperationId,
         /// Why the call does not accept the operation.
         reason: &'static str,
+    },
+    /// Somebody has decided about the operation, so it waits for no decision.
+    #[error(
+        "operation {operation} is already settled: `{}` by {}, in record {sequence}",
+        decision.name(),
+        escape::text(by)
+    )]
+    AlreadySettled {
+        /// Operation that was asked for.
+        operation: OperationId,
+        /// What was decided.
+        decision: Decision,
+        /// Who decided.
+        by: String,
+        /// Record of the decision.
+        sequence: SequenceNumber,
     },
     /// The session holds no such conversation, or the conversation is not in a state that the call accepts.
     #[error("evaluation `{}`: {reason}", escape::text(evaluation))]

@@ -58,7 +58,9 @@ pub use foldlog_filesystem::Unrestored;
 pub use generator::Generator;
 pub use log::{Compression, Exposed};
 pub use operation::{NotUndone, OpenOperation, SuspendedOperation, UnsettledOperation};
-pub use options::{BackgroundSync, CompactOptions, Durability, KeptSnapshots, SessionOptions, StoreOptions};
+pub use options::{
+    BackgroundSync, CompactOptions, Durability, KeptSnapshots, SessionOptions, StoreOptions, UndeclaredEvents,
+};
 pub use session::{
     AbandonedCall, LogView, RecordNotification, RecoveryReport, RollbackReport, Session, Settlement,
     SliceState, Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription,

@@ -38,6 +38,18 @@ pub enum BackgroundSync {
     Inline,
 }
 
+/// Names what becomes of an event that is dispatched by a name which the host does not declare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum UndeclaredEvents {
+    /// It is appended to an implicit STATE slice of its name. So a host needs no declarations for a start, and a mistyped name makes a
+    /// slice that nobody reads.
+    #[default]
+    Append,
+    /// [`Error::UndeclaredEvent`](crate::Error::UndeclaredEvent), and nothing is recorded. Bindings of other languages and bridges,
+    /// whose names no compiler checks, want this. An event with a Rust type is not concerned: its type declares it.
+    Refuse,
+}
+
 /// Holds the options of a [`Store`](crate::Store).
 ///
 /// ```
@@ -81,12 +93,14 @@ pub struct StoreOptions {
     /// [`Error::WaitedTooLong`](crate::Error::WaitedTooLong), and nothing is recorded. A
     /// [handle](crate::Session::waiting_at_most) or a [call](crate::tools::ExecuteOptions::wait) may have a limit of its own.
     pub wait: Duration,
+    /// What [`Session::dispatch_value`](crate::Session::dispatch_value) does with the name of an event that nobody declared.
+    pub undeclared_events: UndeclaredEvents,
 }
 
 impl Default for StoreOptions {
     /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
     /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, no retention, a
-    /// background thread, ten seconds of grace, and waits of ten minutes.
+    /// background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -101,6 +115,7 @@ impl Default for StoreOptions {
             background: BackgroundSync::default(),
             grace: Duration::from_secs(10),
             wait: Duration::from_secs(600),
+            undeclared_events: UndeclaredEvents::default(),
         }
     }
 }

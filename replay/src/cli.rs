@@ -3,11 +3,13 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::hints::Places;
 use crate::output::Output;
 use crate::pager::{Paged, Pager};
 use crate::style::When;
@@ -196,6 +198,48 @@ impl Verb {
     fn is_paged(&self) -> bool {
         matches!(self, Verb::Show(_) | Verb::Diff(_) | Verb::Transcript(_) | Verb::Ledger(_))
     }
+
+    /// Returns the folder of the one session or store that the command line is about.
+    fn folder(&self) -> Option<&Path> {
+        let folder = match self {
+            Verb::Backup(arguments) => &arguments.from,
+            Verb::Compact(arguments) => &arguments.path,
+            Verb::Gc(arguments) => &arguments.path,
+            Verb::Sessions(arguments) => &arguments.dir,
+            Verb::Pending(arguments) => &arguments.dir,
+            Verb::Run(asked) => &asked.store,
+            Verb::View(arguments) => &arguments.path,
+            Verb::Verify(arguments) => match arguments.paths.as_slice() {
+                [only] => only,
+                _ => return None,
+            },
+            Verb::Show(arguments) => &arguments.session,
+            Verb::Tail(arguments) => &arguments.session,
+            Verb::State(arguments) => &arguments.session,
+            Verb::Diff(arguments) => &arguments.session,
+            Verb::Replay(arguments) => &arguments.session,
+            Verb::Stats(arguments) => &arguments.session,
+            Verb::Report(arguments) => &arguments.session,
+            Verb::Ledger(arguments) => &arguments.session,
+            Verb::Transcript(arguments) => &arguments.session,
+            Verb::Recover(arguments) => &arguments.session,
+            Verb::Checkpoints(arguments) => &arguments.session,
+            Verb::Restore(arguments) => &arguments.session,
+            Verb::Rewind(arguments) => &arguments.session,
+            Verb::Tasks(arguments) => &arguments.session,
+            Verb::Validate(arguments) => &arguments.session,
+            Verb::Settle(arguments) => &arguments.session,
+            Verb::Salvage(arguments) => &arguments.session,
+            Verb::Export(arguments) => &arguments.session,
+            Verb::Demo(_)
+            | Verb::Import(_)
+            | Verb::Man(_)
+            | Verb::Completions(_)
+            | Verb::Candidates(_)
+            | Verb::DemoChild(_) => return None,
+        };
+        Some(folder)
+    }
 }
 
 /// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit code.
@@ -218,6 +262,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     output.json = arguments.json;
     output.memory_bytes = arguments.memory;
     output.color = arguments.color;
+    output.places = arguments.verb.folder().map(Places::of).unwrap_or_default();
     let pager = output.pager.take().filter(|_| arguments.verb.is_paged() && !arguments.no_pager);
     let ended = match pager {
         Some(pager) => paged(arguments.verb, &pager, output),
@@ -250,6 +295,8 @@ fn paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
         pause: output.pause,
         json: output.json,
         color: output.color,
+        places: output.places.clone(),
+        columns: output.columns,
         memory_bytes: output.memory_bytes,
     };
     let code = verb(asked, &mut within);

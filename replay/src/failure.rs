@@ -7,6 +7,8 @@ use foldlog::{Error, audit, filesystem};
 use foldlog_agent::persistence::{self, DamagedFile};
 use foldlog_codec::escape;
 
+use crate::verbs::run::quoted;
+
 /// Holds what a verb came to, or why it ended early.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -233,7 +235,16 @@ fn is_replaced(error: &Error) -> bool {
 
 fn next_after(error: &Error) -> Option<String> {
     let next = match error {
-        Error::Corrupt(_) | Error::Inconsistent { .. } => {
+        // The damaged session may be another one than that of the command line.
+        Error::Corrupt(corruption) => {
+            let dir = corruption.segment.parent().map(|dir| quoted(dir.as_os_str()));
+            let dir = dir.unwrap_or_else(|| "SESSION".to_owned());
+            return Some(format!(
+                "nothing was changed; `foldlog verify {dir}` lists all damage; take the session from a copy, or copy its sound part: \
+                 `foldlog salvage {dir} --to STORE`"
+            ));
+        }
+        Error::Inconsistent { .. } => {
             "nothing was changed; `foldlog verify SESSION` lists all damage; take the session from a copy, or copy its \
              sound part: `foldlog salvage SESSION --to STORE`"
         }
@@ -284,17 +295,18 @@ fn next_after(error: &Error) -> Option<String> {
             "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back"
         }
         Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
-            "let its host recover it, or do so by `foldlog recover SESSION --workspace NAME=DIR`"
+            "let its host recover it, or do so by `foldlog recover SESSION`, with `--workspace` for each folder that it works on"
         }
         Error::Filesystem(filesystem::Error::Replaced { .. }) => {
-            "no file was changed; give the folder that the session worked on, or another one that takes its place, by --rebind \
-             NAME=DIR of `foldlog recover`, `restore` or `rewind`: DIR is empty, or --overwrite removes its files"
+            "no file was changed; give the folder that the session worked on, or another one that takes its place, by `--rebind` \
+             of `foldlog recover`, `restore` or `rewind`: that is empty, or `--overwrite` removes its files"
         }
         Error::ResourceDirty { session_dir, .. } | Error::ResourceMaybeDirty { session_dir, .. } => {
             return Some(format!(
-                "recover {} first; if its mark on the workspace is not true, `foldlog recover SESSION --workspace DIR \
-                 --force` removes the mark",
-                escape::path(session_dir)
+                "recover {} first; if its mark on the workspace is not true, `foldlog recover {} --force` removes the mark, with \
+                 `--workspace` for the folder",
+                escape::path(session_dir),
+                quoted(session_dir.as_os_str())
             ));
         }
         Error::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_replaced(error)) => {

@@ -16,6 +16,7 @@
 //! | [`style`] | colours, and when they are used |
 //! | [`pager`] | the program through which long results are shown on a terminal |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
+//! | `hints` | the commands that errors and notes tell a person to run, with the paths of this command line |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
 //! # Invariants
@@ -33,6 +34,7 @@ pub mod cli;
 mod conversations;
 pub mod diff;
 pub mod failure;
+mod hints;
 mod interrupts;
 pub mod output;
 pub mod pager;

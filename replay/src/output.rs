@@ -12,6 +12,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{HOLDS, Result, UNUSABLE};
+use crate::hints::Places;
 use crate::interrupts::Interrupts;
 use crate::pager::Pager;
 use crate::progress::{Progress, Status};
@@ -44,6 +45,10 @@ pub struct Output<'a> {
     pub(crate) json: bool,
     /// When a stream is coloured, as the command line says.
     pub(crate) color: When,
+    /// What the command line is about, as notes name it.
+    pub(crate) places: Places,
+    /// Columns of the terminal that results go to; `None` if they go to none, or its width is not known.
+    pub columns: Option<u16>,
     /// Most bytes of memory that a log may take; `None` if the command line says nothing.
     pub(crate) memory_bytes: Option<u64>,
 }
@@ -72,6 +77,8 @@ impl<'a> Output<'a> {
             pause: &|_| Ok(false),
             json: false,
             color: When::Auto,
+            places: Places::default(),
+            columns: None,
             memory_bytes: None,
         }
     }
@@ -119,8 +126,10 @@ impl<'a> Output<'a> {
         Ok(writeln!(self.stdout)?)
     }
 
-    /// Writes a line that is not part of the result to standard error, escaped as by [`line`](Output::line).
+    /// Writes a line that is not part of the result to standard error, escaped as by [`line`](Output::line). In its commands, which stand
+    /// in backquotes, `SESSION` becomes the session of the command line.
     pub(crate) fn note(&mut self, note: impl fmt::Display) {
+        let note = self.places.put_into(&note.to_string());
         // If standard error is gone, nobody is left to be told.
         let _ = writeln!(self.stderr, "{}", escape::lines(note));
     }
@@ -141,6 +150,12 @@ impl<'a> Output<'a> {
     pub(crate) fn status(&self) -> Status {
         Status::new(self.progress)
     }
+}
+
+/// Returns how many columns the terminal of results has, if that says so.
+fn columns() -> Option<u16> {
+    let (_, columns) = console::Term::stdout().size_checked()?;
+    Some(columns).filter(|columns| *columns > 0)
 }
 
 /// Runs `verb` with the process's own streams, and returns its exit code, or [`UNUSABLE`] if the results of a verb that holds
@@ -170,6 +185,7 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     output.pause = &pause;
     output.progress = terminal.stderr;
     output.terminal = terminal;
+    output.columns = if terminal.stdout { columns() } else { None };
     output.pager = if terminal.stdout { Pager::of(|name| std::env::var_os(name)) } else { None };
     let code = verb(&mut output);
     match stdout.flush() {

@@ -27,6 +27,16 @@ pub fn foldlog<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Ran
     foldlog_with(arguments, &child)
 }
 
+/// Runs `foldlog` with these arguments, its results as a terminal of so many columns is shown them.
+///
+/// # Panics
+///
+/// If it prints what is not UTF-8.
+pub fn foldlog_on<A: Into<OsString>>(columns: u16, arguments: impl IntoIterator<Item = A>) -> Ran {
+    let child = |_: &Path, _| Err(std::io::Error::other("only the test of the demo runs a child"));
+    ran(arguments, &child, &|_| Ok(false), Some(columns))
+}
+
 /// Runs `foldlog` with these arguments, and with a child process for the demo.
 ///
 /// # Panics
@@ -36,7 +46,7 @@ pub fn foldlog_with<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
     child: &foldlog_replay::output::ChildCommand<'_>,
 ) -> Ran {
-    ran(arguments, child, &|_| Ok(false))
+    ran(arguments, child, &|_| Ok(false), None)
 }
 
 /// Runs a verb that goes on without end: `pause` is called when it waits, and returns whether to go on.
@@ -50,18 +60,20 @@ pub fn foldlog_following<A: Into<OsString>>(
 ) -> Ran {
     let child = |_: &Path, _| Err(std::io::Error::other("only the test of the demo runs a child"));
     let pause = RefCell::new(pause);
-    ran(arguments, &child, &|_| Ok((pause.borrow_mut())()))
+    ran(arguments, &child, &|_| Ok((pause.borrow_mut())()), None)
 }
 
 fn ran<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
     child: &foldlog_replay::output::ChildCommand<'_>,
     pause: &foldlog_replay::output::Pause<'_>,
+    columns: Option<u16>,
 ) -> Ran {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let arguments = std::iter::once("foldlog".into()).chain(arguments.into_iter().map(Into::into));
     let mut output = Output::new(&mut stdout, &mut stderr, child);
     output.pause = pause;
+    output.columns = columns;
     let code = foldlog_replay::run(arguments, &mut output);
     let text = |bytes| String::from_utf8(bytes).expect("results are text");
     Ran { code, stdout: text(stdout), stderr: text(stderr) }

@@ -53,7 +53,7 @@ use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
-pub use crate::log::layout::{captures_dir, is_store, is_within_store, store_around};
+pub use crate::log::layout::{captures_dir, is_store, is_within_folder, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
 pub use beside::{ConversationBeside, MessageRow, Parting};

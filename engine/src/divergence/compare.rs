@@ -69,6 +69,7 @@ pub(crate) fn between_logs(
     walk.left_out.extend(always(kind));
     walk.left_out.extend(drawn_anew(kind));
     walk.left_out.extend(error_text(kind, one, two));
+    walk.left_out.extend(process_ids(kind, one, two));
     let form = |body: &[u8], names: &Names| {
         let mut form = named_form(kind, body, names);
         if let Value::Map(pairs) = &mut form
@@ -113,9 +114,7 @@ pub(super) fn event_name(event: u32, names: &Names) -> String {
 
 fn others(walk: &mut Walk<'_>, kind: Kind, (old, new): (&[u8], &[u8]), names: &Names) -> Found {
     walk.left_out.extend(error_text(kind, old, new));
-    if kind == Kind::OBSERVED && Observed::decode(old).is_ok_and(|observed| observed.name == PROGRAMS) {
-        walk.left_out.push("$.data");
-    }
+    walk.left_out.extend(process_ids(kind, old, new));
     match (form(kind, old, names), form(kind, new, names)) {
         (Some(old), Some(new)) => walk.values(&old, &new),
         _ => Found::Continue(()),
@@ -126,6 +125,12 @@ fn others(walk: &mut Walk<'_>, kind: Kind, (old, new): (&[u8], &[u8]), names: &N
 fn error_text(kind: Kind, one: &[u8], two: &[u8]) -> Option<&'static str> {
     let both = holds_error(kind, one) && holds_error(kind, two);
     both.then_some(if kind == Kind::INPUT { "$.content" } else { "$.shown" })
+}
+
+/// Returns the path of the programs of a call, if both records say which it runs: their ids are drawn by the system.
+fn process_ids(kind: Kind, one: &[u8], two: &[u8]) -> Option<&'static str> {
+    let are_programs = |body: &[u8]| Observed::decode(body).is_ok_and(|observed| observed.name == PROGRAMS);
+    (kind == Kind::OBSERVED && are_programs(one) && are_programs(two)).then_some("$.data")
 }
 
 /// Returns whether what a record says in words is an error's text.

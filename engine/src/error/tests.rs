@@ -87,6 +87,13 @@ fn all() -> Vec<Error> {
         Error::PolicyMismatch { slice: text(), declared: Policy::Log, recorded: Policy::State },
         Error::DeclaredTwice { name: text(), reason: String::new() },
         Error::NotAPath { slice: text(), path: text() },
+        Error::UndeclaredEvent { event: text(), nearest: Some(text()) },
+        Error::AlreadySettled {
+            operation: operation.into(),
+            decision: foldlog_codec::body::Decision::Failed,
+            by: text(),
+            sequence: sequence.into(),
+        },
         Error::NoSuchSlice { slice: text(), reason: "" },
         Error::NewerVersion { name: text(), stored: 2, supported: 1 },
         Error::Decode { name: text(), sequence: sequence.into(), reason: text() },

@@ -14,6 +14,14 @@ pub(super) fn numbers(operations: &[OperationId]) -> String {
     operations.iter().map(OperationId::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Names the declared event that is the most like one that is not.
+pub(super) fn or_nearest(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(nearest) => format!(": the nearest that is declared is `{}`", escape::text(nearest)),
+        None => ", and no event is".to_owned(),
+    }
+}
+
 /// Says which record is the last.
 pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
     last.map_or_else(

@@ -50,6 +50,11 @@ pub fn is_within_store(path: &Path, store: &Path) -> bool {
     whole == whole_path(store) || whole.starts_with(whole_path(&sessions_dir(store)))
 }
 
+/// Returns whether a path leads to a folder or into it, through whatever links. What is not there yet is where it would be made.
+pub fn is_within_folder(path: &Path, folder: &Path) -> bool {
+    whole_path(path).starts_with(whole_path(folder))
+}
+
 /// Returns the store among whose sessions a folder stands, whatever its name is. `None` if it stands in no store, or is not there.
 pub fn store_around(session: &Path) -> Option<PathBuf> {
     let session = session.canonicalize().ok()?;

@@ -295,6 +295,9 @@ impl Session {
 
     /// Makes every record durable, attests that in the log, and closes the session for all handles.
     ///
+    /// A session to which nothing was written through this process, as one that was opened only to look, leaves its log as it is:
+    /// nothing is attested, and a log that its last writer did not close stays unclosed.
+    ///
     /// A tool call that runs is neither waited for nor stopped: its later writes and its end are refused, and
     /// the session has to be recovered when it is opened next. [`cancel`](Session::cancel) calls and join
     /// their threads first.

@@ -52,7 +52,7 @@ impl<'a> Sought<'a> {
     }
 
     /// Seeks all captures of these names.
-    fn all(names: BTreeSet<String>) -> Sought<'static> {
+    pub(crate) fn all(names: BTreeSet<String>) -> Sought<'static> {
         Sought::new(names, None, Box::new(|_, _| false))
     }
 
@@ -217,6 +217,24 @@ impl Session {
     /// Those of [`rollback_to`](Session::rollback_to) that concern the position.
     pub(crate) fn check_target(&self, to: SequenceNumber) -> Result<()> {
         self.inner.target(&self.inner.state.lock(), to, None).map(drop)
+    }
+
+    /// Checks that STATE can be rolled back to a position once the session is recovered, which ends all calls that are open.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check_target`](Session::check_target) then.
+    pub(crate) fn check_target_recovered(&self, to: SequenceNumber) -> Result<()> {
+        let state = self.inner.state.lock();
+        let next = state.log.next_sequence();
+        if to >= next {
+            return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
+        }
+        let frozen = self.inner.frozen_at(&state, to)?;
+        match frozen.projection().operations.all_changing().first() {
+            Some(operation) => Err(Error::InsideTransaction { position: to, operation: *operation }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the slices as they are now, and as they were at a position.

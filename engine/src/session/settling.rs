@@ -122,7 +122,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchOperation`] if the operation waits for nobody, also if it is still open, since the session must be
+    /// [`Error::AlreadySettled`] if somebody has settled the operation. [`Error::NoSuchOperation`] if it waits for nobody otherwise, also if it is still open, since the session must be
     /// recovered first; if its question has expired or was withdrawn; if an approval names other arguments, or is for
     /// an operation that does not ask; if an operation that asks is to run again without an approval, or one that waits
     /// for its result is to run again. Else those of [`dispatch`](Session::dispatch) that do not concern events.
@@ -143,7 +143,12 @@ impl Session {
             true => self.attempt(inner.settleable()?, WriteScope::Log, attempt)?,
             false => inner.settleable()?,
         };
-        inner.settles(&state, operation, settlement)?;
+        if let Err(error) = inner.settles(&state, operation, settlement) {
+            drop(state);
+            let is_over = matches!(error, Error::NoSuchOperation { reason: WAITS_FOR_NOBODY, .. });
+            let settled = if is_over { self.settled_before(operation)? } else { None };
+            return Err(settled.unwrap_or(error));
+        }
         self.write_settlement(state, operation, settlement, (by, reason))
     }
 
@@ -226,6 +231,24 @@ impl Session {
         self.write_settlement(state, operation, settlement, (by, "nobody answered in time")).map(drop)
     }
 
+    /// Says who settled an operation last, if anybody did.
+    fn settled_before(&self, operation: OperationId) -> Result<Option<Error>> {
+        let source = self.log_source();
+        let mut found = None;
+        source.places.read(&source.storage, operation.into(), SequenceNumber::MAX, &mut |record| {
+            if record.kind == Kind::SETTLE {
+                let settle = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
+                if settle.operation == operation {
+                    let (decision, by) = (settle.decision, settle.by);
+                    found =
+                        Some(Error::AlreadySettled { operation, decision, by, sequence: record.sequence });
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     fn write_settlement(
         &self,
         state: MutexGuard<'_, WriterState>,
@@ -253,6 +276,9 @@ impl Session {
     }
 }
 
+/// Why an operation cannot be settled that waits for no decision.
+const WAITS_FOR_NOBODY: &str = "it is not one that was interrupted or suspended and waits to be settled";
+
 impl Inner {
     /// Fails if an operation cannot be settled so now.
     fn settles(&self, state: &WriterState, operation: OperationId, settlement: &Settlement) -> Result<()> {
@@ -268,7 +294,7 @@ impl Inner {
                 return refused(reason);
             }
         } else if operations.unsettled_one(operation).is_none() {
-            return refused("it is not one that was interrupted or suspended and waits to be settled");
+            return refused(WAITS_FOR_NOBODY);
         } else if settlement.arguments.is_some() {
             return refused("it was interrupted and asks for no approval");
         }

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::items::row::{Row, RowItem};
 use crate::items::rows::Rows;
 use crate::items::{AnyValue, Items};
+use crate::options::UndeclaredEvents;
 use crate::types::{
     Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, Recorded, SliceEffect, SliceOp, SliceTypes,
     ValueDecoder, View, encode_value, read_value, resolve_op,
@@ -27,7 +28,7 @@ impl Session {
     /// |---|---|
     /// | [at run time](crate::SessionTypesBuilder::dynamic_event) | the value, its maps in the order of their pairs |
     /// | with a Rust type | what [`dispatch`](Session::dispatch) records of the event that the value is decoded to |
-    /// | not at all | the value, at the version at which the log knows the event, else 1; it is appended to an implicit STATE slice of the event's name |
+    /// | not at all | nothing, with [`UndeclaredEvents::Refuse`](crate::UndeclaredEvents::Refuse); else the value, at the version at which the log knows the event, else 1; it is appended to an implicit STATE slice of the event's name |
     ///
     /// In all else this is as [`dispatch`](Session::dispatch).
     ///
@@ -57,7 +58,8 @@ impl Session {
     /// # Errors
     ///
     /// Those of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust type cannot be read from the value,
-    /// or has no field of a name in it, so that something would be lost.
+    /// or has no field of a name in it, so that something would be lost. [`Error::UndeclaredEvent`] if the host does not declare the
+    /// event and the store's [options](crate::StoreOptions::undeclared_events) refuse such names.
     pub fn dispatch_value(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
         let (dispatched, buffer) = self.event_of_value(event, value.into())?;
         self.dispatch_named(event, dispatched, buffer)
@@ -75,6 +77,7 @@ impl Session {
                 (DispatchedEvent { value, is_held: !types.reducers.is_empty() }, bytes)
             }
             None => {
+                self.check_undeclared(event)?;
                 let bytes = encode_value(event, &value)?;
                 (DispatchedEvent { value: Arc::new(value), is_held: false }, bytes)
             }
@@ -82,6 +85,17 @@ impl Session {
         let mut buffer = EncodeBuffer::take();
         buffer.hold(&bytes);
         Ok((dispatched, buffer))
+    }
+
+    /// Fails if the name of an event that the host does not declare is refused.
+    fn check_undeclared(&self, event: &str) -> Result<()> {
+        match self.inner.store.options.undeclared_events {
+            UndeclaredEvents::Append => Ok(()),
+            UndeclaredEvents::Refuse => {
+                let nearest = self.inner.types()?.nearest_event(event).map(str::to_owned);
+                Err(Error::UndeclaredEvent { event: event.to_owned(), nearest })
+            }
+        }
     }
 
     /// Returns the present items of a STATE or CACHE slice as values. The view does not change while the session continues.

@@ -47,6 +47,7 @@ pub use permissions::StoreAccess;
 /// system keeps its path.
 pub(crate) fn whole_path(folder: &Path) -> PathBuf {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let goes_up = absolute.components().any(|name| name == Component::ParentDir);
     let there = absolute.ancestors().find_map(|above| {
         let (whole, rest) = (fs::canonicalize(above).ok()?, absolute.strip_prefix(above).ok()?);
         Some(rest.components().fold(whole, |whole, name| match name {
@@ -54,7 +55,11 @@ pub(crate) fn whole_path(folder: &Path) -> PathBuf {
             name => whole.join(name),
         }))
     });
-    there.unwrap_or(absolute)
+    match there {
+        // What a name leads to behind a folder that is yet to be made is known once that folder is left again.
+        Some(there) if goes_up => whole_path(&there),
+        there => there.unwrap_or(absolute),
+    }
 }
 
 /// Names what a caller opens a file for.

@@ -184,8 +184,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if this store has no such session, [`Error::WithinStore`] if `to` is this store or lies among its
-    /// sessions; else those of [`backup_from`](Store::backup_from).
+    /// [`Error::NoSuchSession`] if this store has no such session, [`Error::WithinStore`] if `to` is this store or lies within
+    /// it; else those of [`backup_from`](Store::backup_from).
     pub fn backup(
         &self,
         session: Uuid,
@@ -201,7 +201,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::WithinStore`] if `to` is this store or lies among its sessions, [`Error::Io`] if this store's folder cannot be read, or
+    /// [`Error::WithinStore`] if `to` is this store or lies within it, [`Error::Io`] if this store's folder cannot be read, or
     /// the other store cannot be made.
     pub fn backup_all(
         &self,
@@ -277,7 +277,7 @@ impl Store {
     /// Opens the store of the copies, on the same storage.
     fn copies_at(&self, to: impl AsRef<Path>) -> Result<Store> {
         let (to, store) = (to.as_ref(), &self.inner.root);
-        if layout::is_within_store(to, store) {
+        if layout::is_within_folder(to, store) {
             return Err(Error::WithinStore { path: to.to_owned(), store: store.clone() });
         }
         Store::open_with(to, self.inner.options.clone())

@@ -339,19 +339,21 @@ pub(super) struct RewoundCaptures {
 
 impl RewoundCaptures {
     /// Asks a resource what a rewind restores of it, between these captures in their recorded form: the target, and the last
-    /// one that a call left. Returns `None` if `present` lacks the resource.
+    /// one that a call left, with whether a rewind brought the resource to it where it is now. Returns `None` if `present` lacks the resource.
     pub(super) fn add(
         &mut self,
         name: &str,
         resource: &dyn AnyResource,
         present: &Captures,
-        (target, last): (&[u8], &[u8]),
+        (target, last): (&[u8], (&[u8], bool)),
         (overwrite, unless_changed): (bool, bool),
     ) -> Result<Option<Told>> {
         let present = present.get(name).and_then(|captured| captured.snapshot.clone());
         let Some(present) = present else { return Ok(None) };
+        let (last, last_is_here) = last;
         let (target, last) = (resource.recall(target)?, resource.recall(last)?);
-        let asked = Rewinding { target: &target, last: &last, present: &present, overwrite, unless_changed };
+        let (target, last, present) = (&target, &last, &present);
+        let asked = Rewinding { target, last, last_is_here, present, overwrite, unless_changed };
         let Rewound { to, files, kept, unknown, left_out } = resource.rewind(&asked)?;
         let name = Cow::Owned(name.to_owned());
         self.captured.push(Captured { name, snapshot: Some(to), recorded: None });

@@ -227,7 +227,7 @@ impl ToolRunner {
             Recovered { not_undone: told.map(|(_, told)| told).unwrap_or_default(), children, ..recovered }
         });
         // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
-        let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. }) if settled == operation);
+        let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. } | Error::AlreadySettled { operation: settled, .. }) if settled == operation);
         let mut recovered: Vec<Recovered> = recovered.filter(|one| !is_settled(one)).collect();
         if !is_given_up() {
             recovered.extend(self.run_approved(options)?);

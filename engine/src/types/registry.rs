@@ -261,6 +261,12 @@ impl SessionTypes {
         self.inner.events.get(name)
     }
 
+    /// Returns the declared event whose name is the most like this one; `None` if no event is declared.
+    pub(crate) fn nearest_event(&self, name: &str) -> Option<&str> {
+        let names = self.inner.events.keys().map(AsRef::as_ref);
+        names.min_by_key(|declared| (edits_between(declared, name), *declared))
+    }
+
     pub(crate) fn is_retired(&self, event: &str, slice: &str) -> bool {
         self.inner.retired.iter().any(|(e, s)| e == event && s == slice)
     }
@@ -567,6 +573,28 @@ fn recode<T: Serialize + DeserializeOwned>(name: &str, item: &Value) -> Result<V
 fn encode_any<T: Serialize + 'static>(name: &str, value: &runs::Value) -> Result<Vec<u8>> {
     let other = || Error::NoSuchSlice { slice: name.to_owned(), reason: "it is of another type" };
     encode(name, value.downcast_ref::<T>().ok_or_else(other)?)
+}
+
+/// Characters of a name that count for how much it is like another one.
+const COMPARED_CHARS: usize = 128;
+
+/// Returns how many characters are to be added, removed or replaced to make one name of the other.
+fn edits_between(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().take(COMPARED_CHARS).collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, of_one) in one.chars().take(COMPARED_CHARS).enumerate() {
+        let (mut diagonal, mut left) = (line, line + 1);
+        for (cell, of_other) in row.iter_mut().skip(1).zip(&other) {
+            let replaced = diagonal + usize::from(of_one != *of_other);
+            diagonal = *cell;
+            left = replaced.min(left + 1).min(diagonal + 1);
+            *cell = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = line + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
 }
 
 fn undeclared(slice: &'static str) -> Error {

@@ -113,16 +113,18 @@ struct Failed {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if `to` is the store that is to be copied, or lies among its sessions.
+/// - [`Failure::Usage`] if `to` is the folder that is to be copied, or the store that the session is in, or lies within either.
 /// - [`Failure::DoesNotHold`] if a session of a store is damaged, after the result is printed.
 /// - [`Failure::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
 ///   other store cannot be made.
 pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
     // A session that was copied by hand may be in no store.
     let around = if audit::is_store(from) { None } else { audit::store_around(from) };
-    if audit::is_within_store(to, around.as_deref().unwrap_or(from)) {
-        let what = format!("{} is the store that is to be copied, or among its sessions", escape::path(to));
-        return Err(Failure::usage(what, "give another folder: `--to DIR`"));
+    for (folder, what) in [(Some(from), "what"), (around.as_deref(), "the store whose session")] {
+        let Some(folder) = folder.filter(|folder| audit::is_within_folder(to, folder)) else { continue };
+        let (to, folder) = (escape::path(to), escape::path(folder));
+        let what = format!("{to} is or lies within {folder}, {what} is to be copied");
+        return Err(Failure::usage(what, "give a folder outside of it: `--to DIR`"));
     }
     let mut document = Document::default();
     let mut damaged = 0;

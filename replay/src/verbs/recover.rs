@@ -387,9 +387,11 @@ fn named(
                 Some(only) => (only.as_str(), one.as_str()),
                 None => {
                     let names = taken.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+                    let each: Vec<String> =
+                        taken.keys().map(|name| format!("{option} {}=DIR", escape::text(name))).collect();
                     let one = escape::text(one);
                     let what = format!("`{one}` names none of the session's workspaces, which are {names}");
-                    return Err(Failure::usage(what, format!("give each as {option} NAME=DIR")));
+                    return Err(Failure::usage(what, format!("give each: {}", each.join(" "))));
                 }
             },
         };
@@ -467,9 +469,10 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         output.line(format_args!("operation {operation} (`{tool}`) was ended as interrupted"))?;
     }
     for Operation { operation, tool, .. } in unsettled {
+        let commands = output.places.put_into(&format!("`foldlog ledger SESSION {operation}`"));
         output.line(format_args!(
-            "operation {operation} (`{tool}`) waits: its host runs it again if it may, or a person decides: `foldlog settle \
-             SESSION {operation} committed|failed|run-again --by WHO --reason WHY`"
+            "operation {operation} (`{tool}`) waits: its host runs it again if it may, or a person decides: {commands} prints the \
+             commands that do"
         ))?;
     }
     Ok(())

@@ -43,7 +43,8 @@ and with --preview:
   slices, conversations  items, messages and turns, before and after; turns_removed: the records of those that go
   differences  as `foldlog diff --json` has them
   tags         tag, position of snapshots that would be abandoned
-  outside      operation, tool, call_id, idempotency";
+  outside      operation, tool, call_id, idempotency
+  recover_first  operations of an interrupted session, which is to be recovered before; the preview tells what the rewind does then";
 
 /// Holds what the command line asks of `foldlog rewind`.
 #[derive(Clone, Debug, Args)]
@@ -133,17 +134,17 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let (session, _) = open_without_host(&Store::open(&root)?, id)?;
     let done = rewind(&session, dir, to, asked, output);
     let closed = session.close();
-    done.map_err(told)?;
+    done.map_err(|failure| told(failure, dir, asked.folders))?;
     closed?;
     Ok(HOLDS)
 }
 
 /// Says what to do about a session that was interrupted.
-fn told(failure: Failure) -> Failure {
+fn told(failure: Failure, dir: &Path, folders: &recover::Asked<'_>) -> Failure {
     match failure {
         Failure::Engine(error @ Error::Interrupted { .. }) => Failure::usage(
             error.to_string(),
-            "let its host recover it, or do so by `foldlog recover SESSION --workspace NAME=DIR`",
+            format!("let its host recover it, or do so by `{}`", recovery(dir, folders)),
         ),
         Failure::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => Failure::usage(
             error.to_string(),
@@ -151,6 +152,22 @@ fn told(failure: Failure) -> Failure {
         ),
         failure => failure,
     }
+}
+
+/// Returns the command that recovers the session on the folders that were given.
+fn recovery(dir: &Path, folders: &recover::Asked<'_>) -> String {
+    let mut command = format!("foldlog recover {}", quoted(dir.as_os_str()));
+    let given = [
+        ("--workspace", folders.workspaces),
+        ("--rebind", folders.rebound),
+        ("--snapshots", folders.snapshots),
+    ];
+    for (option, folders) in given {
+        for folder in folders {
+            command.push_str(&format!(" {option} {}", quoted(folder.as_ref())));
+        }
+    }
+    command
 }
 
 fn rewind(
@@ -169,7 +186,21 @@ fn rewind(
             Some(to) => state.preview_rewind(to, &options)?,
             None => state.preview_undo(&options)?,
         };
-        return if output.json() { output.value(&preview) } else { print_preview(&preview, &roots, output) };
+        if output.json() {
+            return output.value(&preview);
+        }
+        if !preview.recover_first.is_empty() {
+            let calls: Vec<String> = preview.recover_first.iter().map(ToString::to_string).collect();
+            output.line(format_args!(
+                "the session was interrupted within operation {}: before it is recovered, it takes no rewind",
+                calls.join(", ")
+            ))?;
+            output.line(format_args!(
+                "  its host recovers it, or this: `{}`; then a rewind does what follows",
+                recovery(dir, asked.folders)
+            ))?;
+        }
+        return print_preview(&preview, &roots, output);
     }
     let report = match to {
         Some(to) => state.rewind(to, &options)?,

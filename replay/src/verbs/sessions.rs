@@ -1,5 +1,7 @@
 //! `foldlog sessions`: the sessions of a store, and how each of them stands.
 
+mod narrow;
+
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -223,6 +225,8 @@ struct Operation {
     operation: OperationId,
     tool: String,
     since: String,
+    #[serde(skip)]
+    since_us: i64,
 }
 
 #[derive(Debug, Serialize)]
@@ -275,7 +279,10 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     rows.retain(|row| row.is_asked(asked));
     sort(&mut rows, asked.sort);
     if !output.json() {
-        output.styled(HEADING, HEADINGS)?;
+        match output.columns {
+            Some(columns) => output.styled(HEADING, narrow::headings(columns))?,
+            None => output.styled(HEADING, HEADINGS)?,
+        }
     }
     let mut code = HOLDS;
     for row in rows {
@@ -428,7 +435,7 @@ impl Row {
         is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
     }
 
-    /// Prints the row, with a colour for its status.
+    /// Prints the row, with a colour for its status, and on a terminal within its width.
     fn print(&self, output: &mut Output<'_>) -> Result<()> {
         let style = match self.status {
             Status::Damaged | Status::Unreadable => BAD,
@@ -436,6 +443,10 @@ impl Row {
             Status::Running => GOOD,
             Status::Unclosed | Status::Closed => PLAIN,
         };
+        if let Some(columns) = output.columns {
+            let (session, status, rest) = narrow::pieces(self, columns, now().timestamp_micros());
+            return output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &rest)]);
+        }
         let (session, status) = (format!("{}  ", self.session), self.status.name());
         output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &self.rest())])
     }
@@ -520,7 +531,8 @@ impl Writer {
 impl Operation {
     fn of(operation: &StandingOperation) -> Operation {
         let StandingOperation { operation, tool, begun_at_us } = operation;
-        Operation { operation: *operation, tool: tool.to_string(), since: time_text(*begun_at_us) }
+        let since = time_text(*begun_at_us);
+        Operation { operation: *operation, tool: tool.to_string(), since, since_us: *begun_at_us }
     }
 }
 

@@ -122,12 +122,13 @@ pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<
         let (name, root) = (escape::text(name), escape::path(root));
         output.line(format_args!("workspace `{name}` is as it was {when}: {root}"))?;
     }
-    let next = match workspaces.can_restore {
-        true => ": --workspace NAME=DIR restores one",
-        false => "",
-    };
     for name in &workspaces.left {
-        output.note(format_args!("note: `{}` stays as it is{next}", escape::text(name)));
+        let name = escape::text(name);
+        let next = match workspaces.can_restore {
+            true => format!(": --workspace {name}=DIR restores it"),
+            false => String::new(),
+        };
+        output.note(format_args!("note: `{name}` stays as it is{next}"));
     }
     Ok(())
 }

@@ -21,7 +21,8 @@ fn json(ran: &Ran) -> Json {
 fn a_session_is_copied_gone_on_with_and_restored_by_opening_the_copy() {
     let fixture = fixture();
     let store = Store::open_with(fixture.folder.path(), options()).unwrap();
-    let to = fixture.folder.path().join("elsewhere/copies");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let to = elsewhere.path().join("elsewhere/copies");
     let id = fixture.session.file_name().unwrap().to_str().unwrap().to_owned();
 
     let first = run(&["backup", "_", "--to", "_"], &[&fixture.session, &to]);
@@ -74,7 +75,8 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     damaged.dispatch(step("behind it", 1)).unwrap();
     let (damaged_id, damaged_dir) = (damaged.id(), damaged.dir().to_owned());
     damaged.close().unwrap();
-    let to = fixture.folder.path().join("copies");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let to = elsewhere.path().join("copies");
 
     let copied = json(&run(&["backup", "_", "--to", "_", "--json"], &[fixture.folder.path(), &to]));
     assert_eq!(copied["copied"].as_array().unwrap().len(), 3);
@@ -95,17 +97,49 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     assert!(kept.records_len() > 2);
 
     let store = fixture.folder.path();
-    let roundabout = store.join("new/../sessions/copies");
-    for within in [store.to_owned(), store.join("sessions"), store.join("sessions/copies"), roundabout] {
-        for from in [&fixture.session, store] {
-            let within = run(&["backup", "_", "--to", "_"], &[from, &within]);
+    let (away, link) = (elsewhere.path().join("away"), elsewhere.path().join("link"));
+    std::os::unix::fs::symlink(store, &link).unwrap();
+    let listed = || {
+        let names = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = listed();
+    for within in [
+        store.to_owned(),
+        store.join("sessions"),
+        store.join("sessions/copies"),
+        store.join("new/../sessions/copies"),
+        store.join("copies"),
+        store.join("a/b/c"),
+        link.clone(),
+        link.join("copies"),
+        away.join("../link/copies"),
+        fixture.session.join("copies"),
+        fixture.session.join("files/copies"),
+    ] {
+        for from in [
+            &fixture.session,
+            store,
+            &link,
+            &link.join("sessions").join(fixture.session.file_name().unwrap()),
+        ] {
+            let refused = run(&["backup", "_", "--to", "_"], &[from, &within]);
+            assert!(refused.code == 2 && refused.stdout.is_empty(), "{refused:?}");
             assert!(
-                within.code == 2 && within.stderr.contains("is the store that is to be copied"),
-                "{within:?}"
+                refused.stderr.contains(&format!("{} is or lies within ", within.display())),
+                "{refused:?}"
             );
         }
     }
-    assert!(!store.join("sessions/copies").exists() && !store.join("new").exists());
+    assert_eq!(listed(), before, "nothing was made");
+    assert!(!fixture.session.join("copies").exists() && !store.join("sessions/copies").exists());
+    // A session that stands in no store is no folder for its own copy either.
+    let alone = elsewhere.path().join("alone");
+    let status =
+        std::process::Command::new("cp").arg("-r").args([&fixture.session, &alone]).status().unwrap();
+    assert!(status.success());
+    let refused = run(&["backup", "_", "--to", "_"], &[&alone, &alone.join("copies")]);
+    assert!(refused.code == 2 && !alone.join("copies").exists(), "{refused:?}");
     let nothing =
         run(&["backup", "_", "--to", "_"], &[&fixture.folder.path().join("nothing"), &to.join("new")]);
     assert!(nothing.code == 2 && !to.join("new").exists(), "{nothing:?}");

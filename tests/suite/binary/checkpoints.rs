@@ -133,7 +133,7 @@ fn a_checkpoint_brings_back_the_workspaces_whose_folders_are_given() {
     let ran = foldlog(words);
     assert_eq!((ran.code, page().as_str()), (0, "spoiled"), "{ran:?}");
     assert!(
-        ran.stderr.contains("note: `workspace` stays as it is: --workspace NAME=DIR restores one"),
+        ran.stderr.contains("note: `workspace` stays as it is: --workspace workspace=DIR restores it"),
         "{ran:?}"
     );
     let named = format!("workspace={}", workspace.display());

@@ -13,7 +13,7 @@ use foldlog_codec::frame::{self, Context};
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
-use foldlog_tests::verbs::{Ran, foldlog};
+use foldlog_tests::verbs::{Ran, foldlog, foldlog_on};
 use uuid::Uuid;
 
 use super::damaged::flip;
@@ -558,4 +558,38 @@ fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
     let data = last.get("payload").unwrap().get("data").unwrap();
     assert_eq!(data.get("text").unwrap().as_str(), Some(&*"long ".repeat(1000)));
     assert!(!show(&[]).contains("data  "));
+}
+
+/// The rows were wider than any terminal, and each took three lines of one.
+#[test]
+fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
+    let night = Night::begin();
+    let store = night.folder.path().to_str().unwrap();
+    let piped = foldlog(["sessions", store]);
+    for columns in [100, 132, 60] {
+        let shown = foldlog_on(columns, ["sessions", store]);
+        assert_eq!((shown.code, &shown.stderr), (piped.code, &piped.stderr));
+        assert_eq!(shown.stdout.lines().count(), piped.stdout.lines().count());
+        for line in shown.stdout.lines() {
+            assert!(line.chars().count() <= usize::from(columns), "{columns}: {line}");
+        }
+        // The id stays whole: it is what the next command needs.
+        for id in night.ids.values() {
+            assert!(shown.stdout.contains(&id.to_string()), "{columns}: {}", shown.stdout);
+        }
+    }
+    let shown = foldlog_on(132, ["sessions", store]).stdout;
+    let row = |which: &str| {
+        let id = night.ids[which].to_string();
+        shown.lines().find(|line| line.starts_with(&id)).unwrap()
+    };
+    assert!(
+        row("interrupted").contains("`send_mail` 2, ") && row("interrupted").ends_with("team=red"),
+        "{shown}"
+    );
+    assert!(row("running").contains(&format!("pid {}", std::process::id())), "{shown}");
+    assert!(row("damaged").ends_with('…'), "{shown}");
+    assert!(piped.stdout.lines().all(|line| !line.contains('…')), "{}", piped.stdout);
+    let json = foldlog(["sessions", store, "--json"]);
+    assert_eq!(foldlog_on(60, ["sessions", store, "--json"]).stdout, json.stdout);
 }

@@ -117,7 +117,7 @@ fn what_a_killed_host_left_half_done_is_restored_without_it() {
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stdout.contains("workspace `workspace` is as it was before the call"), "{}", ran.stdout);
     assert!(
-        ran.stdout.contains("(`dies`) was ended as interrupted") && ran.stdout.contains("foldlog settle"),
+        ran.stdout.contains("(`dies`) was ended as interrupted") && ran.stdout.contains("`foldlog ledger /"),
         "{}",
         ran.stdout
     );
@@ -203,7 +203,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
         assert!(ran.code == 2 && ran.stderr.contains(said), "{ran:?}");
         assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", Fate::Open));
     };
-    is_refused(&["--workspace", &killed.workspace()], "--rebind NAME=DIR");
+    is_refused(&["--workspace", &killed.workspace()], "by `--rebind` of `foldlog recover`");
     is_refused(&["--rebind", &killed.workspace()], "not empty");
     is_refused(&["--rebind", &killed.workspace()], "add --overwrite");
     let misnamed = format!("elsewhere={}", killed.root().display());

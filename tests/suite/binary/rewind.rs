@@ -178,11 +178,10 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     drop(runner);
     session.close().unwrap();
     let work = format!("workspace={}", at.join("work").display());
-    for preview in [None, Some("--preview")] {
-        let words = ["rewind", copied.to_str().unwrap(), "then", "--workspace", &work].into_iter().chain(BY);
-        let ran = foldlog(words.chain(preview).map(str::to_owned));
-        assert!(ran.code == 2 && ran.stderr.contains("foldlog recover SESSION"), "{ran:?}");
-    }
+    let words = ["rewind", copied.to_str().unwrap(), "then", "--workspace", &work].into_iter().chain(BY);
+    let ran = foldlog(words.map(str::to_owned));
+    let recovery = format!("`foldlog recover {} --workspace {work}`", copied.display());
+    assert!(ran.code == 2 && ran.stderr.contains(&recovery), "{ran:?}");
     // And a log that does not hold goes nowhere.
     let (segment, mut bytes) = left.log().remove(0);
     bytes[200] ^= 1;
@@ -190,4 +189,104 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     let ran = left.rewind(&with(&["then"]));
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
     assert_eq!(left.file("page").as_deref(), Some("two\u{1b}[31m\n"));
+}
+
+/// A preview of an interrupted session was refused: whoever wanted to know what a rewind would bring had to recover first.
+#[test]
+fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
+    let left = Left::new();
+    let at = left.folder.path();
+    let id = left.session.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    let session = Store::open_with(at.join("store"), options()).unwrap().open_session(id, &types()).unwrap();
+    let runner = runner(at, &session);
+    let open = runner.begin(&ToolCall::new("cut short", "{}"), &ExecuteOptions::default()).unwrap();
+    let operation = open.id();
+    open.context().session().dispatch(StepAdded { title: "half done".to_owned(), part: 0 }).unwrap();
+    session.close().unwrap();
+    drop((open, runner));
+    // What a process that was killed leaves.
+    write(at, &[("page", b"half done\n"), ("another", b"half done\n")]);
+
+    let log = left.log();
+    let ran = left.rewind(&["then", "--preview"]);
+    assert!(ran.code == 0 && !ran.stderr.contains("error: "), "{ran:?}");
+    let work = format!("workspace={}", at.join("work").display());
+    for line in [
+        format!(
+            "the session was interrupted within operation {operation}: before it is recovered, it takes no rewind\n"
+        ),
+        format!("`foldlog recover {} --workspace {work}`", left.session.display()),
+        "  modified page: 9 to 4 bytes\n".to_owned(),
+        "  removed new: 4 bytes\n".to_owned(),
+        "  kept notes\\x1b: created by hand\n".to_owned(),
+        "slice plan: 2 to 1 item; 1 removed, 0 added\n".to_owned(),
+    ] {
+        assert!(ran.stdout.contains(&line), "{line:?} in {}", ran.stdout);
+    }
+    // What the call left half done is the recovery's to undo.
+    assert!(!ran.stdout.contains("another") && !ran.stdout.contains("half done"), "{ran:?}");
+    let json = left.rewind(&["then", "--preview", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(told["recover_first"], serde_json::json!([operation.get()]), "{json:?}");
+    let within = left.rewind(&[&operation.to_string(), "--preview"]);
+    assert!(within.code == 2 && within.stderr.contains("lies within operation"), "{within:?}");
+    assert_eq!((left.log(), left.file("page").as_deref()), (log, Some("half done\n")), "nothing was written");
+
+    // The recovery and the rewind do what was told.
+    let dir = left.session.to_str().unwrap();
+    assert_eq!(foldlog(["recover", dir, "--workspace", &work]).code, 0);
+    let after = left.rewind(&["then", "--preview"]);
+    let behind = |text: &str| text.split_once("workspace `").unwrap().1.to_owned();
+    assert_eq!(behind(&after.stdout), behind(&ran.stdout));
+    assert_eq!(left.rewind(&with(&["then"])).code, 0);
+    assert_eq!((left.file("page").as_deref(), left.file("another")), (Some("one\n"), None));
+}
+
+/// What was in the folder that takes the place of the session's own, and what the rewind had put there, was nobody's: an undo kept all
+/// of it, and brought nothing back.
+#[test]
+fn a_rewind_of_a_copy_on_a_folder_of_its_own_is_undone_and_done_again() {
+    let left = Left::new();
+    let at = left.folder.path();
+    let copies = at.join("copies");
+    let session = left.session.to_str().unwrap();
+    assert_eq!(foldlog(["backup", session, "--to", copies.to_str().unwrap()]).code, 0);
+    let copy = copies.join("sessions").join(left.session.file_name().unwrap());
+    let fresh = at.join("fresh");
+    fs::create_dir(&fresh).unwrap();
+    fs::write(fresh.join("own"), "of the folder\n").unwrap();
+    let folder = format!("workspace={}", fresh.display());
+    let rewind = |words: &[&str]| {
+        let words = ["rewind", copy.to_str().unwrap()].into_iter().chain(words.iter().copied()).chain(BY);
+        let ran = foldlog(words.map(str::to_owned));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let mut files: Vec<(String, Vec<u8>)> = fs::read_dir(&fresh)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+            .collect();
+        files.sort();
+        (files, ran.stdout)
+    };
+    let file = |name: &str, text: &[u8]| (name.to_owned(), text.to_owned());
+    let own = vec![file("own", b"of the folder\n")];
+    let later = vec![file("new", b"new\n"), file("page", b"two\x1b[31m\n"), file("picture", b"\0\x02")];
+    assert_eq!(rewind(&["later", "--rebind", &folder, "--overwrite"]).0, later);
+    for _ in 0..2 {
+        let (files, said) = rewind(&["--undo", "--workspace", &folder]);
+        assert_eq!(files, own, "{said}");
+        assert!(
+            said.contains("  1 file created, 0 modified, 3 removed\n") && !said.contains("kept"),
+            "{said}"
+        );
+        let (files, said) = rewind(&["--undo", "--workspace", &folder]);
+        assert_eq!(files, later, "{said}");
+    }
+    // A folder in which nothing has worked is another matter.
+    let other = at.join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("page"), "one\n").unwrap();
+    let (_, said) = rewind(&["later", "--rebind", &format!("workspace={}", other.display())]);
+    assert!(said.contains("kept page: nobody knows who left it so"), "{said}");
+    assert_eq!(fs::read_to_string(other.join("page")).unwrap(), "one\n");
 }

@@ -154,8 +154,11 @@ fn at_a_position_the_conversation_is_what_it_was_there() {
         (ran.code, ran.stderr.as_str()),
         (
             2,
-            "error: there is no conversation at position 0\n  next: `foldlog show SESSION` lists the records, and \
-             which are live\n"
+            format!(
+                "error: there is no conversation at position 0\n  next: `foldlog show {}` lists the records, and which are live\n",
+                session.display()
+            )
+            .as_str()
         )
     );
     let ran = transcript(&session, &["--evaluation", "an\u{1b}other"]);

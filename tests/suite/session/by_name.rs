@@ -2,7 +2,7 @@
 
 use foldlog::{
     BuiltInReducer, DynamicEvent, DynamicSlice, Error, Event, EventSlice, Policy, RecordNotification,
-    SessionTypes, SliceOp, UpcastError, Value,
+    SessionTypes, SliceOp, UndeclaredEvents, UpcastError, Value,
 };
 use foldlog_tests::host::*;
 use foldlog_tests::named_host::{self, value};
@@ -14,6 +14,45 @@ use super::{home, kinds, step, stored, titles};
 
 fn values(session: &foldlog::Session, slice: &str) -> Vec<serde_json::Value> {
     session.view_values(slice).unwrap().iter().map(|item| item.to_json().unwrap()).collect()
+}
+
+/// A mistyped name made a slice of its own, which nobody ever read.
+#[test]
+fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
+    let types = SessionTypes::builder()
+        .dynamic_slice("cards".to_owned(), Policy::State)
+        .dynamic_event(
+            DynamicEvent::new("card.moved".to_owned()).bind("cards".to_owned(), BuiltInReducer::Append),
+        )
+        .dynamic_event(DynamicEvent::new("swept".to_owned()))
+        .build()
+        .unwrap();
+    let home = super::home_with(|options| options.undeclared_events = UndeclaredEvents::Refuse);
+    let session = home.store.create(&types).unwrap();
+    session.dispatch_value("card.moved", json!({"id": 1})).unwrap();
+    session.dispatch_value("swept", Value::Nil).unwrap();
+    let before = session.position();
+    for (name, nearest) in
+        [("card.move", "card.moved"), ("crad.moved", "card.moved"), ("", "swept"), ("wept", "swept")]
+    {
+        let refused = session.dispatch_value(name, json!({"id": 2})).unwrap_err();
+        let Error::UndeclaredEvent { event, nearest: found } = &refused else { panic!("{refused:?}") };
+        assert_eq!((event.as_str(), found.as_deref()), (name, Some(nearest)));
+        let said = format!("event `{name}` is not declared: the nearest that is declared is `{nearest}`");
+        assert_eq!(refused.to_string(), said);
+    }
+    assert_eq!(session.position(), before, "nothing is recorded");
+    // An event that has a Rust type is declared by that.
+    session.dispatch(step("typed")).unwrap();
+    let nothing = home.store.create(&SessionTypes::builder().build().unwrap()).unwrap();
+    let refused = nothing.dispatch_value("card.moved", json!({})).unwrap_err();
+    assert_eq!(refused.to_string(), "event `card.moved` is not declared, and no event is");
+
+    // Unless it is asked for, a host needs no declarations.
+    let home = super::home();
+    let session = home.store.create(&types).unwrap();
+    session.dispatch_value("card.move", json!({"id": 1})).unwrap();
+    assert_eq!(values(&session, "card.move"), [json!({"id": 1})]);
 }
 
 /// A host that learns its events from elsewhere, a Python binding say, had to have a Rust type for each of them.

@@ -118,7 +118,15 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     run.session().settle(operation, &result, "a person", "the recipient has it").unwrap();
     assert!(run.session().unsettled_operations().is_empty());
     let again = run.session().settle(operation, &Settlement::failed(), "a person", "again");
-    assert!(matches!(again, Err(Error::NoSuchOperation { .. })));
+    let again = again.unwrap_err();
+    let Error::AlreadySettled { operation: of, decision: Decision::Committed, by, sequence } = &again else {
+        panic!("{again:?}");
+    };
+    let settled = run.ledger()[0].settled.clone().unwrap();
+    assert_eq!((*of, by.as_str(), *sequence), (operation, "a person", settled.sequence));
+    let said =
+        format!("operation {operation} is already settled: `committed` by a person, in record {sequence}");
+    assert_eq!(again.to_string(), said);
     let entry = &run.ledger()[0];
     assert_eq!(
         (entry.outcome, entry.settled.as_ref().unwrap().decision),

@@ -539,3 +539,19 @@ fn a_tool_hears_what_its_program_prints_while_it_runs() {
     });
     assert_eq!(said, r#"[(Stdout, "one\n"), (Stderr, "two\n")] Some(3)"#);
 }
+
+/// A record of which processes a call runs was where two runs parted that said the same.
+#[test]
+fn two_runs_that_start_the_same_programs_part_nowhere() {
+    let read = || {
+        let run = Run::new();
+        let runner = ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(Shells));
+        let call = ToolCall::new("shells", r#"{"scripts": ["echo hello"]}"#);
+        assert_eq!(runner.execute(&call, &ExecuteOptions::default()).unwrap().message, "hello\n");
+        LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap()
+    };
+    let (one, other) = (read(), read());
+    let parting = one.parting(&other).unwrap();
+    assert!(parting.is_none(), "{parting:?}");
+    assert_eq!(parting.alike, one.records_len());
+}

@@ -165,8 +165,10 @@ mod host {
         }
 
         fn rewind(&self, asked: &Rewinding<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
-            let Rewinding { target, last, present, overwrite, unless_changed } = *asked;
+            let Rewinding { target, last, last_is_here, present, overwrite, unless_changed } = *asked;
             self.check_folder(target)?;
+            let here = last_is_here.then(|| FilesystemSnapshot { folder: present.folder, ..last.clone() });
+            let last = here.as_ref().unwrap_or(last);
             let Merged { snapshot, kept, unknown, left_out } =
                 self.merged(&Merging { target, last, present, overwrite })?;
             let files = self.rewound(present, &snapshot)?;

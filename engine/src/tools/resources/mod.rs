@@ -375,9 +375,9 @@ impl<R: Snapshotable> AnyResource for R {
     }
 
     fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>> {
-        let Rewinding { target, last, present, overwrite, unless_changed } = *asked;
+        let Rewinding { target, last, last_is_here, present, overwrite, unless_changed } = *asked;
         let (target, last, present) = (typed::<R>(target)?, typed::<R>(last)?, typed::<R>(present)?);
-        let asked = Rewinding { target, last, present, overwrite, unless_changed };
+        let asked = Rewinding { target, last, last_is_here, present, overwrite, unless_changed };
         let Rewound { to, files, kept, unknown, left_out } = Snapshotable::rewind(self, &asked)?;
         Ok(Rewound { to: Arc::new(to), files, kept, unknown, left_out })
     }

@@ -9,6 +9,8 @@ pub struct Rewinding<'a, S> {
     pub target: &'a S,
     /// Last capture that a call left: what the resource differs in from it was changed by hand.
     pub last: &'a S,
+    /// Whether a rewind brought the resource to `last` where it is now, though that may be a capture of another place.
+    pub last_is_here: bool,
     /// Capture of what the resource is now.
     pub present: &'a S,
     /// Whether what was changed by hand goes back too.

@@ -6,6 +6,9 @@
 //! | a rewind | as the capture that it went back to; what it kept beside that was changed by hand before |
 //! | an undo of a rewind | as they were before the call that is undone |
 //! | a restore or rewind that failed or was interrupted | as they were before it |
+//!
+//! A rewind may bring what was captured in one folder into another one that took its place. Then the capture that it went back to is
+//! of the other folder, and says all the same what it left in this one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +20,70 @@ use super::{CaptureMoment, ExecutionState, Recorded, ResourceRewound};
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::sabotage::{self, Breakage};
-use crate::session::rewinding::{CaptureFound, take};
+use crate::session::rewinding::{CaptureFound, Sought, take};
 use crate::types::ToolInvoked;
 
 impl ExecutionState {
-    /// Returns the captures by which changes by hand are told, by the names of these resources.
+    /// Returns the captures by which changes by hand are told, by the names of these resources, and the names of those that a rewind
+    /// brought to a capture of another place.
     pub(super) fn captures_by_tools(
         &self,
         names: &BTreeSet<String>,
-    ) -> Result<BTreeMap<String, CaptureFound>> {
+    ) -> Result<(BTreeMap<String, CaptureFound>, BTreeSet<String>)> {
         let mut found = BTreeMap::new();
         let mut left = vec![(SequenceNumber::MAX, names.clone())];
         while let Some((end, names)) = left.pop() {
             self.look_back(end, names, &mut found, &mut left)?;
         }
-        Ok(found)
+        let here = self.brought_here(&mut found)?;
+        Ok((found, here))
+    }
+
+    /// Returns whether a recorded capture is of another place than the resource of this name.
+    fn is_elsewhere(&self, name: &str, recorded: Option<&[u8]>) -> bool {
+        let resource = self.registered().captured().get(name);
+        resource.zip(recorded).is_some_and(|(resource, recorded)| {
+            resource.recall(recorded).is_ok_and(|capture| resource.is_of_other_place(&capture))
+        })
+    }
+
+    /// Looks at the last call on each resource whose capture is of another place. If it was a rewind where the resource is now, returns
+    /// its name. If that was undone there, puts what the undo brought back in the place of the capture.
+    fn brought_here(&self, found: &mut BTreeMap<String, CaptureFound>) -> Result<BTreeSet<String>> {
+        let (session, mut here) = (self.session(), BTreeSet::new());
+        let elsewhere = |name: &str, found: &CaptureFound| self.is_elsewhere(name, found.recorded.as_deref());
+        let mut open: BTreeSet<String> = found
+            .iter()
+            .filter(|(name, found)| elsewhere(name, found))
+            .map(|(name, _)| name.clone())
+            .collect();
+        if open.is_empty() {
+            return Ok(here);
+        }
+        session.calls_back(&mut |item| {
+            if item.tool == RESTORE && item.outcome != Outcome::Committed {
+                return Ok(true);
+            }
+            let begun = session.read_begin(item.begin, |begin| begin.resources)?;
+            let rewind = self.rewind_of(item)?;
+            for (name, recorded) in begun.into_iter().filter(|(name, _)| open.remove(name)) {
+                let Some(rewind) = rewind.as_ref().filter(|_| !self.is_elsewhere(&name, recorded.as_deref()))
+                else {
+                    continue;
+                };
+                match rewind.undoes.map(SequenceNumber::from) {
+                    None => {
+                        here.insert(name);
+                    }
+                    Some(undone) => {
+                        let only = Sought::all(BTreeSet::from([name]));
+                        found.extend(session.captures_of_begin(undone, &only)?);
+                    }
+                }
+            }
+            Ok(!open.is_empty())
+        })?;
+        Ok(here)
     }
 
     /// Looks back through the calls that had ended before the record `limit` for the captures of these resources. Those that a

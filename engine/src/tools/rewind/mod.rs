@@ -24,8 +24,8 @@
 //! touched, and what differs is captured. But what is written into a file in the moments between that look and its turn is
 //! overwritten, and no undo brings it back. Nobody else should write into the workspace meanwhile.
 //!
-//! Where a workspace was rebound and the last capture is of another folder, nobody knows what was changed by hand in this one: what
-//! is there is kept, what is not there stays away, and both are named as *unknown*.
+//! Where a workspace was rebound, the last capture is of another folder, and no rewind has worked in this one since, nobody knows what
+//! was changed by hand in it: what is there is kept, what is not there stays away, and both are named as *unknown*.
 //!
 //! # Undo
 //!
@@ -89,6 +89,9 @@ struct Planned {
 impl ExecutionState {
     /// Tells what a [`rewind`](ExecutionState::rewind) to a position would do. Writes nothing into the log; the resources are
     /// captured, and their stores keep the captures until they are collected.
+    ///
+    /// Of a session that was interrupted, the preview tells what the rewind would do once the session is
+    /// [recovered](RewindPreview::recover_first), and captures nothing.
     ///
     /// May [wait](crate::Session#who-waits), as a call that changes something does.
     ///
@@ -254,11 +257,27 @@ impl ExecutionState {
         }
         let patience = session.patience(None, None);
         let asker = Asker::new("preview of a rewind", at);
-        let _admission = session.admit(false, &patience, asker.clone())?;
+        let recover_first: Vec<OperationId> = match session.is_interrupted() {
+            true => session.left_open().into_iter().map(|open| open.operation).collect(),
+            false => Vec::new(),
+        };
+        let admission = match recover_first.is_empty() {
+            true => Some(session.admit(false, &patience, asker.clone())?),
+            // It is refused, as every call is. Nobody but a recovery writes until the session is recovered.
+            false => None,
+        };
         let _leases = self.lease(true, &patience, &asker)?;
         let goal = goal()?;
-        session.check_target(goal.to)?;
-        let present = self.capture(None, || None)?;
+        let present = match admission {
+            Some(_) => {
+                session.check_target(goal.to)?;
+                self.capture(None, || None)?
+            }
+            None => {
+                session.check_target_recovered(goal.to)?;
+                Captures::recorded(session.open_captures()?).recalled(self.registered(), true)?
+            }
+        };
         let Planned { resources, mut left, .. } = self.planned(goal, &present, (options.overwrite, false))?;
         left.extend(self.lacking()?);
         let from = session.position().unwrap_or_default();
@@ -280,6 +299,7 @@ impl ExecutionState {
             from,
             to: goal.to,
             undoes: goal.undoes.map(OperationId::from),
+            recover_first,
             resources,
             left,
             slices,
@@ -318,7 +338,7 @@ impl ExecutionState {
             Some(begin) => session.captures_of_begin(begin, &sought)?,
             None => session.captures_at(goal.to, &sought)?,
         };
-        let last = self.captures_by_tools(&names)?;
+        let (last, here) = self.captures_by_tools(&names)?;
         let mut captures = RewoundCaptures::default();
         let (mut resources, mut left) = (Vec::new(), Vec::new());
         for (name, resource) in registered.captured() {
@@ -343,7 +363,9 @@ impl ExecutionState {
                 stays("its captures end with the process that took them");
                 continue;
             };
-            let rewound = caught(name, || captures.add(name, resource.as_ref(), present, (&to, &last), how))?;
+            let rewound = caught(name, || {
+                captures.add(name, resource.as_ref(), present, (&to, (&last, here.contains(&**name))), how)
+            })?;
             let Some((files, kept, unknown, left_out)) = rewound else {
                 stays("it is not captured now");
                 continue;

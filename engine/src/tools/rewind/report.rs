@@ -33,6 +33,11 @@ pub struct RewindPreview {
     /// Rewind that would be undone, if it is an undo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
+    /// Calls that a process left open, in the order of their begins. [`recover`](crate::tools::ToolRunner::recover) comes first, which
+    /// undoes what they changed; before, the rewind fails with [`Error::Interrupted`](crate::Error::Interrupted). The resources are taken
+    /// for what the recovery leaves. Empty if nothing is in the way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recover_first: Vec<OperationId>,
     /// Resources that would go back, in ascending order of their names.
     pub resources: Vec<ResourcePreview>,
     /// Resources that would stay as they are.

@@ -374,7 +374,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
             Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
             None => {
                 format!(
-                    "its process is gone: let its host recover the session, or `foldlog recover {dir}` (with `--workspace NAME=DIR` for each folder)"
+                    "its process is gone: let its host recover the session, or `foldlog recover {dir}` (with `--workspace` for each folder)"
                 )
             }
         });

@@ -35,6 +35,13 @@ impl World {
                 assert!(!may, "{id}: {verdict:?} is refused for {operation}: {reason}");
                 return true;
             }
+            Err(Error::AlreadySettled { sequence, .. }) => {
+                assert!(
+                    !may,
+                    "{id}: {verdict:?} is refused for {operation}, which record {sequence} settles"
+                );
+                return true;
+            }
             Err(error) => {
                 self.wrote(id, Err(error));
                 return true;

@@ -1,0 +1,81 @@
+//! Commands that errors and notes tell a person to run: with the session and the store of this command line in the place of the words
+//! that stand for them.
+
+use std::path::Path;
+
+use foldlog::audit;
+
+use crate::verbs::run::quoted;
+
+/// Holds what stands in a hint for `SESSION`, and for the `STORE` that the session is in, as a shell reads it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    session: Option<String>,
+    store: Option<String>,
+}
+
+impl Places {
+    /// Returns the places of a command line that names this folder. A folder that is not there is none.
+    pub(crate) fn of(path: &Path) -> Places {
+        if audit::is_store(path) {
+            return Places { session: None, store: Some(quoted(path.as_os_str())) };
+        }
+        let store = audit::store_around(path).map(|store| quoted(store.as_os_str()));
+        Places { session: path.is_dir().then(|| quoted(path.as_os_str())), store }
+    }
+
+    /// Puts the places into the commands of a text, which stand in backquotes. A `STORE` that a command is to make stays.
+    pub(crate) fn put_into(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        for (number, piece) in text.split('`').enumerate() {
+            if number > 0 {
+                out.push('`');
+            }
+            match number % 2 {
+                1 => out.push_str(&self.in_command(piece)),
+                _ => out.push_str(piece),
+            }
+        }
+        out
+    }
+
+    fn in_command(&self, command: &str) -> String {
+        let mut words = command.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let is_of_store = command.starts_with("foldlog sessions ") || command.starts_with("chmod ");
+        for word in &mut words {
+            let place = match word.as_str() {
+                "SESSION" => &self.session,
+                "STORE" if is_of_store => &self.store,
+                _ => continue,
+            };
+            if let Some(place) = place {
+                word.clone_from(place);
+            }
+        }
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_stand_in_commands_alone_and_never_for_a_new_store() {
+        let places = Places { session: Some("'a b'".to_owned()), store: Some("s".to_owned()) };
+        let put = places.put_into(
+            "SESSION of STORE: `foldlog show SESSION` or `foldlog salvage SESSION --to STORE`; `foldlog sessions STORE`; `SESSIONS`",
+        );
+        let expected = "SESSION of STORE: `foldlog show 'a b'` or `foldlog salvage 'a b' --to STORE`; `foldlog sessions s`; `SESSIONS`";
+        assert_eq!(put, expected);
+        assert_eq!(Places::default().put_into("`foldlog show SESSION`"), "`foldlog show SESSION`");
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_stands_for_nothing() {
+        assert_eq!(
+            Places::of(Path::new("/nowhere/at/all")).put_into("`foldlog show SESSION`"),
+            "`foldlog show SESSION`"
+        );
+    }
+}
