@@ -59,6 +59,7 @@ mod recorded_replies;
 pub(crate) mod recording;
 mod replayed_calls;
 pub(crate) mod replaying;
+mod replica;
 mod retelling;
 pub(crate) mod rewinding;
 pub(crate) mod schedule;
@@ -182,6 +183,8 @@ pub(crate) struct Inner {
     /// Held while the session is recovered.
     recovering: Mutex<()>,
     gate: SyncGate<Error>,
+    /// Copy of the records that is kept elsewhere; `None` if the store has no replicator, or this handle writes nothing.
+    replica: Option<replica::Replica>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
     /// Held while an image is written, and locked before `state`.
@@ -414,7 +417,22 @@ impl Inner {
 
     pub(crate) fn sync(&self) -> Result<()> {
         let next = self.settle_unattested()?;
-        self.sync_through(next)
+        self.sync_through(next)?;
+        self.hold_through(next)
+    }
+
+    /// Makes every record durable here, and has them fed to the replicator without waiting for it.
+    fn sync_locally(&self) -> Result<()> {
+        let next = self.settle_unattested()?;
+        self.sync_through(next)?;
+        self.wake_replica();
+        Ok(())
+    }
+
+    fn wake_replica(&self) {
+        if let Some(replica) = &self.replica {
+            replica.wake();
+        }
     }
 
     /// Makes every record durable, and states in the log that the session was closed behind the last one.
