@@ -218,6 +218,65 @@ pub enum Error {
         /// Error of the sync.
         cause: Arc<Error>,
     },
+    /// Another writer has claimed the session at the store's [replicator](crate::replication). Nothing of this one is
+    /// acknowledged any more; its records stay where they are, to be read.
+    #[error(
+        "another writer claimed session {session} (epoch {epoch}, `{}`), and this one must stop writing",
+        escape::text(by)
+    )]
+    Fenced {
+        /// Session that was to be written.
+        session: Uuid,
+        /// Epoch of the other writer.
+        epoch: u64,
+        /// Who it is.
+        by: String,
+    },
+    /// The local log differs from what the store's [replicator](crate::replication) holds, or goes on behind another writer's claim.
+    /// Its records can be read, and are never merged.
+    #[error(
+        "the records of session {session} from {sequence} on are superseded: another writer claimed the session in front of them. \
+         Read them here, and take the session over into an empty folder to go on"
+    )]
+    Superseded {
+        /// Session that was to be opened.
+        session: Uuid,
+        /// Sequence number of the first such record.
+        sequence: SequenceNumber,
+    },
+    /// The store's [replicator](crate::replication) holds records that the local log does not have.
+    #[error(
+        "the local log of session {session} ends before record {local}, and the replicator holds those up to {held}: \
+         take the session over into an empty folder to go on"
+    )]
+    ReplicaAhead {
+        /// Session that was to be opened.
+        session: Uuid,
+        /// Sequence number behind the last local record.
+        local: SequenceNumber,
+        /// Sequence number behind the last record that is held.
+        held: SequenceNumber,
+    },
+    /// It is not known whether the store's [replicator](crate::replication) holds the last records. They are in the local log, and
+    /// the next opening settles it.
+    #[error(
+        "it is unknown whether the replicator holds the last records of session {session}: {}",
+        escape::shown(reason)
+    )]
+    ReplicaUnknown {
+        /// Session whose records are in doubt.
+        session: Uuid,
+        /// Why.
+        reason: String,
+    },
+    /// The store's [replicator](crate::replication) could not be asked, or what it holds cannot be used.
+    #[error("the replicator failed for session {session}: {}", escape::shown(reason))]
+    ReplicaFailed {
+        /// Session that was to be replicated.
+        session: Uuid,
+        /// Why.
+        reason: String,
+    },
     /// The session was opened for reading, or lies on a disk that takes no writes.
     #[error("session {session} is open for reading only: {}", escape::text(reason))]
     ReadOnly {

@@ -19,6 +19,7 @@ mod operation;
 mod options;
 pub mod process;
 pub mod replay;
+pub mod replication;
 #[cfg(feature = "sabotage")]
 #[doc(hidden)]
 pub mod sabotage;
@@ -45,7 +46,7 @@ pub use fold::questions::PendingQuestion;
 /// [`Error::Format`] holds.
 pub use foldlog_codec::Error as FormatError;
 pub use foldlog_codec::body::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, InnerCall, Outcome, Parent, Policy,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, InnerCall, ObjectId, Outcome, Parent, Policy,
     Suspension, SuspensionForm,
 };
 /// Makes text from outside fit for terminals, error messages and JSON.

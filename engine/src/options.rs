@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
 use crate::log::{Compression, SegmentSizes};
+use crate::replication::Replication;
 use crate::storage::{FileStorage, Storage, StoreAccess};
 
 /// Names when a record is durable.
@@ -82,6 +83,8 @@ pub struct StoreOptions {
     pub image_bytes_min: u64,
     /// What [`Store::compact_old`](crate::Store::compact_old) keeps of each session. `None` keeps everything.
     pub retention: Option<CompactOptions>,
+    /// Who keeps copies of the sessions' records elsewhere. `None` keeps none.
+    pub replication: Option<Replication>,
     /// Who syncs the records that no call waits for.
     pub background: BackgroundSync,
     /// Time that an operation has to end after its deadline or its cancellation. After it, the operation
@@ -99,8 +102,8 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
-    /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, no retention, a
-    /// background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
+    /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, no retention, no
+    /// replication, a background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -112,6 +115,7 @@ impl Default for StoreOptions {
             object_bytes_min: 64 << 10,
             image_bytes_min: 1 << 20,
             retention: None,
+            replication: None,
             background: BackgroundSync::default(),
             grace: Duration::from_secs(10),
             wait: Duration::from_secs(600),

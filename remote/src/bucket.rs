@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! sessions/{session}/log/{chunk:020}     a chunk
+//! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there
 //! sessions/{session}/probe/{random}      what opening finds out with whether puts are conditional; removed at once
 //! ```
 
@@ -15,6 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
 use futures_lite::StreamExt;
 use object_store::path::{Path, PathPart};
 use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -103,6 +105,52 @@ impl Bucket {
     /// Returns the key of a chunk.
     pub fn chunk_key(&self, session: Uuid, number: u64) -> Path {
         self.key(session, "log", &format!("{number:020}"))
+    }
+
+    /// Returns the key of an object: a payload that the local log keeps out of line.
+    pub fn object_key(&self, session: Uuid, object: ObjectId) -> Path {
+        self.key(session, "objects", &object.file_name())
+    }
+
+    /// Puts a payload under its hash, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub async fn put_object(&self, session: Uuid, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
+        let key = self.object_key(session, object);
+        let payload = PutPayload::from(bytes);
+        let mut last = Failure::Unavailable;
+        for attempt in 0..self.retries.attempts.max(1) {
+            self.retries.wait(attempt).await;
+            match self.put_once(&key, &payload).await {
+                Put::Created => return Ok(()),
+                // The name is the content's, so it does not matter who put it, once it is there.
+                Put::Exists => match time::timeout(self.retries.request_timeout, self.store.head(&key)).await
+                {
+                    Ok(Ok(found)) if found.size == object.len => return Ok(()),
+                    _ => last = Failure::Conflict,
+                },
+                Put::Failed(failure) => last = failure,
+            }
+        }
+        Err(Error::Store { what: "put a payload", failure: last })
+    }
+
+    /// Reads a payload, whose bytes are compared with its hash; `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], and [`Error::Payload`] if other bytes stand under its name.
+    pub async fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let max = usize::try_from(object.len.min(OBJECT_BYTES_MAX)).unwrap_or(usize::MAX);
+        let found = self.get(&self.object_key(session, object), max, "read a payload").await?;
+        match found {
+            Some(bytes) if ObjectId::of(&bytes) != object => {
+                Err(Error::Payload { object: object.file_name() })
+            }
+            found => Ok(found),
+        }
     }
 
     fn key(&self, session: Uuid, folder: &str, name: &str) -> Path {

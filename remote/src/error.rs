@@ -169,6 +169,12 @@ pub enum Error {
         /// Its sequence number.
         sequence: SequenceNumber,
     },
+    /// Other bytes stand under a payload's name than those that the name is the hash of.
+    #[error("the payload {object} has other bytes than its name says")]
+    Payload {
+        /// Name of the payload.
+        object: String,
+    },
     /// The prefix is no path that every store can hold.
     #[error("not a prefix: `{}`; it is made of names with `/` between them", escape::text(.prefix))]
     Prefix {

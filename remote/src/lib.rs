@@ -25,6 +25,7 @@
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
+//! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
 //!
 //! All but the first two are there with the feature `object-store`, which is on by default. It brings the crate
 //! [`object_store`] with stores in memory and in a local folder. For S3, GCS or Azure a host depends on that crate too, with the
@@ -43,8 +44,8 @@
 //!
 //! # Not yet
 //!
-//! The engine does not feed this crate by itself: a host reads the records of a session and appends them. Payloads that
-//! the local log keeps out of line are not put. There are no captures of workspaces, no images (a takeover reads every
+//! A local session is not yet made of what a bucket holds: a worker that takes over reads the records. Local records that the
+//! bucket has and the local log lacks are not fetched. There are no captures of workspaces, no images (a claim reads every
 //! chunk), no collection, no PostgreSQL, no lease, and no verbs of the binary.
 
 #![deny(clippy::indexing_slicing)]
@@ -59,6 +60,8 @@ mod reader;
 #[cfg(feature = "object-store")]
 mod remote;
 #[cfg(feature = "object-store")]
+mod replicator;
+#[cfg(feature = "object-store")]
 mod runtime;
 #[cfg(feature = "object-store")]
 mod writer;
@@ -72,6 +75,8 @@ pub use object_store;
 pub use reader::Reader;
 #[cfg(feature = "object-store")]
 pub use remote::{Remote, RemoteWriter};
+#[cfg(feature = "object-store")]
+pub use replicator::ObjectReplicator;
 #[cfg(feature = "object-store")]
 pub use runtime::Runtime;
 #[cfg(feature = "object-store")]

@@ -62,6 +62,31 @@ impl Reader {
         }
     }
 
+    /// Reads the next chunk of the chain and returns its number and bytes, which were verified. `None` at the end, which was
+    /// made sure of as [`Reader::read_to_end`] does.
+    pub(crate) async fn read_next_bytes(&mut self) -> Result<Option<(u64, Vec<u8>)>> {
+        loop {
+            let number = self.chain.next_number();
+            match self.bytes().await? {
+                Some(bytes) => match self.chain.take(&bytes)? {
+                    Taken::Next(_) => return Ok(Some((number, bytes))),
+                    Taken::Ignored(_) => self.ignored += 1,
+                },
+                None if !self.is_another_behind().await? => return Ok(None),
+                // A writer may have put both meanwhile.
+                None if self.bytes().await?.is_none() => return Err(Error::RemoteWentBack { chunk: number }),
+                None => {}
+            }
+        }
+    }
+
+    /// Returns whether there is an object behind the one that would be the next.
+    async fn is_another_behind(&self) -> Result<bool> {
+        let Some(behind) = self.chain.next_number().checked_add(1) else { return Ok(false) };
+        let key = self.bucket.chunk_key(self.chain.session(), behind);
+        Ok(self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?.is_some())
+    }
+
     /// Reads the bytes of the chunk with the chain's next number, a second time if they do not verify.
     async fn bytes(&self) -> Result<Option<Vec<u8>>> {
         let number = self.chain.next_number();
@@ -83,15 +108,12 @@ impl Reader {
     pub async fn read_to_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<()> {
         loop {
             while self.next(each).await? {}
-            let number = self.chain.next_number();
-            let Some(behind) = number.checked_add(1) else { return Ok(()) };
-            let key = self.bucket.chunk_key(self.chain.session(), behind);
-            if self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?.is_none() {
+            if !self.is_another_behind().await? {
                 return Ok(());
             }
             // A writer may have put both meanwhile.
             if !self.next(each).await? {
-                return Err(Error::RemoteWentBack { chunk: number });
+                return Err(Error::RemoteWentBack { chunk: self.chain.next_number() });
             }
         }
     }

@@ -108,6 +108,10 @@ impl Remote {
         Ok(RemoteWriter { writer: Some(writer), runtime: self.runtime.clone() })
     }
 
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
     /// Returns where the sessions are, for callers that have a runtime.
     pub fn bucket(&self) -> &Bucket {
         &self.bucket

@@ -60,6 +60,18 @@ impl Runtime {
         Ok(Runtime { queue: Arc::new(queue), process: std::process::id() })
     }
 
+    /// Runs a future on the thread and returns at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRuntime`] as [`Runtime::run`].
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        if self.process != std::process::id() {
+            return Err(Error::NoRuntime);
+        }
+        self.queue.send(Box::pin(future)).map_err(|_| Error::NoRuntime)
+    }
+
     /// Runs a future on the thread and blocks until it is done. Not for use on an async runtime's own threads, which
     /// would block with it.
     ///
@@ -72,15 +84,11 @@ impl Runtime {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        if self.process != std::process::id() {
-            return Err(Error::NoRuntime);
-        }
         let (answer, answered) = blocking::sync_channel(1);
-        let work: Work = Box::pin(async move {
+        self.spawn(async move {
             // Nobody waits any more where this fails.
             let _ = answer.send(future.await);
-        });
-        self.queue.send(work).map_err(|_| Error::NoRuntime)?;
+        })?;
         answered.recv().map_err(|_| Error::NoRuntime)
     }
 }

@@ -102,13 +102,7 @@ impl Writer {
             if chain.epoch() != seen {
                 return Err(Error::Fenced { epoch: chain.epoch(), by: chain.writer(), note: String::new() });
             }
-            let epoch = seen.next().ok_or(Error::Malformed {
-                chunk: chain.next_number().saturating_sub(1),
-                reason: "no epoch follows its own",
-            })?;
-            let encoder = Encoder::new(head(&chain, id, epoch, note))?;
-            let pending = Some(Pending::new(encoder, &chain));
-            let mut writer = Writer { reader, id, epoch, pending, stopped: None };
+            let mut writer = Writer::claiming(reader, id, note)?;
             match writer.put_pending(each).await? {
                 Fate::Acknowledged => return Ok(writer),
                 Fate::Overtaken(other) if other.epoch != seen => return Err(fenced(&other)),
@@ -118,6 +112,31 @@ impl Writer {
             reader.read_to_end(each).await?;
         }
         Err(Error::Contended { rounds: CLAIM_ROUNDS_MAX })
+    }
+
+    /// Claims a session whose log was read to its end, once: if anything was put behind that end, nothing is claimed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fenced`] if another chunk stands there, of whatever writer, else those of [`Writer::claim`].
+    pub async fn claim_behind(reader: Reader, note: &str) -> Result<Writer> {
+        let mut writer = Writer::claiming(reader, WriterId::random(), note)?;
+        match writer.put_pending(&mut |_| {}).await? {
+            Fate::Acknowledged => Ok(writer),
+            Fate::Overtaken(other) => Err(fenced(&other)),
+        }
+    }
+
+    /// Returns a writer whose claim is pending behind all that was read.
+    fn claiming(reader: Reader, id: WriterId, note: &str) -> Result<Writer> {
+        let chain = *reader.chain();
+        let epoch = chain.epoch().next().ok_or(Error::Malformed {
+            chunk: chain.next_number().saturating_sub(1),
+            reason: "no epoch follows its own",
+        })?;
+        let encoder = Encoder::new(head(&chain, id, epoch, note))?;
+        let pending = Some(Pending::new(encoder, &chain));
+        Ok(Writer { reader, id, epoch, pending, stopped: None })
     }
 
     /// Appends records and returns, once the log holds them all, the sequence number behind the last one. Records that

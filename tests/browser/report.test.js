@@ -15,11 +15,22 @@ function stateOf(dir, at) {
   return Object.fromEntries(Object.entries(slices).map(([name, { items }]) => [name, items]));
 }
 
-/** What a part of the state shows as JSON, a value a line. */
+/** What a part of the state shows as JSON, a value a line: all pages of it, from the last one to the first. */
 async function shownAs(page, at, part) {
-  await page.go({ at, view: 'step', part, form: 'json' });
-  const text = await page.text('.step pre.json');
-  return text === '' ? [] : text.split('\n').map((line) => JSON.parse(line));
+  await page.go({ at, view: 'step', part, form: 'json', from: null });
+  const shown = [];
+  let before = Infinity;
+  for (;;) {
+    const text = await page.text('.step pre.json');
+    const values = text === '' ? [] : text.split('\n').map((line) => JSON.parse(line));
+    const [, first] = (await page.text('.step .pages span')).match(/^([\d,]+) to/) ?? [0, '0'];
+    const from = Number(first.replaceAll(',', ''));
+    // The first page may reach into the one behind it.
+    shown.unshift(...values.slice(0, before - from));
+    if (from === 0) return shown;
+    before = from;
+    await page.go({ from: Math.max(0, from - 200) });
+  }
 }
 
 describe('a report', () => {

@@ -169,7 +169,7 @@ describe('a session of 100,000 records', () => {
     const painted = await page.page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime);
     const last = Number(await page.attribute('.step', 'data-at'));
     assert.ok(last >= 100_000 - 1);
-    await page.go({ at: 50_000, view: 'step', part: 'slice:plan', form: 'json' });
+    await page.go({ at: 50_000, view: 'step', part: 'slice:plan', form: 'json', from: null });
     const onward = await timed(page, Array.from({ length: 60 }, (_, step) => 50_001 + step));
     const apart = await timed(page, Array.from({ length: 30 }, (_, step) => (step * 37_199 + 11) % last));
     // What a frame costs here where a page does nothing else.
@@ -190,7 +190,7 @@ describe('a session of 100,000 records', () => {
       await page.go({ at });
       const items = JSON.parse(foldlog('state', dir, '--at', at, '--json')).slices.plan.items;
       const shown = (await page.text('.step pre.json')).split('\n').filter(Boolean).map((line) => JSON.parse(line));
-      assert.deepEqual(shown.slice(0, 20), items.slice(0, 20), `at ${at}`);
+      assert.deepEqual(shown, items.slice(-200), `at ${at}`);
     }
     await page.close();
     await server.end();

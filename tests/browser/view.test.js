@@ -48,7 +48,7 @@ describe('the server', () => {
     await page.is(String(last), at);
     await page.go({ at: last, view: 'step', part: 'slice:notes', form: 'json' });
     const notes = JSON.parse(foldlog('state', writer.dir, '--json')).slices.notes.items;
-    assert.deepEqual((await page.text('.step pre.json')).split('\n').map((line) => JSON.parse(line)), notes);
+    assert.deepEqual((await page.text('.step pre.json')).split('\n').map((line) => JSON.parse(line)), notes.slice(-200));
     const back = await writer.rollBack(last - 100);
     await page.is(String(back), () => page.attribute('.step-field', 'max'));
     await page.go({ at: last, view: 'step', part: 'record', form: null });

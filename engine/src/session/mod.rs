@@ -59,6 +59,7 @@ mod recorded_replies;
 pub(crate) mod recording;
 mod replayed_calls;
 pub(crate) mod replaying;
+mod replica;
 mod resting;
 mod retelling;
 pub(crate) mod rewinding;
@@ -183,6 +184,8 @@ pub(crate) struct Inner {
     /// Held while the session is recovered.
     recovering: Mutex<()>,
     gate: SyncGate<Error>,
+    /// Copy of the records that is kept elsewhere; `None` if the store has no replicator, or this handle writes nothing.
+    replica: Option<replica::Replica>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
     /// Held while an image is written, and locked before `state`.
@@ -421,12 +424,32 @@ impl Inner {
 
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         let next = self.settle_unattested()?;
+        self.sync_below(next)?;
+        self.hold_through(next)
+    }
+
+    /// Makes every record durable here, and has them fed to the replicator without waiting for it.
+    fn sync_locally(self: &Arc<Self>) -> Result<()> {
+        let next = self.settle_unattested()?;
+        self.sync_below(next)?;
+        self.wake_replica();
+        Ok(())
+    }
+
+    /// Makes the records below `next` durable; one that found no file handle is no failure of a sync.
+    fn sync_below(self: &Arc<Self>, next: SequenceNumber) -> Result<()> {
         match self.sync_through(next) {
             // No sync has failed, and a later one covers the same.
             Err(Error::DurabilityUnknown { cause, .. }) if matches!(*cause, Error::NoHandle { .. }) => {
                 Err(Error::clone(&cause))
             }
             synced => synced,
+        }
+    }
+
+    fn wake_replica(&self) {
+        if let Some(replica) = &self.replica {
+            replica.wake();
         }
     }
 

@@ -18,6 +18,7 @@ use super::imaging::Imaged;
 use super::open_store::OpenStore;
 use super::recording::Recording;
 use super::replaying::Replayed;
+use super::replica::Replica;
 use super::schedule::{RunningCalls, WriteScope};
 use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
@@ -533,6 +534,10 @@ fn assemble(
     if let Some(lock) = &mut open_as.lock {
         lock.lock_folder(dir, id)?;
     }
+    let writes = open_as.lock.is_some() && open_as.read_only.is_none() && !replays;
+    let replication = store.options.replication.as_ref().filter(|_| writes);
+    let claim = |replication| Replica::claim(replication, id, &store.options.storage, &state.log.places);
+    let replica = replication.map(claim).transpose()?;
     let inner = Arc::new(Inner {
         id,
         dir: dir.to_owned(),
@@ -545,6 +550,7 @@ fn assemble(
         schedule: Changes::default(),
         recovering: Mutex::default(),
         gate,
+        replica,
         subscribers: super::subscribers::Subscribers::default(),
         lock: Mutex::new(open_as.lock),
         imaging: Mutex::default(),
@@ -552,6 +558,9 @@ fn assemble(
         process: process_mark(),
         replayed: replays.then(Replayed::default),
     });
+    if let Some(replica) = &inner.replica {
+        replica.start(Arc::downgrade(&inner));
+    }
     let session = Session::of(inner);
     // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.
     if session.inner.lock.lock().is_some() {

@@ -525,7 +525,7 @@ fn leave(state: &mut WriterState, ticket: u64) {
 
 impl Inner {
     /// Tells an operation and its nested calls to stop, and wakes those that wait for them.
-    fn cancel(&self, mut state: MutexGuard<'_, WriterState>, within: &CallScope) {
+    pub(super) fn cancel(&self, mut state: MutexGuard<'_, WriterState>, within: &CallScope) {
         // Under the lock: a thread that has checked and not yet begun to wait would never be woken.
         within.tell_to_stop();
         state.running_calls.tell_to_stop(within.ticket, true);

@@ -414,7 +414,11 @@ impl Inner {
         promised: bool,
     ) -> Result<SequenceNumber> {
         let due = state.due(&self.store.background, self.store.options.clock.as_ref());
-        let asks = promised || due != Due::Nothing || state.imaged.rolled_over || self.subscribers.listen();
+        let asks = promised
+            || due != Due::Nothing
+            || state.imaged.rolled_over
+            || self.subscribers.listen()
+            || self.replica.as_ref().is_some_and(|replica| replica.is_too_far_behind(sequence));
         if asks { self.see_to_write(state, sequence, promised, due, || ()) } else { Ok(sequence) }
     }
 
@@ -436,15 +440,17 @@ impl Inner {
         if sabotage::is(Breakage::ToldBeforeSync) {
             self.subscribers.tell(&|| SequenceNumber::MAX);
         }
-        if promised {
+        let waits = self.replica.as_ref().is_some_and(|replica| replica.is_too_far_behind(sequence));
+        if promised || waits {
             self.sync_through(sequence + 1)?;
+            self.hold_through(sequence + 1)?;
         } else {
             self.sync_in_background(due, sequence + 1)?;
         }
         if let Some(write) = image {
             write();
         }
-        let tell = || self.subscribers.tell(&|| self.gate.synced());
+        let tell = || self.subscribers.tell(&|| self.acknowledged());
         match within {
             // A subscriber that waited for an operation might wait for the very call that notifies it.
             Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
@@ -461,14 +467,19 @@ impl Inner {
                 if let Some(session) = session.upgrade() {
                     // A failure poisons the session, and its next call reports it. Where no handle was left, nothing
                     // else asks for the sync before the next record.
-                    if let Err(Error::NoHandle { .. }) = session.sync() {
+                    if let Err(Error::NoHandle { .. }) = session.sync_locally() {
                         let _ = session.sync_in_background(Due::AskLater, target);
                     }
                 }
                 Left::Nothing
             }
         };
-        sync_in_time(&self.store.background, self.id, due, || self.sync_through(target), task)
+        let sync_now = || {
+            self.sync_through(target)?;
+            self.wake_replica();
+            Ok(())
+        };
+        sync_in_time(&self.store.background, self.id, due, sync_now, task)
     }
 
     /// Reserves room for all records: what does not fit is refused together with its declaration.

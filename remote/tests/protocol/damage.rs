@@ -84,6 +84,43 @@ fn every_byte_that_is_exchanged_with_its_hash_ends_the_reading_too() {
 }
 
 #[test]
+fn a_last_chunk_that_breaks_a_rule_ends_the_reading_and_says_which() {
+    run(async {
+        let net = log().await;
+        let whole = net.objects()[&key(2)].clone();
+        // Each with the hash at its end made right, so that nothing but the rule speaks against it.
+        let exchanged = [
+            (0, "it does not begin as a chunk does"),
+            (10, "its head does not decode"),
+            (32, "its key holds another number than its bytes"),
+            (48, "another writer claimed its epoch"),
+            (112, "its records do not have the content digest that it names"),
+            (120, "its records do not have the content digest that it names"),
+            (whole.len() - 33, "its records do not have the content digest that it names"),
+        ];
+        for (at, expected) in exchanged {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            net.set(&key(2), hashed(bytes));
+            assert_eq!(
+                read(&net).await,
+                (2, Err(Error::Malformed { chunk: 2, reason: expected })),
+                "byte {at}"
+            );
+        }
+        let mut raised = whole.clone();
+        raised[40] += 1;
+        net.set(&key(2), hashed(raised));
+        let expected = Error::Malformed { chunk: 2, reason: "it raises the epoch and is no claim" };
+        assert_eq!(read(&net).await, (2, Err(expected)));
+        let mut elsewhere = whole;
+        elsewhere[80] ^= 1;
+        net.set(&key(2), hashed(elsewhere));
+        assert!(matches!(read(&net).await, (2, Err(Error::Broken { chunk: 2, .. }))));
+    });
+}
+
+#[test]
 fn a_newer_format_is_told_from_damage() {
     run(async {
         let net = log().await;

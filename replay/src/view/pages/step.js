@@ -10,7 +10,8 @@ import { bytes, counted, number, time } from 'view/words.js';
 
 /** Number of items on a page, and of those that are shown as JSON at once. */
 const PAGE = 30;
-const JSON_ITEMS = 10_000;
+/** Number of values that are shown at once as JSON, a line each. */
+const JSON_PAGE = 200;
 
 /** A place that shows things that are read: what was asked for last counts, whatever is there first. */
 class Latest {
@@ -137,7 +138,7 @@ export class StepView {
     const turn = (place) => this.navigate({ from: place });
     if (part === 'record') {
       const document = await this.source.document(at);
-      if (form === 'json') return json([document]);
+      if (form === 'json') return (body) => fill(body, lines([document]));
       return (body) => fill(body, document.whole ? null : withheld(this.source.head()), showValue(document));
     }
     if (part === 'tasks') {
@@ -157,30 +158,28 @@ export class StepView {
         return keyed([part, refused], (body) => fill(body, el('p', { class: 'note', role: 'alert' }, `This conversation cannot be shown: ${visible(refused)}`)));
       }
     }
-    if (form === 'json') {
-      const isSlice = part.startsWith('slice:');
-      const { items } = isSlice ? await this.source.state(at, name, 0, JSON_ITEMS) : await this.source.messages(at, name, 0, JSON_ITEMS);
-      return json(items.map((item) => item.value));
+    const isSlice = part.startsWith('slice:');
+    const page = form === 'json' ? JSON_PAGE : PAGE;
+    const window = (begin, count) => (isSlice ? this.source.state(at, name, begin, count) : this.source.messages(at, name, begin, count));
+    const { total } = await window(0, 0);
+    const shown = await window(from === undefined ? Math.max(0, (total ?? 0) - page) : Number(from), page);
+    if (isSlice && total === null) {
+      return keyed([part, shown], (body) => fill(body, el('p', { class: 'note' }, 'A compaction has dropped what this slice held here. What it holds is known again at later steps, and at kept ones.')));
     }
-    if (part.startsWith('conversation:')) {
-      const total = (await this.source.messages(at, name, 0, 0)).total ?? 0;
-      const begin = from === undefined ? Math.max(0, total - PAGE) : Number(from);
-      const shown = await this.source.messages(at, name, begin, PAGE);
-      const used = (await this.source.usage(at)).find((one) => one.evaluation_id === name);
-      const { summaries = [] } = shown;
-      return keyed([part, shown, [used?.sequence, ...summaries.map((one) => one.sequence)].join('/')], (body) => {
-        paged(body, shown, PAGE, turn, showConversation(shown.items, go, at, summaries));
-        if (used) body.prepend(el('p', { class: 'facts' }, `${number(used.input_tokens)} tokens sent, ${number(used.output_tokens)} answered by this step`, used.cache_read_tokens > 0 && `, ${number(used.cache_read_tokens)} read from a cache`));
+    if (form === 'json') {
+      return keyed([`json ${part}`, shown], (body) => paged(body, shown, page, turn, lines(shown.items.map((item) => item.value))));
+    }
+    if (isSlice) {
+      return keyed([part, shown], (body) => {
+        if (total === 0) fill(body, el('p', { class: 'faint' }, `${visible(name)} is empty at this step.`));
+        else paged(body, shown, page, turn, showItems(shown.items, go));
       });
     }
-    const total = (await this.source.state(at, name, 0, 0)).total;
-    const begin = from === undefined ? Math.max(0, (total ?? 0) - PAGE) : Number(from);
-    const shown = await this.source.state(at, name, begin, PAGE);
-    return keyed([part, shown], (body) => {
-      if (total === null) {
-        fill(body, el('p', { class: 'note' }, 'A compaction has dropped what this slice held here. What it holds is known again at later steps, and at kept ones.'));
-      } else if (total === 0) fill(body, el('p', { class: 'faint' }, `${visible(name)} is empty at this step.`));
-      else paged(body, shown, PAGE, turn, showItems(shown.items, go));
+    const used = (await this.source.usage(at)).find((one) => one.evaluation_id === name);
+    const { summaries = [] } = shown;
+    return keyed([part, shown, [used?.sequence, ...summaries.map((one) => one.sequence)].join('/')], (body) => {
+      paged(body, shown, page, turn, showConversation(shown.items, go, at, summaries));
+      if (used) body.prepend(el('p', { class: 'facts' }, `${number(used.input_tokens)} tokens sent, ${number(used.output_tokens)} answered by this step`, used.cache_read_tokens > 0 && `, ${number(used.cache_read_tokens)} read from a cache`));
     });
   }
 
@@ -227,8 +226,8 @@ function keyed([part, { total, items }, beside], show) {
 }
 
 /** Shows values as JSON, one a line, as the command line prints them. @param {import('./source.js').Shown[]} values */
-function json(values) {
-  return (body) => fill(body, el('pre', { class: 'text json' }, values.map((value) => visible(value.text)).join('\n')));
+function lines(values) {
+  return el('pre', { class: 'text json' }, values.map((value) => visible(value.text)).join('\n'));
 }
 
 /** @param {any} head */

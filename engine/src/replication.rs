@@ -1,0 +1,128 @@
+//! The seam to whoever keeps a copy of a session's records elsewhere, so that another machine can go on with it.
+//!
+//! A *replicator* holds the records of sessions, in order and without a gap, and lets one writer append at a time. The
+//! engine feeds it; `foldlog-remote` is one over object storage. What is fed are records (sequence number, kind, time, body)
+//! and never frames: a recovery of the local log rewrites frames, and content is what two sides must agree on.
+//!
+//! # When
+//!
+//! | moment | what the engine does |
+//! |---|---|
+//! | a session is created, or opened for writing | compares what the replicator holds with the local log ([`Replicator::read`]), then claims the session ([`Replicator::claim`]) |
+//! | a call returns whose record is [durable](crate::Durability) by then | the replicator holds that record and all before it: a tool's handler runs only behind such a begin |
+//! | a record that no call waits for | follows with the next background sync, within about a second |
+//! | [`Session::sync`](crate::Session::sync), and the last handle is dropped | the replicator holds every record |
+//!
+//! With [`Durability::Process`](crate::Durability::Process) no call waits, except where the replicator is more than
+//! [`Replication::records_behind_max`] records behind: then the next write waits for it.
+//!
+//! # Invariants
+//!
+//! 1. The replicator is fed only what is durable in the local log, so it is never ahead of it, unless the disk lost what it had
+//!    synced or somebody else wrote.
+//! 2. An object is put before any record that names it.
+//! 3. After [`ReplicaError::Fenced`] the session takes no writes, and its running calls are told to stop. After any other
+//!    failure it takes none until it is opened again, since nobody knows what the replicator holds.
+//! 4. Local records are never merged with another writer's: where they differ, or stand behind another writer's claim, opening
+//!    fails with [`Error::Superseded`](crate::Error::Superseded). They can still be read.
+//! 5. A store without a replicator does none of this, and an append costs what it did.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foldlog_codec::body::ObjectId;
+use foldlog_codec::{Record, SequenceNumber};
+use uuid::Uuid;
+
+/// Reports why a replicator did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplicaError {
+    /// Another writer has claimed the session: what was to be appended is not held, and never will be.
+    Fenced {
+        /// Epoch of the other writer.
+        epoch: u64,
+        /// Who it is, in words.
+        by: String,
+    },
+    /// It is not known whether the replicator holds what was to be appended, or will.
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+    /// The replicator did nothing: it could not be asked, or what it holds cannot be used.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Says what a replicator holds of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Sequence number behind the last record that it holds.
+    pub next: SequenceNumber,
+    /// Epoch of the last claim; 0 if nobody has claimed the session.
+    pub epoch: u64,
+    /// Whether the last claim was made in the name that this replicator claims in.
+    pub is_ours: bool,
+}
+
+/// Keeps copies of sessions' records elsewhere. See the [module](self).
+///
+/// The engine calls the methods of one session from one thread at a time, and none while it holds a lock that a host could wait
+/// for. Each blocks until it is done or has given up, and bounds that time itself.
+pub trait Replicator: fmt::Debug + Send + Sync {
+    /// Hands every record that is held of the session to `visit`, in order, and returns how far they go and who claimed the
+    /// session last. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Failed`].
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError>;
+
+    /// Claims the session for this writer and returns the claim's epoch, which is higher than any before. From then on every
+    /// earlier writer is fenced. Fails, and claims nothing, if records are held from `expected` on, or anybody claimed the session
+    /// since [`read`](Replicator::read).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Fenced`] where somebody else was faster, else [`ReplicaError::Unknown`] or [`ReplicaError::Failed`].
+    fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError>;
+
+    /// Holds the bytes of an object, whose id is their hash. An object that is held already is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Unknown`] or [`ReplicaError::Failed`].
+    fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError>;
+
+    /// Appends records behind those that are held, the first of which follows the last one held, as the writer of `epoch`. Returns
+    /// once all are held.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Fenced`] if another writer claimed the session, else [`ReplicaError::Unknown`] or
+    /// [`ReplicaError::Failed`].
+    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError>;
+
+    /// Forgets what it keeps in memory for the writer of `epoch`, which appends nothing any more.
+    fn release(&self, session: Uuid, epoch: u64);
+}
+
+/// Says how the sessions of a store are replicated.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Replication {
+    /// Who holds the records.
+    pub replicator: Arc<dyn Replicator>,
+    /// Number of records by which the replicator may be behind. A write that finds it further behind waits for it.
+    pub records_behind_max: u64,
+}
+
+impl Replication {
+    /// Has records held by `replicator`, which may be 65,536 records behind.
+    pub fn new(replicator: Arc<dyn Replicator>) -> Replication {
+        Replication { replicator, records_behind_max: 65_536 }
+    }
+}

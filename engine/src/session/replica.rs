@@ -1,0 +1,281 @@
+//! Feeds a session's records to the store's replicator, behind the local sync. [`crate::replication`] says when and in which order.
+//!
+//! The records are read back from the log, from the last one that is held on, so an append knows nothing of all this. One
+//! thread feeds at a time, for all that wait, as one thread syncs for all ([`SyncGate`]). What no call waits for is fed by a thread of
+//! the session's own, so that a slow replicator holds up neither writers nor the store's background.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use parking_lot::{Condvar, Mutex};
+use uuid::Uuid;
+
+use super::Inner;
+use crate::error::{Error, Result};
+use crate::log::publish::SyncGate;
+use crate::log::reader::Places;
+use crate::replication::{ReplicaError, Replication};
+use crate::storage::Storage;
+
+/// Number of bytes of bodies at which one append to the replicator is full.
+const APPEND_BYTES: usize = 1 << 20;
+
+/// Number of records at which one append to the replicator is full.
+const APPEND_RECORDS: usize = 4_096;
+
+/// Number of records whose hashes are compared at a time.
+const COMPARED_RECORDS: usize = 4_096;
+
+/// Holds what feeding one session needs: the claim, and how far the replicator has come.
+#[derive(Debug)]
+pub(super) struct Replica {
+    replication: Replication,
+    session: Uuid,
+    epoch: u64,
+    /// Everything below its end is held.
+    gate: SyncGate<Error>,
+    feeding: Arc<Feeding>,
+}
+
+/// Wakes the thread that feeds what no call waits for.
+#[derive(Debug, Default)]
+struct Feeding {
+    asked: Mutex<Asked>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    feed: bool,
+    ended: bool,
+}
+
+impl Replica {
+    /// Compares what the replicator holds with the local log, and claims the session.
+    pub(super) fn claim(
+        replication: &Replication,
+        session: Uuid,
+        storage: &Arc<dyn Storage>,
+        places: &Places,
+    ) -> Result<Replica> {
+        let failed = |error| error_of(session, error);
+        let mut comparison =
+            Comparison { storage, places, hashes: Vec::new(), next: 0.into(), verdict: Ok(None) };
+        let held =
+            replication.replicator.read(session, &mut |record| comparison.take(record)).map_err(failed)?;
+        comparison.compare();
+        if let Some(sequence) = comparison.verdict? {
+            return Err(Error::Superseded { session, sequence });
+        }
+        let local = places.next_sequence;
+        if held.next > local {
+            return Err(Error::ReplicaAhead { session, local, held: held.next });
+        }
+        if held.next < local && held.epoch > 0 && !held.is_ours {
+            return Err(Error::Superseded { session, sequence: held.next });
+        }
+        let epoch = replication.replicator.claim(session, held.next).map_err(failed)?;
+        let gate = SyncGate::new(held.next);
+        Ok(Replica { replication: replication.clone(), session, epoch, gate, feeding: Arc::default() })
+    }
+
+    /// Returns the sequence number below which everything is held.
+    pub(super) fn held(&self) -> SequenceNumber {
+        self.gate.synced()
+    }
+
+    /// Returns whether a write of the record `sequence` has to wait for the replicator, which is too far behind.
+    pub(super) fn is_too_far_behind(&self, sequence: SequenceNumber) -> bool {
+        sequence.since(self.held().min(sequence)) > self.replication.records_behind_max
+    }
+
+    /// Has the session's own thread feed what is durable by now.
+    pub(super) fn wake(&self) {
+        self.feeding.asked.lock().feed = true;
+        self.feeding.changed.notify_one();
+    }
+
+    /// Starts the session's own thread. Without one, what no call waits for is fed by the next call that does.
+    pub(super) fn start(&self, session: Weak<Inner>) {
+        let feeding = Arc::clone(&self.feeding);
+        let feed = move || {
+            loop {
+                let mut asked = feeding.asked.lock();
+                while !asked.feed && !asked.ended {
+                    feeding.changed.wait(&mut asked);
+                }
+                if asked.ended {
+                    return;
+                }
+                asked.feed = false;
+                drop(asked);
+                let Some(session) = session.upgrade() else { return };
+                // A failure poisons the session, and its next call reports it.
+                let _ = session.hold_through(session.gate.synced());
+            }
+        };
+        let _ = thread::Builder::new().name("foldlog-feed".to_owned()).spawn(feed);
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.feeding.asked.lock().ended = true;
+        self.feeding.changed.notify_one();
+        self.replication.replicator.release(self.session, self.epoch);
+    }
+}
+
+impl Inner {
+    /// Returns once everything below `target`, which is durable here, is held by the replicator, if the store has one.
+    pub(super) fn hold_through(&self, target: SequenceNumber) -> Result<()> {
+        let Some(replica) = &self.replica else { return Ok(()) };
+        if replica.held() >= target {
+            return Ok(());
+        }
+        self.check_process()?;
+        match replica.gate.wait(target, || self.feed(replica).map_err(Arc::new)) {
+            Ok(_) => Ok(()),
+            Err(cause) => {
+                self.gate.fail(Arc::clone(&cause));
+                if matches!(*cause, Error::Fenced { .. }) {
+                    self.stop_running_calls();
+                }
+                Err(Error::clone(&cause))
+            }
+        }
+    }
+
+    /// Returns the sequence number below which subscribers may be told of records that were promised to be durable.
+    pub(super) fn acknowledged(&self) -> SequenceNumber {
+        let synced = self.gate.synced();
+        self.replica.as_ref().map_or(synced, |replica| replica.held().min(synced))
+    }
+
+    /// Feeds all that is durable and not held yet, and returns how far that is.
+    fn feed(&self, replica: &Replica) -> Result<SequenceNumber> {
+        let (places, objects, end) = {
+            let state = self.state.lock();
+            let end = self.gate.synced().min(state.log.next_sequence());
+            (state.log.places.clone(), Arc::clone(&state.log.objects), end)
+        };
+        let (session, epoch, replicator) = (replica.session, replica.epoch, &replica.replication.replicator);
+        let mut next = replica.held();
+        while next < end {
+            let mut batch = Batch::default();
+            places.read_until(&self.store.options.storage, next, end.saturating_sub(1), &mut |record| {
+                batch.take(&record);
+                Ok(if batch.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            let records = batch.records();
+            let Some(last) = records.last() else {
+                return Err(Error::NoSuchPosition { position: next, last: end.checked_sub(1) });
+            };
+            for object in records.iter().flat_map(Record::objects) {
+                let bytes = objects.get(&object)?;
+                replicator.put_object(session, object, &bytes).map_err(|error| error_of(session, error))?;
+            }
+            replicator.append(session, epoch, &records).map_err(|error| error_of(session, error))?;
+            next = last.sequence + 1;
+        }
+        Ok(next)
+    }
+
+    /// Tells every running call to stop, since nothing that it does is acknowledged any more.
+    fn stop_running_calls(&self) {
+        let begun: Vec<_> = {
+            let state = self.state.lock();
+            state.running_calls.admitted.iter().filter_map(|admitted| admitted.begun.clone()).collect()
+        };
+        begun.iter().for_each(|within| self.cancel(self.state.lock(), within));
+    }
+}
+
+/// Makes an error of the session's of a replicator's.
+fn error_of(session: Uuid, error: ReplicaError) -> Error {
+    match error {
+        ReplicaError::Fenced { epoch, by } => Error::Fenced { session, epoch, by },
+        ReplicaError::Unknown { reason } => Error::ReplicaUnknown { session, reason },
+        ReplicaError::Failed { reason } => Error::ReplicaFailed { session, reason },
+    }
+}
+
+/// Holds copies of some records.
+#[derive(Default)]
+struct Batch {
+    bodies: Vec<u8>,
+    /// Sequence number, kind, time and length of the body of each.
+    records: Vec<(SequenceNumber, Kind, i64, usize)>,
+}
+
+impl Batch {
+    fn take(&mut self, record: &Record<'_>) {
+        self.bodies.extend_from_slice(record.body);
+        self.records.push((record.sequence, record.kind, record.time_us, record.body.len()));
+    }
+
+    fn is_full(&self) -> bool {
+        self.bodies.len() >= APPEND_BYTES || self.records.len() >= APPEND_RECORDS
+    }
+
+    fn records(&self) -> Vec<Record<'_>> {
+        let mut rest = self.bodies.as_slice();
+        let records = self.records.iter().map(|(sequence, kind, time_us, len)| {
+            let (body, behind) = rest.split_at_checked(*len).unwrap_or((rest, &[]));
+            rest = behind;
+            Record { sequence: *sequence, kind: *kind, time_us: *time_us, body }
+        });
+        records.collect()
+    }
+}
+
+/// Compares the content of records that arrive in order with those of the local log.
+struct Comparison<'a> {
+    storage: &'a Arc<dyn Storage>,
+    places: &'a Places,
+    /// Content of records that were not compared yet.
+    hashes: Vec<[u8; 32]>,
+    /// First of them.
+    next: SequenceNumber,
+    /// First record that differs, if one does.
+    verdict: Result<Option<SequenceNumber>>,
+}
+
+impl Comparison<'_> {
+    fn take(&mut self, record: &Record<'_>) {
+        self.hashes.push(content(record));
+        if self.hashes.len() >= COMPARED_RECORDS {
+            self.compare();
+        }
+    }
+
+    /// Compares what has arrived. Records that the local log does not have are nobody's matter here.
+    fn compare(&mut self) {
+        let first = self.next;
+        let mut hashes = std::mem::take(&mut self.hashes).into_iter();
+        self.next += hashes.len() as u64;
+        let last = self.next.min(self.places.next_sequence);
+        if first >= last || !matches!(self.verdict, Ok(None)) {
+            return;
+        }
+        let mut differs = None;
+        let read = self.places.read_until(self.storage, first, last.saturating_sub(1), &mut |record| {
+            if hashes.next() == Some(content(&record)) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            differs = Some(record.sequence);
+            Ok(ControlFlow::Break(()))
+        });
+        self.verdict = read.map(|()| differs);
+    }
+}
+
+/// Returns a digest of one record's content, which a compaction leaves as it is.
+fn content(record: &Record<'_>) -> [u8; 32] {
+    let mut digest = SegmentDigest::new();
+    digest.update(record.sequence, record.kind, record.time_us, record.body);
+    digest.finish()
+}

@@ -1,0 +1,218 @@
+//! Feeds the sessions of a store into object storage: what the engine asks of a [`Replicator`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldlog::replication::{Held, ReplicaError, Replicator};
+use foldlog::{ObjectId, Record, SequenceNumber};
+use futures_lite::future;
+use object_store::ObjectStore;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::bucket::Retries;
+use crate::chunk::Chunk;
+use crate::error::{Error, Result};
+use crate::reader::Reader;
+use crate::remote::Remote;
+use crate::writer::Writer;
+
+/// Number of chunks that are read ahead of whoever takes them.
+const AHEAD: usize = 2;
+
+/// Keeps the sessions of one store in object storage.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use foldlog::replication::Replication;
+/// use foldlog::{Store, StoreOptions};
+/// use foldlog_remote::{ObjectReplicator, Retries};
+/// use object_store::memory::InMemory;
+///
+/// let bucket = Arc::new(InMemory::new());
+/// let replicator = ObjectReplicator::new(bucket, "team/agents", "worker 7", Retries::default())?;
+/// let folder = tempfile::tempdir()?;
+/// let options = StoreOptions {
+///     replication: Some(Replication::new(Arc::new(replicator))),
+///     ..StoreOptions::default()
+/// };
+/// let store = Store::open_with(folder.path(), options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ObjectReplicator {
+    remote: Remote,
+    name: String,
+    sessions: Mutex<BTreeMap<Uuid, Slot>>,
+}
+
+/// Holds what is known of one session.
+#[derive(Debug)]
+enum Slot {
+    /// It was read, and nobody claimed it yet.
+    Read(Reader),
+    /// It is claimed.
+    Claimed(Box<Writer>),
+}
+
+impl ObjectReplicator {
+    /// Keeps sessions beneath `prefix` in `store`. `name` says in claims who writes, and must be that of this one folder of sessions:
+    /// another folder with that name would go on with records that this one has not brought to the bucket.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Prefix`], [`Error::NoRuntime`], and [`Error::TooLarge`] if the name is longer than a claim's note may be.
+    pub fn new(
+        store: Arc<dyn ObjectStore>,
+        prefix: &str,
+        name: &str,
+        retries: Retries,
+    ) -> Result<ObjectReplicator> {
+        let max = crate::chunk::NOTE_BYTES_MAX;
+        if name.len() > max {
+            return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: max as u64 });
+        }
+        let remote = Remote::new(store, prefix, retries)?;
+        Ok(ObjectReplicator { remote, name: name.to_owned(), sessions: Mutex::default() })
+    }
+
+    /// Returns the place of the sessions.
+    pub fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<Uuid, Slot>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the writer of `epoch` out of its place.
+    fn writer(&self, session: Uuid, epoch: u64) -> Result<Box<Writer>, ReplicaError> {
+        let mut sessions = self.sessions();
+        match sessions.remove(&session) {
+            Some(Slot::Claimed(writer)) if writer.epoch().get() == epoch => Ok(writer),
+            other => {
+                if let Some(other) = other {
+                    sessions.insert(session, other);
+                }
+                Err(ReplicaError::Failed {
+                    reason: "the session is not claimed here under this epoch".to_owned(),
+                })
+            }
+        }
+    }
+}
+
+impl Replicator for ObjectReplicator {
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+        let bucket = self.remote.bucket().clone();
+        let check = async move { bucket.require_conditional_puts(session).await };
+        self.remote.runtime().run(check).and_then(|checked| checked).map_err(error_of)?;
+        let mut claimed_by = String::new();
+        let mut each = |chunk: &Chunk<'_>| {
+            if chunk.count == 0 {
+                claimed_by.clone_from(&chunk.head.note);
+            }
+            chunk.records().for_each(|record| visit(&record));
+        };
+        let reader = self.remote.read_here(session, &mut each).map_err(error_of)?;
+        let chain = *reader.chain();
+        self.sessions().insert(session, Slot::Read(reader));
+        Ok(Held { next: chain.next_sequence(), epoch: chain.epoch().get(), is_ours: claimed_by == self.name })
+    }
+
+    fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
+        let slot = self.sessions().remove(&session);
+        let reader = match slot {
+            Some(Slot::Read(reader)) if reader.chain().next_sequence() == expected => reader,
+            _ => {
+                return Err(ReplicaError::Failed {
+                    reason: "the session was not read up to there".to_owned(),
+                });
+            }
+        };
+        let name = self.name.clone();
+        let claim = async move { Writer::claim_behind(reader, &name).await };
+        let writer = self.remote.runtime().run(claim).and_then(|claimed| claimed).map_err(error_of)?;
+        let epoch = writer.epoch().get();
+        self.sessions().insert(session, Slot::Claimed(Box::new(writer)));
+        Ok(epoch)
+    }
+
+    fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError> {
+        let (bucket, bytes) = (self.remote.bucket().clone(), bytes.to_vec());
+        let put = async move { bucket.put_object(session, object, bytes).await };
+        self.remote.runtime().run(put).and_then(|put| put).map_err(error_of)
+    }
+
+    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
+        let mut writer = self.writer(session, epoch)?;
+        let mut records = records.iter().copied().peekable();
+        loop {
+            let put = async move {
+                let settled = writer.settle().await;
+                (writer, settled)
+            };
+            // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+            let (back, settled) = self.remote.runtime().run(put).map_err(error_of)?;
+            writer = back;
+            let settled = settled.and_then(|_| match records.peek() {
+                Some(_) => writer.queue(&mut records).map(|()| false),
+                None => Ok(true),
+            });
+            match settled {
+                Ok(false) => {}
+                done => {
+                    self.sessions().insert(session, Slot::Claimed(writer));
+                    return done.map(drop).map_err(error_of);
+                }
+            }
+        }
+    }
+
+    fn release(&self, session: Uuid, epoch: u64) {
+        // Another handle may have claimed the session since.
+        let _ = self.writer(session, epoch);
+    }
+}
+
+impl Remote {
+    /// Reads a session's log to its end and hands each chunk to `each`, on the thread that calls this. Returns a reader that stands
+    /// behind the last one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reader::read_to_end`].
+    pub fn read_here(&self, session: Uuid, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<Reader> {
+        let (send, mut chunks) = mpsc::channel(AHEAD);
+        let mut reader = Reader::new(self.bucket().clone(), session);
+        self.runtime().spawn(async move {
+            loop {
+                let read = reader.read_next_bytes().await;
+                let ends = !matches!(read, Ok(Some(_)));
+                let read = read.map(|bytes| bytes.ok_or_else(|| Box::new(reader.clone())));
+                if send.send(read).await.is_err() || ends {
+                    return;
+                }
+            }
+        })?;
+        loop {
+            match future::block_on(chunks.recv()).ok_or(Error::NoRuntime)?? {
+                Ok((number, bytes)) => each(&Chunk::decode(&bytes, number)?),
+                Err(reader) => return Ok(*reader),
+            }
+        }
+    }
+}
+
+/// Says to the engine what a store's error means.
+fn error_of(error: Error) -> ReplicaError {
+    match error {
+        Error::Fenced { epoch, by, note } => {
+            let by = if note.is_empty() { by.to_string() } else { format!("{note}, writer {by}") };
+            ReplicaError::Fenced { epoch: epoch.get(), by }
+        }
+        error @ Error::Unknown { .. } => ReplicaError::Unknown { reason: error.to_string() },
+        error => ReplicaError::Failed { reason: error.to_string() },
+    }
+}

@@ -1,0 +1,138 @@
+//! What is held, and when.
+
+use foldlog::audit::LogReader;
+use foldlog::{Durability, Error, ObjectId, SessionOptions};
+use foldlog_remote::object_store::ObjectStoreExt;
+use futures_lite::future;
+
+use crate::bucket::Bucket;
+use crate::host::{note, run, store, store_at, types};
+
+#[test]
+fn a_handler_runs_behind_a_begin_that_is_held_and_its_end_is_held_when_the_call_returns() {
+    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    session.dispatch(note("before")).unwrap();
+    let (id, seen) = (session.id(), bucket.clone());
+    let report = run(&session, move |_| {
+        // Another worker that read the bucket now would find the call, and all before it.
+        assert_eq!(seen.kinds(id).last().map(String::as_str), Some("tool_begin"));
+        Ok(())
+    });
+    assert!(report.unwrap().success);
+    assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("tool_end"));
+}
+
+#[test]
+fn what_is_held_is_the_log_record_for_record_with_its_payloads() {
+    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let id = session.id();
+    for n in 0..10_000 {
+        session.dispatch(note(format!("note {n}"))).unwrap();
+    }
+    session.dispatch(note("long ".repeat(30_000))).unwrap();
+    session.sync().unwrap();
+    let held = bucket.records(id);
+    session.close().unwrap();
+
+    let mut local = Vec::new();
+    let mut objects = Vec::new();
+    let log = LogReader::open(foldlog::Store::open(folder.path()).unwrap().session_dir(id)).unwrap();
+    log.records(0, u64::MAX, |record| {
+        objects.extend(record.objects());
+        local.push((record.sequence.get(), record.kind.name().to_owned(), record.body.to_vec()));
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(held, local);
+    // Payloads out of line stand under their hashes.
+    assert!(!objects.is_empty());
+    for object in objects {
+        let key = bucket.remote().bucket().object_key(id, object);
+        let bytes = future::block_on(async { bucket.get(&key).await.unwrap().bytes().await.unwrap() });
+        assert_eq!(ObjectId::of(&bytes), object);
+    }
+}
+
+#[test]
+fn what_no_call_waits_for_follows_and_a_write_waits_where_the_bucket_is_too_far_behind() {
+    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store_at(&folder, &bucket, "one", Durability::Process).create(&types()).unwrap();
+    let id = session.id();
+    session.dispatch(note("one")).unwrap();
+    // Nothing waits at this durability: the claim alone is there for certain.
+    assert!(bucket.records(id).len() <= 3);
+    for n in 0..70_000 {
+        session.dispatch(note(n.to_string())).unwrap();
+    }
+    let behind = session.position().unwrap().get() + 1 - bucket.records(id).len() as u64;
+    assert!(behind <= 65_537, "{behind}");
+    session.close().unwrap();
+    assert_eq!(bucket.records(id).len(), 70_003);
+}
+
+#[test]
+fn a_call_whose_begin_cannot_be_held_does_not_run_and_the_next_opening_goes_on() {
+    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let workers = store(&folder, &bucket, "one");
+    let session = workers.create(&types()).unwrap();
+    let id = session.id();
+    session.sync().unwrap();
+    bucket.refuse_puts(true);
+    let refused = run(&session, |_| panic!("the handler runs"));
+    assert!(matches!(refused, Err(Error::ReplicaUnknown { .. })), "{refused:?}");
+    assert!(matches!(session.dispatch(note("more")), Err(Error::Poisoned { .. })));
+    let puts = bucket.puts();
+    assert!(session.close().is_err());
+    assert_eq!(bucket.puts(), puts, "a poisoned session puts nothing");
+
+    // Nobody can claim while nothing can be put; then the session goes on, and brings what is there.
+    let opened = workers.open_session(id, &types());
+    assert!(matches!(opened, Err(Error::ReplicaFailed { .. })), "{opened:?}");
+    bucket.refuse_puts(false);
+    let session = workers.open_session(id, &types()).unwrap();
+    assert!(session.is_interrupted());
+    session.sync().unwrap();
+    assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("tool_begin"));
+}
+
+#[test]
+fn a_store_goes_on_with_its_own_sessions_and_feeds_what_a_process_left() {
+    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let id = {
+        let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+        session.dispatch(note("first")).unwrap();
+        session.id()
+    };
+    for round in 0..3 {
+        let session = store(&folder, &bucket, "one").open_session(id, &types()).unwrap();
+        session.dispatch(note(format!("round {round}"))).unwrap();
+        session.close().unwrap();
+    }
+    let kinds = bucket.kinds(id);
+    assert_eq!(kinds.iter().filter(|kind| *kind == "dispatch").count(), 4);
+    // A store without a replicator writes on; the next one with it brings that too.
+    let plain = foldlog::Store::open(folder.path()).unwrap().open_session(id, &types()).unwrap();
+    plain.dispatch(note("alone")).unwrap();
+    plain.close().unwrap();
+    let session = store(&folder, &bucket, "one").open_session(id, &types()).unwrap();
+    session.sync().unwrap();
+    assert_eq!(bucket.kinds(id).len(), kinds.len() + 1);
+}
+
+#[test]
+fn an_id_that_the_bucket_holds_is_not_created_anew() {
+    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
+    let other = store(&elsewhere, &bucket, "two");
+    let refused = other.create_with(&types(), options.clone());
+    assert!(matches!(refused, Err(Error::ReplicaAhead { .. })), "{refused:?}");
+    // Nobody was fenced by that, and nothing of it is left.
+    assert!(store(&folder, &bucket, "one").open_session(id, &types()).is_ok());
+    assert!(matches!(other.create_with(&types(), options), Err(Error::ReplicaAhead { .. })));
+}

@@ -1,0 +1,9 @@
+//! Shows that a store whose sessions are replicated into a bucket acknowledges nothing that another worker could not read
+//! there, and what becomes of a writer whose session another one has claimed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bucket;
+mod feeding;
+mod fencing;
+mod host;
