@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::Inner;
 use crate::error::{Error, Result};
-use crate::log::publish::SyncGate;
+use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
 use crate::replication::{ReplicaError, Replication};
 use crate::storage::Storage;
@@ -137,7 +137,8 @@ impl Inner {
             return Ok(());
         }
         self.check_process()?;
-        match replica.gate.wait(target, || self.feed(replica).map_err(Arc::new)) {
+        let failed = |error| NotSynced::Failed(Arc::new(error));
+        match replica.gate.wait(target, || self.feed(replica).map_err(failed)) {
             Ok(_) => Ok(()),
             Err(cause) => {
                 self.gate.fail(Arc::clone(&cause));
