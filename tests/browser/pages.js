@@ -97,9 +97,9 @@ class Lines {
 
 /** `foldlog view` of a store or a session. */
 export class Server {
-  static async start(path) {
+  static async start(path, ...options) {
     const server = new Server();
-    server.lines = new Lines(BIN, ['view', path, '--no-open']);
+    server.lines = new Lines(BIN, ['view', path, '--no-open', ...options]);
     server.url = await server.lines.line();
     return server;
   }

@@ -1,9 +1,11 @@
 // Opens the server's pages in a browser, and looks at a session while it is written.
 
 import assert from 'node:assert/strict';
+import { readdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
-import { Browser, Server, Writer, foldlog, session } from './pages.js';
+import { Browser, Server, Writer, foldlog, session, temporary } from './pages.js';
 
 const browser = new Browser();
 before(() => browser.start());
@@ -103,6 +105,24 @@ describe('the server', () => {
     await page.go({ view: 'compare', with: '00000000-0000-0000-0000-000000000000', there: null });
     await page.is(true, async () => (await page.text('.compare .part')).includes('no such session'));
     await page.page.context().close();
+    await server.end();
+  });
+
+  test('shows a step without a conversation that takes too much memory, and says why', async () => {
+    const folder = temporary();
+    const [file, store] = [join(folder, 'run.json'), join(folder, 'store')];
+    const messages = Array.from({ length: 40 }, (_, number) => ({ role: number % 2 ? 'assistant' : 'user', content: 'said '.repeat(8000) }));
+    writeFileSync(file, JSON.stringify(messages));
+    foldlog('import', 'openai', file, '--store', store);
+    const [id] = readdirSync(join(store, 'sessions'));
+    const server = await Server.start(join(store, 'sessions', id), '--memory', '600K');
+    const page = await browser.visit(server, server.url);
+    await page.go({ at: 30, view: 'step' });
+    await page.is(true, async () => (await page.text('.step-title')).includes('turn'));
+    await page.go({ at: 30, view: 'step', part: 'conversation:imported' });
+    await page.is(true, async () => (await page.text('.step')).includes('This conversation cannot be shown'));
+    assert.ok((await page.text('.step')).includes('--memory BYTES'));
+    await page.close();
     await server.end();
   });
 

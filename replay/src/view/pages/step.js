@@ -155,7 +155,7 @@ export class StepView {
     if (part.startsWith('conversation:')) {
       const refused = (await this.source.conversations(at)).find((one) => one.evaluation_id === name)?.refused;
       if (refused !== undefined) {
-        return keyed([part, refused], (body) => fill(body, el('p', { class: 'note', role: 'alert' }, `This conversation cannot be shown: ${visible(refused)}`)));
+        return (body) => fill(body, el('p', { class: 'note', role: 'alert' }, `This conversation cannot be shown: ${visible(refused)}`));
       }
     }
     const isSlice = part.startsWith('slice:');
