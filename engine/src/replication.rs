@@ -11,6 +11,7 @@
 //! | a session is created, or opened for writing | compares what the replicator holds with the local log ([`Replicator::read`]), then claims the session ([`Replicator::claim`]) |
 //! | a call returns whose record is [durable](crate::Durability) by then | the replicator holds that record and all before it: a tool's handler runs only behind such a begin |
 //! | a record that no call waits for | follows with the next background sync, within about a second |
+//! | [`Store::take_over`](crate::Store::take_over) | claims a session that another machine wrote, and makes a local one of what is held |
 //! | [`Session::sync`](crate::Session::sync), and the last handle is dropped | the replicator holds every record |
 //!
 //! With [`Durability::Process`](crate::Durability::Process) no call waits, except where the replicator is more than
@@ -96,6 +97,13 @@ pub trait Replicator: fmt::Debug + Send + Sync {
     ///
     /// [`ReplicaError::Unknown`] or [`ReplicaError::Failed`].
     fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError>;
+
+    /// Returns the bytes of an object that is held.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Failed`], also where it is not held.
+    fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError>;
 
     /// Appends records behind those that are held, the first of which follows the last one held, as the writer of `epoch`. Returns
     /// once all are held.

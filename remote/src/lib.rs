@@ -44,9 +44,9 @@
 //!
 //! # Not yet
 //!
-//! A local session is not yet made of what a bucket holds: a worker that takes over reads the records. Local records that the
-//! bucket has and the local log lacks are not fetched. There are no captures of workspaces, no images (a claim reads every
-//! chunk), no collection, no PostgreSQL, no lease, and no verbs of the binary.
+//! Captures of workspaces are not held, so a takeover recovers an open call without them. Forks, salvaged and compacted sessions are
+//! held and cannot be taken over. Records that the bucket has and an existing local log lacks are not fetched. There are no
+//! images (a claim reads every chunk), no collection, no PostgreSQL, no lease, no store of a URL, and no verbs of the binary.
 
 #![deny(clippy::indexing_slicing)]
 

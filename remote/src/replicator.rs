@@ -145,6 +145,15 @@ impl Replicator for ObjectReplicator {
         self.remote.runtime().run(put).and_then(|put| put).map_err(error_of)
     }
 
+    fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
+        let bucket = self.remote.bucket().clone();
+        let get = async move { bucket.get_object(session, object).await };
+        let found = self.remote.runtime().run(get).and_then(|found| found).map_err(error_of)?;
+        found.ok_or_else(|| ReplicaError::Failed {
+            reason: format!("the payload {} is missing", object.file_name()),
+        })
+    }
+
     fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
         let mut writer = self.writer(session, epoch)?;
         let mut records = records.iter().copied().peekable();

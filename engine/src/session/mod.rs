@@ -105,6 +105,7 @@ pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub use recorded_replies::RecordedReply;
+pub(crate) use replica::replica_error;
 pub use settling::Settlement;
 pub(crate) use subscribers::Listening;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};

@@ -61,7 +61,7 @@ impl Replica {
         storage: &Arc<dyn Storage>,
         places: &Places,
     ) -> Result<Replica> {
-        let failed = |error| error_of(session, error);
+        let failed = |error| replica_error(session, error);
         let mut comparison =
             Comparison { storage, places, hashes: Vec::new(), next: 0.into(), verdict: Ok(None) };
         let held =
@@ -177,9 +177,11 @@ impl Inner {
             };
             for object in records.iter().flat_map(Record::objects) {
                 let bytes = objects.get(&object)?;
-                replicator.put_object(session, object, &bytes).map_err(|error| error_of(session, error))?;
+                replicator
+                    .put_object(session, object, &bytes)
+                    .map_err(|error| replica_error(session, error))?;
             }
-            replicator.append(session, epoch, &records).map_err(|error| error_of(session, error))?;
+            replicator.append(session, epoch, &records).map_err(|error| replica_error(session, error))?;
             next = last.sequence + 1;
         }
         Ok(next)
@@ -196,7 +198,7 @@ impl Inner {
 }
 
 /// Makes an error of the session's of a replicator's.
-fn error_of(session: Uuid, error: ReplicaError) -> Error {
+pub(crate) fn replica_error(session: Uuid, error: ReplicaError) -> Error {
     match error {
         ReplicaError::Fenced { epoch, by } => Error::Fenced { session, epoch, by },
         ReplicaError::Unknown { reason } => Error::ReplicaUnknown { session, reason },

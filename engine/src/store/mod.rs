@@ -1,6 +1,6 @@
 //! A store: a folder of sessions.
 //!
-//! A store creates, opens, lists, forks, deletes, exports, imports, copies and salvages sessions. A session folder is
+//! A store creates, opens, lists, forks, deletes, exports, imports, copies, salvages and takes over sessions. A session folder is
 //! named by the session's id; a folder in the making, or about to be deleted, has another name and is no
 //! session. At most one process writes a session, which it locks; reading takes no lock.
 
@@ -14,6 +14,7 @@ mod index;
 mod listing;
 mod retention;
 mod salvage;
+mod takeover;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -7,3 +7,4 @@ mod bucket;
 mod feeding;
 mod fencing;
 mod host;
+mod takeover;

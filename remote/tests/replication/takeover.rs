@@ -1,0 +1,138 @@
+//! A session whose machine is gone, taken over on another one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldlog::audit::LogReader;
+use foldlog::{Error, Session, Store};
+use foldlog_remote::object_store::ObjectStoreExt;
+use futures_lite::future;
+
+use crate::bucket::Bucket;
+use crate::host::{Notes, note, run, store, types};
+
+/// Two machines: a folder each, and the store of a worker there.
+fn machines(bucket: &Bucket) -> [(tempfile::TempDir, Store); 2] {
+    ["one", "two"].map(|name| {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder, bucket, name);
+        (folder, store)
+    })
+}
+
+fn texts(session: &Session) -> Vec<String> {
+    session.log::<Notes>().unwrap().iter().map(|item| item.unwrap().text.clone()).collect()
+}
+
+#[test]
+fn what_was_acknowledged_is_there_on_another_machine_and_the_old_writer_is_fenced() {
+    let bucket = Bucket::default();
+    let [(_one, first), (_two, second)] = machines(&bucket);
+    let old = first.create(&types()).unwrap();
+    let id = old.id();
+    for n in 0..300 {
+        old.dispatch(note(format!("{n}"))).unwrap();
+    }
+    old.dispatch(note("long ".repeat(30_000))).unwrap();
+    let within = run(&old, |context| {
+        context.session().dispatch(note("within"))?;
+        Ok(())
+    });
+    assert!(within.unwrap().success);
+
+    let new = second.take_over(id, &types()).unwrap();
+    assert!(!new.is_interrupted());
+    assert_eq!(texts(&new), texts(&old));
+    assert_eq!(texts(&new).len(), 302);
+    // The same content, though every frame was written anew.
+    let last = old.position().unwrap();
+    let (local, taken) = (LogReader::open(old.dir()).unwrap(), LogReader::open(new.dir()).unwrap());
+    assert_eq!(local.digest_through(last).unwrap(), taken.digest_through(last).unwrap());
+
+    assert!(run(&new, |_| Ok(())).unwrap().success);
+    assert!(matches!(run(&old, |_| panic!("it runs")), Err(Error::Fenced { .. })));
+    new.dispatch(note("went on")).unwrap();
+    new.close().unwrap();
+    let again = second.open_session(id, &types()).unwrap();
+    assert_eq!(texts(&again).last().map(String::as_str), Some("went on"));
+    // And where it came from, what nobody acknowledged is superseded.
+    drop(old);
+    let superseded = first.open_session(id, &types()).unwrap_err();
+    assert!(matches!(superseded, Error::Superseded { .. }), "{superseded:?}");
+}
+
+#[test]
+fn a_call_that_the_lost_machine_left_open_is_recovered_on_the_other() {
+    let bucket = Bucket::default();
+    let [(_one, first), (_two, second)] = machines(&bucket);
+    let old = first.create(&types()).unwrap();
+    let id = old.id();
+    let began = Arc::new(AtomicU64::new(0));
+    let (taken, begun) = (std::sync::mpsc::channel(), Arc::clone(&began));
+    let lost = run(&old, move |context| {
+        begun.store(context.operation().get(), Ordering::SeqCst);
+        // The machine is gone for the others, and does not know it.
+        let new = second.take_over(id, &types()).unwrap();
+        assert!(new.is_interrupted());
+        let open: Vec<u64> = new.open_operations().iter().map(|open| open.operation.get()).collect();
+        assert_eq!(open, [context.operation().get()]);
+        taken.0.send((second.clone(), new)).unwrap();
+        Ok(())
+    });
+    assert!(matches!(lost, Err(Error::Fenced { .. })), "{lost:?}");
+    let (_second, new) = taken.1.recv().unwrap();
+    let resources = foldlog::ResourceRegistry::builder().build().unwrap();
+    let state = foldlog::ExecutionState::new(new.clone(), resources);
+    let runner = foldlog::tools::ToolRunner::new(state, foldlog::tools::ToolRegistry::new());
+    runner.recover(&foldlog::tools::ExecuteOptions::default()).unwrap();
+    assert!(!new.is_interrupted());
+    let waiting: Vec<u64> = new.unsettled_operations().iter().map(|one| one.operation.get()).collect();
+    assert_eq!(waiting, [began.load(Ordering::SeqCst)]);
+    assert!(run(&new, |_| Ok(())).unwrap().success);
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_refused_and_leaves_nothing() {
+    let bucket = Bucket::default();
+    let [(_one, first), (two, second)] = machines(&bucket);
+    let session = first.create(&types()).unwrap();
+    let id = session.id();
+    session.dispatch(note("long ".repeat(30_000))).unwrap();
+    session.sync().unwrap();
+    let fork =
+        first.fork(id, session.position().unwrap(), &types(), foldlog::SessionOptions::default()).unwrap();
+    let forked = fork.id();
+    fork.sync().unwrap();
+
+    assert!(matches!(first.take_over(id, &types()), Err(Error::Locked { .. } | Error::SessionExists { .. })));
+    let nothing = second.take_over(uuid::Uuid::from_u128(9), &types());
+    assert!(matches!(nothing, Err(Error::NoSuchSession { .. })), "{nothing:?}");
+    let refused = second.take_over(forked, &types()).unwrap_err();
+    assert!(
+        matches!(&refused, Error::ReplicaFailed { reason, .. } if reason.contains("forked")),
+        "{refused:?}"
+    );
+    let plain = Store::open(two.path()).unwrap().take_over(id, &types());
+    assert!(matches!(plain, Err(Error::ReplicaFailed { .. })), "{plain:?}");
+
+    // A payload that is gone.
+    let log = LogReader::open(session.dir()).unwrap();
+    let mut keys = Vec::new();
+    log.records(0, u64::MAX, |record| {
+        keys.extend(
+            record.objects().into_iter().map(|object| bucket.remote().bucket().object_key(id, object)),
+        );
+        Ok(())
+    })
+    .unwrap();
+    future::block_on(bucket.delete(&keys[0])).unwrap();
+    let refused = second.take_over(id, &types()).unwrap_err();
+    assert!(
+        matches!(&refused, Error::ReplicaFailed { reason, .. } if reason.contains("missing")),
+        "{refused:?}"
+    );
+
+    assert!(second.session_ids().unwrap().is_empty());
+    let left: Vec<_> = std::fs::read_dir(two.path().join("sessions")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
