@@ -337,6 +337,22 @@ pub(super) struct RewoundCaptures {
     captured: Vec<Captured>,
 }
 
+impl Captures {
+    /// Returns the recorded form of the capture of a resource.
+    pub(super) fn recorded_of(&self, name: &str) -> Option<Vec<u8>> {
+        self.get(name).and_then(|captured| captured.recorded.as_deref()).map(<[u8]>::to_vec)
+    }
+
+    /// Returns whether the recorded capture of a resource is known to be of another place than the one that is held here.
+    pub(super) fn is_elsewhere(&self, resources: &ResourceRegistry, name: &str, recorded: &[u8]) -> bool {
+        let present = self.get(name).and_then(|captured| captured.snapshot.as_ref());
+        let resource = resources.captured().get(name).zip(present);
+        resource.is_some_and(|(resource, present)| {
+            resource.recall(recorded).is_ok_and(|recorded| !resource.is_of_place_of(&recorded, present))
+        })
+    }
+}
+
 impl RewoundCaptures {
     /// Asks a resource what a rewind restores of it, between these captures in their recorded form: the target, and the last
     /// one that a call left, with whether a rewind brought the resource to it where it is now. Returns `None` if `present` lacks the resource.

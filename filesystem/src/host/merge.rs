@@ -55,12 +55,12 @@ pub struct Merging<'a> {
     pub overwrite: bool,
 }
 
-impl Merging<'_> {
-    /// Returns whether the last snapshot was taken of the folder that the present one was taken of. Earlier versions did not
-    /// record the folder.
-    fn is_last_of_this_folder(&self) -> bool {
-        let folders = self.last.folder.as_ref().zip(self.present.folder.as_ref());
-        folders.is_none_or(|(last, present)| last == present || last.is_borne_by(present))
+impl FilesystemSnapshot {
+    /// Returns whether this snapshot was taken of the folder that another one was taken of. Earlier versions did not record the folder:
+    /// theirs count as of any.
+    pub fn is_of_folder_of(&self, other: &FilesystemSnapshot) -> bool {
+        let folders = self.folder.as_ref().zip(other.folder.as_ref());
+        folders.is_none_or(|(own, other)| own == other || own.is_borne_by(other))
     }
 }
 
@@ -142,7 +142,7 @@ impl HostFilesystem {
         let then = Side::read(self, trees, asked.target)?;
         let now = Side::read(self, trees, asked.present)?;
         let otherwise = by_path(reader.changes(Some(asked.present), asked.target)?);
-        if !asked.overwrite && !asked.is_last_of_this_folder() {
+        if !asked.overwrite && !asked.last.is_of_folder_of(asked.present) {
             let unknown = otherwise.into_values();
             let unknown = unknown.map(|FileChange { path, kind, .. }| FileUnknown { path, otherwise: kind });
             let mut unknown: Vec<FileUnknown> = unknown.collect();

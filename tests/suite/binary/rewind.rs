@@ -218,7 +218,7 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
         format!("`foldlog recover {} --workspace {work}`", left.session.display()),
         "  modified page: 9 to 4 bytes\n".to_owned(),
         "  removed new: 4 bytes\n".to_owned(),
-        "  kept notes\\x1b: created by hand\n".to_owned(),
+        "  removed notes\\x1b: 5 bytes\n".to_owned(),
         "slice plan: 2 to 1 item; 1 removed, 0 added\n".to_owned(),
     ] {
         assert!(ran.stdout.contains(&line), "{line:?} in {}", ran.stdout);
@@ -271,6 +271,7 @@ fn a_rewind_of_a_copy_on_a_folder_of_its_own_is_undone_and_done_again() {
     let file = |name: &str, text: &[u8]| (name.to_owned(), text.to_owned());
     let own = vec![file("own", b"of the folder\n")];
     let later = vec![file("new", b"new\n"), file("page", b"two\x1b[31m\n"), file("picture", b"\0\x02")];
+    let then = vec![file("page", b"one\n"), file("picture", b"\0\x01")];
     assert_eq!(rewind(&["later", "--rebind", &folder, "--overwrite"]).0, later);
     for _ in 0..2 {
         let (files, said) = rewind(&["--undo", "--workspace", &folder]);
@@ -282,6 +283,19 @@ fn a_rewind_of_a_copy_on_a_folder_of_its_own_is_undone_and_done_again() {
         let (files, said) = rewind(&["--undo", "--workspace", &folder]);
         assert_eq!(files, later, "{said}");
     }
+    // What the rewinds put there is known, so it goes back as in any folder; what somebody writes is kept.
+    fs::write(fresh.join("mine"), "by hand\n").unwrap();
+    let mine = |files: &[(String, Vec<u8>)]| {
+        let mut files = files.to_vec();
+        files.push(file("mine", b"by hand\n"));
+        files.sort();
+        files
+    };
+    let (files, said) = rewind(&["then", "--rebind", &folder]);
+    assert_eq!(files, mine(&then), "{said}");
+    assert!(said.contains("kept mine: created by hand"), "{said}");
+    assert_eq!(rewind(&["--undo", "--workspace", &folder]).0, mine(&later));
+    assert_eq!(rewind(&["--undo", "--workspace", &folder]).0, mine(&then));
     // A folder in which nothing has worked is another matter.
     let other = at.join("other");
     fs::create_dir(&other).unwrap();

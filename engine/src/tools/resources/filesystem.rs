@@ -180,6 +180,10 @@ mod host {
             matches!(self.check_folder(snapshot), Err(filesystem::Error::Replaced { .. }))
         }
 
+        fn is_of_place_of(snapshot: &FilesystemSnapshot, present: &FilesystemSnapshot) -> bool {
+            snapshot.is_of_folder_of(present)
+        }
+
         fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
             Ok(HostFilesystem::differences(self, snapshot)?)
         }

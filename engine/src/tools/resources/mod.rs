@@ -217,6 +217,13 @@ pub trait Snapshotable: Send + Sync + 'static {
         false
     }
 
+    /// Returns whether a capture was taken of the place of which `present` was taken; `true` by default. By what is of another place, a
+    /// rewind cannot tell what was changed by hand.
+    fn is_of_place_of(snapshot: &Self::Snapshot, present: &Self::Snapshot) -> bool {
+        let _ = (snapshot, present);
+        true
+    }
+
     /// Names what of the resource is not as it was at a capture, for a replay that compares what a tool left. The default
     /// captures the resource, and names the whole resource unless both captures are [the same](Snapshotable::is_same).
     ///
@@ -300,6 +307,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>>;
     fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool;
+    fn is_of_place_of(&self, snapshot: &AnySnapshot, present: &AnySnapshot) -> bool;
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn holds(&self, folder: &Path) -> bool;
@@ -384,6 +392,11 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool {
         typed::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_of_other_place(self, snapshot))
+    }
+
+    fn is_of_place_of(&self, snapshot: &AnySnapshot, present: &AnySnapshot) -> bool {
+        let typed = typed::<R>(snapshot).and_then(|snapshot| Ok((snapshot, typed::<R>(present)?)));
+        typed.is_ok_and(|(snapshot, present)| R::is_of_place_of(snapshot, present))
     }
 
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>> {

@@ -16,7 +16,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
 use foldlog_codec::msgpack;
 
-use super::{CaptureMoment, ExecutionState, Recorded, ResourceRewound};
+use super::{CaptureMoment, Captures, ExecutionState, Recorded, ResourceRewound};
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::sabotage::{self, Breakage};
@@ -29,32 +29,31 @@ impl ExecutionState {
     pub(super) fn captures_by_tools(
         &self,
         names: &BTreeSet<String>,
+        present: &Captures,
     ) -> Result<(BTreeMap<String, CaptureFound>, BTreeSet<String>)> {
         let mut found = BTreeMap::new();
         let mut left = vec![(SequenceNumber::MAX, names.clone())];
         while let Some((end, names)) = left.pop() {
             self.look_back(end, names, &mut found, &mut left)?;
         }
-        let here = self.brought_here(&mut found)?;
+        let here = self.brought_here(&mut found, present)?;
         Ok((found, here))
     }
 
-    /// Returns whether a recorded capture is of another place than the resource of this name.
-    fn is_elsewhere(&self, name: &str, recorded: Option<&[u8]>) -> bool {
-        let resource = self.registered().captured().get(name);
-        resource.zip(recorded).is_some_and(|(resource, recorded)| {
-            resource.recall(recorded).is_ok_and(|capture| resource.is_of_other_place(&capture))
-        })
-    }
-
-    /// Looks at the last call on each resource whose capture is of another place. If it was a rewind where the resource is now, returns
+    /// Looks at the last call on each resource whose capture is of another place than what is `present`. If it was a rewind where the resource is now, returns
     /// its name. If that was undone there, puts what the undo brought back in the place of the capture.
-    fn brought_here(&self, found: &mut BTreeMap<String, CaptureFound>) -> Result<BTreeSet<String>> {
+    fn brought_here(
+        &self,
+        found: &mut BTreeMap<String, CaptureFound>,
+        present: &Captures,
+    ) -> Result<BTreeSet<String>> {
         let (session, mut here) = (self.session(), BTreeSet::new());
-        let elsewhere = |name: &str, found: &CaptureFound| self.is_elsewhere(name, found.recorded.as_deref());
+        let elsewhere = |name: &str, recorded: Option<&[u8]>| {
+            recorded.is_some_and(|recorded| present.is_elsewhere(self.registered(), name, recorded))
+        };
         let mut open: BTreeSet<String> = found
             .iter()
-            .filter(|(name, found)| elsewhere(name, found))
+            .filter(|(name, found)| elsewhere(name, found.recorded.as_deref()))
             .map(|(name, _)| name.clone())
             .collect();
         if open.is_empty() {
@@ -67,8 +66,7 @@ impl ExecutionState {
             let begun = session.read_begin(item.begin, |begin| begin.resources)?;
             let rewind = self.rewind_of(item)?;
             for (name, recorded) in begun.into_iter().filter(|(name, _)| open.remove(name)) {
-                let Some(rewind) = rewind.as_ref().filter(|_| !self.is_elsewhere(&name, recorded.as_deref()))
-                else {
+                let Some(rewind) = rewind.as_ref().filter(|_| !elsewhere(&name, recorded.as_deref())) else {
                     continue;
                 };
                 match rewind.undoes.map(SequenceNumber::from) {

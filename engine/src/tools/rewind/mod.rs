@@ -218,7 +218,7 @@ impl ExecutionState {
         let lacking = self.lacking()?;
         let prepare = |present: &Captures, unless_changed: bool| {
             let how = (overwrite, unless_changed);
-            let Planned { captures, resources, mut left } = self.planned(goal, present, how)?;
+            let Planned { captures, resources, mut left } = self.planned(goal, present, None, how)?;
             left.extend(lacking.iter().cloned());
             let resources = resources.into_iter().map(rewound).collect();
             let value = encode(RESTORE, &Recorded { resources, left })?;
@@ -278,7 +278,10 @@ impl ExecutionState {
                 Captures::recorded(session.open_captures()?).recalled(self.registered(), true)?
             }
         };
-        let Planned { resources, mut left, .. } = self.planned(goal, &present, (options.overwrite, false))?;
+        let open = session.left_open().into_iter().find(|open| !open.reads_only);
+        let open = open.filter(|_| !recover_first.is_empty()).map(|open| open.begin);
+        let how = (options.overwrite, false);
+        let Planned { resources, mut left, .. } = self.planned(goal, &present, open, how)?;
         left.extend(self.lacking()?);
         let from = session.position().unwrap_or_default();
         let (abandoned, outside) = session.abandoned_by(from + 1, goal.to)?;
@@ -328,17 +331,32 @@ impl ExecutionState {
     }
 
     /// Finds out what a rewind restores, now that the resources are as `present` says: whether it overwrites what was changed by
-    /// hand, and whether it is to be carried out only as long as nothing else changes, says `how`.
-    fn planned(&self, goal: Goal, present: &Captures, how: (bool, bool)) -> Result<Planned> {
+    /// hand, and whether it is to be carried out only as long as nothing else changes, says `how`. If a recovery comes first, `open` is the
+    /// begin of the call that it ends, and `present` what it captured: the last capture that any call left, then.
+    fn planned(
+        &self,
+        goal: Goal,
+        present: &Captures,
+        open: Option<SequenceNumber>,
+        how: (bool, bool),
+    ) -> Result<Planned> {
         let (session, registered) = (self.session(), self.registered());
         let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
         let sought = self.sought(names.clone());
-        let targets = match goal.undoes {
+        let mut targets = match goal.undoes {
             Some(begin) => session.captures_of_begin(begin, &sought)?,
             None => session.captures_at(goal.to, &sought)?,
         };
-        let (last, here) = self.captures_by_tools(&names)?;
+        let (mut last, here) = self.captures_by_tools(&names, present)?;
+        for (name, begin) in names.iter().filter_map(|name| Some((name, open?))) {
+            let Some(recorded) = present.recorded_of(name) else { continue };
+            let found = CaptureFound { record: begin, is_end: false, recorded: Some(recorded) };
+            if goal.undoes.is_none() && begin > goal.to {
+                targets.entry(name.clone()).or_insert_with(|| found.clone());
+            }
+            last.insert(name.clone(), found);
+        }
         let mut captures = RewoundCaptures::default();
         let (mut resources, mut left) = (Vec::new(), Vec::new());
         for (name, resource) in registered.captured() {
