@@ -41,10 +41,10 @@ impl Index {
         Arc::make_mut(&mut self.places).truncate(kept);
     }
 
-    /// Returns the last place that the index keeps at or before a record.
-    fn before(&self, sequence: SequenceNumber) -> Option<Location> {
+    /// Returns the last place that the index keeps at or before a record, and the record that stands there.
+    fn before(&self, sequence: SequenceNumber) -> Option<(SequenceNumber, Location)> {
         let after = self.places.partition_point(|(noted, _)| *noted <= sequence);
-        self.places.get(after.checked_sub(1)?).map(|(_, location)| *location)
+        self.places.get(after.checked_sub(1)?).copied()
     }
 }
 
@@ -173,7 +173,7 @@ impl Places {
         at: &mut Option<(SequenceNumber, Location)>,
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
-        let start = at.take().filter(|(sequence, _)| *sequence <= from).map(|(_, location)| location);
+        let start = at.take().filter(|(sequence, _)| *sequence <= from);
         self.walk_from(storage, (from, through), start, &mut |segment, offset, frame| {
             visit(frame.record())?;
             *at =
@@ -210,20 +210,17 @@ impl Places {
             let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;
             let end = if index + 1 == self.segments.len() { end } else { segment.end.unwrap_or(end) };
             let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
+            let mut next = segment.header.first_sequence;
             while offset < end {
                 let frame = match window.frame(context, offset).map_err(io)? {
                     Ok(frame) => frame,
                     Err(error) => {
                         segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed(
-                            storage.as_ref(),
-                            offset,
-                            segment.header.first_sequence,
-                            &error,
-                        ));
+                        return Err(segment.changed(storage.as_ref(), offset, next, &error));
                     }
                 };
                 visit(segment, offset, frame)?;
+                next = behind(&frame.header);
                 offset += frame.len() as u64;
             }
         }
@@ -240,7 +237,7 @@ impl Places {
         let Some(last) = self.next_sequence.checked_sub(1) else { return Ok(()) };
         // From the record before on, since the envelope frames behind it come before the record `from`.
         let start = self.index.before(from.saturating_sub(1));
-        self.walk_frames(storage, from, start, &mut |index, _, frame| {
+        self.walk_frames(storage, start, &mut |index, _, frame| {
             let Header { kind, sequence, .. } = frame.header;
             match self.segments.get(index) {
                 _ if !kind.is_envelope() && sequence >= last => return Ok(ControlFlow::Break(())),
@@ -267,7 +264,7 @@ impl Places {
         &self,
         storage: &Arc<dyn Storage>,
         (from, through): (SequenceNumber, SequenceNumber),
-        start: Option<Location>,
+        start: Option<(SequenceNumber, Location)>,
         visit: &mut Visit<'_>,
     ) -> Result<()> {
         let through = through.min(self.next_sequence.saturating_sub(1));
@@ -275,7 +272,7 @@ impl Places {
             return Ok(());
         }
         let start = start.or_else(|| self.index.before(from));
-        self.walk_frames(storage, from, start, &mut |index, offset, frame| {
+        self.walk_frames(storage, start, &mut |index, offset, frame| {
             let header = frame.header;
             if header.kind.is_envelope() || header.sequence < from {
                 return Ok(ControlFlow::Continue(()));
@@ -285,30 +282,33 @@ impl Places {
         })
     }
 
-    /// Hands every frame from `start` on to `visit`, or from the first segment's, until `visit` has enough. A frame that cannot be
-    /// read is reported as the record `from`.
+    /// Hands every frame from `start` on to `visit`, or from the first segment's, until `visit` has enough. `start` is the place of
+    /// a record, or the one behind the record before it.
     fn walk_frames(
         &self,
         storage: &Arc<dyn Storage>,
-        from: SequenceNumber,
-        start: Option<Location>,
+        start: Option<(SequenceNumber, Location)>,
         visit: &mut impl FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let Location { segment: first, mut offset } =
-            start.unwrap_or(Location { segment: 0, offset: HEADER_LEN as u64 });
+        let (mut next, Location { segment: first, mut offset }) =
+            start.unwrap_or((SequenceNumber::MIN, Location { segment: 0, offset: HEADER_LEN as u64 }));
         for (index, segment) in self.segments.iter().enumerate().skip(first) {
             let io = |error| Error::io("read", &segment.path, error);
             let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;
             let context = segment.context();
+            if offset == HEADER_LEN as u64 {
+                next = segment.header.first_sequence;
+            }
             while offset < window.end() && segment.end.is_none_or(|end| offset < end) {
                 let frame = match window.frame(context, offset).map_err(io)? {
                     Ok(frame) => frame,
                     Err(error) => {
                         segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed(storage.as_ref(), offset, from, &error));
+                        return Err(segment.changed(storage.as_ref(), offset, next, &error));
                     }
                 };
                 let len = frame.len() as u64;
+                next = behind(&frame.header);
                 if visit(index, offset, frame)?.is_break() {
                     return Ok(());
                 }
@@ -318,6 +318,11 @@ impl Places {
         }
         Ok(())
     }
+}
+
+/// Returns the record that stands behind a frame. An envelope frame bears its number already.
+fn behind(header: &Header) -> SequenceNumber {
+    if header.kind.is_envelope() { header.sequence } else { header.sequence + 1 }
 }
 
 /// Names where a frame ends, and its checksum.

@@ -37,7 +37,8 @@ impl Store {
     ///
     /// What was found of closed sessions in which nothing waits is kept in a file of the store, `sessions.index`, if the store takes
     /// writes. The next listing reads only logs that have changed since; it does not notice bytes of the others that rot on the
-    /// disk, which [`audit::walk`](crate::audit::walk) finds. The file is a cache and may be removed.
+    /// disk, nor what somebody does in place to a segment before the last one or to an object: [`audit::walk`](crate::audit::walk)
+    /// finds both. The file is a cache and may be removed.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};

@@ -1,5 +1,6 @@
 //! Sessions that change while they are looked at, and how a server ends.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -187,6 +188,50 @@ fn a_session_that_takes_too_much_memory_is_told_in_words_and_so_is_its_row() {
     let [row] = rows.get("rows").unwrap().elements() else { panic!("not one row") };
     assert_eq!(row.get("status").unwrap().as_str(), Some("unreadable"));
     assert!(row.get("error").unwrap().as_str().unwrap().contains("memory"));
+}
+
+/// What goes through a log record by record once named the record that it looked for, and what goes through its frames the first one
+/// of the segment.
+#[test]
+fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers() {
+    let fixture = Fixture::of_history(400, 22);
+    let viewer = Viewer::of(fixture.store());
+    let last = known(&viewer.json(&format!("session/{}/head", fixture.id()))).0;
+    let dir = fixture.session.to_str().unwrap();
+    let shown = foldlog(["show", dir, "--json"]).stdout;
+    let records: Vec<Json> = shown.lines().map(Json::parse).collect();
+    let number = |record: &Json| match record.get("sequence") {
+        Some(Json::Scalar(sequence)) => sequence.as_u64().unwrap(),
+        other => panic!("{other:?}"),
+    };
+    // The last begin of a call: the ledger reads it, behind many others.
+    let begins =
+        records.iter().filter(|record| record.get("kind").and_then(Json::as_str) == Some("tool_begin"));
+    let damaged = number(begins.last().unwrap());
+    let mut named = BTreeSet::new();
+    foldlog::audit::LogReader::open(&fixture.session)
+        .unwrap()
+        .frames(|frame| {
+            if frame.record.sequence == damaged && !frame.record.kind.is_envelope() {
+                let mut bytes = fs::read(frame.segment).unwrap();
+                bytes[usize::try_from(frame.offset).unwrap() + 40] ^= 0x40;
+                fs::write(frame.segment, bytes).unwrap();
+            }
+            Ok(())
+        })
+        .unwrap();
+    let compare = format!("compare?with={}", fixture.id());
+    let document = format!("document?at={damaged}");
+    for path in ["operations", "statistics", &compare, &document, &format!("document?at={last}")] {
+        let answer = viewer.get(&format!("session/{}/{path}", fixture.id()));
+        if answer.status != 200 {
+            let error = Json::parse(&answer.body).get("error").unwrap().as_str().unwrap().to_owned();
+            assert!(error.contains(&format!(", record {damaged}:")), "{path}: {error}");
+            named.insert((path.to_owned(), error));
+        }
+    }
+    let said: BTreeSet<&String> = named.iter().map(|(_, error)| error).collect();
+    assert!(named.len() >= 3 && said.len() == 1, "{named:?}");
 }
 
 /// Steps of a session whose conversation took too much memory were once answered with 500, and nothing of them was shown.
