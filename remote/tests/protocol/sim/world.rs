@@ -89,11 +89,20 @@ impl World {
             self.pause().await;
             let mut read = Vec::new();
             let began = self.net.event();
-            let reader = Reader::new(bucket(&self.net, who), SESSION);
+            let mut reader = Reader::new(bucket(&self.net, who), SESSION);
             let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
                 read.extend(chunk.records().map(|record| record.body.to_vec()));
             };
-            match Writer::claim(reader, "a writer", &mut each).await {
+            // Half of the claims give way to whatever was put since they read.
+            let claimed = if self.net.draw(2) == 0 {
+                Writer::claim(reader, "a writer", &mut each).await
+            } else {
+                match reader.read_to_end(&mut each).await {
+                    Ok(()) => Writer::claim_behind(reader, "a writer").await,
+                    Err(error) => Err(error),
+                }
+            };
+            match claimed {
                 Ok(writer) => {
                     self.note(who, "claimed");
                     self.told.lock().unwrap().claims.push((writer.epoch().get(), began, read));
