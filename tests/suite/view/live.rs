@@ -205,9 +205,8 @@ fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers
         other => panic!("{other:?}"),
     };
     // The last begin of a call: the ledger reads it, behind many others.
-    let begins =
-        records.iter().filter(|record| record.get("kind").and_then(Json::as_str) == Some("tool_begin"));
-    let damaged = number(begins.last().unwrap());
+    let is_begin = |record: &&Json| record.get("kind").and_then(Json::as_str) == Some("tool_begin");
+    let damaged = number(records.iter().rfind(is_begin).unwrap());
     let mut named = BTreeSet::new();
     foldlog::audit::LogReader::open(&fixture.session)
         .unwrap()
