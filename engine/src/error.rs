@@ -236,7 +236,7 @@ pub enum Error {
     /// Its records can be read, and are never merged.
     #[error(
         "the records of session {session} from {sequence} on are superseded: another writer claimed the session in front of them. \
-         Read them here, and take the session over into an empty folder to go on"
+         They stay readable here; leave the session to that writer, or take it over into a folder without it, which fences that writer"
     )]
     Superseded {
         /// Session that was to be opened.
@@ -246,8 +246,9 @@ pub enum Error {
     },
     /// The store's [replicator](crate::replication) holds records that the local log does not have.
     #[error(
-        "the local log of session {session} ends before record {local}, and the replicator holds those up to {held}: \
-         take the session over into an empty folder to go on"
+        "the local log of session {session} ends before record {local}, and the replicator holds records up to {}: \
+         take the session over into a folder without it to go on, unless another folder replicates it under this one's name",
+        held.saturating_sub(1)
     )]
     ReplicaAhead {
         /// Session that was to be opened.

@@ -44,7 +44,9 @@
 //!
 //! # Not yet
 //!
-//! Captures of workspaces are not held, so a takeover recovers an open call without them. Forks, salvaged and compacted sessions are
+//! Captures of workspaces are not held: a call that was open on a workspace is recovered elsewhere only with the captures of the
+//! lost machine, the folder `files` of its session, and stays interrupted without them. What a person settles by the binary is held
+//! once a host with the replicator opens the session. Forks, salvaged and compacted sessions are
 //! held and cannot be taken over. Records that the bucket has and an existing local log lacks are not fetched. There are no
 //! images (a claim reads every chunk), no collection, no PostgreSQL, no lease, no store of a URL, and no verbs of the binary.
 

@@ -249,7 +249,8 @@ fn next_after(error: &Error) -> Option<String> {
              sound part: `foldlog salvage SESSION --to STORE`"
         }
         Error::NotACopy { .. } => {
-            "nothing was changed; `foldlog show` prints the records of both; keep what is there, and copy into another folder"
+            "nothing was changed; keep what is there, and copy into another folder; `foldlog diff SESSION --with OTHER` shows \
+             where the two part"
         }
         Error::OlderThanSuccessor { .. } => {
             "if this is a copy, copy the session again: its segments from the newest to the oldest, then its objects; if \

@@ -9,7 +9,8 @@
 //! A kill leaves a folder with a temporary name at most, which the next takeover removes, and a claim that nobody writes under.
 //!
 //! Not yet: sessions that were forked, salvaged or compacted, whose logs are no plain sequence of records, are refused. Captures
-//! of workspaces are not held, so a call that is left open is recovered without them.
+//! of workspaces are not held: a call that was left open on a workspace is recovered only with the captures of the lost machine, the
+//! folder `files` of its session.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,10 +45,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked, a payload is missing, or the session
+    /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked or holds nothing of the session, a payload is missing, or the session
     ///   is one that cannot be taken over yet: a fork, a salvaged session, or a compacted one.
     /// - [`Error::SessionExists`] if this store has the session: open it instead.
-    /// - [`Error::NoSuchSession`] if the replicator holds nothing of it.
     /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if somebody else claimed it meanwhile, or nobody knows who did.
     /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No session is left behind
     ///   unless opening fails.
@@ -88,7 +88,9 @@ impl Store {
             let Held { next, .. } =
                 replicator.read(session, &mut |_| ()).map_err(|error| replica_error(session, error))?;
             if next == 0 {
-                return Err(Error::NoSuchSession { session, path: self.session_dir(session) });
+                let reason =
+                    "it holds nothing of that session: its id, or where the replicator looks, is another one";
+                return Err(Error::ReplicaFailed { session, reason: reason.to_owned() });
             }
             match replicator.claim(session, next) {
                 Ok(epoch) => return Ok((epoch, next)),
