@@ -106,6 +106,7 @@ foldlog_codec::breakages! {
     VerifiedRunAgain = "verified-run-again": "A tool runs again although it found out that its interrupted call had done its work.",
     OutsideCountsAsReading = "outside-counts-as-reading": "An interrupted call that acts outside is run again as one that only reads.",
     OutsideEndsInOrder = "outside-ends-in-order": "The end of a call that acts outside waits for the calls before it.",
+    CapturesCopiedOverSound = "captures-copied-over-sound": "A backup replaces a sound file of a capture by a damaged one of another length.",
     CapturesCopiedUnread = "captures-copied-unread": "A backup does not read the captures that it copied.",
     DecisionOutlivesRollback = "decision-outlives-rollback": "A call is run again although the session went back to before it since that was decided.",
     DroppedLeftOpen = "dropped-left-open": "A call whose future is dropped stays open until somebody waits for it.",

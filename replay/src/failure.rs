@@ -265,7 +265,7 @@ fn next_after(error: &Error) -> Option<String> {
         Error::NotASession { path, .. } if audit::is_store(path) => {
             return Some(format!(
                 "this is a store: `foldlog sessions {}` lists its sessions",
-                escape::path(path)
+                quoted(path.as_os_str())
             ));
         }
         Error::NotASession { .. } | Error::NoSuchSession { .. } => {

@@ -321,6 +321,8 @@ struct Copied {
     verified: u64,
     /// Next sequence number of the older copy.
     before: SequenceNumber,
+    /// Whether a file of a capture was found damaged in the session, so that the copy keeps its own.
+    found_damaged: bool,
     /// Files beside the log that were copied, by their paths in the session's folder.
     beside: BTreeSet<PathBuf>,
 }

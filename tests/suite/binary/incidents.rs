@@ -593,3 +593,17 @@ fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
     let json = foldlog(["sessions", store, "--json"]);
     assert_eq!(foldlog_on(60, ["sessions", store, "--json"]).stdout, json.stdout);
 }
+
+/// A hint once held a path as it stands, and whoever pasted it ran what the path said.
+#[test]
+fn a_hint_holds_the_path_of_a_store_as_a_shell_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("$(touch it) `and` it's");
+    drop(Store::open(&store).unwrap());
+    for verb in ["show", "state", "ledger", "stats", "tail"] {
+        let ran = foldlog([OsStr::new(verb), store.as_os_str()]);
+        let quoted = store.to_str().unwrap().replace('\'', r"'\''");
+        let hint = format!("`foldlog sessions '{quoted}'`");
+        assert!(ran.stderr.contains(&hint), "{}", ran.stderr);
+    }
+}

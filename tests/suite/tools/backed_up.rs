@@ -184,6 +184,30 @@ fn a_backup_that_reads_all_captures_heals_the_copy_and_names_what_the_session_ha
     }
 }
 
+/// A backup once copied whatever had another length: a file that the disk had cut took the place of the only sound one.
+#[test]
+fn a_sound_file_of_the_copy_never_gives_way_to_a_damaged_one() {
+    let (room, captures, all) = with_objects();
+    let copy = back_up(&room, "copy").dir.join("files");
+    for object in &all {
+        let (here, there) = (captures.join(object), copy.join(object));
+        let sound = fs::read(&here).unwrap();
+        fs::set_permissions(&here, fs::Permissions::from_mode(0o600)).unwrap();
+        for damaged in [&[], &sound[..sound.len() / 2], &[&sound[..sound.len() - 1], b"and more"].concat()] {
+            fs::write(&here, damaged).unwrap();
+            for _ in 0..2 {
+                let told = back_up(&room, "copy");
+                let paths: Vec<_> = told.damaged.iter().map(|one| one.path.clone()).collect();
+                assert_eq!(paths, std::slice::from_ref(&here), "{told:?}");
+                assert_eq!(fs::read(&there).unwrap(), sound);
+            }
+        }
+        fs::write(&here, &sound).unwrap();
+        assert!(back_up(&room, "copy").damaged.is_empty());
+        assert_eq!(back_up(&room, "copy").captures, 0);
+    }
+}
+
 /// A kill behind the copying and before the reading leaves captures of which nobody knows whether they are sound.
 #[test]
 fn what_a_killed_backup_did_not_read_is_read_by_the_next() {

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
@@ -99,11 +99,11 @@ impl Copying<'_> {
     /// there. Where a mark was found, or all is to be read, it reads each file of the captures, in the session too.
     pub(super) fn read_captures(&self, before: SequenceNumber, copied: &mut Copied) -> Result<CapturesRead> {
         let is_new = self.source.next_sequence > before || !copied.beside.is_empty();
-        let is_whole = self.options.check_captures || self.mark.is_some();
+        let is_whole = self.options.check_captures || self.mark.is_some() || copied.found_damaged;
         if sabotage::is(Breakage::CapturesCopiedUnread) || !(is_new || is_whole) {
             return Ok(CapturesRead::default());
         }
-        let from = match self.options.check_captures {
+        let from = match self.options.check_captures || copied.found_damaged {
             true => SequenceNumber::MIN,
             false => self.mark.map_or(before, |mark| mark.min(before)),
         };
@@ -167,6 +167,7 @@ impl Copying<'_> {
 #[cfg(feature = "host-filesystem")]
 mod reading {
     use std::cell::RefCell;
+    use std::path::PathBuf;
 
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{
@@ -342,5 +343,20 @@ mod reading {
         fn tell(&mut self, DamagedObject { path, reason }: DamagedObject) {
             self.damaged.push(DamagedCapture { path, reason });
         }
+    }
+}
+
+#[cfg(not(feature = "host-filesystem"))]
+mod reading {
+    use super::*;
+
+    /// Reads nothing.
+    pub(super) fn read(
+        _: &Copying<'_>,
+        _: (&Named, Option<Parent>, SequenceNumber),
+        _: bool,
+        _: &mut Copied,
+    ) -> Result<Option<CapturesRead>> {
+        Ok(None)
     }
 }
