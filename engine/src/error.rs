@@ -258,7 +258,7 @@ pub enum Error {
         /// Sequence number behind the last record that is held.
         held: SequenceNumber,
     },
-    /// It is not known whether the store's [replicator](crate::replication) holds the last records. They are in the local log, and
+    /// Nobody knows whether the store's [replicator](crate::replication) holds the last records. They are in the local log, and
     /// the next opening settles it.
     #[error(
         "it is unknown whether the replicator holds the last records of session {session}: {}",

@@ -42,11 +42,11 @@ pub enum BackgroundSync {
 /// Names what becomes of an event that is dispatched by a name which the host does not declare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UndeclaredEvents {
-    /// It is appended to an implicit STATE slice of its name. So a host needs no declarations for a start, and a mistyped name makes a
+    /// Appends the event to an implicit STATE slice of its name. So a host needs no declarations for a start, and a mistyped name makes a
     /// slice that nobody reads.
     #[default]
     Append,
-    /// [`Error::UndeclaredEvent`](crate::Error::UndeclaredEvent), and nothing is recorded. Bindings of other languages and bridges,
+    /// Fails with [`Error::UndeclaredEvent`](crate::Error::UndeclaredEvent), and nothing is recorded. Bindings of other languages and bridges,
     /// whose names no compiler checks, want this. An event with a Rust type is not concerned: its type declares it.
     Refuse,
 }

@@ -46,7 +46,7 @@ pub enum ReplicaError {
         /// Who it is, in words.
         by: String,
     },
-    /// It is not known whether the replicator holds what was to be appended, or will.
+    /// Nobody knows whether the replicator holds what was to be appended, or will.
     Unknown {
         /// Why.
         reason: String,

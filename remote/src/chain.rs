@@ -44,9 +44,9 @@ pub struct Chain {
 /// Says what a chunk is to the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken<'a> {
-    /// It is the chain's next chunk.
+    /// The chunk is the chain's next.
     Next(Chunk<'a>),
-    /// A superseded writer put it, and it holds nothing that counts.
+    /// A superseded writer put the chunk, and it holds nothing that counts.
     Ignored(Chunk<'a>),
 }
 

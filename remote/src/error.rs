@@ -54,7 +54,7 @@ pub enum Error {
         /// What its claim says of it; empty where another chunk of it was met.
         note: String,
     },
-    /// It is not known whether the log holds the records: the store did not say so within the bounds of
+    /// Nobody knows whether the log holds the records: the store did not say so within the bounds of
     /// [`Retries`](crate::Retries). The writer keeps them, and its next call puts the same bytes again.
     #[error("it is unknown whether the remote holds the records up to {next}: {failure}; try again")]
     Unknown {

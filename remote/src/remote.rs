@@ -104,6 +104,14 @@ impl Remote {
             bucket.require_conditional_puts(session).await?;
             Writer::claim(Reader::new(bucket, session), &note, &mut each).await
         };
+        self.writer_of(claim)
+    }
+
+    /// Claims by a future, and returns the writer.
+    pub(crate) fn writer_of(
+        &self,
+        claim: impl Future<Output = Result<Writer>> + Send + 'static,
+    ) -> Result<RemoteWriter> {
         let writer = self.runtime.run(claim)??;
         Ok(RemoteWriter { writer: Some(writer), runtime: self.runtime.clone() })
     }

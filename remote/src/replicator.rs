@@ -14,7 +14,7 @@ use crate::bucket::Retries;
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
 use crate::reader::Reader;
-use crate::remote::Remote;
+use crate::remote::{Remote, RemoteWriter};
 use crate::writer::Writer;
 
 /// Number of chunks that are read ahead of whoever takes them.
@@ -50,10 +50,10 @@ pub struct ObjectReplicator {
 /// Holds what is known of one session.
 #[derive(Debug)]
 enum Slot {
-    /// It was read, and nobody claimed it yet.
+    /// Holds where the log ends that was read, before it is claimed.
     Read(Reader),
-    /// It is claimed.
-    Claimed(Box<Writer>),
+    /// Holds who claimed it.
+    Claimed(Box<RemoteWriter>),
 }
 
 impl ObjectReplicator {
@@ -87,10 +87,10 @@ impl ObjectReplicator {
     }
 
     /// Takes the writer of `epoch` out of its place.
-    fn writer(&self, session: Uuid, epoch: u64) -> Result<Box<Writer>, ReplicaError> {
+    fn writer(&self, session: Uuid, epoch: u64) -> Result<Box<RemoteWriter>, ReplicaError> {
         let mut sessions = self.sessions();
         match sessions.remove(&session) {
-            Some(Slot::Claimed(writer)) if writer.epoch().get() == epoch => Ok(writer),
+            Some(Slot::Claimed(writer)) if epoch_of(&writer) == epoch => Ok(writer),
             other => {
                 if let Some(other) = other {
                     sessions.insert(session, other);
@@ -133,8 +133,8 @@ impl Replicator for ObjectReplicator {
         };
         let name = self.name.clone();
         let claim = async move { Writer::claim_behind(reader, &name).await };
-        let writer = self.remote.runtime().run(claim).and_then(|claimed| claimed).map_err(error_of)?;
-        let epoch = writer.epoch().get();
+        let writer = self.remote.writer_of(claim).map_err(error_of)?;
+        let epoch = epoch_of(&writer);
         self.sessions().insert(session, Slot::Claimed(Box::new(writer)));
         Ok(epoch)
     }
@@ -156,27 +156,12 @@ impl Replicator for ObjectReplicator {
 
     fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
         let mut writer = self.writer(session, epoch)?;
-        let mut records = records.iter().copied().peekable();
-        loop {
-            let put = async move {
-                let settled = writer.settle().await;
-                (writer, settled)
-            };
-            // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
-            let (back, settled) = self.remote.runtime().run(put).map_err(error_of)?;
-            writer = back;
-            let settled = settled.and_then(|_| match records.peek() {
-                Some(_) => writer.queue(&mut records).map(|()| false),
-                None => Ok(true),
-            });
-            match settled {
-                Ok(false) => {}
-                done => {
-                    self.sessions().insert(session, Slot::Claimed(writer));
-                    return done.map(drop).map_err(error_of);
-                }
-            }
+        let appended = writer.append(records.iter().copied());
+        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        if writer.writer().is_some() {
+            self.sessions().insert(session, Slot::Claimed(writer));
         }
+        appended.map(drop).map_err(error_of)
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
@@ -212,6 +197,11 @@ impl Remote {
             }
         }
     }
+}
+
+/// Returns the epoch that a writer claimed; 0, which none has, once the thread has lost it.
+fn epoch_of(writer: &RemoteWriter) -> u64 {
+    writer.claimed().map_or(0, |(_, epoch)| epoch.get())
 }
 
 /// Says to the engine what a store's error means.

@@ -72,9 +72,9 @@ impl Pending {
 /// Says what became of a chunk.
 #[derive(Debug)]
 enum Fate {
-    /// It is in the chain.
+    /// The chunk is in the chain.
     Acknowledged,
-    /// Another chunk took its place in the chain: head of that chunk.
+    /// Another chunk took the chunk's place in the chain: head of that one.
     Overtaken(ChunkHead),
 }
 
@@ -169,7 +169,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Writer::append`]. [`Error::Unknown`] if earlier records are still in doubt. On an error no record is taken.
+    /// Those of [`Writer::append`], and [`Error::Unknown`] if earlier records are still in doubt. On an error no record is taken.
     pub fn queue<'a, I>(&mut self, records: &mut std::iter::Peekable<I>) -> Result<()>
     where
         I: Iterator<Item = Record<'a>>,
@@ -197,7 +197,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Writer::append`].
+    /// Those of [`Writer::append`].
     pub async fn settle(&mut self) -> Result<SequenceNumber> {
         self.check()?;
         if self.pending.is_some() {

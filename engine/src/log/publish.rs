@@ -88,9 +88,9 @@ impl Primitives for ParkingLot {
 /// Says why a sync made nothing durable.
 #[derive(Debug)]
 pub(crate) enum NotSynced<E> {
-    /// It failed: nothing is known of what it was for.
+    /// A sync failed: nothing is known of what it was for.
     Failed(Arc<E>),
-    /// It found something missing before anything failed, and a later one may do the same.
+    /// A sync found something missing before anything failed, and a later one may do the same.
     Refused(Arc<E>),
 }
 

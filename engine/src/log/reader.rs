@@ -320,7 +320,7 @@ impl Places {
     }
 }
 
-/// Returns the record that stands behind a frame. An envelope frame bears its number already.
+/// Returns the sequence number of the record behind a frame, which an envelope frame bears itself.
 fn behind(header: &Header) -> SequenceNumber {
     if header.kind.is_envelope() { header.sequence } else { header.sequence + 1 }
 }

@@ -424,27 +424,26 @@ impl Inner {
     }
 
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
-        let next = self.settle_unattested()?;
-        self.sync_below(next)?;
+        let next = self.sync_here()?;
         self.hold_through(next)
     }
 
     /// Makes every record durable here, and has them fed to the replicator without waiting for it.
     fn sync_locally(self: &Arc<Self>) -> Result<()> {
-        let next = self.settle_unattested()?;
-        self.sync_below(next)?;
+        self.sync_here()?;
         self.wake_replica();
         Ok(())
     }
 
-    /// Makes the records below `next` durable; one that found no file handle is no failure of a sync.
-    fn sync_below(self: &Arc<Self>, next: SequenceNumber) -> Result<()> {
+    /// Makes every record durable here, and returns the sequence number behind the last one.
+    fn sync_here(self: &Arc<Self>) -> Result<SequenceNumber> {
+        let next = self.settle_unattested()?;
         match self.sync_through(next) {
             // No sync has failed, and a later one covers the same.
             Err(Error::DurabilityUnknown { cause, .. }) if matches!(*cause, Error::NoHandle { .. }) => {
                 Err(Error::clone(&cause))
             }
-            synced => synced,
+            synced => synced.map(|()| next),
         }
     }
 

@@ -336,14 +336,14 @@ impl Copying<'_> {
         Error::NotACopy { session: self.session, path: self.to.to_owned(), reason: reason.into() }
     }
 
-    fn report(&self, mut copied: Copied, records_before: SequenceNumber) -> Result<BackupReport> {
-        let read = self.read_captures(records_before, &mut copied)?;
-        let Copied { segments, objects, files, bytes, verified, .. } = copied;
+    fn report(&self, mut copied: Copied) -> Result<BackupReport> {
+        let read = self.read_captures(&mut copied)?;
+        let Copied { segments, objects, files, bytes, verified, before, .. } = copied;
         Ok(BackupReport {
             session: self.session,
             dir: self.to.to_owned(),
-            records: self.source.next_sequence.get().max(records_before.get()),
-            records_before: records_before.get(),
+            records: self.source.next_sequence.get().max(before.get()),
+            records_before: before.get(),
             segments,
             objects,
             files,
@@ -366,16 +366,13 @@ impl Copying<'_> {
             // Nobody was told of the copy, so nothing of it is to stay.
             let _ = self.storage().remove_dir_all(&building);
         }
-        copied.and_then(|copied| self.report(copied, SequenceNumber::MIN))
+        copied.and_then(|copied| self.report(copied))
     }
 
     fn lay(&self, building: &Path) -> Result<Copied> {
         let storage = self.storage();
         let io = |op, error| Error::io(op, building, error);
-        if storage.entry(building).map_err(|error| io("look up", error))?.is_some() {
-            storage.remove_dir_all(building).map_err(|error| io("delete", error))?;
-        }
-        storage.create_dir_all(building).map_err(|error| Error::unmade("create", building, 0, error))?;
+        self.store.make_building(building)?;
         let mut copied = Copied::default();
         let checked = self.check_meanwhile(|hand_over| {
             for (place, segment) in self.source.segments.iter().enumerate() {
@@ -394,16 +391,8 @@ impl Copying<'_> {
         self.leave_mark(building, SequenceNumber::MIN, &copied)?;
         storage.sync_dir(building).map_err(|error| io("sync", error))?;
         storage.rename(building, self.to).map_err(|error| Error::io("rename", self.to, error))?;
-        self.sync_above()?;
+        self.store.sync_names_above()?;
         Ok(copied)
-    }
-
-    /// Makes the name of the copy's folder durable, and those of the folders above.
-    fn sync_above(&self) -> Result<()> {
-        for above in layout::folders_above_session(&self.store.inner.root) {
-            self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
-        }
-        Ok(())
     }
 
     /// Returns whether the copy's file holds all of a segment.

@@ -134,11 +134,8 @@ impl Store {
             // What was copied so far would only take up space.
             let _ = self.storage().remove_dir_all(&building);
         })?;
-        for above in layout::folders_above_session(&self.inner.root) {
-            if sabotage::is(Breakage::ForkNameUnsynced) {
-                break;
-            }
-            self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
+        if !sabotage::is(Breakage::ForkNameUnsynced) {
+            self.sync_names_above()?;
         }
         // Until its name is durable too, whoever opens the fork has to sync the name, so the fork attests
         // itself only now. The handle leads to the file under its new name. The attesting frame is synced as
@@ -239,10 +236,7 @@ impl Store {
     fn link(&self, places: &Places, watermark: SequenceNumber, parent: &Path, dir: &Path) -> Result<Places> {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
-        if storage.entry(dir).map_err(|error| io("look up", dir, error))?.is_some() {
-            storage.remove_dir_all(dir).map_err(|error| io("delete", dir, error))?;
-        }
-        storage.create_dir_all(dir).map_err(|error| Error::unmade("create", dir, 0, error))?;
+        self.make_building(dir)?;
         let mut linked = Vec::new();
         let (mut behind, mut captures_behind) = (BTreeSet::new(), false);
         places.read(storage, watermark, SequenceNumber::MAX, &mut |record| {

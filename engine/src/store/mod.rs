@@ -5,6 +5,7 @@
 //! session. At most one process writes a session, which it locks; reading takes no lock.
 
 mod backup;
+mod building;
 mod collect;
 mod compact;
 mod conversations;

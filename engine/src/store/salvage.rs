@@ -234,10 +234,7 @@ impl Salvaging<'_> {
         let storage = self.store.storage();
         let building = self.building;
         let io = |op, error| Error::io(op, building, error);
-        if storage.entry(building).map_err(|error| io("look up", error))?.is_some() {
-            storage.remove_dir_all(building).map_err(|error| io("delete", error))?;
-        }
-        storage.create_dir_all(building).map_err(|error| io("create", error))?;
+        self.store.make_building(building)?;
         let mut segments = Vec::new();
         for (index, segment) in places.segments.iter().enumerate() {
             let is_last = index + 1 == places.segments.len();
@@ -497,15 +494,7 @@ impl Salvaging<'_> {
         salvaged.open.clone_from(&reader.report().interrupted);
         salvaged.unsettled.clone_from(&reader.report().unsettled);
         drop(reader);
-        storage
-            .rename(self.building, &salvaged.dir)
-            .map_err(|error| Error::io("rename", &salvaged.dir, error))?;
-        for above in layout::folders_above_session(&store.inner.root) {
-            storage.sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
-        }
-        // Like a fork, the session attests itself only once its name is durable.
-        log.attest(log.next_sequence())?;
-        log.sync_plan().run(storage.as_ref(), &|| ())
+        store.name_building(self.building, &salvaged.dir, &mut log)
     }
 }
 

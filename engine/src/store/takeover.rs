@@ -45,8 +45,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked or holds nothing of the session, a payload is missing, or the session
-    ///   is one that cannot be taken over yet: a fork, a salvaged session, or a compacted one.
+    /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked or holds nothing of the session, a
+    ///   payload is missing, or the session is one that cannot be taken over yet: a fork, a salvaged session, or a compacted one.
     /// - [`Error::SessionExists`] if this store has the session: open it instead.
     /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if somebody else claimed it meanwhile, or nobody knows who did.
     /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No session is left behind
@@ -111,11 +111,7 @@ impl Store {
         held: SequenceNumber,
     ) -> Result<()> {
         let storage = self.storage();
-        let io = |op, error| Error::io(op, building, error);
-        if storage.entry(building).map_err(|error| io("look up", error))?.is_some() {
-            storage.remove_dir_all(building).map_err(|error| io("delete", error))?;
-        }
-        storage.create_dir_all(building).map_err(|error| io("create", error))?;
+        self.make_building(building)?;
         let mut rebuilt = Rebuilt { store: self, session, replicator, building, live: None, result: Ok(()) };
         replicator
             .read(session, &mut |record| rebuilt.take(record))
@@ -128,14 +124,7 @@ impl Store {
         log.finish()?;
         log.sync_plan().run(storage.as_ref(), &|| ())?;
         LogReader::open_on(Arc::clone(storage), building)?.check_seals()?;
-        let dir = self.session_dir(session);
-        storage.rename(building, &dir).map_err(|error| Error::io("rename", &dir, error))?;
-        for above in layout::folders_above_session(&self.inner.root) {
-            storage.sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
-        }
-        // The session attests itself only once its name is durable.
-        log.attest(log.next_sequence())?;
-        log.sync_plan().run(storage.as_ref(), &|| ())
+        self.name_building(building, &self.session_dir(session), &mut log)
     }
 }
 

@@ -580,21 +580,8 @@ const COMPARED_CHARS: usize = 128;
 
 /// Returns how many characters are to be added, removed or replaced to make one name of the other.
 fn edits_between(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().take(COMPARED_CHARS).collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, of_one) in one.chars().take(COMPARED_CHARS).enumerate() {
-        let (mut diagonal, mut left) = (line, line + 1);
-        for (cell, of_other) in row.iter_mut().skip(1).zip(&other) {
-            let replaced = diagonal + usize::from(of_one != *of_other);
-            diagonal = *cell;
-            left = replaced.min(left + 1).min(diagonal + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = line + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
+    let compared = |name: &str| name.chars().take(COMPARED_CHARS).collect::<String>();
+    strsim::levenshtein(&compared(one), &compared(other))
 }
 
 fn undeclared(slice: &'static str) -> Error {

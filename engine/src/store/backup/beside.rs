@@ -9,7 +9,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::captures::MARK;
+use super::captures::{MARK, is_damaged};
 use super::{Copied, Copying};
 use crate::error::{Error, Result};
 use crate::log::copying::{copy_bytes, same_bytes};
@@ -72,7 +72,7 @@ impl Copying<'_> {
                 return Ok(());
             }
             // Of two lengths of one object one is damaged: no older copy gives way to that.
-            if is_git_object(from) && is_damaged(from) {
+            if is_git_object(from) && is_damaged(from) && !sabotage::is(Breakage::CapturesCopiedOverSound) {
                 copied.found_damaged = true;
                 return Ok(());
             }
@@ -111,17 +111,6 @@ impl Copying<'_> {
             }
         }
     }
-}
-
-/// Returns whether an object of a capture has other bytes than its name says. Nobody knows without the feature.
-fn is_damaged(object: &Path) -> bool {
-    if sabotage::is(Breakage::CapturesCopiedOverSound) {
-        return false;
-    }
-    #[cfg(feature = "host-filesystem")]
-    return foldlog_filesystem::damage_of_object(object).is_some();
-    #[cfg(not(feature = "host-filesystem"))]
-    return object.as_os_str().is_empty();
 }
 
 /// Returns whether a name in a session's folder is no part of its log.

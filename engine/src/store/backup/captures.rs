@@ -23,6 +23,8 @@ use crate::sabotage::{self, Breakage};
 use crate::session::captures_named_by;
 use crate::storage::{Access, EntryKind, Storage};
 
+pub(super) use reading::is_damaged;
+
 /// Name of the mark.
 pub(super) const MARK: &str = ".foldlog-backup.unread";
 
@@ -97,7 +99,8 @@ impl Copying<'_> {
 
     /// Reads what the copy has of the captures that its new records name: each file that was copied, and whether the others are
     /// there. Where a mark was found, or all is to be read, it reads each file of the captures, in the session too.
-    pub(super) fn read_captures(&self, before: SequenceNumber, copied: &mut Copied) -> Result<CapturesRead> {
+    pub(super) fn read_captures(&self, copied: &mut Copied) -> Result<CapturesRead> {
+        let before = copied.before;
         let is_new = self.source.next_sequence > before || !copied.beside.is_empty();
         let is_whole = self.options.check_captures || self.mark.is_some() || copied.found_damaged;
         if sabotage::is(Breakage::CapturesCopiedUnread) || !(is_new || is_whole) {
@@ -153,9 +156,7 @@ impl Copying<'_> {
         let entry = storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?;
         let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::File) else { return Ok(false) };
         let folder = path.parent().filter(|_| super::beside::is_git_object(path));
-        let (Some(folder), None) = (folder, foldlog_filesystem::damage_of_object(&from)) else {
-            return Ok(false);
-        };
+        let Some(folder) = folder.filter(|_| !is_damaged(&from)) else { return Ok(false) };
         storage.create_dir_all(folder).map_err(|error| Error::unmade("create", folder, 0, error))?;
         let _ = storage.remove_file(&folder.join(super::COPIED));
         let is_copied = self.replace_file(&entry, (&from, path), copied)?;
@@ -181,6 +182,11 @@ mod reading {
 
     /// Most damaged files that are named.
     const DAMAGED_MAX: usize = 100;
+
+    /// Returns whether the file of an object has other bytes than its name says.
+    pub(in crate::store::backup) fn is_damaged(object: &Path) -> bool {
+        damage_of_object(object).is_some()
+    }
 
     /// Reads captures that were copied. The folders are relative to the session's.
     pub(super) fn read(
@@ -349,6 +355,11 @@ mod reading {
 #[cfg(not(feature = "host-filesystem"))]
 mod reading {
     use super::*;
+
+    /// Returns `false`: nobody knows.
+    pub(in crate::store::backup) fn is_damaged(_: &Path) -> bool {
+        false
+    }
 
     /// Reads nothing.
     pub(super) fn read(

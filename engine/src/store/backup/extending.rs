@@ -87,12 +87,12 @@ impl Copying<'_> {
             Some(tip) => self.grown_from(tip)?.map(|at| (tip, at)),
             None => None,
         };
-        let (added, before) = match grown {
+        let added = match grown {
             Some((tip, at)) => {
                 copied.before = at.next_sequence;
                 self.check_uncompacted(tip.headers.len())?;
                 self.remove_unfinished()?;
-                (self.extend(tip, at, &mut copied), at.next_sequence)
+                self.extend(tip, at, &mut copied)
             }
             None => {
                 let older = extent(self.storage(), self.to, None).map_err(|error| self.unreadable(error))?;
@@ -101,7 +101,7 @@ impl Copying<'_> {
                 self.check_uncompacted(shared)?;
                 self.remove_unfinished()?;
                 let ending = tip.and_then(|tip| tip.ending).map(|ending| ending.path);
-                (self.add(&older, shared, ending, &mut copied), older.next_sequence)
+                self.add(&older, shared, ending, &mut copied)
             }
         };
         if added.is_err() {
@@ -111,7 +111,7 @@ impl Copying<'_> {
         added?;
         self.add_seals(&mut copied)?;
         self.copy_images(self.to, &mut copied);
-        self.report(copied, before)
+        self.report(copied)
     }
 
     /// Fails with [`Error::NotACopy`] if a segment is compacted of those behind the first `held`, which the copy has. New segments get
@@ -236,7 +236,7 @@ impl Copying<'_> {
         if is_new {
             self.leave_mark(self.to, copied.before, copied)?;
         }
-        self.sync_above()?;
+        self.store.sync_names_above()?;
         let mut ending = ending;
         for (building, path) in new {
             storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;

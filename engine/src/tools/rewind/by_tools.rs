@@ -40,8 +40,8 @@ impl ExecutionState {
         Ok((found, here))
     }
 
-    /// Looks at the last call on each resource whose capture is of another place than what is `present`. If it was a rewind where the resource is now, returns
-    /// its name. If that was undone there, puts what the undo brought back in the place of the capture.
+    /// Looks at the last call on each resource whose capture is of another place than what is `present`. If it was a rewind where the
+    /// resource is now, returns its name. If that was undone there, puts what the undo brought back in the place of the capture.
     fn brought_here(
         &self,
         found: &mut BTreeMap<String, CaptureFound>,

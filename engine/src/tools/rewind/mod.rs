@@ -257,11 +257,8 @@ impl ExecutionState {
         }
         let patience = session.patience(None, None);
         let asker = Asker::new("preview of a rewind", at);
-        let recover_first: Vec<OperationId> = match session.is_interrupted() {
-            true => session.left_open().into_iter().map(|open| open.operation).collect(),
-            false => Vec::new(),
-        };
-        let admission = match recover_first.is_empty() {
+        let left_open = if session.is_interrupted() { session.left_open() } else { Vec::new() };
+        let admission = match left_open.is_empty() {
             true => Some(session.admit(false, &patience, asker.clone())?),
             // It is refused, as every call is. Nobody but a recovery writes until the session is recovered.
             false => None,
@@ -278,8 +275,7 @@ impl ExecutionState {
                 Captures::recorded(session.open_captures()?).recalled(self.registered(), true)?
             }
         };
-        let open = session.left_open().into_iter().find(|open| !open.reads_only);
-        let open = open.filter(|_| !recover_first.is_empty()).map(|open| open.begin);
+        let open = left_open.iter().find(|open| !open.reads_only).map(|open| open.begin);
         let how = (options.overwrite, false);
         let Planned { resources, mut left, .. } = self.planned(goal, &present, open, how)?;
         left.extend(self.lacking()?);
@@ -302,7 +298,7 @@ impl ExecutionState {
             from,
             to: goal.to,
             undoes: goal.undoes.map(OperationId::from),
-            recover_first,
+            recover_first: left_open.iter().map(|open| open.operation).collect(),
             resources,
             left,
             slices,

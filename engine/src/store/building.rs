@@ -1,0 +1,38 @@
+//! Folders in the making: a session that is not created record by record has a temporary name until it is whole, so that a kill leaves
+//! no half session behind.
+
+use std::path::Path;
+
+use super::Store;
+use crate::error::{Error, Result};
+use crate::log::layout;
+use crate::log::writer::Log;
+
+impl Store {
+    /// Makes an empty folder under a temporary name, in the place of one that a kill left.
+    pub(super) fn make_building(&self, building: &Path) -> Result<()> {
+        let storage = self.storage();
+        let io = |op, error| Error::io(op, building, error);
+        if storage.entry(building).map_err(|error| io("look up", error))?.is_some() {
+            storage.remove_dir_all(building).map_err(|error| io("delete", error))?;
+        }
+        storage.create_dir_all(building).map_err(|error| Error::unmade("create", building, 0, error))
+    }
+
+    /// Gives a folder in the making the session's name, and has its log attest itself, which it may only once that name is durable.
+    pub(super) fn name_building(&self, building: &Path, dir: &Path, log: &mut Log) -> Result<()> {
+        let storage = self.storage();
+        storage.rename(building, dir).map_err(|error| Error::io("rename", dir, error))?;
+        self.sync_names_above()?;
+        log.attest(log.next_sequence())?;
+        log.sync_plan().run(storage.as_ref(), &|| ())
+    }
+
+    /// Makes the names durable on the path to the folders of this store's sessions, these included.
+    pub(super) fn sync_names_above(&self) -> Result<()> {
+        for above in layout::folders_above_session(&self.inner.root) {
+            self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
+        }
+        Ok(())
+    }
+}
