@@ -24,6 +24,7 @@
 //! | `rollbacks` | packed: sequence number `u64`, target `u64`, whether LOG was preserved `u8` |
 //! | `index` | packed: sequence number `u64`, segment ordinal `u32`, offset `u64` |
 //! | `compacted` | packed: ordinal `u32` and salt `u64` of each compacted segment; left out if there is none |
+//! | `unsealed` | packed: ordinal `u32` and salt `u64` of each segment covered that had no seal when the image was written; left out if there is none |
 //! | `declared` | a `Declare` body: all names, with the versions and bindings under which records use them |
 //! | `tags` | map of the session's tags |
 //! | `unsupported` | array of sequence number and kind of the first record that could not be folded; left out if there is none |
@@ -90,6 +91,9 @@ pub struct Image<'a> {
     pub index: Vec<Indexed>,
     /// Ordinals and salts of the compacted segments among those that the image covers.
     pub compacted: Vec<(u32, u64)>,
+    /// Ordinals and salts of the segments that had no seal, the last frame's own left out, whose frames were known to be whole and
+    /// durable when the image was written.
+    pub unsealed: Vec<(u32, u64)>,
     /// Declarations of all events and slices.
     pub declared: Declare,
     /// Tags of the session.
@@ -225,6 +229,7 @@ impl<'a> Image<'a> {
             + usize::from(self.unsupported.is_some())
             + usize::from(!self.conversations.is_empty())
             + usize::from(!self.compacted.is_empty())
+            + usize::from(!self.unsealed.is_empty())
             + lists.iter().filter(|len| **len > 0).count();
         writer.raw(&[0; 8]).map(15 + optional);
         writer.str("next").unsigned(self.next_sequence.get());
@@ -257,13 +262,16 @@ impl<'a> Image<'a> {
             packed.extend(offset.to_le_bytes());
         }
         writer.str("index").bin(&packed);
-        if !self.compacted.is_empty() {
-            let mut packed = Vec::with_capacity(self.compacted.len() * 12);
-            for (ordinal, salt) in &self.compacted {
+        for (name, segments) in [("compacted", &self.compacted), ("unsealed", &self.unsealed)] {
+            if segments.is_empty() {
+                continue;
+            }
+            packed.clear();
+            for (ordinal, salt) in segments {
                 packed.extend(ordinal.to_le_bytes());
                 packed.extend(salt.to_le_bytes());
             }
-            writer.str("compacted").bin(&packed);
+            writer.str(name).bin(&packed);
         }
         writer.str("declared").bin(&self.declared.encode());
         writer.str("tags");
@@ -390,6 +398,7 @@ struct Fields<'a> {
     rollbacks: Vec<(SequenceNumber, Rollback)>,
     index: Vec<Indexed>,
     compacted: Vec<(u32, u64)>,
+    unsealed: Vec<(u32, u64)>,
     declared: Option<Declare>,
     tags: BTreeMap<String, String>,
     unsupported: Option<(SequenceNumber, Kind)>,
@@ -399,6 +408,10 @@ struct Fields<'a> {
     begun: Vec<BegunImage<'a>>,
     conversations: ConversationsImage<'a>,
     slices: Option<Vec<SliceImage<'a>>>,
+}
+
+fn ordinals_and_salts(value: &mut Reader<'_>) -> Result<Vec<(u32, u64)>, Error> {
+    Packed(value.bin()?).all(|packed| Ok((packed.u32()?, packed.u64()?)))
 }
 
 /// Names of the fields that are plain integers of 0 or more.
@@ -430,9 +443,8 @@ impl<'a> Fields<'a> {
                     Ok(Indexed { sequence, ordinal, offset })
                 })?;
             }
-            "compacted" => {
-                self.compacted = Packed(value.bin()?).all(|packed| Ok((packed.u32()?, packed.u64()?)))?;
-            }
+            "compacted" => self.compacted = ordinals_and_salts(value)?,
+            "unsealed" => self.unsealed = ordinals_and_salts(value)?,
             "declared" => self.declared = Some(Declare::decode(value.bin()?)?),
             "tags" => self.tags = read_tags(value)?,
             "unsupported" => {
@@ -475,6 +487,7 @@ impl<'a> Fields<'a> {
             rollbacks: self.rollbacks,
             index: self.index,
             compacted: self.compacted,
+            unsealed: self.unsealed,
             declared: required(KIND, "declared", self.declared)?,
             tags: self.tags,
             unsupported: self.unsupported,
@@ -570,6 +583,7 @@ mod tests {
             rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: false })],
             index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
             compacted: vec![(0, 77)],
+            unsealed: vec![(1, 78)],
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
             unsupported: Some((39.into(), Kind::OBSERVED)),

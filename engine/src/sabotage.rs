@@ -65,6 +65,7 @@ foldlog_codec::breakages! {
     // Segments, images, forks.
     SealBeforeName = "seal-before-name": "A segment is sealed before its successor's name is durable.",
     SealTrusted = "seal-trusted": "A segment below an image is believed whatever its seal says.",
+    UnsealedUnlooked = "unsealed-unlooked": "A segment that an image lists as unsealed is believed however short its file is.",
     ImageTrusted = "image-trusted": "An image is believed although the log does not hold the frame that it names.",
     ImageBeforeLog = "image-before-log": "An image is written before the log is durable up to it.",
     ImageWithoutCalls = "image-without-calls": "An image says nothing of the calls that are open or unsettled.",

@@ -39,6 +39,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 5] {
         rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: true })],
         index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
         compacted: Vec::new(),
+        unsealed: Vec::new(),
         declared: Declare {
             events: Vec::new(),
             slices: vec![slice(0, "plan", Policy::State), slice(1, "notes", Policy::Log)],
@@ -88,7 +89,11 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 5] {
         begun: vec![BegunImage { begin: 33.into(), slices: vec![begun] }],
         ..at_rest.clone()
     };
-    let behind = Image { compacted: vec![(0, 77), (1, u64::MAX)], ..at_rest.clone() };
+    let behind = Image {
+        compacted: vec![(0, 77), (1, u64::MAX)],
+        unsealed: vec![(2, 78), (u32::MAX, 0)],
+        ..at_rest.clone()
+    };
     let conversing = Image { conversations: conversations(), ..within_a_call.clone() };
     let waiting = Image {
         suspended: suspended(),

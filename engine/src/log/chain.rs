@@ -23,10 +23,12 @@ use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 
 use super::held::HeldFile;
-use super::window::Window;
 use super::{compressed, layout};
 use crate::error::{Corruption, Error, Result};
 use crate::storage::{EntryKind, Storage, StorageFile};
+
+/// Number of bytes that are read for a seal, whose frame is shorter: a log of many segments is opened by their seals.
+const SEAL_BYTES_MAX: usize = 256;
 
 /// Holds a segment with a sound header.
 #[derive(Clone, Debug)]
@@ -46,6 +48,11 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// Returns what tells the segment's file from any other that ever had its name.
+    pub(crate) fn ordinal_and_salt(&self) -> (u32, u64) {
+        (self.header.ordinal, self.header.salt)
+    }
+
     /// Returns what frames of the segment are checked against. A walk over the segment makes it once, not for each
     /// frame.
     pub(crate) fn context(&self) -> Context {
@@ -105,8 +112,10 @@ impl Segment {
     pub(super) fn seal_behind(&self, storage: &dyn Storage) -> Result<Option<(u32, Seal, u64)>> {
         let Some(end) = self.end else { return Ok(None) };
         let io = |error| Error::io("read", &self.path, error);
-        let mut window = Window::new(self.open(storage)?, None).map_err(io)?;
-        let Ok(frame) = window.frame(self.context(), end).map_err(io)? else { return Ok(None) };
+        let mut bytes = [0; SEAL_BYTES_MAX];
+        let read = self.open(storage)?.read_at(&mut bytes, end).map_err(io)?;
+        let decoded = frame::decode(self.context(), bytes.get(..read).unwrap_or_default());
+        let Ok(frame) = decoded else { return Ok(None) };
         let seal = (frame.header.kind == Kind::SEAL).then(|| Seal::decode(frame.body).ok()).flatten();
         Ok(seal.map(|seal| (frame.header.predecessor_crc, seal, frame.len() as u64)))
     }

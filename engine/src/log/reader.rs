@@ -85,7 +85,22 @@ impl Places {
     /// Returns the ordinals and salts of the compacted segments.
     pub(crate) fn compacted(&self) -> Vec<(u32, u64)> {
         let compacted = self.segments.iter().filter(|segment| segment.compacted.is_some());
-        compacted.map(|segment| (segment.header.ordinal, segment.header.salt)).collect()
+        compacted.map(Segment::ordinal_and_salt).collect()
+    }
+
+    /// Returns the ordinals and salts of those segments before the ordinal `below` that have no seal: a crash came before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where a segment cannot be read.
+    pub(crate) fn unsealed(&self, storage: &dyn Storage, below: u32) -> Result<Vec<(u32, u64)>> {
+        let mut unsealed = Vec::new();
+        for segment in self.segments.iter().filter(|segment| segment.header.ordinal < below) {
+            if segment.seal(storage)?.is_none() {
+                unsealed.push(segment.ordinal_and_salt());
+            }
+        }
+        Ok(unsealed)
     }
 
     /// Hands the records from `from` through `through` to `visit`, in order. Each record is checked again.

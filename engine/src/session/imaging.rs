@@ -67,13 +67,25 @@ pub(super) struct Imaged {
     left_out: bool,
     /// Whether an image waits to be written.
     waits: bool,
+    /// Ordinal of the segment with which the log ended when it was opened. This process writes no seal into any before it.
+    opened_at: u32,
 }
 
 impl Imaged {
-    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes of a log whose last writer closed it, or not.
-    pub(super) fn behind(bytes: u64, log_bytes: u64, closed: bool) -> Imaged {
+    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes of a log that ended with the segment `opened_at`, and whose
+    /// last writer closed it, or not.
+    pub(super) fn behind(bytes: u64, log_bytes: u64, opened_at: u32, closed: bool) -> Imaged {
         let left_out = !closed && !sabotage::is(Breakage::ImageLeftOut);
-        Imaged { bytes, log_bytes, taken_log_bytes: log_bytes, rolled_over: left_out, left_out, waits: false }
+        let rolled_over = left_out;
+        Imaged {
+            bytes,
+            log_bytes,
+            taken_log_bytes: log_bytes,
+            rolled_over,
+            left_out,
+            opened_at,
+            waits: false,
+        }
     }
 }
 
@@ -92,6 +104,8 @@ struct Taken {
     watermark: SequenceNumber,
     openings: Vec<(SequenceNumber, Opened)>,
     rollbacks: Vec<(SequenceNumber, Rollback)>,
+    /// Ordinal of the segment with which the log ended when it was opened.
+    opened_at: u32,
     /// Place of the file that is being written.
     unfinished: Arc<Unfinished>,
 }
@@ -108,7 +122,7 @@ enum Made {
 
 impl Taken {
     /// Returns the image without its items, which are written behind it.
-    fn head<'a>(&'a self, begun: Vec<BegunImage<'a>>) -> Image<'a> {
+    fn head<'a>(&'a self, begun: Vec<BegunImage<'a>>, unsealed: Vec<(u32, u64)>) -> Image<'a> {
         let operations = &self.projection.operations;
         let told = !sabotage::is(Breakage::ImageWithoutCalls);
         Image {
@@ -122,6 +136,7 @@ impl Taken {
             rollbacks: self.rollbacks.clone(),
             index: self.source.places.indexed(),
             compacted: self.source.places.compacted(),
+            unsealed,
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
             unsupported: self.projection.unsupported,
@@ -178,13 +193,14 @@ impl Taken {
     fn make(&self, session: &Arc<Inner>, goes_on: &dyn Fn() -> bool) -> Result<Made> {
         let next_sequence = self.projection.next_sequence();
         let heads = restore::begun(&self.projection, &self.begun);
-        let head = self.head(heads.clone()).head();
+        let storage = &session.store.options.storage;
+        let unsealed = self.source.places.unsealed(storage.as_ref(), self.opened_at)?;
+        let head = self.head(heads.clone(), unsealed).head();
         let estimated = head.len() as u64 + self.items_estimated(&heads)?;
         if estimated > IMAGE_BYTES_MAX {
             return Ok(Made::TooLarge(estimated));
         }
         let failed = |error| Error::io("write", &session.dir, error);
-        let storage = &session.store.options.storage;
         let free = storage.free_bytes(&session.dir).map_err(failed)?;
         if estimated > free / 4 && !sabotage::is(Breakage::ImageTakesTheLastRoom) {
             return Ok(Made::Not);
@@ -251,6 +267,7 @@ impl Inner {
             watermark: state.log.watermark(),
             log_bytes,
             openings: state.openings.clone(),
+            opened_at: state.imaged.opened_at,
             unfinished: state.log.unfinished_image(),
             rollbacks: state.live.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
         })

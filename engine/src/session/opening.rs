@@ -426,9 +426,10 @@ pub(crate) fn open_as_read(
     let own = scan.durable > scan.opened_sequence;
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
     let (openings, closed) = (scan.openings.clone(), scan.closed);
+    let opened_at = scan.segments.last().map_or(0, |last| last.header.ordinal);
     let log = Log::open(&store.ground(), dir, scan);
     let mut state = WriterState {
-        imaged: Imaged::behind(images.bytes, images.log_bytes, closed),
+        imaged: Imaged::behind(images.bytes, images.log_bytes, opened_at, closed),
         interrupted,
         ..WriterState::new(log, folded, openings)
     };

@@ -1,6 +1,7 @@
 //! When images are written, and what they are spared: over many short lives, behind a disk that is slow, and of STATE that is
 //! too large for one.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, MemoryStorage, Op, Storage as _};
-use foldlog::{BackgroundSync, Durability, Event, SessionTypes, Slice, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, Error, Event, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_tests::Watched;
 use foldlog_tests::host::types;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -94,6 +95,55 @@ fn a_session_that_is_killed_time_and_again_gets_its_images() {
     assert!(images.len() <= 3, "{images:?}");
     assert!(records > LIVES * 40, "{records}");
     assert!(longest < records / 4, "up to {longest} of {records} records were folded");
+}
+
+/// A segment that a crash leaves has no seal, so that each opening behind an image walked its frames once more: the thousandth opening
+/// after a crash took eight times as long as the tenth. One that is shorter than its successor says is damage all the same.
+#[test]
+fn what_crashes_left_is_walked_by_one_opening_and_not_by_each() {
+    const LIVES: u64 = 40;
+    let disk = MemoryStorage::new();
+    let process = || {
+        let options = StoreOptions {
+            storage: Arc::new(disk.process()),
+            durability: Durability::Process,
+            image_bytes_min: 16 << 10,
+            background: BackgroundSync::Inline,
+            ..StoreOptions::default()
+        };
+        Store::open_with("/store", options).unwrap()
+    };
+    let session = process().create(&types()).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    for life in 0..LIVES {
+        let session = process().open_session(id, &types()).unwrap();
+        for _ in 0..40 {
+            session.dispatch(step(&format!("{life} {}", "x".repeat(200)))).unwrap();
+        }
+        // STATE stays small, so that images stay due.
+        session.rollback_to(session.position().unwrap() - 39).unwrap();
+        disk.crash(CrashKind::Process);
+    }
+    disk.take_trace();
+    let report = process().open_session(id, &types()).unwrap().recovery().clone();
+    assert!(report.from_image.is_some());
+    let mut reads = BTreeMap::new();
+    for (op, path) in disk.take_trace() {
+        let is_segment = path.parent() == Some(&dir) && path.extension().is_some_and(|end| end == "seg");
+        if op == Op::Read && is_segment {
+            *reads.entry(path).or_insert(0_u64) += 1;
+        }
+    }
+    // Of each its beginning, by two reads; of those since the last image all.
+    let walked = reads.values().filter(|reads| **reads > 2).count() as u64;
+    assert!(reads.len() as u64 >= LIVES && walked < LIVES / 4, "{reads:?}");
+
+    let third = reads.keys().nth(2).unwrap();
+    disk.mutate_file(third, |bytes| bytes.truncate(4 << 10)).unwrap();
+    let error = process().open_session(id, &types()).unwrap_err();
+    let Error::OlderThanSuccessor { segment, .. } = &error else { panic!("{error}") };
+    assert_eq!(segment, third);
 }
 
 /// The images that a session asks for, on a disk on which they are made once they are let through.

@@ -3,7 +3,8 @@
 //! | of the log | what is checked |
 //! |---|---|
 //! | the frame that the image names | the frame stands where the image says, with that checksum; by the checksums of its predecessors it pins everything before it |
-//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which the seal was written behind. Where a crash came before the seal, the segment's frames are walked |
+//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which the seal was written behind. Where a crash came before the seal, the segment's frames are walked, by the first opening that finds no image which lists the segment as one that they were known of |
+//! | a segment that the image lists so | its salt, and that its file is as long as its successor says. Its frames were durable before the image was written; whoever reads them checks them again |
 //! | whether a compaction wrote that segment | it is the one that the image says, by its salt, or the image names none |
 //! | what the image covers of the frame's own segment | nothing: an audit reads those bodies |
 //!
@@ -50,10 +51,8 @@ impl Scanner<'_> {
         }
         let mut index = Index::default();
         for place in &image.index {
-            let Some(segment) = segments.iter().position(|segment| segment.header.ordinal == place.ordinal)
-            else {
-                return Ok(None);
-            };
+            let found = segments.binary_search_by_key(&place.ordinal, |segment| segment.header.ordinal);
+            let Ok(segment) = found else { return Ok(None) };
             index.note(place.sequence, Location { segment, offset: place.offset });
         }
         let segments: Vec<Segment> = segments.iter().take(at + 1).cloned().collect();
@@ -114,15 +113,17 @@ impl Walk<'_> {
         };
         // What an image says of places in a segment holds for those bytes only. A power cut may bring back the file that a
         // compaction replaced.
-        let ordinal = segment.header.ordinal;
-        let salt_of_image = image.compacted.iter().find(|(of, _)| *of == ordinal).map(|(_, salt)| *salt);
-        if segment.compacted.map(|_| segment.header.salt) != salt_of_image {
+        let (ordinal, salt) = segment.ordinal_and_salt();
+        if segment.compacted.map(|_| salt) != salt_in(&image.compacted, ordinal) {
             return Ok(None);
         }
         let of_image = image.openings.iter().any(|(_, opened)| opened.session == segment.header.session);
         let Some(records) = next.header.first_sequence.checked_since(segment.header.first_sequence) else {
             return Ok(None);
         };
+        if of_image && salt_in(&image.unsealed, ordinal) == Some(salt) && self.is_as_long_as_said(segment)? {
+            return Ok(segment.end);
+        }
         let seal = segment.seal_behind(self.storage)?;
         let seals = |last_crc: u32, seal: &Seal| {
             segment.exit_crc(last_crc) == next.first_predecessor_crc()
@@ -134,6 +135,16 @@ impl Walk<'_> {
             || self.frames_hold(segment, next)?;
         let bytes = segment.end.unwrap_or(0) + seal.map_or(0, |(_, _, len)| len);
         Ok((of_image && held).then_some(bytes))
+    }
+
+    /// Returns whether a segment's file reaches to where the successor says that the segment ends.
+    fn is_as_long_as_said(&self, segment: &Segment) -> Result<bool> {
+        if sabotage::is(Breakage::UnsealedUnlooked) {
+            return Ok(true);
+        }
+        let entry = self.storage.entry(&segment.path);
+        let entry = entry.map_err(|error| Error::io("look up", &segment.path, error))?;
+        Ok(entry.is_some_and(|entry| segment.end.is_some_and(|end| entry.len >= end)))
     }
 
     /// Returns whether the frames of a segment lead from its header to its successor's.
@@ -154,4 +165,10 @@ impl Walk<'_> {
         }
         Ok(segment.exit_crc(crc) == next.first_predecessor_crc() && sequence == next.header.first_sequence)
     }
+}
+
+/// Returns the salt that an image's list, in the order of the log, has for a segment.
+fn salt_in(list: &[(u32, u64)], ordinal: u32) -> Option<u64> {
+    let at = list.binary_search_by_key(&ordinal, |(of, _)| *of).ok()?;
+    list.get(at).map(|(_, salt)| *salt)
 }
