@@ -9,6 +9,7 @@
 //! | [`verbs`] | what each verb does, its options and help, in one file a verb |
 //! | [`diff`] | the differences of two states, by slice and path |
 //! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
+//! | `parting` | the values at which two logs part, with what objects hold |
 //! | `payload` | what hosts and tools put into records, decoded without their types |
 //! | `view` | pages that show a session in a browser, and what they show |
 //! | [`reading`] | opening a session or a store at a path, walking its records, naming them |
@@ -16,6 +17,7 @@
 //! | [`style`] | colours, and when they are used |
 //! | [`pager`] | the program through which long results are shown on a terminal |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
+//! | [`spending`] | tokens and money that a session has spent |
 //! | `hints` | the commands that errors and notes tell a person to run, with the paths of this command line |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
@@ -38,11 +40,13 @@ mod hints;
 mod interrupts;
 pub mod output;
 pub mod pager;
+mod parting;
 mod payload;
 mod placed;
 pub mod progress;
 pub mod reading;
 pub mod runs;
+pub mod spending;
 pub mod style;
 pub mod verbs;
 mod view;

@@ -12,7 +12,7 @@ use crate::reading::shortened;
 const CHARS_MAX: usize = 1000;
 
 /// Number of bytes of the largest object that is read for a payload. Of a larger one only the length is shown.
-const OBJECT_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the payloads of a record, each with the name of what it is: the value of an event, the arguments of a call, what
 /// it came to. None if the record's body does not decode.

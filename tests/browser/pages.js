@@ -2,9 +2,9 @@
 
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { createInterface } from 'node:readline';
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import assert from 'node:assert/strict';
 
 import { chromium } from 'playwright-core';
@@ -36,6 +36,9 @@ export function session(...what) {
   if (!sessions.has(name)) sessions.set(name, execFileSync(WRITER, [join(folder, name), ...what.map(String)], { encoding: 'utf8' }).trim());
   return sessions.get(name);
 }
+
+/** Ids of the other sessions of a session's store. */
+export const others = (dir) => readdirSync(dirname(dir)).filter((id) => id !== basename(dir));
 
 /** Numbers below an end: the first, the last, and others that are the same in each run. */
 export function cases(end) {

@@ -165,6 +165,38 @@ describe('a report', () => {
     }
   });
 
+  test('draws what was spent, as the command line tells it, and leads from there to its records', async () => {
+    const dir = session('spending');
+    const page = await browser.open(dir);
+    const { spent, models, tools } = JSON.parse(foldlog('stats', dir, '--json'));
+    const last = spent.at(-1);
+    await page.go({ view: 'statistics' });
+    await page.page.waitForSelector('.spent path');
+    const sent = (one) => one.input_tokens + one.cache_read_tokens + one.cache_write_tokens;
+    const legend = await page.all('.legend span', (one) => one.textContent);
+    assert.deepEqual(legend, [`${sent(last).toLocaleString('en-US')} tokens sent`, `${last.output_tokens} tokens answered`, `${(last.cost_micros / 1e6).toFixed(4)} cost`]);
+    assert.equal(await page.attribute('.spent', 'aria-label'), legend.join(', '));
+    const bars = (caption) => page.all('.plot', (one) => [one.querySelector('figcaption').textContent, [...one.querySelectorAll('.bars th')].map((name) => name.textContent)]).then((all) => all.find(([name]) => name === caption)?.[1]);
+    const by = (rows, key, amount) => rows.filter((row) => amount(row) > 0).sort((one, two) => amount(two) - amount(one)).map((row) => row[key] ?? 'not named');
+    const tokens = (one) => sent(one) + one.output_tokens;
+    assert.deepEqual(await bars('Tokens of each model'), by(models, 'model', tokens));
+    assert.deepEqual(await bars('Tokens of each tool'), by(tools, 'tool', tokens));
+    assert.deepEqual(await bars('Cost of each model'), by(models, 'model', (one) => one.cost_micros ?? 0));
+    assert.deepEqual(await bars('Cost of each tool'), by(tools, 'tool', (one) => one.cost_micros ?? 0));
+    assert.deepEqual(await bars('Bytes of each tool'), by(tools, 'tool', (one) => one.argument_bytes + one.result_bytes));
+    await page.page.click('.spent', { position: { x: 899, y: 60 } });
+    await page.page.waitForSelector(`.step[data-at="${last.sequence}"]`);
+    await page.go({ at: last.sequence, view: 'step', part: 'conversation:main' });
+    await page.is(true, async () => (await page.text('.step .part .facts')).includes('cost 0.0125'));
+    // Who knows no cost says nothing of it.
+    const none = await browser.open(session('history', 700, 11));
+    await none.go({ view: 'statistics' });
+    await none.page.waitForSelector('.plot');
+    assert.doesNotMatch(await none.text('.statistics'), /[Cc]ost|Spent|Tokens/);
+    await none.close();
+    await page.close();
+  });
+
   test('has a policy that keeps out what bears no nonce', async () => {
     const page = await browser.open(session('history', 700, 11));
     const ran = await page.page.evaluate(async () => {

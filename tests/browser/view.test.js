@@ -1,11 +1,11 @@
 // Opens the server's pages in a browser, and looks at a session while it is written.
 
 import assert from 'node:assert/strict';
-import { readdirSync, writeFileSync } from 'node:fs';
+import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
-import { Browser, Server, Writer, foldlog, session, temporary } from './pages.js';
+import { Browser, Server, Writer, foldlog, others, session, temporary } from './pages.js';
 
 const browser = new Browser();
 before(() => browser.start());
@@ -94,7 +94,7 @@ describe('the server', () => {
     const printed = foldlog('diff', fork, '--parent', '--json').trim().split('\n').map((line) => JSON.parse(line));
     const [{ parting }, ...differences] = printed;
     assert.ok((await page.text('.compare .parting')).includes(`the same ${parting.alike} records`));
-    const shown = await page.all('.compare .difference .path bdi', (one) => one.textContent);
+    const shown = await page.all('.compare .group:not(.parting, .files-changed) .difference .path bdi', (one) => one.textContent);
     assert.deepEqual(shown, differences.filter((one) => !one.conversation).map((one) => one.path));
     // The address leads there again.
     const address = await page.page.evaluate(() => location.href);
@@ -108,22 +108,60 @@ describe('the server', () => {
     await server.end();
   });
 
-  test('shows a step without a conversation that takes too much memory, and says why', async () => {
-    const folder = temporary();
-    const [file, store] = [join(folder, 'run.json'), join(folder, 'store')];
-    const messages = Array.from({ length: 40 }, (_, number) => ({ role: number % 2 ? 'assistant' : 'user', content: 'said '.repeat(8000) }));
-    writeFileSync(file, JSON.stringify(messages));
-    foldlog('import', 'openai', file, '--store', store);
-    const [id] = readdirSync(join(store, 'sessions'));
-    const server = await Server.start(join(store, 'sessions', id), '--memory', '600K');
-    const page = await browser.visit(server, server.url);
-    await page.go({ at: 30, view: 'step' });
-    await page.is(true, async () => (await page.text('.step-title')).includes('turn'));
-    await page.go({ at: 30, view: 'step', part: 'conversation:imported' });
-    await page.is(true, async () => (await page.text('.step')).includes('This conversation cannot be shown'));
-    assert.ok((await page.text('.step')).includes('--memory BYTES'));
+  test('shows what objects hold where two sessions part, and which these are', async () => {
+    const here = session('parting');
+    const [other] = others(here);
+    const server = await Server.start(here.replace(/\/sessions\/.*$/, ''));
+    const page = await browser.visit(server, `${server.url}session/${here.split('/').pop()}/`);
+    await page.page.waitForSelector('.step[data-at]');
+    await page.go({ view: 'compare', with: other });
+    await page.page.waitForSelector('.compare[data-shows] .parting .difference');
+    // A line differs, with three around it.
+    assert.deepEqual(await page.all('.parting .line-removed, .parting .line-added', (line) => line.textContent), ['- here', '+ there']);
+    assert.equal((await page.all('.parting .line-kept', (line) => line)).length, 6);
+    const { objects } = JSON.parse(foldlog('diff', here, '--with', join(here, '..', other), '--json').split('\n')[0]);
+    assert.deepEqual(await page.all('.parting .facts code', (name) => name.textContent), [objects.here.object, objects.there.object]);
+    // What is damaged is said in its place.
+    const object = join(here, '..', other, 'objects', objects.there.object);
+    const bytes = readFileSync(object);
+    bytes[99] ^= 1;
+    writeFileSync(object, bytes);
+    await page.page.reload();
+    await page.page.waitForSelector('.parting .note code');
+    assert.match(await page.text('.parting .note'), /^there: object [0-9a-f]{64}, .*not what its name says/);
+    assert.ok((await page.text('.compare .part')).includes('Not all could be compared'));
+    bytes[99] ^= 1;
+    writeFileSync(object, bytes);
     await page.close();
     await server.end();
+  });
+
+  test('shows a conversation that is larger than memory, and says why where one message is', async () => {
+    const folder = temporary();
+    const server = {};
+    for (const [name, messages] of [['long', Array.from({ length: 40 }, (_, number) => `${number} ${'said '.repeat(8000)}`)], ['huge', ['said '.repeat(160_000)]]]) {
+      const [file, store] = [join(folder, `${name}.json`), join(folder, name)];
+      writeFileSync(file, JSON.stringify(messages.map((content, number) => ({ role: number % 2 ? 'assistant' : 'user', content }))));
+      foldlog('import', 'openai', file, '--store', store);
+      server[name] = await Server.start(join(store, 'sessions', readdirSync(join(store, 'sessions'))[0]), '--memory', '600K');
+    }
+    const page = await browser.visit(server.long, server.long.url);
+    await page.page.waitForSelector('.step[data-at]');
+    await page.go({ at: await page.attribute('.step-field', 'max'), view: 'step', part: 'conversation:imported' });
+    await page.page.waitForSelector('.conversation > li');
+    const spoken = await page.all('.conversation > li', (one) => one.textContent.match(/(\d+) said said/)?.[1]);
+    assert.ok(spoken.length === 30 && spoken.includes('20'), spoken.join());
+    await page.go({ from: 0 });
+    await page.is('0', () => page.all('.conversation > li', (one) => one.textContent.match(/(\d+) said said/)?.[1]).then(([first]) => first));
+    await page.close();
+    const refused = await browser.visit(server.huge, server.huge.url);
+    await refused.page.waitForSelector('.step[data-at]');
+    await refused.go({ at: await refused.attribute('.step-field', 'max'), view: 'step', part: 'conversation:imported' });
+    await refused.is(true, async () => (await refused.text('.step')).includes('This conversation cannot be shown'));
+    assert.ok((await refused.text('.step')).includes('--memory BYTES'));
+    await refused.close();
+    await server.long.end();
+    await server.huge.end();
   });
 
   test('says so when it has ended', async () => {

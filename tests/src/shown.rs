@@ -1,13 +1,17 @@
 //! Sessions for the tests of pages: a long history of everything, and one whose texts try to be markup.
 
-use foldlog::conversation::{ContentBlocks, NewAnswer, NewInput, Role, ToolCallRecord};
+use foldlog::conversation::{
+    ContentBlocks, NewAnswer, NewInput, NewRequest, NewRequestFailure, Role, ToolCallRecord,
+};
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::log::SegmentSizes;
+use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     Durability, Error, Event, ExecutionState, FixedClock, ResourceRegistry, SequenceNumber, Session,
     SessionOptions, SessionTypes, SnapshotOptions, Store, StoreOptions,
 };
+use foldlog_agent::events::{self, PromptExecuted};
 use foldlog_agent::persistence::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
 use foldlog_codec::body::Usage;
 use serde::{Deserialize, Serialize};
@@ -333,6 +337,103 @@ pub fn work(store: &Store) -> (PathBuf, PathBuf) {
     let own = fork.dir().to_owned();
     fork.close().unwrap();
     (dir, own)
+}
+
+/// Writes a session whose providers say what they used, one of them what it cost, and whose calls spend beside that, as their
+/// tracker knows: answers of two models, a request that fails, calls within which others are asked, one of them within another, one
+/// call that fails, an evaluation whose conversation no record holds, and one that is abandoned. Returns its folder.
+///
+/// # Panics
+///
+/// If the session cannot be written.
+pub fn spending(store: &Store) -> PathBuf {
+    let session = store.create(&events::declare(SessionTypes::builder()).build().unwrap()).unwrap();
+    let budget = Arc::new(BudgetTracker::default());
+    let resources = ResourceRegistry::builder().snapshotable(Arc::clone(&budget)).build().unwrap();
+    let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
+    let asked = |model: &str| {
+        let (evaluation_id, model) = ("main".to_owned(), Some(model.to_owned()));
+        session
+            .record_request(&NewRequest { evaluation_id, attempt: 1, model, ..NewRequest::default() })
+            .unwrap()
+    };
+    let answered = |session: &Session, evaluation: &str, request, model: Option<&str>, usage: Usage| {
+        let (evaluation_id, model) = (evaluation.to_owned(), model.map(str::to_owned));
+        let content = Some(format!("It is {SECRET}."));
+        let (usage, rest) = (Some(usage), NewAnswer::default());
+        session.record_answer(&NewAnswer { evaluation_id, request, content, model, usage, ..rest }).unwrap()
+    };
+    let used = |input, output| Usage { input, output, ..Usage::default() };
+    session.record_input(&NewInput::new("main", Role::User, "How much is it?")).unwrap();
+    let cached = Usage { cache_read: 5, cache_write: 1, ..used(100, 10) };
+    answered(&session, "main", Some(asked("small")), None, cached);
+    let failure = NewRequestFailure::new("main", asked("large"), "cut", "the line broke");
+    session.record_request_failure(&NewRequestFailure { usage: Some(used(50, 0)), ..failure }).unwrap();
+    let answer = answered(&session, "main", Some(asked("large")), Some("large-2"), used(200, 20));
+    let begin = |runner: &ToolRunner, tool: &str| {
+        runner.begin(&ToolCall::new(tool, r#"{"of": "it"}"#), &ExecuteOptions::default()).unwrap()
+    };
+    let spend = |input_tokens, output_tokens, cost_micros| {
+        budget
+            .record("helper", foldlog::tools::resources::Usage { input_tokens, output_tokens, cost_micros });
+    };
+    let call = begin(&runner, "research");
+    answered(call.context().session(), "helper", None, Some("small"), used(900, 90));
+    spend(1000, 100, 2500);
+    call.end(ToolResult::ok("much", 1)).unwrap();
+    let call = begin(&runner, "research");
+    let within = begin(&runner.within(call.context()), "lookup");
+    answered(within.context().session(), "helper", None, Some("small"), used(7, 3));
+    spend(10, 1, 700);
+    within.end(ToolResult::ok("more", 2)).unwrap();
+    call.end(ToolResult::ok("most", 3)).unwrap();
+    begin(&runner, "read").fail(ToolError::failed("no such file")).unwrap();
+    let executed = |evaluation: &str, answer, model: Option<&str>, (input, output), cost| PromptExecuted {
+        evaluation_id: evaluation.to_owned(),
+        prompt_ns: "shown".to_owned(),
+        prompt_key: "spending".to_owned(),
+        adapter: "stand-in".to_owned(),
+        model: model.map(str::to_owned),
+        answer,
+        text: answer.is_none().then(|| SECRET.to_owned()),
+        requests: 1,
+        tool_calls: 0,
+        input_tokens: input,
+        output_tokens: output,
+        cache_read_tokens: 0,
+        cost_micros: cost,
+        elapsed_us: 9,
+        is_resume: false,
+    };
+    session.dispatch(executed("main", Some(answer), Some("large-2"), (350, 30), Some(12_500))).unwrap();
+    let kept = session.position().unwrap();
+    session.dispatch(executed("unrecorded", None, None, (30, 3), None)).unwrap();
+    session.rollback_to(kept).unwrap();
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    dir
+}
+
+/// Writes two sessions that say the same until each notes something large, which stands in an object: lines of which one differs.
+/// Returns the folder of the first.
+///
+/// # Panics
+///
+/// If a session cannot be written.
+pub fn parting(store: &Store) -> PathBuf {
+    let dirs = ["here", "there"].map(|end| {
+        let session = store.create(&types()).unwrap();
+        session.dispatch(StepAdded { title: "read".to_owned(), part: 1 }).unwrap();
+        let line = |number| format!("line {number}{}", ", and on".repeat(20));
+        let lines: Vec<String> =
+            (0..600).map(|at| if at == 300 { end.to_owned() } else { line(at) }).collect();
+        session.dispatch(Noted { text: lines.join("\n") }).unwrap();
+        let dir = session.dir().to_owned();
+        session.close().unwrap();
+        dir
+    });
+    let [first, _] = dirs;
+    first
 }
 
 /// Records a question and its answer, which used tokens. Returns the two records.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use foldlog_codec::SequenceNumber;
+use foldlog_codec::image::EntryKind;
 
 use super::LogReader;
-use crate::conversation::{Conversation, ConversationMessage, EntryContent};
+use crate::conversation::{ConversationMessage, Entry, EntryContent, RecordedMessages};
 use crate::error::Result;
 use crate::fold::conversation_reading;
 
@@ -14,13 +15,19 @@ use crate::fold::conversation_reading;
 pub struct RecordedMessage {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
-    /// The message, as [`Conversation::messages`] returns it.
+    /// The message, as [`Conversation::messages`](crate::conversation::Conversation::messages) returns it.
     pub message: ConversationMessage,
+}
+
+/// Names the record that brought a message.
+#[derive(Clone, Copy, Debug)]
+struct MessagePlace {
+    sequence: SequenceNumber,
     /// Answer without which the message does not count: that of the call whose result the message is.
     answer: Option<SequenceNumber>,
 }
 
-/// Says what a record did to the list of the messages that count. Numbers are places in [`MessageHistory::messages`].
+/// Says what a record did to the list of the messages that count. A message's number says how many came before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessagesChange<'a> {
     /// One message came behind the others.
@@ -29,53 +36,100 @@ pub enum MessagesChange<'a> {
     Now(&'a [usize]),
 }
 
-/// Holds every message that a record of one conversation brought, whether it counts at the end or not.
+/// Knows of every message that a record of one conversation brought where it counts, whether that is at the end or not. What the
+/// messages say is not held.
 #[derive(Debug)]
 pub struct MessageHistory<'a> {
     reader: &'a LogReader,
-    messages: Vec<RecordedMessage>,
+    messages: Vec<MessagePlace>,
 }
 
 impl LogReader {
-    /// Reads all messages of an evaluation's conversation, abandoned ones included. `None` if there is no such conversation.
+    /// Hands all messages of an evaluation's conversation to `visit`, abandoned ones included, in the order of their records, and
+    /// returns where each counts; `None` if there is no such conversation. One message is held at a time, so that a conversation
+    /// may be larger than the memory that the reader may take.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at), [`Error::OverBudget`](crate::Error::OverBudget) only if one message
+    /// takes more than [`memory_bytes`](LogReader::memory_bytes); the error of `visit`.
+    pub fn message_history(
+        &self,
+        evaluation_id: &str,
+        mut visit: impl FnMut(RecordedMessage) -> Result<()>,
+    ) -> Result<Option<MessageHistory<'_>>> {
+        let mut recorded = RecordedMessages::new(self.opened.session);
+        let mut messages = Vec::new();
+        let is_any = self.each_entry(evaluation_id, brings_a_message, &mut |entry| {
+            let Some(message) = recorded.message(&entry) else { return Ok(0) };
+            let (sequence, answer) = (entry.sequence, answer_of(&entry));
+            drop(entry);
+            messages.push(MessagePlace { sequence, answer });
+            let kept = size_of::<MessagePlace>() as u64 + RecordedMessages::held_bytes(&message);
+            visit(RecordedMessage { sequence, message })?;
+            Ok(kept)
+        })?;
+        Ok(is_any.then_some(MessageHistory { reader: self, messages }))
+    }
+
+    /// Returns the records that replace parts of an evaluation's conversation for its provider, abandoned ones included, in their
+    /// order.
     ///
     /// # Errors
     ///
     /// Those of [`conversation_at`](LogReader::conversation_at).
-    pub fn message_history(&self, evaluation_id: &str) -> Result<Option<MessageHistory<'_>>> {
-        let read = conversation_reading::conversation(
+    pub fn shortened_parts(&self, evaluation_id: &str) -> Result<Vec<Entry>> {
+        let mut parts = Vec::new();
+        self.each_entry(evaluation_id, |kind| kind == EntryKind::Shortened, &mut |entry| {
+            let texts = match &entry.content {
+                EntryContent::Shortened { messages, reason, .. } => {
+                    reason.len() + messages.iter().map(|(_, text)| text.len()).sum::<usize>()
+                }
+                _ => 0,
+            };
+            parts.push(entry);
+            Ok((size_of::<Entry>() + texts) as u64)
+        })?;
+        Ok(parts)
+    }
+
+    fn each_entry(
+        &self,
+        evaluation_id: &str,
+        wanted: impl Fn(EntryKind) -> bool,
+        visit: &mut dyn FnMut(Entry) -> Result<u64>,
+    ) -> Result<bool> {
+        conversation_reading::each_entry(
             &self.outline.conversations,
             &self.log_source(&self.outline),
-            self.opened.session,
-            (evaluation_id, self.last_position()),
-            Some(&self.text_budget()),
-        )?;
-        let Some(mut conversation) = read else { return Ok(None) };
-        conversation.divide(|_| true);
-        Ok(Some(MessageHistory { reader: self, messages: recorded(&conversation) }))
+            (self.opened.session, evaluation_id),
+            &self.text_budget(),
+            wanted,
+            visit,
+        )
     }
 }
 
-/// Returns the messages of a conversation, each with what it depends on.
-fn recorded(conversation: &Conversation) -> Vec<RecordedMessage> {
-    let mut entries = conversation.entries().iter().peekable();
-    let messages = conversation.recorded_messages().into_iter().map(|(sequence, message)| {
-        while entries.next_if(|entry| entry.sequence < sequence).is_some() {}
-        let answer = entries.peek().and_then(|entry| match &entry.content {
-            EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
-                Some(origin.answer)
-            }
-            _ => None,
-        });
-        RecordedMessage { sequence, message, answer }
-    });
-    messages.collect()
+/// Returns whether records of a kind may bring a message.
+fn brings_a_message(kind: EntryKind) -> bool {
+    use EntryKind::{Answer, Committed, Decided, Failed, Input, Result, Settled};
+    matches!(kind, Input | Result | Answer | Committed | Failed | Settled | Decided)
+}
+
+/// Returns the answer whose call a record ended.
+fn answer_of(entry: &Entry) -> Option<SequenceNumber> {
+    match &entry.content {
+        EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
+            Some(origin.answer)
+        }
+        _ => None,
+    }
 }
 
 impl MessageHistory<'_> {
-    /// Returns the messages, in the order of their records.
-    pub fn messages(&self) -> &[RecordedMessage] {
-        &self.messages
+    /// Returns the records of the messages, in their order.
+    pub fn sequences(&self) -> impl ExactSizeIterator<Item = SequenceNumber> + '_ {
+        self.messages.iter().map(|message| message.sequence)
     }
 
     /// Hands each record after which other messages count than before it to `visit`, in ascending order. At every position,

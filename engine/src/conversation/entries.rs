@@ -8,7 +8,10 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
 
-use super::model::{ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, PromptIdentity};
+use super::model::{
+    ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, PromptIdentity, ToolCallRecord,
+};
+use super::recorded::RecordedMessages;
 
 /// Text that a model reads of a call that asked for more of the prompt to be shown.
 pub const EXPANDED_TEXT: &str = "More of the prompt is shown now. Call the tool again if it is still needed.";
@@ -217,7 +220,7 @@ pub struct Conversation {
 }
 
 /// Says which record closed a call, and what the model reads of it.
-struct Closed {
+pub(super) struct Closed {
     sequence: SequenceNumber,
     shown: Option<String>,
     is_error: bool,
@@ -316,25 +319,8 @@ impl Conversation {
 
     /// Returns the [messages as they were recorded](Conversation::messages), each with its record.
     pub fn recorded_messages(&self) -> Vec<(SequenceNumber, ConversationMessage)> {
-        let mut calls = BTreeMap::new();
-        let mut messages = Vec::new();
-        for entry in &self.entries {
-            let sequence = entry.sequence;
-            match &entry.content {
-                EntryContent::Input { message, .. } => messages.push((sequence, message.clone())),
-                EntryContent::Answer { message, .. } => {
-                    calls.insert(sequence, message);
-                    messages.push((sequence, message.clone()));
-                }
-                EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
-                    let closed = closing(entry).filter(|_| calls.contains_key(&origin.answer));
-                    let result = closed.map(|(_, closed)| self.result(&calls, *origin, &closed));
-                    messages.extend(result.map(|message| (sequence, message)));
-                }
-                _ => {}
-            }
-        }
-        messages
+        let mut recorded = RecordedMessages::new(self.session);
+        self.entries.iter().filter_map(|entry| Some((entry.sequence, recorded.message(entry)?))).collect()
     }
 
     /// Returns the messages that a provider is to be sent: the prompt that was rendered last in front, what was shortened in
@@ -512,23 +498,28 @@ impl Conversation {
         origin: CallOrigin,
         end: &Closed,
     ) -> ConversationMessage {
-        let call =
-            answers.get(&origin.answer).and_then(|answer| answer.tool_calls.get(origin.ordinal as usize));
-        ConversationMessage {
-            role: Role::Tool,
-            content: end.shown.clone(),
-            tool_calls: Vec::new(),
-            tool_call_id: call.map(|call| call.call_id.clone()).or_else(|| end.call_id.clone()),
-            name: end.name.clone().or_else(|| call.map(|call| call.name.clone())),
-            created_at: end.time,
-            message_id: self.message_id(end.sequence, 0),
-            blocks: end.blocks.clone(),
-            is_error: end.is_error,
-        }
+        let answer = answers.get(&origin.answer);
+        let call = answer.and_then(|answer| answer.tool_calls.get(origin.ordinal as usize));
+        result_of(self.session, call, end)
     }
 
     fn message_id(&self, sequence: SequenceNumber, ordinal: u32) -> Uuid {
         message_id(self.session, sequence, ordinal)
+    }
+}
+
+/// Makes the message that tells a model the result of a call.
+pub(super) fn result_of(session: Uuid, call: Option<&ToolCallRecord>, end: &Closed) -> ConversationMessage {
+    ConversationMessage {
+        role: Role::Tool,
+        content: end.shown.clone(),
+        tool_calls: Vec::new(),
+        tool_call_id: call.map(|call| call.call_id.clone()).or_else(|| end.call_id.clone()),
+        name: end.name.clone().or_else(|| call.map(|call| call.name.clone())),
+        created_at: end.time,
+        message_id: message_id(session, end.sequence, 0),
+        blocks: end.blocks.clone(),
+        is_error: end.is_error,
     }
 }
 
@@ -544,7 +535,7 @@ pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) 
 }
 
 /// Returns which call a record closes, and how.
-fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
+pub(super) fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
     let (sequence, time) = (entry.sequence, entry.time);
     match &entry.content {
         EntryContent::CallEnded { outcome: Outcome::Interrupted | Outcome::Suspended, .. } => None,

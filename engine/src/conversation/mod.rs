@@ -6,6 +6,7 @@
 //! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
 //! | `records` | what a host hands over to be recorded |
 //! | `entries` | the records of one conversation, and what follows from them |
+//! | `recorded` | messages, made of records one after the other |
 //! | `bodies` | how texts and blocks stand in the bodies of records |
 //! | `exported` | the slices of conversations and of adapters' states in an export |
 //! | `resume` | where a conversation goes on |
@@ -15,6 +16,7 @@ mod entries;
 mod exported;
 mod model;
 pub mod pairing;
+mod recorded;
 mod records;
 mod resume;
 
@@ -33,4 +35,5 @@ pub use crate::session::{ConversationFollower, RecordedReply};
 pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};
 pub(crate) use exported::{ADAPTER_STATES, CONVERSATION, exported};
+pub(crate) use recorded::RecordedMessages;
 pub(crate) use resume::resume_point;

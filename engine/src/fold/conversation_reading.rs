@@ -78,6 +78,44 @@ pub(crate) fn update(
     })
 }
 
+/// Hands the records of a conversation whose kinds are `wanted` to `visit`, abandoned ones included, in their order. One record is
+/// held at a time, and of each what `visit` says that it goes on holding, in bytes. Returns whether there is such a conversation.
+///
+/// # Errors
+///
+/// Those of [`conversation`], for a record that takes more memory than is left; the error of `visit`.
+pub(crate) fn each_entry(
+    conversations: &Conversations,
+    source: &LogSource,
+    (session, evaluation): (Uuid, &str),
+    budget: &TextBudget<'_>,
+    wanted: impl Fn(EntryKind) -> bool,
+    visit: &mut dyn FnMut(Entry) -> Result<u64>,
+) -> Result<bool> {
+    let Some(place) = conversations.place(evaluation) else { return Ok(false) };
+    let entries = conversations.entries_of(place, (SequenceNumber::MIN, SequenceNumber::MAX));
+    let is_any = entries.iter().any(|(_, entry)| entry.kind != EntryKind::AdapterState);
+    let wanted: Vec<(SequenceNumber, Option<CallOrigin>)> = entries
+        .into_iter()
+        .filter(|(_, entry)| wanted(entry.kind))
+        .map(|(sequence, entry)| (sequence, entry.origin))
+        .collect();
+    let reading = Reading { source, session, budget: Some(budget) };
+    let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, _)| *sequence).collect();
+    let mut rest = wanted.iter();
+    read_records(source, &sequences, &mut |record| {
+        let Some((_, origin)) = rest.next() else { return Ok(()) };
+        let held = budget.held.get();
+        if let Some(entry) = reading.entry(record, *origin)? {
+            let kept = visit(entry)?;
+            budget.held.set(held);
+            budget.hold(record.sequence, kept)?;
+        }
+        Ok(())
+    })?;
+    Ok(is_any)
+}
+
 /// Reads the states that adapters have recorded at or before `position`, in the order of their records.
 ///
 /// # Errors

@@ -7,10 +7,13 @@ use foldlog::audit::{Difference, DifferenceKind, LogReader, Parting};
 use foldlog::{Parent, SequenceNumber, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
+use serde_json::Value as Json;
 
 use crate::diff::{beside, conversations, states};
 use crate::failure::{Failure, Result};
+use crate::hints::Places;
 use crate::output::Output;
+use crate::parting::{self, Side};
 use crate::reading::{Position, code_of, counted, open_sound, position, shortened};
 use crate::style::{BAD, CAUTION, GOOD, HEADING};
 
@@ -28,7 +31,9 @@ With --json a line for each difference:
   before, after the values; null where there is none
 and with --with or --parent first one line:
   parting       alike: records that both have; here, there: sequence and record of the first that only one of them has, null where it
-                ends; difference: path, recorded (here), produced (there) where both are of one kind";
+                ends; difference: path, recorded (here), produced (there) where both are of one kind
+  objects       only where a value of the difference stands in an object: here, there: object, bytes, value, or error in its place
+                where the object is missing, damaged or over a mebibyte; null where the record has the value itself";
 
 /// Holds what the command line asks of `foldlog diff`.
 #[derive(Clone, Debug, Args)]
@@ -72,18 +77,28 @@ impl Arguments {
                 return Ok(code_of(&reader, output));
             }
         };
+        // What is said of the other session is to be done with that one.
+        let places = Places::of(&other);
+        let own = std::mem::replace(&mut output.places, places.clone());
         let other = open_sound(&other, output)?;
+        output.places = own;
         let other_at = position(&other, self.after)?;
         let parting = reader.parting(&other)?;
-        printed.parting(&parting, output)?;
+        let sides = parting::sides(&parting, &reader, &other);
+        printed.parting(&parting, &sides, output)?;
         beside((&reader, at), (&other, other_at), &mut |difference| printed.difference(difference, output))?;
         printed.end(output)?;
-        Ok(code_of(&reader, output).max(code_of(&other, output)))
+        let code = code_of(&reader, output);
+        output.places = places;
+        Ok(code.max(code_of(&other, output)))
     }
 }
 
 /// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
+
+/// Number of characters of two values that are read to find where they differ.
+const READ_CHARS_MAX: usize = 1 << 16;
 
 /// Hands the differences of two positions of a session to `sink`.
 fn within(
@@ -141,15 +156,22 @@ impl Printed {
         output.styled(style, text(&difference))
     }
 
-    fn parting(&mut self, parting: &Parting, output: &mut Output<'_>) -> Result<()> {
+    fn parting(
+        &mut self,
+        parting: &Parting,
+        sides: &[Option<Side>; 2],
+        output: &mut Output<'_>,
+    ) -> Result<()> {
         #[derive(Serialize)]
         struct Line<'a> {
             parting: &'a Parting,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            objects: Option<Json>,
         }
 
         self.parts = !parting.is_none();
         if output.json() {
-            return output.value(&Line { parting });
+            return output.value(&Line { parting, objects: parting::held(sides) });
         }
         output.line(format_args!("both begin with the same {}", counted(parting.alike, "record")))?;
         for (place, side) in [("here", &parting.here), ("there", &parting.there)] {
@@ -164,12 +186,16 @@ impl Printed {
             }
         }
         if let Some(difference) = &parting.difference {
-            let json = |value: &Option<Value>| value.as_ref().map_or_else(|| "nothing".to_owned(), shown);
             let (path, slice) =
                 (escape::text(&difference.path), difference.slice.as_deref().map(escape::text));
             let of = slice.map_or_else(String::new, |slice| format!(" of slice `{slice}`"));
-            let (here, there) = (json(&difference.recorded), json(&difference.produced));
+            let [here, there] = parting::shown(sides, VALUE_CHARS_MAX);
             output.styled(CAUTION, format!("  ~ {path}{of}  {here} -> {there}"))?;
+            for (place, side) in [("here", &sides[0]), ("there", &sides[1])] {
+                if let Some(object) = side.as_ref().and_then(Side::object_text) {
+                    output.line(format_args!("    {place:<5}  {}", escape::text(&object)))?;
+                }
+            }
         }
         Ok(())
     }
@@ -199,7 +225,12 @@ fn heading(difference: &Difference) -> String {
 /// Returns the line that a person reads of a difference.
 pub(super) fn text(difference: &Difference) -> String {
     let path = escape::text(&difference.path);
-    let (before, after) = (shown(&difference.before), shown(&difference.after));
+    let (mut before, mut after) = (shown(&difference.before), shown(&difference.after));
+    if difference.change == DifferenceKind::Changed {
+        let read = [&difference.before, &difference.after]
+            .map(|value| escape::json_beginning(&value.json_form(), READ_CHARS_MAX));
+        [before, after] = parting::apart(read, VALUE_CHARS_MAX);
+    }
     match difference.change {
         DifferenceKind::Added => format!("  + {path}  {after}"),
         DifferenceKind::Removed => format!("  - {path}  {before}"),

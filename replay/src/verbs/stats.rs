@@ -27,6 +27,11 @@ use uuid::Uuid;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::reading::{code_of, counted, open_sound};
+use crate::spending::{Sources, Spent};
+
+mod spent;
+
+pub use spent::{ModelStats, SpentAt, ToolStats};
 
 /// Describes the fields of `stats --json`; [`Stats`] describes them one by one.
 const STATS_JSON: &str = "\
@@ -41,7 +46,14 @@ With --json one object. `bytes` and fields that end in `_bytes` are bytes, other
   events    event, records, payload_bytes
   slices    slice, policy, live_items, live_bytes, ever_items, ever_bytes
   objects   count, bytes (in the folder), named_count, named_bytes (by records)
-  images    name, bytes";
+  images    name, bytes
+  models    model (null where no record names it), requests (of which the provider said what they used), input_tokens,
+            output_tokens, cache_read_tokens, cache_write_tokens, cost_micros
+  tools     tool, calls, failed_calls, argument_bytes, result_bytes, elapsed_us, and where something was spent within the calls
+            the tokens and the cost of that, calls within them included
+  spent     sequence, time, and the tokens and the cost of all until then; at most 200 records, the last one among them
+Tokens of the cache are not among input_tokens. cost_micros is in millionths of the host's currency, and left out where nobody
+has said it. What a rollback abandoned was spent too.";
 
 /// Holds what the command line asks of `foldlog stats`.
 #[derive(Clone, Debug, Args)]
@@ -98,6 +110,12 @@ pub struct Stats {
     pub objects: ObjectStats,
     /// Files of the session's folder `snapshots`, which holds images, in the order of their names.
     pub images: Vec<ImageStats>,
+    /// Models that were asked, in the order of their names.
+    pub models: Vec<ModelStats>,
+    /// Tools that were called, in the order of their names.
+    pub tools: Vec<ToolStats>,
+    /// What had been spent at some records, in their order; empty if nobody has said anything.
+    pub spent: Vec<SpentAt>,
 }
 
 /// Describes one segment.
@@ -211,7 +229,12 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
     let segments = reader.segments()?;
     let state = reader.state_reader()?;
     let mut counts = Counts { state: Some(&state), ..Counts::default() };
-    reader.frames(|frame| counts.frame(frame))?;
+    let (mut spending, mut sources) = (spent::Spending::default(), Sources::of(reader));
+    reader.frames(|frame| {
+        spending.take(&frame.record, &mut sources);
+        counts.frame(frame)
+    })?;
+    let (models, tools) = spending.models_and_tools();
     let seals = segments.iter().filter(|segment| segment.seal_bytes > 0);
     seals.for_each(|segment| counts.add(Kind::SEAL, segment.seal_bytes));
     let records = reader.records_len();
@@ -235,6 +258,9 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
         slices: slices(&state, &counts),
         objects: objects(reader.dir(), &counts)?,
         images: images(reader.dir())?,
+        models,
+        tools,
+        spent: spending.points(),
     })
 }
 
@@ -476,7 +502,72 @@ fn print_tables(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     if stats.images.is_empty() {
         output.line("(none)")?;
     }
-    stats.images.iter().try_for_each(|image| row(output, &image.name, &[&image.bytes]))
+    stats.images.iter().try_for_each(|image| row(output, &image.name, &[&image.bytes]))?;
+    print_spending(stats, output)
+}
+
+/// Number of records of which a person is told what had been spent.
+const SPENT_ROWS_MAX: usize = 10;
+
+/// Prints what models and tools took, as far as the log says anything of it.
+fn print_spending(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
+    let all = stats.spent.last().map(|last| last.spent).unwrap_or_default();
+    let columns = |names: &[&'static str]| -> Vec<&'static str> {
+        let cost = all.cost_micros.map(|_| "cost");
+        names
+            .iter()
+            .copied()
+            .chain(all.has_tokens().then_some(["sent", "answered"]).into_iter().flatten())
+            .chain(cost)
+            .collect()
+    };
+    // What nobody has said is no zero.
+    let said = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let spent_row = |output: &mut Output<'_>, name: &dyn Display, numbers: &[u64], spent: Option<Spent>| {
+        let mut cells: Vec<String> = numbers.iter().map(u64::to_string).collect();
+        if all.has_tokens() {
+            let tokens = spent.filter(Spent::has_tokens);
+            cells.push(said(tokens.map(|spent| spent.sent_tokens().to_string())));
+            cells.push(said(tokens.map(|spent| spent.output_tokens.to_string())));
+        }
+        if all.cost_micros.is_some() {
+            cells.push(said(spent.and_then(|spent| spent.cost_micros).map(money)));
+        }
+        let cells: Vec<&dyn Display> = cells.iter().map(|cell| cell as &dyn Display).collect();
+        row(output, name, &cells)
+    };
+    if !stats.models.is_empty() {
+        heading(output, "model", &columns(&["requests"]))?;
+        for model in &stats.models {
+            let name = model.model.as_deref().unwrap_or("(not named)");
+            spent_row(output, &name, &[model.requests], Some(model.spent))?;
+        }
+    }
+    if !stats.tools.is_empty() {
+        heading(output, "tool", &columns(&["calls", "failed", "arguments", "results", "elapsed_us"]))?;
+        for tool in &stats.tools {
+            let ToolStats { calls, failed_calls, argument_bytes, result_bytes, elapsed_us, .. } = tool;
+            let numbers = [*calls, *failed_calls, *argument_bytes, *result_bytes, *elapsed_us];
+            spent_row(output, &tool.tool, &numbers, tool.spent)?;
+        }
+    }
+    if !stats.spent.is_empty() {
+        heading(output, "spent through record", &columns(&[]))?;
+        let every = stats.spent.len().div_ceil(SPENT_ROWS_MAX);
+        for at in stats.spent.iter().rev().step_by(every).rev() {
+            let second = at.time.get(..TIME_CHARS).unwrap_or(&at.time);
+            spent_row(output, &format_args!("{:<8}{second}", at.sequence), &[], Some(at.spent))?;
+        }
+    }
+    Ok(())
+}
+
+/// Number of characters of a time through its seconds.
+const TIME_CHARS: usize = 19;
+
+/// Returns an amount of the host's currency.
+fn money(micros: u64) -> String {
+    format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
 }
 
 /// Writes the headings of a table, after an empty line.

@@ -7,7 +7,8 @@
 //! | the timeline | [`records`]: what `show --json` says of each record, its operation, its depth among rollbacks |
 //! | a record's document | `show --json`, word by word |
 //! | a slice at a step | [`walk`]: the items by their names, at every position ([`lists`]); each item as `state --json` prints it |
-//! | a conversation at a step | the messages that [`MessageHistory`](foldlog::audit::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it |
+//! | a conversation at a step | the messages that [`MessageHistory`](foldlog::audit::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it, read one after the other |
+//! | what was spent at a step | [`spending`](crate::spending), as `stats --json` tells it |
 //! | the summaries of a conversation at a step | [`summaries`]: what a provider is sent in place of which records |
 //! | the tasks at a step | [`tasks`]: what `tasks --json` knows of each, with its record |
 //! | a workspace's files at a step | [`files`]: the last capture on the way there |
@@ -25,9 +26,9 @@
 //! 1. A report makes no request, and runs no script but its own modules: its content security policy allows what bears its nonce,
 //!    and nothing else.
 //! 2. Nothing from a log stands in a report's markup: data is in [`blocks`], and the pages make text nodes of it.
-//! 3. Without `--payloads` no value of a host, a tool or a model is in the file, only its type, length and digest.
-//! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold, but for the texts
-//!    of one conversation at a time.
+//! 3. Without `--payloads` no value of a host, a tool or a model is in the file, only its type, length and digest, and the sums of
+//!    what was spent.
+//! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold.
 
 mod beyond;
 mod blocks;
@@ -42,6 +43,10 @@ mod tasks;
 mod walk;
 
 use foldlog::SequenceNumber;
+
+/// Number of bytes that the files of a page take at most, before modules are encoded.
+#[cfg(test)]
+const PAGES_BYTES_MAX: usize = 150_000;
 
 /// Says which values a page has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ const PAGE: &str = include_str!("pages/report.html");
 pub(super) const STYLE: &str = include_str!("pages/style.css");
 
 /// The modules, each under the name by which the others import it.
-pub(super) const MODULES: [(&str, &str); 18] = [
+pub(super) const MODULES: [(&str, &str); 19] = [
     ("view/dom.js", include_str!("pages/dom.js")),
     ("view/json.js", include_str!("pages/json.js")),
     ("view/report-source.js", include_str!("pages/report-source.js")),
@@ -45,6 +45,7 @@ pub(super) const MODULES: [(&str, &str); 18] = [
     ("view/tasks.js", include_str!("pages/tasks.js")),
     ("view/files.js", include_str!("pages/files.js")),
     ("view/diff.js", include_str!("pages/diff.js")),
+    ("view/differences.js", include_str!("pages/differences.js")),
     ("view/operations.js", include_str!("pages/operations.js")),
     ("view/search.js", include_str!("pages/search.js")),
     ("view/facts.js", include_str!("pages/facts.js")),
@@ -183,7 +184,7 @@ fn data_url(name: &str, text: &str) -> String {
 
 /// Returns a module with an empty line for each line that is a comment or within one, so that a report does not carry what
 /// stands in the source. No text of a module goes over several lines.
-fn without_comments(text: &str) -> String {
+pub(super) fn without_comments(text: &str) -> String {
     let (mut code, mut is_within) = (String::with_capacity(text.len()), false);
     for line in text.lines() {
         let begins = line.trim_start();
@@ -243,8 +244,7 @@ pub(super) fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result
 mod tests {
     use super::*;
 
-    /// Number of bytes that the pages of a report take at most, before the modules are encoded.
-    const PAGES_BYTES_MAX: usize = 150_000;
+    use crate::view::PAGES_BYTES_MAX;
 
     #[test]
     fn the_pages_stay_small_and_name_only_each_other() {

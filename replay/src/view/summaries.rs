@@ -39,10 +39,9 @@ impl Summary {
 ///
 /// The engine's error if the log cannot be read.
 pub(crate) fn summaries(reader: &LogReader, evaluation: &str, payloads: Payloads) -> Result<Vec<Summary>> {
-    let last = reader.last_position();
-    let Some(conversation) = reader.conversation_at(evaluation, last)? else { return Ok(Vec::new()) };
-    let entries = conversation.entries().iter().chain(conversation.abandoned());
-    let mut found: Vec<Summary> = entries
+    let parts = reader.shortened_parts(evaluation)?;
+    let mut found: Vec<Summary> = parts
+        .iter()
         .filter_map(|entry| match &entry.content {
             EntryContent::Shortened { from, to, messages, reason } => Some(Summary {
                 sequence: entry.sequence,
@@ -55,7 +54,6 @@ pub(crate) fn summaries(reader: &LogReader, evaluation: &str, payloads: Payloads
             _ => None,
         })
         .collect();
-    found.sort_by_key(|summary| summary.sequence);
     if !found.is_empty() {
         count(reader, &mut found);
     }

@@ -5,12 +5,11 @@ use std::io::Write;
 use std::ops::ControlFlow;
 
 use foldlog::audit::{
-    CompactedRange, ItemName, ItemPlace, LogReader, MessageHistory, SliceReader, StateReader,
+    CompactedRange, ItemName, ItemPlace, LogReader, MessageHistory, RecordedMessage, SliceReader, StateReader,
 };
 use foldlog::conversation::ConversationMessage;
-use foldlog::{Error, Kind, Policy, Record, SequenceNumber, Slice};
+use foldlog::{Error, Policy, Record, SequenceNumber, Slice};
 use foldlog_agent::persistence::Tasks;
-use foldlog_codec::body::{Answer, Request, Usage};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
 use foldlog_codec::record::RecordJson;
@@ -24,6 +23,7 @@ use super::summaries;
 use super::tasks::{self, TaskLists};
 use super::{Payloads, Range};
 use crate::failure::Result;
+use crate::spending::{Accounts, Sources, Spent};
 use crate::verbs::show::Timeline;
 
 /// Number of characters of a value that a page has where the value is longer than asked for.
@@ -78,7 +78,7 @@ pub(crate) struct WalkDocument {
     gathered: Gathered,
     slices: Vec<SliceDocument>,
     conversations: Vec<ConversationDocument>,
-    /// Block of what answers and failed requests have used, record by record.
+    /// Block of what evaluations have spent, record by record.
     usage: u32,
     /// Tags of the session, each with the position from which on they hold.
     tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
@@ -88,45 +88,28 @@ pub(crate) struct WalkDocument {
     unknown: Vec<(SequenceNumber, SequenceNumber)>,
 }
 
-/// What the conversations have used through one record: what that record used is the last step of a sum.
+/// What an evaluation has spent through one record: what that record says is the last step of a sum.
 #[derive(Debug, Serialize)]
 pub(super) struct UsageRow {
     pub(super) sequence: SequenceNumber,
     pub(super) evaluation_id: String,
-    input_tokens: u64,
-    output_tokens: u64,
-    cache_read_tokens: u64,
+    #[serde(flatten)]
+    spent: Spent,
 }
 
-/// Sums up what each conversation has used, abandoned records included.
+/// Sums up what each evaluation has spent, abandoned records included.
 #[derive(Debug, Default)]
 pub(super) struct UsageLog {
-    sums: BTreeMap<String, Usage>,
+    accounts: Accounts,
     pub(super) rows: Vec<UsageRow>,
 }
 
 impl UsageLog {
-    pub(super) fn take(&mut self, record: &Record<'_>) {
-        let used = match record.kind {
-            Kind::ANSWER => {
-                Answer::decode(record.body).ok().and_then(|answer| Some((answer.scope, answer.usage?)))
-            }
-            Kind::REQUEST => Request::decode(record.body)
-                .ok()
-                .and_then(|request| Some((request.scope, request.failure?.usage?))),
-            _ => None,
-        };
-        let Some((scope, usage)) = used else { return };
-        let evaluation_id = scope.evaluation.into_owned();
-        let sum = self.sums.entry(evaluation_id.clone()).or_default();
-        *sum = sum.plus(usage);
-        self.rows.push(UsageRow {
-            sequence: record.sequence,
-            evaluation_id,
-            input_tokens: sum.input,
-            output_tokens: sum.output,
-            cache_read_tokens: sum.cache_read,
-        });
+    pub(super) fn take(&mut self, record: &Record<'_>, sources: &mut Sources<'_>) {
+        let Some(told) = sources.told(record) else { return };
+        let sequence = record.sequence;
+        let rows = self.accounts.take(&told).into_iter();
+        self.rows.extend(rows.map(|(evaluation_id, spent)| UsageRow { sequence, evaluation_id, spent }));
     }
 }
 
@@ -229,12 +212,12 @@ pub(crate) fn walk<W: Write>(
     let unknown = unknown(&reader.compacted());
     let mut columns = Columns::new(reader, &timeline, (range.from, range.len()));
     let (mut follow, mut documents, mut records) = (Follow::default(), Lines::default(), Vec::new());
-    let mut usage = UsageLog::default();
+    let (mut usage, mut sources) = (UsageLog::default(), Sources::of(reader));
     let mut failure = None;
     let walked = reader.fold(|record, state| {
         let sequence = record.sequence;
         let is_listed = range.contains(sequence);
-        usage.take(record);
+        usage.take(record, &mut sources);
         let is_known = !unknown.iter().any(|(first, last)| (*first..=*last).contains(&sequence));
         let mut written = || -> Result<()> {
             let is_shown = is_known && is_listed;
@@ -306,13 +289,18 @@ pub(super) fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Pay
         let (name, sequence) = (slice.to_owned(), name.sequence);
         Error::Decode { name, sequence, reason: error.to_string() }
     })?;
+    value_line(&value, bytes, payloads)
+}
+
+/// Returns a value's line, whose bytes these are: `=` and its JSON, or `-` and what stands for it.
+pub(super) fn value_line(value: &Streamed<'_>, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
     if bytes.len() as u64 <= payloads.bytes_max() {
-        return line(b'=', &value);
+        return line(b'=', value);
     }
     let mut stands = serde_json::to_value(LeftOut(bytes)).map_err(std::io::Error::from)?;
     if payloads.are_asked_for() {
         let beginning: String =
-            escape::json_beginning(&value, BEGINNING_CHARS).chars().take(BEGINNING_CHARS).collect();
+            escape::json_beginning(value, BEGINNING_CHARS).chars().take(BEGINNING_CHARS).collect();
         stands["beginning"] = Json::from(beginning);
     }
     line(b'-', &stands)
@@ -356,19 +344,19 @@ fn conversations<W: Write>(
 ) -> Result<Vec<ConversationDocument>> {
     let mut documents = Vec::new();
     for evaluation in reader.evaluations_through(range.last) {
-        let Some(history) = reader.message_history(&evaluation)? else { continue };
-        let messages = history.messages();
-        let versions = versions(&history, range.last);
-        let messages: Vec<_> = messages.iter().filter(|message| message.sequence <= range.last).collect();
         let mut lines = Lines::default();
-        for message in &messages {
-            lines.push(&message_line(&message.message, payloads)?, blocks)?;
-        }
-        let names = names_block(messages.iter().map(|message| (message.sequence, 0, 0)));
+        let history = history(reader, &evaluation, |message| match message.sequence <= range.last {
+            true => Ok(lines.push(&message_line(&message.message, payloads)?, blocks)?),
+            false => Ok(()),
+        })?;
+        let Some(history) = history else { continue };
+        let versions = versions(&history, range.last);
+        let listed: Vec<SequenceNumber> = history.sequences().filter(|at| *at <= range.last).collect();
+        let names = names_block(listed.iter().map(|sequence| (*sequence, 0, 0)));
         let list = ListPlaces {
             versions: blocks.add(&versions.encode())?,
             names: blocks.add(&names)?,
-            count: messages.len() as u64,
+            count: listed.len() as u64,
             items: lines.finish(blocks)?,
         };
         let summaries = summaries::summaries(reader, &evaluation, payloads)?;
@@ -376,6 +364,30 @@ fn conversations<W: Write>(
         documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list, summaries });
     }
     Ok(documents)
+}
+
+/// Hands the messages of a conversation to `visit`, one after the other, and returns where they count; `None` if there is no such
+/// conversation.
+///
+/// # Errors
+///
+/// The engine's error if the log cannot be read, or the error of `visit`.
+pub(super) fn history<'a>(
+    reader: &'a LogReader,
+    evaluation: &str,
+    mut visit: impl FnMut(RecordedMessage) -> Result<()>,
+) -> Result<Option<MessageHistory<'a>>> {
+    let mut failure = None;
+    let read = reader.message_history(evaluation, |message| {
+        visit(message).map_err(|error| {
+            failure = Some(error);
+            crate::reading::stopped(reader.dir())
+        })
+    });
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(read?),
+    }
 }
 
 /// Returns which messages count at each position through `last`, by their numbers.

@@ -5,11 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::audit::LogReader;
+use foldlog::conversation::NewAnswer;
 use foldlog::log::SegmentSizes;
 use foldlog::{Kind, Store, StoreOptions};
 use foldlog_codec::body::{Import, ImportedSlice, ObjectId, Payload};
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
+use foldlog_tests::shown;
 use foldlog_tests::verbs::foldlog;
 
 use super::damaged::{flip, forged, place, segment, torn_copy};
@@ -97,7 +99,113 @@ fn stats(session: &Path) -> Json {
             assert_eq!(number(slice, "live_bytes"), number(slice, "ever_bytes"), "{slice:?}");
         }
     }
+    // Counted from the ledger.
+    let mut calls: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for line in run("ledger").lines() {
+        let entry = Json::parse(line);
+        let (all, failed) = calls.entry(text(&entry, "tool")).or_default();
+        *all += 1;
+        *failed += u64::from(entry.get("outcome").and_then(Json::as_str) == Some("failed"));
+    }
+    let tools = stats.get("tools").unwrap().elements().iter();
+    let counted =
+        tools.map(|tool| (text(tool, "tool"), (number(tool, "calls"), number(tool, "failed_calls"))));
+    assert_eq!(counted.collect::<BTreeMap<_, _>>(), calls);
     stats
+}
+
+/// What is spent: tokens sent and answered, read from the cache and written into it, and the cost if there is one.
+fn spent(json: &Json) -> (Vec<u64>, Option<u64>) {
+    let fields = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"];
+    let cost = json.get("cost_micros").map(|_| number(json, "cost_micros"));
+    (fields.map(|field| number(json, field)).to_vec(), cost)
+}
+
+#[test]
+fn what_a_session_has_spent_is_told_by_model_by_tool_and_over_its_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = shown::spending(&shown::store(folder.path()));
+    let told = stats(&session);
+    let list = |name: &str| told.get(name).unwrap().elements().to_vec();
+    let models = list("models");
+    let named = |model: &Json| model.get("model").and_then(Json::as_str).map(str::to_owned);
+    let models: Vec<_> =
+        models.iter().map(|model| (named(model), number(model, "requests"), spent(model))).collect();
+    let some = |name: &str| Some(name.to_owned());
+    assert_eq!(
+        models,
+        [
+            // Nobody says which model gave the answer that no record holds.
+            (None, 0, (vec![30, 3, 0, 0], None)),
+            (some("large"), 1, (vec![50, 0, 0, 0], None)),
+            (some("large-2"), 1, (vec![200, 20, 0, 0], Some(12_500))),
+            // The first answer names none: its request does.
+            (some("small"), 3, (vec![1007, 103, 5, 1], None)),
+        ]
+    );
+    let tools = list("tools");
+    let of_tool = |name: &str| tools.iter().find(|tool| text(tool, "tool") == name).unwrap();
+    assert_eq!(spent(of_tool("lookup")), (vec![7, 3, 0, 0], Some(700)));
+    // What is spent within a call is spent within those around it too.
+    assert_eq!(spent(of_tool("research")), (vec![907, 93, 0, 0], Some(3200)));
+    assert_eq!(of_tool("read").get("input_tokens"), None, "nothing says that it spent anything");
+    for (tool, calls) in [("lookup", 1), ("research", 2), ("read", 1)] {
+        // The arguments are a text, whose head takes a byte; results are a small number and a text of four letters.
+        assert_eq!(number(of_tool(tool), "argument_bytes"), 13 * calls, "{tool}");
+    }
+    assert_eq!(number(of_tool("research"), "result_bytes"), 2 * (1 + 5));
+    let over_time = list("spent");
+    // The same tokens are told by answers and by the tracker, and a cost by the tracker and by an event: each counts once.
+    assert_eq!(spent(over_time.last().unwrap()), (vec![1287, 126, 5, 1], Some(15_700)));
+    assert_eq!(spent(&over_time[0]), (vec![100, 10, 5, 1], None), "nobody has said a cost yet");
+    let records = show(&session);
+    for pair in over_time.windows(2) {
+        assert!(number(&pair[0], "sequence") < number(&pair[1], "sequence"));
+        assert!(spent(&pair[0]) < spent(&pair[1]), "{pair:?}");
+    }
+    for at in &over_time {
+        assert_eq!(at.get("time"), records[number(at, "sequence") as usize].get("time"));
+    }
+    let ran = foldlog(["stats".as_ref(), session.as_os_str()]);
+    let (_, behind) = ran.stdout.split_once("\nmodel ").unwrap();
+    insta::assert_snapshot!(format!("model {behind}"));
+}
+
+/// The records of a session, as `show` prints them.
+fn show(session: &Path) -> Vec<Json> {
+    let ran = foldlog(["show".as_ref(), session.as_os_str(), "--json".as_ref()]);
+    ran.stdout.lines().map(Json::parse).collect()
+}
+
+#[test]
+fn a_session_whose_cost_nobody_has_said_has_none_and_a_long_one_is_told_in_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = shown::store(folder.path());
+    let session = store.create(&types()).unwrap();
+    for turn in 1..=1000 {
+        let usage = Some(foldlog_codec::body::Usage { input: turn, output: 1, ..Default::default() });
+        let answer = NewAnswer { evaluation_id: "talk".to_owned(), usage, ..NewAnswer::default() };
+        session.record_answer(&answer).unwrap();
+    }
+    let (dir, last) = (session.dir().to_owned(), session.position().unwrap());
+    session.close().unwrap();
+    let told = stats(&dir);
+    let over_time = told.get("spent").unwrap().elements();
+    assert_eq!(over_time.len(), 200);
+    assert_eq!(number(over_time.last().unwrap(), "sequence"), last.get());
+    assert_eq!(spent(over_time.last().unwrap()), (vec![500_500, 1000, 0, 0], None));
+    let ran = foldlog(["stats".as_ref(), dir.as_os_str()]);
+    let (_, rows) = ran.stdout.split_once("\nspent through record").unwrap();
+    assert_eq!(rows.lines().count(), 11, "{rows}");
+    assert!(!ran.stdout.contains("cost"), "{}", ran.stdout);
+
+    // Of a session that has spent nothing nothing is said.
+    let silent = shown::long(&store, 20);
+    let ran = foldlog(["stats".as_ref(), silent.as_os_str()]);
+    for word in ["cost", "spent", "answered", "model"] {
+        assert!(!ran.stdout.contains(word), "{}", ran.stdout);
+    }
+    assert!(stats(&silent).get("spent").unwrap().elements().is_empty());
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! `foldlog diff --with` and `--parent`: a run that went wrong beside one that worked.
 
-use foldlog::{Session, SessionOptions, Store};
+use foldlog::{Session, SessionOptions, Store, StoreOptions};
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::foldlog;
 use serde_json::Value;
 
-use super::{options, step};
+use super::{noted, options, step};
 
 fn run(store: &Store, titles: &[&str]) -> Session {
     let session = store.create(&types()).unwrap();
@@ -76,6 +76,85 @@ fn a_fork_is_compared_with_its_parent_and_one_that_has_none_is_told_so() {
     assert!(gone.stderr.contains("is not beside") && gone.stderr.contains("--with OTHER"), "{gone:?}");
     // One session has two positions.
     assert_eq!(foldlog(["diff", &fork]).code, 2);
+}
+
+/// Two runs that part where each has said something large, which stands in an object.
+fn large(folder: &std::path::Path) -> [String; 2] {
+    let store = Store::open_with(folder, StoreOptions { object_bytes_min: 256, ..options() }).unwrap();
+    ["here \u{1b}[31m", "there"].map(|end| {
+        let session = run(&store, &["read"]);
+        session.dispatch(noted(&format!("{}{end}", "what both say, ".repeat(40)))).unwrap();
+        closed(session)
+    })
+}
+
+/// The path of the only object of a session.
+fn object(session: &str) -> std::path::PathBuf {
+    let objects = std::fs::read_dir(std::path::Path::new(session).join("objects")).unwrap();
+    let [object] = objects.map(|entry| entry.unwrap().path()).collect::<Vec<_>>().try_into().unwrap();
+    object
+}
+
+#[test]
+fn what_objects_hold_is_told_where_two_runs_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let [here, there] = large(folder.path());
+    let names =
+        [&here, &there].map(|session| object(session).file_name().unwrap().to_str().unwrap().to_owned());
+    let ran = foldlog(["diff", &here, "--with", &there]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    // What both begin with is left out, up to a few words before they differ.
+    let said = r#"  ~ $.event  …say, what both say, here \u001b[31m"} -> …say, what both say, there"}"#;
+    assert_eq!(lines[3], said);
+    for (line, (side, name)) in lines[4..].iter().zip([("here", &names[0]), ("there", &names[1])]) {
+        assert!(line.starts_with(&format!("    {side:<5}  object {name}, ")), "{line}");
+        assert!(line.ends_with(" bytes"), "{line}");
+    }
+    let ran = foldlog(["diff", &here, "--with", &there, "--json"]);
+    let first: Value = serde_json::from_str(ran.stdout.lines().next().unwrap()).unwrap();
+    assert_eq!(first["parting"]["difference"]["recorded"]["$object"], names[0], "{first}");
+    for (side, name, end) in [("here", &names[0], "here \u{1b}[31m"), ("there", &names[1], "there")] {
+        let held = &first["objects"][side];
+        assert_eq!(held["object"], **name, "{held}");
+        let bytes = std::fs::metadata(object(if side == "here" { &here } else { &there })).unwrap().len();
+        assert_eq!(held["bytes"].as_u64(), Some(bytes), "{held}");
+        assert!(held["value"]["text"].as_str().unwrap().ends_with(end), "{held}");
+        assert_eq!(held.get("error"), None);
+    }
+}
+
+#[test]
+fn an_object_that_is_large_or_damaged_is_named_where_two_runs_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let [here, there] = [2 << 20, 1 << 18].map(|length| {
+        let session = run(&store, &["read"]);
+        session.dispatch(noted(&"x".repeat(length))).unwrap();
+        closed(session)
+    });
+    let ran = foldlog(["diff", &here, "--with", &there]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[3].starts_with(r#"  ~ $.event  (not read) -> {"text":"xxx"#), "{}", lines[3]);
+    let reason = ": objects of more than 1048576 bytes are not read for this";
+    assert!(lines[4].starts_with("    here   object ") && lines[4].ends_with(reason), "{}", lines[4]);
+    let ran = foldlog(["diff", &here, "--with", &there, "--json"]);
+    let first: Value = serde_json::from_str(ran.stdout.lines().next().unwrap()).unwrap();
+    let held = &first["objects"]["here"];
+    assert!(held["error"].as_str().unwrap().contains("1048576 bytes"), "{held}");
+    assert_eq!(held.get("value"), None, "{held}");
+
+    // A record whose object is damaged is damaged: what is sound ends before it, and which object it is is said.
+    let mut bytes = std::fs::read(object(&there)).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(object(&there), bytes).unwrap();
+    let ran = foldlog(["diff", &here, "--with", &there]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stdout.contains("  there  it ends"), "{}", ran.stdout);
+    assert!(ran.stderr.contains(object(&there).to_str().unwrap()), "{}", ran.stderr);
+    // What is told to be done next is to be done with the damaged session.
+    assert!(ran.stderr.contains(&format!("foldlog show {there} --beyond-damage")), "{}", ran.stderr);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use foldlog::{Store, StoreOptions};
+use foldlog_tests::host::{Noted, types};
 use foldlog_tests::runs::Json;
 use foldlog_tests::shown::{self, HOSTILE};
 use foldlog_tests::verbs::foldlog;
@@ -319,4 +321,68 @@ fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
         let answer = viewer.get(&format!("session/{}/compare?with={query}", fixture.id()));
         assert!(answer.status == 404 || answer.status == 400, "{query}: {}", answer.status);
     }
+}
+
+#[test]
+fn what_was_spent_is_what_the_command_line_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = shown::spending(&shown::store(folder.path()));
+    let fixture = Fixture { folder, session };
+    let viewer = Viewer::of(fixture.store());
+    let of = |rest: &str| viewer.json(&format!("session/{}/{rest}", fixture.id()));
+    let [printed] = printed(&fixture, &["stats"]).try_into().unwrap();
+    assert_eq!(of("statistics"), printed);
+    // At any step what its evaluations have spent by then is the sum that the command line says.
+    let fields = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_micros"];
+    let amount = |json: &Json, field: &str| json.get(field).map_or(0, |_| number(json, field));
+    let sums = |rows: &[Json]| fields.map(|field| rows.iter().map(|row| amount(row, field)).sum::<u64>());
+    let spent = printed.get("spent").unwrap().elements();
+    assert!(spent.len() > 5, "{spent:?}");
+    for at in 0..=number(&of("head"), "last") {
+        let by_then = spent.iter().take_while(|row| number(row, "sequence") <= at).last();
+        let told = of(&format!("usage?at={at}"));
+        assert_eq!(sums(told.elements()), sums(by_then.map_or(&[], std::slice::from_ref)), "at {at}");
+        // Nobody has said what the evaluation has cost that no record holds.
+        let unsaid = |row: &&Json| row.get("evaluation_id").unwrap().as_str() == Some("unrecorded");
+        assert!(told.elements().iter().filter(unsaid).all(|row| row.get("cost_micros").is_none()));
+    }
+}
+
+#[test]
+fn what_objects_hold_where_two_sessions_part_is_told_and_that_one_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions { object_bytes_min: 256, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let [session, other] = ["here", "there"].map(|end| {
+        let session = store.create(&types()).unwrap();
+        session.dispatch(Noted { text: format!("{}{HOSTILE}{end}", "said by both, ".repeat(40)) }).unwrap();
+        let dir = session.dir().to_owned();
+        session.close().unwrap();
+        dir
+    });
+    let fixture = Fixture { folder, session };
+    let viewer = Viewer::of(fixture.store());
+    let id = other.file_name().unwrap().to_str().unwrap();
+    let compared = || viewer.json(&format!("session/{}/compare?with={id}", fixture.id()));
+    let told = compared();
+    let [here, there] = told.get("values").unwrap().elements() else { panic!("{told:?}") };
+    for (side, end) in [(here, "here"), (there, "there")] {
+        assert!(value(side).get("text").unwrap().as_str().unwrap().ends_with(&format!("{HOSTILE}{end}")));
+    }
+    let object = |side: &Json| side.get("object").unwrap().get("name").unwrap().as_str().unwrap().to_owned();
+    assert!(other.join("objects").join(object(there)).is_file());
+    assert_eq!(told.get("refused"), None);
+    assert!(!told.get("differences").unwrap().elements().is_empty());
+    // What cannot be read is told in its place, and all else is.
+    let damaged = other.join("objects").join(object(there));
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    bytes[99] ^= 1;
+    std::fs::write(&damaged, &bytes).unwrap();
+    let told = compared();
+    let [here, there] = told.get("values").unwrap().elements() else { panic!("{told:?}") };
+    assert!(value(here).get("text").is_some());
+    assert!(there.get("error").unwrap().as_str().unwrap().contains("not what its name says"), "{there:?}");
+    assert_eq!(object(there), damaged.file_name().unwrap().to_str().unwrap());
+    assert!(told.get("refused").unwrap().as_str().unwrap().contains("not what its name says"));
+    assert!(told.get("parting").unwrap().get("difference").is_some());
 }

@@ -233,36 +233,68 @@ fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers
     assert!(named.len() >= 3 && said.len() == 1, "{named:?}");
 }
 
-/// Steps of a session whose conversation took too much memory were once answered with 500, and nothing of them was shown.
+/// Steps of a session whose conversation took too much memory were once answered with 500, and later without the conversation.
 #[test]
-fn a_conversation_that_takes_too_much_memory_takes_nothing_else_of_a_step() {
+fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothing_else_of_a_step() {
     let folder = tempfile::tempdir().unwrap();
     let session = shown::store(folder.path()).create(&foldlog_tests::host::types()).unwrap();
+    let say = |evaluation: &str, text: String| {
+        session.record_input(&NewInput::new(evaluation, Role::User, text)).unwrap()
+    };
+    let mut half = None;
     for number in 0..40 {
         session.dispatch(foldlog_tests::crash::step(number)).unwrap();
-        let said = NewInput::new("long", Role::User, "said ".repeat(8000));
-        session.record_input(&said).unwrap();
+        let said = say("long", format!("{number} {}", "said ".repeat(8000)));
+        half = half.or((number == 19).then_some(said));
     }
-    session.record_input(&NewInput::new("short", Role::User, "said")).unwrap();
-    let id = session.id();
+    let half = half.unwrap();
+    // What is abandoned is no part of what is shown.
+    let kept = session.position().unwrap();
+    say("long", "in vain".to_owned());
+    session.rollback_to(kept).unwrap();
+    say("huge", "said ".repeat(160_000));
+    say("short", "said".to_owned());
+    let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     let viewer = Viewer::with(folder.path(), &["--memory", "600K"]);
-    let last = viewer.json(&format!("session/{id}/head")).get("last").unwrap().clone();
-    let Json::Scalar(last) = last else { panic!("{last:?}") };
+    let head = viewer.json(&format!("session/{id}/head"));
+    let Some(Json::Scalar(last)) = head.get("last") else { panic!("{head:?}") };
     // What is asked for once more is not read once more.
     for _ in 0..2 {
         let step = viewer.json(&format!("session/{id}/step?at={last}"));
         assert!(!step.get("slices").unwrap().elements().is_empty());
-        let [long, short] = step.get("conversations").unwrap().elements() else { panic!("{step:?}") };
-        assert_eq!(long.get("total"), Some(&Json::Scalar(serde_json::Value::Null)));
-        let refused = long.get("refused").unwrap().as_str().unwrap();
+        let [long, huge, short] = step.get("conversations").unwrap().elements() else { panic!("{step:?}") };
+        assert_eq!((long.get("total"), long.get("refused")), (Some(&Json::Scalar(40.into())), None));
+        assert_eq!(huge.get("total"), Some(&Json::Scalar(serde_json::Value::Null)));
+        let refused = huge.get("refused").unwrap().as_str().unwrap();
         assert!(refused.contains("memory") && refused.contains("--memory BYTES"), "{refused}");
-        assert_eq!(short.get("total"), Some(&Json::Scalar(1.into())));
-        assert_eq!(short.get("refused"), None);
+        assert_eq!((short.get("total"), short.get("refused")), (Some(&Json::Scalar(1.into())), None));
     }
-    let answer = viewer.get(&format!("session/{id}/messages?at={last}&evaluation=long&from=0&count=10"));
+    // Every window holds what the command line prints, which has the memory for it.
+    let transcript = ["transcript", dir.to_str().unwrap(), "--evaluation", "long", "--as-recorded", "--json"];
+    let printed = foldlog(transcript).stdout;
+    let printed: Vec<&str> = printed.lines().collect();
+    assert_eq!(printed.len(), 40);
+    for from in [0, 17, 35] {
+        let path = format!("session/{id}/messages?at={last}&evaluation=long&from={from}&count=5");
+        let told = viewer.json(&path);
+        let items = told.get("items").unwrap().elements().iter();
+        let texts = items.map(|item| item.get("value").unwrap().get("text").unwrap().as_str().unwrap());
+        assert_eq!(texts.collect::<Vec<_>>(), printed[from..from + 5], "from {from}");
+    }
+    // At an earlier step there are fewer.
+    let earlier = viewer.json(&format!("session/{id}/step?at={half}"));
+    let [long] = earlier.get("conversations").unwrap().elements() else { panic!("{earlier:?}") };
+    assert_eq!(long.get("total"), Some(&Json::Scalar(20.into())));
+    let answer = viewer.get(&format!("session/{id}/messages?at={last}&evaluation=huge&from=0&count=10"));
     assert_eq!(answer.status, 503, "{}", answer.body);
     assert!(answer.body.contains("memory"), "{}", answer.body);
+    // What is compared holds whole conversations: what could be compared is told, and why not all is.
+    let told = viewer.json(&format!("session/{id}/diff?before=5&after={last}"));
+    let refused = told.get("refused").unwrap().as_str().unwrap();
+    assert!(refused.contains("--memory BYTES"), "{refused}");
+    let of_slices = |line: &&Json| line.as_str().unwrap().contains(r#""slice":"plan""#);
+    assert!(told.get("differences").unwrap().elements().iter().any(|line| of_slices(&line)), "{told:?}");
 }
 
 #[test]

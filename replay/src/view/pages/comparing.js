@@ -2,11 +2,11 @@
 // server finds the differences.
 
 import { showConversation } from 'view/conversation.js';
-import { groups } from 'view/diff.js';
+import { fileDifference, groups, difference as shownDifference } from 'view/diff.js';
 import { bdi, el, fill } from 'view/dom.js';
 import { visible } from 'view/json.js';
 import { ask, difference } from 'view/server-source.js';
-import { counted, number } from 'view/words.js';
+import { bytes, counted, number } from 'view/words.js';
 
 /** Number of sessions that are proposed. */
 const PROPOSED = 500;
@@ -63,13 +63,15 @@ export class CompareView {
     const found = told.differences.map(difference);
     const apart = told.conversations.filter(({ rows }) => rows.length > 0);
     fill(this.body, this.parting(told),
-      found.length === 0 && apart.length === 0 && el('p', { class: 'faint' }, `Slices, tags and conversations at step ${told.here.at} here and ${told.there.at} there are the same.`),
+      told.refused && el('p', { class: 'note', role: 'alert' }, `Not all could be compared: ${visible(told.refused)}`),
+      this.files(told.files),
+      found.length + apart.length + told.files.changes.length === 0 && !told.refused && el('p', { class: 'faint' }, `Slices, tags, conversations and files at step ${told.here.at} here and ${told.there.at} there are the same.`),
       told.more && el('p', { class: 'note' }, `Only the first ${counted(found.length, 'difference')} are shown; `, el('code', null, 'foldlog diff --with'), ' prints all of them.'),
       apart.map((one) => this.conversation(one, told)), groups(found));
   }
 
   /** Says where the two part. */
-  parting({ parting, here, there }) {
+  parting({ parting, values, here, there }) {
     const damaged = [here, there].filter((side) => side.damaged);
     const side = (name, one, session) => el('li', null, el('span', { class: 'faint' }, `${name}: `),
       one ? [name === 'here' ? el('a', { href: `#at=${one.sequence}`, on: { click: (event) => { event.preventDefault(); this.navigate({ at: one.sequence, view: 'step' }); } } }, `record ${number(one.sequence)}`) : el('a', { href: `../${session}/#at=${one.sequence}` }, `record ${number(one.sequence)}`), ' ', el('code', null, visible(one.record))] : 'it ends');
@@ -79,7 +81,23 @@ export class CompareView {
       el('p', null, same ? `Both hold the same ${counted(parting.alike, 'record')}.` : `Both begin with the same ${counted(parting.alike, 'record')}.`),
       !same && el('ul', null, side('here', parting.here, here.session), side('there', parting.there, there.session)),
       difference && el('p', null, 'First difference: ', el('code', null, bdi(difference.path)), difference.slice ? [' of slice ', bdi(difference.slice)] : null),
+      values && this.values(values, difference.path),
       damaged.map(({ session }) => el('p', { class: 'note' }, `Session ${session} is damaged: what is sound of it is compared.`)));
+  }
+
+  /** Shows the files in which the two differ, as far as captures tell. */
+  files({ changes, left_out: left, unknown }) {
+    const text = (one, at) => (one[at === 0 ? 'before' : 'after'] ? (one.contents[at]?.text ?? null) : '');
+    return [unknown.map((one) => el('p', { class: 'note' }, 'Files of ', bdi(one.workspace), ` are not known: ${visible(one.reason)}`)),
+      changes.length > 0 && el('section', { class: 'group files-changed' }, el('h3', null, 'Files ', el('span', { class: 'faint' }, counted(changes.length + left, 'changed file'))), el('ul', { class: 'differences' }, changes.map((one) => fileDifference(one, text(one, 0), text(one, 1)))), left > 0 && el('p', { class: 'faint' }, `and ${number(left)} others`))];
+  }
+
+  /** Shows the values at which the two part, those in objects too, with the objects beside. */
+  values(values, path) {
+    const [before, after] = values.map((one) => one?.text ?? (one ? '"(not read)"' : 'null'));
+    const change = values[0] === null ? 'added' : values[1] === null ? 'removed' : 'changed';
+    return [el('ul', { class: 'differences' }, shownDifference({ path, change, before, after })),
+      values.map((one, at) => (one?.object || one?.error) && el('p', { class: one.error ? 'note' : 'facts' }, at === 0 ? 'here' : 'there', one.object && [': object ', el('code', null, one.object.name), `, ${bytes(one.object.bytes)}`], one.error && `: ${visible(one.error)}`))];
   }
 
   /** Shows what two conversations say, one beside the other, from the first message that differs on. */

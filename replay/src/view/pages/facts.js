@@ -1,8 +1,8 @@
 // Statistics and integrity: what the log is made of, what its tools took, and what `verify` found.
 
-import { address, bdi, el, fill } from 'view/dom.js';
+import { address, bdi, el, fill, svg } from 'view/dom.js';
 import { visible } from 'view/json.js';
-import { bytes, counted, duration, number } from 'view/words.js';
+import { bytes, counted, duration, money, number } from 'view/words.js';
 
 /**
  * Shows amounts as bars, the largest first.
@@ -53,6 +53,37 @@ function durations(ledger) {
     el('thead', null, el('tr', null, ['tool', `${duration(Math.round(10 ** least))} to ${duration(Math.round(10 ** most))}`, 'median · 95 %', 'together'].map((name) => el('th', { scope: 'col' }, name)))), el('tbody', null, rows.map(({ row }) => row))));
 }
 
+/** @param {any} one */
+const sent = (one) => one.input_tokens + one.cache_read_tokens + one.cache_write_tokens;
+
+/** Shows tokens and cost of each of some things, as far as somebody has said them. @param {string} what @param {any[]} rows @param {string} key */
+function spending(what, rows, key) {
+  rows = rows.filter((one) => one.output_tokens !== undefined);
+  const named = (one, amount, label, note) => ({ name: one[key] ?? 'not named', amount, label, note });
+  return [bars(`Tokens of each ${what}`, rows.map((one) => named(one, sent(one) + one.output_tokens, number(sent(one) + one.output_tokens), `${number(sent(one))} sent, ${number(one.output_tokens)} answered`))),
+    bars(`Cost of each ${what}`, rows.map((one) => named(one, one.cost_micros, money(one.cost_micros))))];
+}
+
+/** Draws what had been spent from record to record: tokens on one scale, the cost on another. @param {any[]} spent @param {number} end last record */
+function overRecords(spent, end) {
+  const last = spent[spent.length - 1];
+  if (!last) return null;
+  end = Math.max(end, last.sequence, 1);
+  const tokens = Math.max(sent(last), last.output_tokens);
+  const series = [['sent', 'tokens sent', sent, tokens, number], ['answered', 'tokens answered', (one) => one.output_tokens, tokens, number], ['cost', 'cost', (one) => one.cost_micros, last.cost_micros, money]].filter(([, , of]) => of(last) > 0);
+  const paths = series.map(([name, , of, most]) => svg('path', { class: `is-${name}`, d: `M0 100${spent.map((one) => `H${(one.sequence / end) * 1000}V${100 - ((of(one) ?? 0) / most) * 97}`).join('')}H1000` }));
+  const legend = series.map(([name, label, of, , shown]) => el('span', { class: `is-${name}` }, `${shown(of(last))} ${label}`));
+  const plot = svg('svg', { class: 'spent', viewBox: '0 0 1000 100', preserveAspectRatio: 'none', role: 'img', 'aria-label': legend.map((one) => one.textContent).join(', ') }, ...paths);
+  const step = (at, label) => el('a', { href: address({ view: 'step', at }) }, label);
+  plot.addEventListener('click', (event) => {
+    const at = (event.offsetX / plot.clientWidth) * end;
+    const near = spent.reduce((best, one) => (Math.abs(one.sequence - at) < Math.abs(best.sequence - at) ? one : best));
+    location.hash = address({ view: 'step', at: near.sequence });
+  });
+  return el('figure', { class: 'plot' }, el('figcaption', null, 'Spent from record to record'), el('div', { class: 'legend' }, legend), plot,
+    el('div', { class: 'axis' }, step(spent[0].sequence, `first at record ${number(spent[0].sequence)}, ${spent[0].time.slice(0, 19)}`), step(last.sequence, `last at record ${number(last.sequence)}, ${last.time.slice(0, 19)}`)));
+}
+
 export class StatisticsView {
   /** @param {import('./source.js').Source} source */
   constructor(source) {
@@ -65,16 +96,13 @@ export class StatisticsView {
     this.drawn = true;
     const [stats, { ledger }, usage] = await Promise.all([this.source.statistics(), this.source.operations(), this.source.usage(Infinity)]);
     const fact = (name, value) => el('div', { class: 'fact' }, el('div', { class: 'faint' }, name), el('div', { class: 'fact-value' }, value));
-    const tools = new Map();
-    for (const one of ledger) {
-      const [calls, failed] = tools.get(one.tool) ?? [0, 0];
-      tools.set(one.tool, [calls + 1, failed + Number(one.outcome === 'failed')]);
-    }
     fill(this.element,
       el('div', { class: 'fact-row' }, fact('records', number(stats.records)), fact('abandoned', number(stats.abandoned_records)), fact('log', bytes(stats.used_bytes)), fact('objects', bytes(stats.objects.bytes)), fact('segments', number(stats.segments.length)), fact('snapshots', number(stats.snapshots)), fact('rollbacks', number(stats.rollbacks))),
-      bars('Calls of each tool', [...tools].map(([name, [calls, failed]]) => ({ name, amount: calls, label: number(calls), note: failed > 0 ? `${number(failed)} failed` : undefined }))),
+      overRecords(stats.spent, this.source.head().log_last),
+      bars('Calls of each tool', stats.tools.map((one) => ({ name: one.tool, amount: one.calls, label: number(one.calls), note: one.failed_calls > 0 ? `${number(one.failed_calls)} failed` : undefined }))),
       durations(ledger),
-      bars('Tokens of each conversation', usage.map((one) => ({ name: one.evaluation_id, amount: one.input_tokens + one.output_tokens, label: number(one.input_tokens + one.output_tokens), note: `${number(one.input_tokens)} sent, ${number(one.output_tokens)} answered` }))),
+      bars('Bytes of each tool', stats.tools.map((one) => ({ name: one.tool, amount: one.argument_bytes + one.result_bytes, label: bytes(one.argument_bytes + one.result_bytes), note: `${bytes(one.argument_bytes)} of arguments, ${bytes(one.result_bytes)} of results` }))),
+      spending('tool', stats.tools, 'tool'), spending('model', stats.models, 'model'), spending('conversation', usage, 'evaluation_id'),
       bars('Bytes of the log by kind of record', stats.kinds.map((kind) => ({ name: kind.kind, amount: kind.bytes, label: bytes(kind.bytes), note: `in ${counted(kind.frames, 'frame')}` }))),
       bars('Bytes of each event', stats.events.map((event) => ({ name: event.event, amount: event.payload_bytes, label: bytes(event.payload_bytes), note: `in ${counted(event.records, 'record')}` }))),
       bars('Bytes that each slice holds at the end', stats.slices.map((slice) => ({ name: slice.slice, amount: slice.live_bytes, label: bytes(slice.live_bytes), note: `in ${counted(slice.live_items, 'item')} of ${number(slice.ever_items)}` }))));

@@ -1,7 +1,7 @@
 // Answers from the data in a report: blocks of the file, each read when it is needed. `replay/src/view/lists.rs` and
 // `records.rs` say what is in them.
 
-import { differences } from 'view/diff.js';
+import { differences } from 'view/differences.js';
 
 /** @typedef {import('./source.js').Source} Source */
 

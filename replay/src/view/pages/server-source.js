@@ -276,7 +276,7 @@ export class ServerSource {
   /** @param {number} before @param {number} after */
   async diff(before, after) {
     const told = await this.kept('diff', { before, after });
-    return Object.assign(told.differences.map(difference), { isCut: told.more });
+    return Object.assign(told.differences.map(difference), { isCut: told.more, refused: told.refused });
   }
 
   /** @param {number} at */

@@ -96,8 +96,8 @@
  */
 
 /**
- * What a conversation has used, abandoned answers included.
- * @typedef {{sequence: number, evaluation_id: string, input_tokens: number, output_tokens: number, cache_read_tokens: number}} Usage
+ * What an evaluation has spent, abandoned answers included; without a cost if nobody has said it.
+ * @typedef {{sequence: number, evaluation_id: string, input_tokens: number, output_tokens: number, cache_read_tokens: number, cache_write_tokens: number, cost_micros?: number}} Usage
  */
 
 /**

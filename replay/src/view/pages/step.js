@@ -6,7 +6,7 @@ import { showItems, showValue, paged } from 'view/value-tree.js';
 import { showConversation } from 'view/conversation.js';
 import { showTasks } from 'view/tasks.js';
 import { fileContent, fileTree } from 'view/files.js';
-import { bytes, counted, number, time } from 'view/words.js';
+import { bytes, counted, money, number, time } from 'view/words.js';
 
 /** Number of items on a page, and of those that are shown as JSON at once. */
 const PAGE = 30;
@@ -152,16 +152,15 @@ export class StepView {
     }
     const name = part.slice(part.indexOf(':') + 1);
     if (part.startsWith('files:')) return this.files(name, at, file);
-    if (part.startsWith('conversation:')) {
-      const refused = (await this.source.conversations(at)).find((one) => one.evaluation_id === name)?.refused;
-      if (refused !== undefined) {
-        return (body) => fill(body, el('p', { class: 'note', role: 'alert' }, `This conversation cannot be shown: ${visible(refused)}`));
-      }
-    }
     const isSlice = part.startsWith('slice:');
+    // Known with the step: nothing is asked for.
+    const [list, key] = isSlice ? [await this.source.slices(at), 'name'] : [await this.source.conversations(at), 'evaluation_id'];
+    const { total, refused } = list.find((one) => one[key] === name);
+    if (refused !== undefined) {
+      return (body) => fill(body, el('p', { class: 'note', role: 'alert' }, `This conversation cannot be shown: ${visible(refused)}`));
+    }
     const page = form === 'json' ? JSON_PAGE : PAGE;
     const window = (begin, count) => (isSlice ? this.source.state(at, name, begin, count) : this.source.messages(at, name, begin, count));
-    const { total } = await window(0, 0);
     const shown = await window(from === undefined ? Math.max(0, (total ?? 0) - page) : Number(from), page);
     if (isSlice && total === null) {
       return keyed([part, shown], (body) => fill(body, el('p', { class: 'note' }, 'A compaction has dropped what this slice held here. What it holds is known again at later steps, and at kept ones.')));
@@ -179,7 +178,7 @@ export class StepView {
     const { summaries = [] } = shown;
     return keyed([part, shown, [used?.sequence, ...summaries.map((one) => one.sequence)].join('/')], (body) => {
       paged(body, shown, page, turn, showConversation(shown.items, go, at, summaries));
-      if (used) body.prepend(el('p', { class: 'facts' }, `${number(used.input_tokens)} tokens sent, ${number(used.output_tokens)} answered by this step`, used.cache_read_tokens > 0 && `, ${number(used.cache_read_tokens)} read from a cache`));
+      if (used) body.prepend(el('p', { class: 'facts' }, `${number(used.input_tokens)} tokens sent, ${number(used.output_tokens)} answered by this step`, used.cache_read_tokens > 0 && `, ${number(used.cache_read_tokens)} read from a cache`, used.cost_micros !== undefined && `; cost ${money(used.cost_micros)}`));
     });
   }
 

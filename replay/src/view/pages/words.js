@@ -35,6 +35,11 @@ export function bytes(count) {
   return `${value.toFixed(value < 10 ? 1 : 0)} ${units[at]}`;
 }
 
+/** @param {number} micros millionths of the host's currency */
+export function money(micros) {
+  return (micros / 1e6).toFixed(micros < 1e4 ? 6 : 4);
+}
+
 /** @param {number} count */
 export function number(count) {
   return count.toLocaleString('en-US');

@@ -13,6 +13,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::records::{CHUNK_RECORDS, Density, Facets};
 use super::super::{beyond, tasks, walk};
+use super::comparing::unless_refused;
 use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::diff::{conversations, states};
@@ -329,8 +330,12 @@ fn file_changes(session: &mut Session, query: &Query) -> Result<String> {
 fn diff(session: &mut Session, query: &Query) -> Result<String> {
     let positions =
         (session.position(query.position("before")?)?, session.position(query.position("after")?)?);
-    let (found, is_cut) = cut(|take| compare(session, positions, take))?;
-    text(&json!({ "differences": found, "more": is_cut }))
+    let mut refused = None;
+    let (found, is_cut) = cut(|take| {
+        let compared = compare(session, positions, take);
+        unless_refused(compared, &mut refused).map(Option::unwrap_or_default)
+    })?;
+    text(&json!({ "differences": found, "more": is_cut, "refused": refused }))
 }
 
 /// Returns the differences that `compare` hands over, each the text that `diff --json` prints, and whether there are more than an

@@ -1,16 +1,19 @@
 //! Two sessions of a store beside each other.
 
-use foldlog::SequenceNumber;
 use foldlog::audit::{ConversationBeside, Parting};
 use foldlog::conversation::ConversationMessage;
+use foldlog::{Error, SequenceNumber};
+use foldlog_codec::msgpack::{Limits, Streamed};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::super::walk;
 use super::answers::{cut, shown, text};
 use super::session::{Opened, Session};
+use super::workspaces::{self, Captures};
 use crate::diff::states_beside;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::parting::{self, Side};
 use crate::reading::position_of;
 
 /// Number of rows of one conversation that an answer holds.
@@ -23,31 +26,39 @@ const MESSAGES_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Serialize)]
 struct Compared {
     /// Session of the page: which one is compared, at which position, and its last one.
-    here: Side,
+    here: SideOf,
     /// The other session.
-    there: Side,
+    there: SideOf,
     parting: Parting,
+    /// The values at which they part, here and there; absent where they part at none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<[Json; 2]>,
     /// Each the text that `diff --json` prints, those of conversations left out.
     differences: Vec<String>,
     /// Whether there are more differences than these.
     more: bool,
+    /// Why slices or conversations could not be compared; absent if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
     conversations: Vec<Json>,
+    /// Files of workspaces that differ.
+    files: Json,
 }
 
 #[derive(Debug, Serialize)]
-struct Side {
+struct SideOf {
     session: uuid::Uuid,
     at: SequenceNumber,
     last: SequenceNumber,
     damaged: bool,
 }
 
-impl Side {
-    fn of(log: &Opened, asked: Option<u64>) -> Result<Side> {
+impl SideOf {
+    fn of(log: &Opened, asked: Option<u64>) -> Result<SideOf> {
         let last = log.reader.last_position();
         let at = position_of(last, asked.map(SequenceNumber::new))?;
         let damaged = log.reader.sound_end().is_some();
-        Ok(Side { session: log.reader.opened().session, at, last, damaged })
+        Ok(SideOf { session: log.reader.opened().session, at, last, damaged })
     }
 }
 
@@ -60,17 +71,62 @@ pub(crate) fn compare(
     (here, at): (&Opened, Option<u64>),
     (there, other_at): (&Opened, Option<u64>),
 ) -> Result<String> {
-    let (one, other) = (Side::of(here, at)?, Side::of(there, other_at)?);
+    let (one, other) = (SideOf::of(here, at)?, SideOf::of(there, other_at)?);
     let parting = here.reader.parting(&there.reader)?;
+    let sides = parting::sides(&parting, &here.reader, &there.reader);
+    let values = parting.difference.is_some().then(|| sides.each_ref().map(value));
+    let values = values.map(|[here, there]| Ok::<_, Failure>([here?, there?])).transpose()?;
+    let mut refused = None;
     let (differences, more) = cut(|take| {
-        let (before, after) = (here.reader.state_reader_at(one.at)?, there.reader.state_reader_at(other.at)?);
-        states_beside(&before, &after, take)
+        let states = || -> Result<_> {
+            Ok((here.reader.state_reader_at(one.at)?, there.reader.state_reader_at(other.at)?))
+        };
+        let compared = states().and_then(|(before, after)| states_beside(&before, &after, take));
+        unless_refused(compared, &mut refused).map(Option::unwrap_or_default)
     })?;
     let mut bytes = 0;
-    let conversations = here.reader.conversations_beside(one.at, &there.reader, other.at)?;
-    let conversations = conversations.iter().map(|conversation| rows(conversation, &mut bytes));
+    let beside = here.reader.conversations_beside(one.at, &there.reader, other.at);
+    let beside = unless_refused(beside.map_err(Failure::from), &mut refused)?.unwrap_or_default();
+    let conversations = beside.iter().map(|conversation| rows(conversation, &mut bytes));
     let conversations = conversations.collect::<Result<_>>()?;
-    text(&Compared { here: one, there: other, parting, differences, more, conversations })
+    let files = workspaces::beside(
+        (&mut Captures::read(&here.reader)?, one.at),
+        (&mut Captures::read(&there.reader)?, other.at),
+    );
+    let (here, there) = (one, other);
+    text(&Compared { here, there, parting, values, differences, more, refused, conversations, files })
+}
+
+/// Returns what came of a comparison; `None`, with the reason, if it takes too much memory or an object cannot be read: all else is
+/// shown.
+pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String>) -> Result<Option<T>> {
+    match compared {
+        Err(failure)
+            if failure.is_over_budget() || matches!(failure, Failure::Engine(Error::Object { .. })) =>
+        {
+            *refused = Some(failure.with_next());
+            Ok(None)
+        }
+        compared => compared.map(Some),
+    }
+}
+
+/// Returns a value at which two logs part, as values of a step are told, and the object that it stands in.
+fn value(side: &Option<Side>) -> Result<Json> {
+    let Some(side) = side else { return Ok(Json::Null) };
+    let read = side.bytes.as_ref().map_err(String::clone);
+    let told = read.and_then(|bytes| match Streamed::new(bytes, Limits::of_payload()) {
+        Ok(value) => Ok(walk::value_line(&value, bytes, Session::payloads()).map(|line| shown(&line))),
+        Err(error) => Err(error.to_string()),
+    });
+    let mut told = match told {
+        Ok(told) => told?,
+        Err(reason) => json!({ "error": reason }),
+    };
+    if let Some(object) = side.object {
+        told["object"] = json!({ "name": object.file_name(), "bytes": object.len });
+    }
+    Ok(told)
 }
 
 /// Returns the rows of a conversation: what each side says, as messages of a step are told. Rows before the first that differs are

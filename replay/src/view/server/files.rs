@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::super::report::{MODULES, STYLE};
+use super::super::report::{MODULES, STYLE, without_comments};
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -29,7 +29,7 @@ pub(crate) fn session_page(is_in_store: bool) -> String {
     SESSION_PAGE.replace("{{store}}", if is_in_store { "yes" } else { "no" })
 }
 
-/// Returns a file by its name, and its content type. The modules name each other by `view/NAME`, for which a page without an
+/// Returns a file by its name, and its content type. Modules are without their comments, as a report has them. They name each other by `view/NAME`, for which a page without an
 /// import map needs addresses.
 pub(crate) fn find(name: &str) -> Option<(&'static str, Cow<'static, str>)> {
     match name {
@@ -39,12 +39,13 @@ pub(crate) fn find(name: &str) -> Option<(&'static str, Cow<'static, str>)> {
     }
     let mut modules = MODULES.iter().chain(&OWN_MODULES);
     let (_, text) = modules.find(|(module, _)| module.strip_prefix("view/") == Some(name))?;
-    Some((JAVASCRIPT, Cow::Owned(text.replace(" from 'view/", " from './"))))
+    Some((JAVASCRIPT, Cow::Owned(without_comments(text).replace(" from 'view/", " from './"))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::PAGES_BYTES_MAX;
 
     #[test]
     fn every_module_finds_those_that_it_imports() {
@@ -57,6 +58,27 @@ mod tests {
                 assert!(find(imported).is_some(), "{name} imports {imported}");
             }
         }
+    }
+
+    #[test]
+    fn the_page_of_a_session_stays_small() {
+        // What it loads: its own modules, and whatever these import.
+        let (mut named, mut bytes) = (vec!["session.js".to_owned()], 0);
+        let mut at = 0;
+        while let Some(name) = named.get(at).cloned() {
+            let (_, text) = find(&name).unwrap();
+            bytes += text.len();
+            for line in text.lines().filter(|line| line.starts_with("import ")) {
+                let from = line.split('\'').nth(1).unwrap().trim_start_matches("./").to_owned();
+                if !named.contains(&from) {
+                    named.push(from);
+                }
+            }
+            at += 1;
+        }
+        assert!(named.len() > 15 && !named.contains(&"report-source.js".to_owned()), "{named:?}");
+        let bytes = bytes + session_page(true).len() + STYLE.len() + SERVER_STYLE.len();
+        assert!(bytes <= PAGES_BYTES_MAX, "{bytes} bytes");
     }
 
     #[test]

@@ -12,10 +12,10 @@ use foldlog::audit::LogReader;
 use super::super::Payloads;
 use super::super::lists::ListHistory;
 use super::super::summaries::{Summary, summaries};
-use super::super::walk::{message_line, versions};
+use super::super::walk::{history, message_line, versions};
 use crate::failure::{Failure, Result};
 
-/// Holds the messages of one conversation.
+/// Holds the messages of one conversation, which may be longer than memory allows.
 #[derive(Debug)]
 pub(crate) struct Messages {
     versions: ListHistory<u32>,
@@ -40,15 +40,16 @@ impl Messages {
     ///
     /// The engine's error, or the system's if no file can be made in the folder of temporary files.
     pub(crate) fn read(reader: &LogReader, evaluation: &str, payloads: Payloads) -> Result<Option<Messages>> {
-        let Some(history) = reader.message_history(evaluation)? else { return Ok(None) };
         let mut out = BufWriter::new(tempfile::tempfile().map_err(of_file)?);
         let (mut lines, mut end) = (Vec::new(), 0);
-        for message in history.messages() {
+        let history = history(reader, evaluation, |message| {
             let line = message_line(&message.message, payloads)?;
             out.write_all(&line).map_err(of_file)?;
             end += line.len() as u64;
             lines.push((message.sequence, end));
-        }
+            Ok(())
+        })?;
+        let Some(history) = history else { return Ok(None) };
         let versions = versions(&history, reader.last_position());
         let file = out.into_inner().map_err(|error| of_file(error.into_error()))?;
         let summaries = summaries(reader, evaluation, payloads)?;
@@ -98,7 +99,7 @@ pub(crate) struct Conversations(BTreeMap<String, Held>);
 enum Held {
     Nothing,
     Messages(Box<Messages>),
-    /// It takes more memory than it may: it is not read again for each step.
+    /// One of its messages takes more memory than all may: it is not read again for each step.
     TooLarge(foldlog::Error),
 }
 

@@ -18,6 +18,7 @@ use super::messages::{Conversations, Messages};
 use super::points::{Kept, Points};
 use super::workspaces::Captures;
 use crate::failure::{Failure, Result};
+use crate::spending::Sources;
 use crate::verbs::show::Timeline;
 
 /// Bytes of the longest value that a page gets whole.
@@ -62,7 +63,7 @@ pub(crate) struct Known {
     pub(crate) kinds: BTreeSet<String>,
     pub(crate) tools: BTreeSet<String>,
     pub(crate) outcomes: BTreeSet<String>,
-    /// What conversations have used, record by record.
+    /// What evaluations have spent, record by record.
     pub(crate) usage: UsageLog,
     nesting: BTreeMap<OperationId, u32>,
     /// The last record: its number, its time and its contents' digest.
@@ -242,7 +243,7 @@ impl Session {
         let nesting = std::mem::take(&mut self.known.nesting);
         let mut columns = Columns::going_on(reader, &log.timeline, from, (begun, nesting));
         let mut rollbacks = Vec::new();
-        let mut usage = std::mem::take(&mut self.known.usage);
+        let (mut usage, mut sources) = (std::mem::take(&mut self.known.usage), Sources::of(reader));
         let taken = self.known.mark.map(|(sequence, ..)| sequence);
         let mut point = self.points.last().map(|kept| kept.point.clone());
         while point.as_ref().and_then(|point| point.position()) < Some(last) {
@@ -254,7 +255,7 @@ impl Session {
                 }
                 // Records behind the last point are gone through again.
                 if Some(record.sequence) > taken {
-                    usage.take(record);
+                    usage.take(record, &mut sources);
                 }
                 chunks.extend(columns.push(record, Vec::new(), true));
                 Ok(())

@@ -150,6 +150,54 @@ impl Captures {
     }
 }
 
+/// Bytes of contents that a comparison of two sessions' files holds, and of the longest that it holds.
+const BESIDE_BYTES_MAX: (u64, u64) = (4 << 20, 256 << 10);
+
+/// Number of files that a comparison of two sessions names.
+const BESIDE_FILES_MAX: usize = 300;
+
+/// Describes the files that differ between a position of one session and one of another, with their contents as far as these are
+/// short, and says how many more there are, and which workspaces' files are not known.
+pub(crate) fn beside(
+    (here, at): (&mut Captures, SequenceNumber),
+    (there, other_at): (&mut Captures, SequenceNumber),
+) -> Json {
+    let named = |captures: &Captures, at| captures.at(at).map(|(_, captured)| captured).unwrap_or_default();
+    let names = [named(here, at), named(there, other_at)];
+    let names: BTreeSet<&String> = names.iter().flat_map(|captured| captured.keys()).collect();
+    let (mut found, mut left_out, mut unknown, mut bytes) = (Vec::new(), 0_u64, Vec::new(), 0);
+    for name in names {
+        let mut files_of = |captures: &mut Captures, at| match captures.snapshot(at, name) {
+            Some((_, snapshot)) => captures.list(name, &snapshot).clone().unwrap_or_else(|reason| {
+                unknown.push(json!({ "workspace": name, "reason": escape::text(&reason) }));
+                BTreeMap::new()
+            }),
+            None => BTreeMap::new(),
+        };
+        let (old, now) = (files_of(here, at), files_of(there, other_at));
+        let paths: BTreeSet<&String> = old.keys().chain(now.keys()).collect();
+        for path in paths.into_iter().filter(|path| old.get(*path) != now.get(*path)) {
+            if found.len() >= BESIDE_FILES_MAX {
+                left_out += 1;
+                continue;
+            }
+            let mut content = |captures: &Captures, facts: Option<&FileFacts>| {
+                let (all, longest) = BESIDE_BYTES_MAX;
+                let facts = facts.filter(|facts| facts.len <= longest && bytes + facts.len <= all)?;
+                bytes += facts.len;
+                Some(files::content(captures.reader(name).content(facts, longest)))
+            };
+            let contents = [content(here, old.get(path)), content(there, now.get(path))];
+            let of = |facts: Option<&FileFacts>| facts.map(|facts| files::described(path, facts));
+            found.push(json!({
+                "workspace": name, "path": path, "before": of(old.get(path)), "after": of(now.get(path)),
+                "contents": contents,
+            }));
+        }
+    }
+    json!({ "changes": found, "left_out": left_out, "unknown": unknown })
+}
+
 /// Describes a version of a file. The digest stands for the version, and the path for its content.
 fn described(path: &str, facts: &FileFacts, since: SequenceNumber) -> Json {
     let mut file = files::described(path, facts);

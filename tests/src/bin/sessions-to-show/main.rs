@@ -1,5 +1,5 @@
 //! Writes a session for the tests of pages, and prints its folder: `sessions-to-show STORE history RECORDS SEED`, or with
-//! `long RECORDS` or one of `hostile`, `edits`, `work` and `fork` in place of the last three words. `sessions-to-show STORE growing` prints its folder at once,
+//! `long RECORDS` or one of `hostile`, `edits`, `work`, `fork`, `spending` and `parting` in place of the last three words. `sessions-to-show STORE growing` prints its folder at once,
 //! and writes as its input says, until that ends: `write COUNT` appends records, `rollback POSITION` rolls back; each is answered
 //! with the last record's number.
 
@@ -20,6 +20,8 @@ fn main() {
         [store, "long", records] => {
             shown::long(&shown::store(Path::new(store)), records.parse().expect("RECORDS is a number"))
         }
+        [store, "spending"] => shown::spending(&shown::store(Path::new(store))),
+        [store, "parting"] => shown::parting(&shown::store(Path::new(store))),
         [store, "work"] => shown::work(&shown::store(Path::new(store))).0,
         [store, "fork"] => shown::work(&shown::store(Path::new(store))).1,
         [store, "edits"] => shown::edits(&shown::store(Path::new(store)), &Path::new(store).join("work")).0,
@@ -27,7 +29,7 @@ fn main() {
         [store, "hostile"] => shown::hostile(&shown::store(Path::new(store))),
         _ => {
             eprintln!(
-                "usage: sessions-to-show STORE (history RECORDS SEED | long RECORDS | hostile | edits | work | fork | growing)"
+                "usage: sessions-to-show STORE (history RECORDS SEED | long RECORDS | hostile | edits | work | fork | spending | parting | growing)"
             );
             std::process::exit(2);
         }

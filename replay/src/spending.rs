@@ -1,0 +1,305 @@
+//! What a session has spent: tokens of models, and money where somebody has said it.
+//!
+//! | a record says | which is counted for |
+//! |---|---|
+//! | an answer, or the failure of a request: tokens, as the provider counted them | its evaluation, its model |
+//! | the event `prompt_executed`: the cost of a run, and tokens where no record holds the answer | its evaluation, its model |
+//! | a capture of the resource `budget`, at the begin and at the end of a call: the sums of a host's own tracker | the evaluations that it names |
+//!
+//! # Invariants
+//!
+//! 1. The same spending is not counted twice: an evaluation's tokens are those of its answers, or else those of its events, or else
+//!    those of the budget; its cost is that of its events or that of the budget, whichever is more.
+//! 2. What is spent stays spent: abandoned records count, and so does the most that a budget ever held, since a host may set one
+//!    back.
+//! 3. A cost that nobody has said is `None`, and not 0. A budget whose cost is 0 says none, since that is what a tracker begins with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use foldlog::audit::LogReader;
+use foldlog::tools::resources::{BudgetSnapshot, BudgetTracker, Snapshotable};
+use foldlog::{Event, Kind, Record, SequenceNumber};
+use foldlog_agent::events::PromptExecuted;
+use foldlog_codec::body::{
+    Action, Answer, Dispatch, Lane, Request, ResourceSnapshot, ToolBegin, ToolEnd, Usage,
+};
+use foldlog_codec::msgpack;
+use serde::Serialize;
+
+/// Counts what was spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Spent {
+    /// Tokens that were sent, those that the provider read from its cache or wrote into it left out.
+    pub input_tokens: u64,
+    /// Tokens that were answered.
+    pub output_tokens: u64,
+    /// Tokens that the provider read from its cache.
+    pub cache_read_tokens: u64,
+    /// Tokens that the provider wrote into its cache.
+    pub cache_write_tokens: u64,
+    /// Cost in millionths of the host's currency; `None` if nobody has said it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<u64>,
+}
+
+impl Spent {
+    /// Returns the number of tokens that were sent, those of the cache included.
+    pub fn sent_tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.cache_read_tokens).saturating_add(self.cache_write_tokens)
+    }
+
+    /// Returns whether any tokens are counted.
+    pub fn has_tokens(&self) -> bool {
+        self.sent_tokens() > 0 || self.output_tokens > 0
+    }
+
+    /// Returns whether nothing is known.
+    pub fn is_nothing(&self) -> bool {
+        *self == Spent::default()
+    }
+
+    /// Returns the sums of both. A number that would be too large is the largest.
+    #[must_use]
+    pub fn plus(self, other: Spent) -> Spent {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// Returns what is left without another count. A number that would be negative is 0.
+    #[must_use]
+    pub fn minus(self, other: Spent) -> Spent {
+        self.each(other, u64::saturating_sub)
+    }
+
+    fn each(self, other: Spent, of: impl Fn(u64, u64) -> u64) -> Spent {
+        let cost = (self.cost_micros, other.cost_micros);
+        Spent {
+            input_tokens: of(self.input_tokens, other.input_tokens),
+            output_tokens: of(self.output_tokens, other.output_tokens),
+            cache_read_tokens: of(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens: of(self.cache_write_tokens, other.cache_write_tokens),
+            cost_micros: match cost {
+                (None, None) => None,
+                (one, two) => Some(of(one.unwrap_or_default(), two.unwrap_or_default())),
+            },
+        }
+    }
+}
+
+impl From<Usage> for Spent {
+    fn from(usage: Usage) -> Spent {
+        Spent {
+            input_tokens: usage.input,
+            output_tokens: usage.output,
+            cache_read_tokens: usage.cache_read,
+            cache_write_tokens: usage.cache_write,
+            cost_micros: None,
+        }
+    }
+}
+
+/// What a record says of spending.
+#[derive(Clone, Debug)]
+pub(crate) enum Told {
+    /// A model is asked.
+    Requested { model: String },
+    /// A request was answered, or failed.
+    Metered {
+        evaluation: String,
+        /// Begin of the run of a tool through whose handle the record was written.
+        within: Option<SequenceNumber>,
+        request: Option<SequenceNumber>,
+        model: Option<String>,
+        spent: Spent,
+    },
+    /// An evaluation gave its output.
+    Executed { within: Option<SequenceNumber>, event: Box<PromptExecuted> },
+    /// A tracker held this.
+    Budget(Arc<BudgetSnapshot>),
+}
+
+/// Finds in the records of one log what they say of spending.
+pub(crate) struct Sources<'a> {
+    reader: &'a LogReader,
+    /// Ids under which the log declares the event `prompt_executed`.
+    executed: BTreeSet<u32>,
+    /// The last capture of a budget, as it stands and as it was read: most calls leave it as it is.
+    budget: Option<(Vec<u8>, Arc<BudgetSnapshot>)>,
+}
+
+impl<'a> Sources<'a> {
+    pub(crate) fn of(reader: &'a LogReader) -> Sources<'a> {
+        let declared = reader.declared().events.into_iter();
+        let executed = declared.filter(|event| event.name == PromptExecuted::NAME).map(|event| event.id);
+        Sources { reader, executed: executed.collect(), budget: None }
+    }
+
+    /// Returns what a record says of spending; `None` if it says nothing, or cannot be read.
+    pub(crate) fn told(&mut self, record: &Record<'_>) -> Option<Told> {
+        match record.kind {
+            Kind::ANSWER => {
+                let Answer { scope, request, model, usage, .. } = Answer::decode(record.body).ok()?;
+                Some(Told::Metered {
+                    evaluation: scope.evaluation.into_owned(),
+                    within: scope.lane.within,
+                    request,
+                    model: model.map(std::borrow::Cow::into_owned),
+                    spent: usage?.into(),
+                })
+            }
+            Kind::REQUEST => {
+                let Request { scope, model, failure, .. } = Request::decode(record.body).ok()?;
+                let Some(failure) = failure else {
+                    return Some(Told::Requested { model: model?.into_owned() });
+                };
+                Some(Told::Metered {
+                    evaluation: scope.evaluation.into_owned(),
+                    within: scope.lane.within,
+                    request: Some(failure.request),
+                    model: None,
+                    spent: failure.usage?.into(),
+                })
+            }
+            Kind::DISPATCH if !self.executed.is_empty() => self.executed(record),
+            Kind::TOOL_BEGIN => self.budget(&ToolBegin::decode(record.body).ok()?.resources),
+            Kind::TOOL_END => self.budget(&ToolEnd::decode(record.body).ok()?.resources),
+            _ => None,
+        }
+    }
+
+    fn executed(&self, record: &Record<'_>) -> Option<Told> {
+        let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
+        if !self.executed.contains(&event) {
+            return None;
+        }
+        // A host may call another event so.
+        let event = msgpack::from_slice(&self.reader.payload(data).ok()?).ok()?;
+        let within = Lane::of(record.kind, record.body).ok()?.within;
+        Some(Told::Executed { within, event: Box::new(event) })
+    }
+
+    fn budget(&mut self, captures: &[ResourceSnapshot<'_>]) -> Option<Told> {
+        let capture = captures.iter().find(|capture| capture.resource == BudgetTracker::NAME)?;
+        let bytes = self.reader.payload(capture.snapshot?).ok()?;
+        if let Some((_, read)) = self.budget.as_ref().filter(|(known, _)| known[..] == bytes[..]) {
+            return Some(Told::Budget(Arc::clone(read)));
+        }
+        let read = Arc::new(BudgetTracker::recall(&bytes).ok()?);
+        self.budget = Some((bytes.to_vec(), Arc::clone(&read)));
+        Some(Told::Budget(read))
+    }
+}
+
+/// Counts what one evaluation has spent, by who said it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Account {
+    metered: Spent,
+    executed: Spent,
+    budget: Spent,
+}
+
+impl Account {
+    fn spent(&self) -> Spent {
+        let told = [self.metered, self.executed, self.budget];
+        let tokens = told.into_iter().find(Spent::has_tokens).unwrap_or_default();
+        Spent { cost_micros: self.executed.cost_micros.max(self.budget.cost_micros), ..tokens }
+    }
+
+    fn executed(&mut self, event: &PromptExecuted) {
+        if event.answer.is_none() {
+            // Each event has the sums of its evaluation.
+            self.executed.input_tokens = event.input_tokens.max(self.executed.input_tokens);
+            self.executed.output_tokens = event.output_tokens.max(self.executed.output_tokens);
+            self.executed.cache_read_tokens = event.cache_read_tokens.max(self.executed.cache_read_tokens);
+        }
+        let cost = Spent { cost_micros: event.cost_micros, ..Spent::default() };
+        self.executed = self.executed.plus(cost);
+    }
+
+    fn budget(&mut self, held: Spent) {
+        self.budget = Spent {
+            input_tokens: held.input_tokens.max(self.budget.input_tokens),
+            output_tokens: held.output_tokens.max(self.budget.output_tokens),
+            cost_micros: held.cost_micros.max(self.budget.cost_micros),
+            ..Spent::default()
+        };
+    }
+}
+
+/// Returns what a tracker has counted for each evaluation, without what it had counted before.
+fn counted_since<'a>(
+    now: &'a BudgetSnapshot,
+    before: Option<&'a BudgetSnapshot>,
+) -> impl Iterator<Item = (&'a String, Spent)> {
+    now.spent.iter().map(move |(evaluation, now)| {
+        let before = before.and_then(|before| before.spent.get(evaluation)).copied().unwrap_or_default();
+        let cost = now.cost_micros.saturating_sub(before.cost_micros);
+        let spent = Spent {
+            input_tokens: now.input_tokens.saturating_sub(before.input_tokens),
+            output_tokens: now.output_tokens.saturating_sub(before.output_tokens),
+            cost_micros: (cost > 0).then_some(cost),
+            ..Spent::default()
+        };
+        (evaluation, spent)
+    })
+}
+
+/// Counts what the evaluations of a session, or of a call, have spent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Accounts {
+    accounts: BTreeMap<String, Account>,
+    total: Spent,
+}
+
+impl Accounts {
+    /// Returns what all evaluations have spent together.
+    pub(crate) fn total(&self) -> Spent {
+        self.total
+    }
+
+    /// Returns what an evaluation has spent.
+    pub(crate) fn of(&self, evaluation: &str) -> Spent {
+        self.accounts.get(evaluation).map(Account::spent).unwrap_or_default()
+    }
+
+    /// Counts what a record says. Returns each evaluation that has spent more than before, and what it has spent.
+    pub(crate) fn take(&mut self, told: &Told) -> Vec<(String, Spent)> {
+        match told {
+            Told::Requested { .. } => Vec::new(),
+            Told::Metered { evaluation, spent, .. } => {
+                let count = |account: &mut Account| account.metered = account.metered.plus(*spent);
+                self.change(evaluation, count).into_iter().collect()
+            }
+            Told::Executed { event, .. } => {
+                self.change(&event.evaluation_id, |account| account.executed(event)).into_iter().collect()
+            }
+            Told::Budget(held) => self.budget(held, None),
+        }
+    }
+
+    /// Counts what a tracker held, without what it had held before.
+    pub(crate) fn budget(
+        &mut self,
+        held: &BudgetSnapshot,
+        before: Option<&BudgetSnapshot>,
+    ) -> Vec<(String, Spent)> {
+        counted_since(held, before)
+            .filter_map(|(evaluation, spent)| self.change(evaluation, |account| account.budget(spent)))
+            .collect()
+    }
+
+    fn change(&mut self, evaluation: &str, change: impl FnOnce(&mut Account)) -> Option<(String, Spent)> {
+        let known = self.accounts.get(evaluation).copied().unwrap_or_default();
+        let mut account = known;
+        change(&mut account);
+        let (before, now) = (known.spent(), account.spent());
+        if account != known {
+            self.accounts.insert(evaluation.to_owned(), account);
+        }
+        if now == before {
+            return None;
+        }
+        self.total = self.total.minus(before).plus(now);
+        Some((evaluation.to_owned(), now))
+    }
+}

@@ -1,0 +1,214 @@
+//! What a session has spent, by models and tools and from record to record.
+
+use std::collections::BTreeMap;
+
+use foldlog::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::body::{Outcome, Payload, ToolBegin, ToolEnd};
+use foldlog_codec::record::time_text;
+use serde::Serialize;
+
+use super::payload_bytes;
+use crate::spending::{Accounts, Sources, Spent, Told};
+
+/// Number of positions of which the sums are told.
+const POINTS_MAX: usize = 200;
+
+/// Number of calls around a call that are told what it has spent. A log may claim any number.
+const AROUND_MAX: usize = 64;
+
+/// Counts what a model has spent.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ModelStats {
+    /// Name of the model; `None` for requests of which no record names it.
+    pub model: Option<String>,
+    /// Number of requests of which the provider said what they used.
+    pub requests: u64,
+    /// What they used, and what the runs cost whose last answer this model gave.
+    #[serde(flatten)]
+    pub spent: Spent,
+}
+
+/// Counts the calls of a tool, and what they took.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ToolStats {
+    /// Name of the tool.
+    pub tool: String,
+    /// Number of calls. One that ran again is one.
+    pub calls: u64,
+    /// Number of calls that failed.
+    pub failed_calls: u64,
+    /// Bytes of the calls' arguments.
+    pub argument_bytes: u64,
+    /// Bytes of the calls' results, and of what the model was shown of them.
+    pub result_bytes: u64,
+    /// Time that the calls ran, in microseconds, that of calls within them included.
+    pub elapsed_us: u64,
+    /// What evaluations spent within the calls, that of calls within them included; `None` if nothing says it.
+    #[serde(flatten)]
+    pub spent: Option<Spent>,
+}
+
+/// Sums of what a session had spent when a record had been written.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpentAt {
+    /// Sequence number of the record.
+    pub sequence: SequenceNumber,
+    /// Time of the record.
+    pub time: String,
+    /// What had been spent.
+    #[serde(flatten)]
+    pub spent: Spent,
+}
+
+/// Holds a call that has begun and not ended.
+struct OpenCall {
+    tool: String,
+    operation: OperationId,
+    parent: Option<OperationId>,
+    accounts: Accounts,
+    /// What a tracker held at the begin.
+    budget: Option<Told>,
+}
+
+/// Counts what is spent, record by record.
+#[derive(Default)]
+pub(super) struct Spending {
+    accounts: Accounts,
+    points: Vec<(SequenceNumber, i64, Spent)>,
+    models: BTreeMap<Option<String>, ModelStats>,
+    /// Models that were asked, by requests without an answer.
+    requested: BTreeMap<SequenceNumber, String>,
+    /// Model of each evaluation's last answer.
+    answered: BTreeMap<String, String>,
+    tools: BTreeMap<String, ToolStats>,
+    /// Open calls by their begins, and the begin of each open operation.
+    open: BTreeMap<SequenceNumber, OpenCall>,
+    runs: BTreeMap<OperationId, SequenceNumber>,
+}
+
+impl Spending {
+    pub(super) fn take(&mut self, record: &Record<'_>, sources: &mut Sources<'_>) {
+        let told = sources.told(record);
+        if let Some(told) = &told {
+            self.told(record, told);
+        }
+        match record.kind {
+            Kind::TOOL_BEGIN => {
+                if let Ok(begin) = ToolBegin::decode(record.body) {
+                    self.begin(record.sequence, &begin, told);
+                }
+            }
+            Kind::TOOL_END => {
+                if let Ok(end) = ToolEnd::decode(record.body) {
+                    self.end(&end, told.as_ref());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn told(&mut self, record: &Record<'_>, told: &Told) {
+        let before = match told {
+            Told::Executed { event, .. } => self.accounts.of(&event.evaluation_id),
+            _ => Spent::default(),
+        };
+        if !self.accounts.take(told).is_empty() {
+            self.points.push((record.sequence, record.time_us, self.accounts.total()));
+        }
+        match told {
+            Told::Requested { model } => drop(self.requested.insert(record.sequence, model.clone())),
+            Told::Metered { evaluation, within, request, model, spent } => {
+                let asked = request.and_then(|request| self.requested.remove(&request));
+                let model = model.clone().or(asked);
+                if let Some(model) = &model {
+                    self.answered.insert(evaluation.clone(), model.clone());
+                }
+                let stats = self.model(model);
+                stats.requests += 1;
+                stats.spent = stats.spent.plus(*spent);
+                self.within(*within, told);
+            }
+            Told::Executed { within, event } => {
+                let since = self.accounts.of(&event.evaluation_id).minus(before);
+                let since = Spent { cost_micros: event.cost_micros, ..since };
+                if !since.is_nothing() {
+                    let last = || self.answered.get(&event.evaluation_id).cloned();
+                    let model = event.model.clone().or_else(last);
+                    let stats = self.model(model);
+                    stats.spent = stats.spent.plus(since);
+                }
+                self.within(*within, told);
+            }
+            Told::Budget(_) => {}
+        }
+    }
+
+    fn model(&mut self, model: Option<String>) -> &mut ModelStats {
+        let named = || ModelStats { model: model.clone(), ..ModelStats::default() };
+        self.models.entry(model.clone()).or_insert_with(named)
+    }
+
+    fn tool(&mut self, tool: &str) -> &mut ToolStats {
+        let named = || ToolStats { tool: tool.to_owned(), ..ToolStats::default() };
+        self.tools.entry(tool.to_owned()).or_insert_with(named)
+    }
+
+    /// Counts what was spent within a run of a tool for its call, and for the calls around it.
+    fn within(&mut self, run: Option<SequenceNumber>, told: &Told) {
+        let mut run = run;
+        for _ in 0..AROUND_MAX {
+            let Some(call) = run.and_then(|run| self.open.get_mut(&run)) else { return };
+            call.accounts.take(told);
+            run = call.parent.and_then(|parent| self.runs.get(&parent)).copied();
+        }
+    }
+
+    fn begin(&mut self, sequence: SequenceNumber, begin: &ToolBegin<'_>, budget: Option<Told>) {
+        let operation = begin.again.unwrap_or(sequence.into());
+        let stats = self.tool(&begin.tool);
+        stats.calls += u64::from(begin.again.is_none());
+        stats.argument_bytes = stats.argument_bytes.saturating_add(payload_bytes(begin.arguments));
+        let (tool, accounts) = (begin.tool.to_string(), Accounts::default());
+        self.open.insert(sequence, OpenCall { tool, operation, parent: begin.parent, accounts, budget });
+        self.runs.insert(operation, sequence);
+    }
+
+    fn end(&mut self, end: &ToolEnd<'_>, budget: Option<&Told>) {
+        let spent = self.open.remove(&end.begin).map(|mut call| {
+            self.runs.remove(&call.operation);
+            if let (Some(Told::Budget(before)), Some(Told::Budget(now))) = (&call.budget, budget) {
+                call.accounts.budget(now, Some(before));
+            }
+            (call.tool, call.accounts.total())
+        });
+        // The end repeats the name, for a log that begins within the call.
+        let (tool, spent) = spent.unwrap_or_else(|| (end.tool.to_string(), Spent::default()));
+        let stats = self.tool(&tool);
+        stats.failed_calls += u64::from(end.outcome == Outcome::Failed);
+        let results =
+            [end.result, end.shown].into_iter().flatten().map(|one: Payload<'_>| payload_bytes(one));
+        stats.result_bytes = results.fold(stats.result_bytes, u64::saturating_add);
+        stats.elapsed_us = stats.elapsed_us.saturating_add(end.elapsed_us);
+        if !spent.is_nothing() {
+            stats.spent = Some(stats.spent.unwrap_or_default().plus(spent));
+        }
+    }
+
+    /// Returns models and tools, in the order of their names.
+    pub(super) fn models_and_tools(&self) -> (Vec<ModelStats>, Vec<ToolStats>) {
+        (self.models.values().cloned().collect(), self.tools.values().cloned().collect())
+    }
+
+    /// Returns the sums from record to record: those of the last record that spent anything among others. Of many records each
+    /// so-and-so-many-th is there.
+    pub(super) fn points(&self) -> Vec<SpentAt> {
+        let every = self.points.len().div_ceil(POINTS_MAX).max(1);
+        let kept = self.points.iter().rev().step_by(every).rev();
+        let kept = kept.map(|(sequence, time_us, spent)| SpentAt {
+            sequence: *sequence,
+            time: time_text(*time_us),
+            spent: *spent,
+        });
+        kept.collect()
+    }
+}
