@@ -7,7 +7,7 @@
 //! backup that finds a mark reads all captures that these records name, in the copy and in the session; one that it cannot read stands for
 //! all records. Of a mark that somebody deleted nobody knows; a backup that reads all captures does without.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -209,6 +209,7 @@ impl Copying<'_> {
 #[cfg(feature = "host-filesystem")]
 mod reading {
     use std::cell::RefCell;
+    use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     use foldlog_filesystem::{DamagedObject, FilesystemSnapshot, audit_snapshots, damage_of_object};
