@@ -691,6 +691,12 @@ pub enum Error {
         /// Record of the decision.
         sequence: SequenceNumber,
     },
+    /// A decision does not say who makes it. Nothing was recorded.
+    #[error("`{argument}` is blank: a decision says who makes it")]
+    Blank {
+        /// Name of the argument that has no text.
+        argument: &'static str,
+    },
     /// The session holds no such conversation, or the conversation is not in a state that the call accepts.
     #[error("evaluation `{}`: {reason}", escape::text(evaluation))]
     NoSuchConversation {

@@ -18,6 +18,7 @@ foldlog_codec::breakages! {
     PrefixRestored = "prefix-restored": "A file that others appended to is restored to what it began with.",
     CaptureUnbounded = "capture-unbounded": "A capture goes on past its deadline and its budget.",
     DeepTreeHeldOpen = "deep-tree-held-open": "Each folder on the way to a deep one is held open.",
+    BytesBehindUnseen = "bytes-behind-unseen": "Bytes that follow on the content in the file of an object pass for nothing.",
     HolesRead = "holes-read": "A file with holes is captured as if it had none.",
     RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
     LinksApart = "links-apart": "Names of one file come back as files of their own.",

@@ -66,6 +66,14 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "the number is too large".to_owned())
 }
 
+/// Reads a text that is to say something, such as who decides.
+pub(crate) fn said(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("it is blank: the log is to say who does this, and why".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show what foldlog is for: write, kill, recover, roll back, fork, verify, replay.

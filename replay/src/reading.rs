@@ -316,6 +316,19 @@ pub fn position(reader: &LogReader, asked: Option<Position>) -> Result<SequenceN
     Err(Failure::usage(format!("no snapshot has the tag `{}`", escape::text(&tag)), next))
 }
 
+/// Returns the number of the record that was asked for, which need not be there, or be sound; `None` if none was.
+///
+/// # Errors
+///
+/// Those of [`position`] that concern a tag.
+pub fn record_at(reader: &LogReader, asked: Option<&Position>) -> Result<Option<SequenceNumber>> {
+    match asked {
+        None => Ok(None),
+        Some(Position::At(at)) => Ok(Some(*at)),
+        Some(tagged) => position(reader, Some(tagged.clone())).map(Some),
+    }
+}
+
 /// Returns the position that was asked for, or the last one if none was.
 ///
 /// # Errors

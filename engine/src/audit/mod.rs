@@ -7,6 +7,7 @@
 
 mod along;
 mod beside;
+mod captures;
 mod changes;
 mod contents;
 mod conversations;
@@ -57,6 +58,11 @@ pub use crate::log::layout::{captures_dir, is_store, is_within_folder, is_within
 pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
 pub use beside::{ConversationBeside, MessageRow, Parting};
+#[cfg(feature = "host-filesystem")]
+pub use captures::{CapturesAudited, audit_captures};
+pub(crate) use captures::{NamedCaptures, captures_named};
+#[cfg(feature = "host-filesystem")]
+pub(crate) use captures::{folder_of, snapshots};
 pub use changes::{ItemPlace, SliceChanges};
 pub use contents::{
     Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,

@@ -99,6 +99,7 @@ fn all() -> Vec<Error> {
             by: text(),
             sequence: sequence.into(),
         },
+        Error::Blank { argument: "by" },
         Error::NoSuchSlice { slice: text(), reason: "" },
         Error::NewerVersion { name: text(), stored: 2, supported: 1 },
         Error::Decode { name: text(), sequence: sequence.into(), reason: text() },

@@ -13,14 +13,15 @@
 use std::future::Future;
 
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
 use super::dispatching::{DispatchedEvent, types_change};
 use super::event_plan::EncodeBuffer;
-use super::positions::{Snapshot, SnapshotOptions};
+use super::positions::{RollbackReport, Snapshot, SnapshotOptions};
 use super::schedule::{Access, Turn, WriteScope};
+use super::settling::Settlement;
 use super::waiting::Patience;
 use super::writing::promises_sync;
 use super::{Session, WriterState};
@@ -155,8 +156,91 @@ impl Session {
         }
     }
 
+    /// Rolls STATE back to a snapshot as [`rollback`](Session::rollback) does, for async hosts. While it waits for an operation to
+    /// end, it holds no thread of the executor; the log is read by a thread of a pool.
+    ///
+    /// If the future is dropped while it waits for an operation, nothing is recorded; if it is dropped later, the rollback may be
+    /// recorded.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # futures_lite::future::block_on(async {
+    /// let before = session.snapshot_async(SnapshotOptions::default()).await?;
+    /// session.dispatch_value_async("noted", "a mistake").await?;
+    /// let report = session.rollback_async(&before).await?;
+    /// assert_eq!(report.to, before.position);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rollback`](Session::rollback).
+    pub fn rollback_async(
+        &self,
+        snapshot: &Snapshot,
+    ) -> impl Future<Output = Result<RollbackReport>> + Send + use<> {
+        let (session, checked) = (self.clone(), self.check_own(snapshot));
+        let position = snapshot.position;
+        async move {
+            checked?;
+            session.rollback_to_async(position).await
+        }
+    }
+
+    /// Rolls STATE back to a position as [`rollback_to`](Session::rollback_to) does, for async hosts; what
+    /// [`rollback_async`](Session::rollback_async) says of waiting and of a dropped future holds here too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rollback_to`](Session::rollback_to).
+    pub fn rollback_to_async<P: Into<SequenceNumber>>(
+        &self,
+        position: P,
+    ) -> impl Future<Output = Result<RollbackReport>> + Send + use<P> {
+        let (session, to) = (self.clone(), position.into());
+        async move {
+            if session.replays() {
+                return offload(move || session.rollback_to(to)).await;
+            }
+            let access = Access::Write(WriteScope::State);
+            session.when_allowed(access, Kind::ROLLBACK, to, Session::try_roll_back).await
+        }
+    }
+
+    /// Rolls back if the schedule allows that now, and else gives the position back.
+    fn try_roll_back(&self, access: Access, to: SequenceNumber) -> Attempted<SequenceNumber, RollbackReport> {
+        match self.try_turn(access) {
+            Ok(Some(state)) => Ok(self.roll_back_now(state, (to, true), None)),
+            Ok(None) => Err(to),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Decides about an operation that waits for somebody, as [`settle`](Session::settle) does, for async hosts. If the future is
+    /// dropped after it was first polled, the decision is recorded all the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`settle`](Session::settle).
+    pub fn settle_async<O: Into<OperationId>>(
+        &self,
+        operation: O,
+        settlement: &Settlement,
+        by: &str,
+        reason: &str,
+    ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<O> {
+        let (session, operation) = (self.clone(), operation.into());
+        let (settlement, by, reason) = (settlement.clone(), by.to_owned(), reason.to_owned());
+        async move { offload(move || session.settle(operation, &settlement, &by, &reason)).await }
+    }
+
     /// Waits until the schedule allows `access`, and then attempts a write of that kind: on a thread of the pool if the write
-    /// is synced. An attempt that the schedule does not allow any more gives back what was to be written.
+    /// is synced, or has to read the log first. An attempt that the schedule does not allow any more gives back what was to be written.
     async fn when_allowed<A: Send + 'static, T: Send + 'static>(
         self,
         access: Access,
@@ -165,10 +249,10 @@ impl Session {
         attempt: fn(&Session, Access, A) -> Attempted<A, T>,
     ) -> Result<T> {
         let patience = self.patience_of_future();
-        let syncs = promises_sync(self.durability(), kind);
+        let blocks = promises_sync(self.durability(), kind) || kind == Kind::ROLLBACK;
         loop {
             self.until_allowed(access, &patience).await?;
-            let attempted = if syncs {
+            let attempted = if blocks {
                 let session = self.clone();
                 offload(move || attempt(&session, access, asked)).await
             } else {

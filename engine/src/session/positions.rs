@@ -250,11 +250,18 @@ impl Session {
     /// [`Error::WrongSession`] if another session took the snapshot; an import is another session than the
     /// exported one. Else those of [`rollback_to`](Session::rollback_to).
     pub fn rollback(&self, snapshot: &Snapshot) -> Result<RollbackReport> {
-        if snapshot.session != self.id() {
-            let (expected, found) = (self.id(), snapshot.session);
-            return Err(Error::WrongSession { path: self.dir().to_owned(), expected, found });
-        }
+        self.check_own(snapshot)?;
         self.rollback_to(snapshot.position)
+    }
+
+    /// Checks that a snapshot is this session's.
+    pub(super) fn check_own(&self, snapshot: &Snapshot) -> Result<()> {
+        match (self.id(), snapshot.session) {
+            (expected, found) if expected != found => {
+                Err(Error::WrongSession { path: self.dir().to_owned(), expected, found })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Rolls STATE back to what it was when the record at `position` had been written, even if an earlier
@@ -299,10 +306,21 @@ impl Session {
             brings: &|recorded, _| recorded.kind == Kind::ROLLBACK,
             refused: &mut |state| inner.target(state, to, past).map(drop),
         };
-        let mut state = match self.replays() {
+        let state = match self.replays() {
             true => self.attempt(inner.writable()?, WriteScope::State, attempt)?,
             false => self.writable(WriteScope::State)?,
         };
+        self.roll_back_now(state, (to, preserve_logs), past)
+    }
+
+    /// Rolls back, now that the schedule allows that.
+    pub(super) fn roll_back_now(
+        &self,
+        mut state: MutexGuard<'_, WriterState>,
+        (to, preserve_logs): (SequenceNumber, bool),
+        past: Option<OperationId>,
+    ) -> Result<RollbackReport> {
+        let inner = &self.inner;
         let next = state.log.next_sequence();
         let frozen = inner.target(&state, to, past)?;
         let time_us = inner.now_us();

@@ -122,7 +122,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadySettled`] if somebody has settled the operation. [`Error::NoSuchOperation`] if it waits for nobody otherwise,
+    /// [`Error::Blank`] if `by` names nobody; the reason may be left empty. [`Error::AlreadySettled`] if somebody has settled the
+    /// operation. [`Error::NoSuchOperation`] if it waits for nobody otherwise,
     /// also if it is still open, since the session must be recovered first; if its question has expired or was withdrawn; if an approval names other arguments, or is for
     /// an operation that does not ask; if an operation that asks is to run again without an approval, or one that waits
     /// for its result is to run again. Else those of [`dispatch`](Session::dispatch) that do not concern events.
@@ -135,6 +136,10 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
         let inner = &self.inner;
+        // What an earlier version recorded is replayed as it was.
+        if by.trim().is_empty() && !self.replays() {
+            return Err(Error::Blank { argument: "by" });
+        }
         let attempt = Attempt {
             brings: &|recorded, _| recorded.kind == Kind::SETTLE,
             refused: &mut |state| inner.settles(state, operation, settlement),

@@ -74,7 +74,9 @@ pub struct BackupOptions {
     /// opens the copy folds its records.
     pub images: bool,
     /// Whether all captures that the copy has are read and checked, in the copy and in the session, and not only those that are copied
-    /// now. Without it, what a disk has done since to a file that was copied before is not found.
+    /// now or that an earlier backup left unread or damaged. Without it, what a disk has done since to a file that was copied before is not
+    /// found; nor is what an earlier backup left so, if somebody has deleted the file `.foldlog-backup.unread` beside the copy's log,
+    /// which says that.
     pub check_captures: bool,
 }
 
@@ -116,8 +118,9 @@ pub struct BackupReport {
     /// Workspaces of whose captures the session's folder has none, so that the copy has none either.
     #[serde(default)]
     pub elsewhere: Vec<CapturesElsewhere>,
-    /// Files of captures that are damaged or missing: the first 100. The backup has all else. Each later backup reads these captures
-    /// again and names what is still damaged, until nothing is.
+    /// Files of captures that are damaged or missing, and what stands in the place of a file or a folder beside the log and is none, which
+    /// is left alone: the first 100. The backup has all else. Each later backup reads these captures again and names what is still
+    /// damaged, until nothing is.
     #[serde(default)]
     pub damaged: Vec<DamagedCapture>,
     /// Number of damaged or missing files of captures beside these.
@@ -259,7 +262,7 @@ impl Store {
         let is_folder = there.as_ref().is_some_and(|there| there.kind == EntryKind::Folder);
         let tip = if is_folder { Tip::of(self.storage().as_ref(), &to) } else { None };
         let source = extent(self.storage(), dir, tip.as_ref().map(Tip::end))?;
-        let mark = if is_folder { captures::mark_of(self.storage().as_ref(), &to)? } else { None };
+        let mark = if is_folder { captures::mark_of(self.storage().as_ref(), &to, session)? } else { None };
         let copying = Copying { store: self, from: dir, to: &to, session, source, options, mark };
         let copied = match there {
             None => copying.first(),
@@ -323,6 +326,8 @@ struct Copied {
     before: SequenceNumber,
     /// Whether a file of a capture was found damaged in the session, so that the copy keeps its own.
     found_damaged: bool,
+    /// What stands in the place of a file or a folder beside the log, in the session or in the copy, and is none.
+    irregular: Vec<DamagedCapture>,
     /// Files beside the log that were copied, by their paths in the session's folder.
     beside: BTreeSet<PathBuf>,
 }

@@ -439,6 +439,17 @@ impl ExecutionState {
     /// of [`Session::snapshot`].
     #[track_caller]
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
+        let patience = self.session().patience(None, None);
+        self.snapshot_within(tag, &patience, Location::caller())
+    }
+
+    /// Captures the session and every resource, after a wait for others that `patience` allows.
+    pub(super) fn snapshot_within(
+        &self,
+        tag: Option<&str>,
+        patience: &Patience,
+        at: &'static Location<'static>,
+    ) -> Result<CompositeSnapshot> {
         let tag = tag.map(str::to_owned);
         let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
         let metadata = SnapshotMetadata { tag: tag.clone(), ..SnapshotMetadata::default() };
@@ -446,10 +457,9 @@ impl ExecutionState {
             let session = self.session().snapshot(options)?;
             return Ok(self.composite(session, Captures::default(), metadata));
         }
-        let patience = self.session().patience(None, None);
-        let asker = Asker::new("snapshot", Location::caller());
-        let admission = self.session().admit(false, &patience, asker.clone())?;
-        let _leases = self.lease(true, &patience, &asker)?;
+        let asker = Asker::new("snapshot", at);
+        let admission = self.session().admit(false, patience, asker.clone())?;
+        let _leases = self.lease(true, patience, &asker)?;
         let resources = self.capture(None, || tag)?;
         let session = admission.handle().snapshot_of(options, resources.to_snapshot_record())?;
         Ok(self.composite(session, resources, metadata))

@@ -45,7 +45,7 @@ use crate::options::Durability;
 use crate::session::Patience;
 
 /// Shortest and longest time between two attempts to get a lease.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 
 /// What came of an attempt to begin a call.
 enum Begun {
@@ -325,16 +325,41 @@ impl Asked {
             };
             let begun = if touches_no_files(&self.runner.state) { attempt() } else { offload(attempt).await };
             let Err(Error::WaitedTooLong { blocker, .. }) = begun else { return begun };
-            // A child session waits for its parent's schedule too, which its own knows nothing of.
-            if matches!(*blocker, Blocker::Operation { .. }) && !self.runner.state.is_childs() {
-                session.until_may_begin(info.reads_only, &patience).await?;
-                continue;
-            }
-            patience.check(|| *blocker)?;
-            // Not woken by the schedule: those that try in vain would wake each other.
-            woken([], Some(clock::after(pause).min(patience.over_at()))).await;
-            pause = pause.saturating_mul(2).min(PAUSES.1);
+            self.runner.state.until_freed(*blocker, info.reads_only, &patience, &mut pause).await?;
         }
+    }
+}
+
+impl ExecutionState {
+    /// Returns once it is worth while to try again what could not begin at once because of `blocker`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a call that waits no longer than `patience` allows.
+    pub(super) async fn until_freed(
+        &self,
+        blocker: Blocker,
+        reads_only: bool,
+        patience: &Patience,
+        pause: &mut Duration,
+    ) -> Result<()> {
+        // A child session waits for its parent's schedule too, which its own knows nothing of.
+        if matches!(blocker, Blocker::Operation { .. }) && !self.is_childs() {
+            return self.session().until_may_begin(reads_only, patience).await;
+        }
+        patience.check(|| blocker)?;
+        // Not woken by the schedule: those that try in vain would wake each other.
+        woken([], Some(clock::after(*pause).min(patience.over_at()))).await;
+        *pause = pause.saturating_mul(2).min(PAUSES.1);
+        Ok(())
+    }
+}
+
+/// Fails if nobody waits any more for what an attempt would begin.
+pub(super) fn still_wanted(wanted: &Weak<()>) -> Result<()> {
+    match wanted.strong_count() {
+        0 => Err(Error::NoSuchOperation { operation: OperationId::default(), reason: "nobody wants it" }),
+        _ => Ok(()),
     }
 }
 
@@ -348,10 +373,7 @@ impl ToolRunner {
         wanted: &Weak<()>,
     ) -> Result<Begun> {
         let is_new = self.still_due(call);
-        let still_due = || match wanted.strong_count() {
-            0 => Err(Error::NoSuchOperation { operation: OperationId::default(), reason: "nobody wants it" }),
-            _ => is_new(),
-        };
+        let still_due = || still_wanted(wanted).and_then(|()| is_new());
         if let Some(known) = self.known(call)? {
             return Ok(Begun::Known(known));
         }

@@ -26,6 +26,7 @@
 //! | `suspended` | calls that wait for somebody: what becomes of one when it is asked for again |
 //! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
 //! | `futures` | [`ToolRunner::execute_async`] and the other forms for async hosts (feature `async`) |
+//! | `state_futures` | [`ExecutionState::snapshot_async`], [`ExecutionState::rewind_async`] and their like (feature `async`) |
 //! | `several` | what an answer with several calls needs: running some together, and closing some without running them |
 //!
 //! # The order of a call
@@ -104,6 +105,8 @@ mod rewind;
 mod runner;
 mod scratch;
 mod several;
+#[cfg(feature = "async")]
+mod state_futures;
 mod suspended;
 
 #[cfg(feature = "async")]

@@ -23,7 +23,7 @@ use crate::error::{Error, Result, caught};
 use crate::operation::RESTORE;
 use crate::options::SessionOptions;
 use crate::sabotage::{self, Breakage};
-use crate::session::{RollbackReport, Session};
+use crate::session::{Patience, RollbackReport, Session};
 use crate::store::Store;
 
 impl ExecutionState {
@@ -51,7 +51,7 @@ impl ExecutionState {
     /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a call should
     /// have stopped and still runs. Else those of [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
-        self.go_back(snapshot, RestoreScope::All)
+        self.go_back(snapshot, RestoreScope::All, &Waiting::here(self))
     }
 
     /// Rolls STATE and resources back to what they were before a tool call, by the id that the provider gave
@@ -64,12 +64,22 @@ impl ExecutionState {
     /// [`Error::NoCheckpoint`] if the run keeps no checkpoint for this id, [`Error::AmbiguousCall`] if
     /// several operations have this id; else those of [`restore`](ExecutionState::restore).
     pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
+        self.roll_back_tool(call_id, &Waiting::here(self))
+    }
+
+    /// Rolls back to what was before a tool call, once the others allow that for which it may wait.
+    pub(super) fn roll_back_tool(&self, call_id: &str, waiting: &Waiting<'_>) -> Result<RollbackReport> {
         let checkpoint = self.checkpoint(call_id)?;
-        self.go_back(&checkpoint.pre, RestoreScope::AsATool)
+        self.go_back(&checkpoint.pre, RestoreScope::AsATool, waiting)
     }
 
     /// Restores the session and, as `scope` says, the resources of a snapshot of this session.
-    fn go_back(&self, snapshot: &CompositeSnapshot, scope: RestoreScope) -> Result<RollbackReport> {
+    pub(super) fn go_back(
+        &self,
+        snapshot: &CompositeSnapshot,
+        scope: RestoreScope,
+        waiting: &Waiting<'_>,
+    ) -> Result<RollbackReport> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
             return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
@@ -80,7 +90,7 @@ impl ExecutionState {
             self.put_back(&captures, scope == RestoreScope::All)?;
             return self.session().rollback_to(position);
         }
-        let way = WayBack { position, arguments: format!("{{\"position\":{position}}}"), scope };
+        let way = WayBack { position, arguments: format!("{{\"position\":{position}}}"), scope, waiting };
         let prepare = |_: &Captures, _: bool| Ok(Prepared { captures: captures.clone(), value: None });
         Ok(way.go(self, &|| captures.check_kept(self.resources()), &prepare)?.0)
     }
@@ -111,6 +121,19 @@ impl ExecutionState {
     }
 }
 
+/// Says how long a restore may wait for others, and whether somebody still wants it when they allow it.
+pub(super) struct Waiting<'a> {
+    pub(super) patience: Patience,
+    pub(super) is_wanted: &'a dyn Fn() -> Result<()>,
+}
+
+impl Waiting<'_> {
+    /// Waits on this thread, for as long as the store lets calls wait.
+    pub(super) fn here(state: &ExecutionState) -> Waiting<'static> {
+        Waiting { patience: state.session().patience(state.until(None), None), is_wanted: &|| Ok(()) }
+    }
+}
+
 /// Holds what a restore is to bring back, once its begin has captured what is there.
 pub(super) struct Prepared {
     pub(super) captures: Captures,
@@ -129,15 +152,16 @@ fn is_changed(error: &Error) -> bool {
     failed.iter().all(|(_, error)| is_changed(error))
 }
 
-/// Describes a restore: where it goes, and how the log names it.
-pub(super) struct WayBack {
+/// Describes a restore: where it goes, how the log names it, and how long it waits.
+pub(super) struct WayBack<'a> {
     pub(super) position: SequenceNumber,
     /// Arguments of the operation, as JSON.
     pub(super) arguments: String,
     pub(super) scope: RestoreScope,
+    pub(super) waiting: &'a Waiting<'a>,
 }
 
-impl WayBack {
+impl WayBack<'_> {
     /// Restores the session to the position and the resources to what `prepare` makes of the captures of the begin, or of later ones
     /// if it is told to have the restore refused where something has changed since and it is refused; or leaves
     /// all as they are. Nothing is recorded if `still_due` fails, which is called once nothing else runs.
@@ -155,9 +179,10 @@ impl WayBack {
         if state.session().replays() {
             return replayed::go_back(state.session(), &info, &call.arguments, position);
         }
-        let patience = state.session().patience(state.until(None), None);
+        let Waiting { patience, is_wanted } = self.waiting;
+        let still_due = || is_wanted().and_then(|()| still_due());
         let operation =
-            Operation::begin(state, state.session(), info, &call.arguments, &patience, still_due)?;
+            Operation::begin(state, state.session(), info, &call.arguments, patience, &still_due)?;
         let session = operation.context().session().clone();
         let restored = caught("the snapshot", || {
             let mut present = operation.before();

@@ -1,6 +1,7 @@
 //! Reads the objects of snapshots in a store, and tells which are damaged or missing. Changes nothing.
 
 use std::collections::{BTreeSet, HashSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -46,13 +47,13 @@ pub struct SnapshotsAudited {
 
 /// Looks at every object that these snapshots need, in the store at `store`. Commits, folders and what is said of files beside their
 /// contents are read and checked; contents are read where `is_to_be_read` says so of the object's file, and have to be there
-/// otherwise. An object that several snapshots need is looked at once.
+/// otherwise. What is read has to be the whole file, byte for byte: its length too. An object that several snapshots need is looked at once.
 pub fn audit_snapshots<'a>(
     store: &Path,
     snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
     is_to_be_read: &dyn Fn(&Path) -> bool,
 ) -> SnapshotsAudited {
-    let objects = Objects::new(store.to_owned());
+    let objects = Objects::new(store.to_owned()).exactly();
     let mut audit = Audit {
         objects: &objects,
         is_to_be_read,
@@ -100,7 +101,7 @@ pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
     let folder = path.parent()?;
     let name = [folder.file_name()?.to_str()?, path.file_name()?.to_str()?].concat();
     let id = ObjectId::parse(&name)?;
-    let objects = Objects::new(folder.parent()?.parent()?.to_owned());
+    let objects = Objects::new(folder.parent()?.parent()?.to_owned()).exactly();
     let mut reason = String::new();
     for kind in [ObjectKind::Commit, ObjectKind::Tree, ObjectKind::Blob] {
         match objects.check(id, kind, 0) {
@@ -191,8 +192,9 @@ impl Audit<'_> {
 
     fn look_at(&mut self, id: ObjectId) {
         let path = self.objects.path(id);
-        // Opening a missing object says that it is missing.
-        if ((self.is_to_be_read)(&path) || !path.is_file())
+        let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        // Opening what is no file says what it is, or that it is missing.
+        if ((self.is_to_be_read)(&path) || !is_file)
             && let Err(error) = self.objects.check(id, ObjectKind::Blob, 0)
         {
             self.tell(error);

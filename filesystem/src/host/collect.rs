@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{Folder, Node};
 use super::metadata::Metadata;
+use super::object_files::{is_file, read_file};
 use super::objects::{ObjectId, Objects};
 use super::plan::Then;
 use super::pool::is_pool;
@@ -81,10 +82,18 @@ pub fn collect_snapshots(store: &Path, asked: &Collecting<'_>) -> Result<Collect
     if !is_store(&objects) {
         return Ok(Collection::default());
     }
-    let there = |snapshot: &&FilesystemSnapshot| {
-        ObjectId::parse(&snapshot.commit).is_some_and(|commit| objects.path(commit).is_file())
-    };
-    let keep: Vec<&FilesystemSnapshot> = asked.keep.iter().filter(there).collect();
+    let mut keep = Vec::new();
+    for snapshot in asked.keep {
+        let Some(path) = ObjectId::parse(&snapshot.commit).map(|commit| objects.path(commit)) else {
+            continue;
+        };
+        // Where something else stands in the commit's place, nobody knows what the snapshot needs.
+        match is_file(&path) {
+            Ok(true) => keep.push(snapshot),
+            Ok(false) => {}
+            Err(error) => return Err(Error::Object { path, reason: error.to_string() }),
+        }
+    }
     let needed = needed_by(&objects, &mut Trees::default(), &keep)?;
     if !asked.dry_run {
         give_up(&objects, asked.give_up, &needed)?;
@@ -243,11 +252,8 @@ fn sweep(objects: &Objects, needed: &HashSet<ObjectId>, asked: &Collecting<'_>) 
 /// Returns the ids in the file of a store that names what was collected, the oldest first. None if it cannot be read.
 pub(super) fn collected(store: &Path) -> Vec<ObjectId> {
     let path = store.join(COLLECTED);
-    let fits = |len: u64| len <= (COLLECTED_MAX * LINE_LEN) as u64;
-    if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && fits(found.len())) {
-        return Vec::new();
-    }
-    let text = fs::read_to_string(&path).unwrap_or_default();
+    let bytes = read_file(&path, (COLLECTED_MAX * LINE_LEN) as u64).unwrap_or_default();
+    let text = String::from_utf8(bytes).unwrap_or_default();
     text.lines().filter_map(ObjectId::parse).collect()
 }
 

@@ -34,6 +34,8 @@
 //! | `metadata` | what a snapshot says of all files beside contents and permissions |
 //! | `times` | when files were last changed |
 //! | `objects` | git objects in files |
+//! | `object_files` | opening what lies in a store by its names, and reading the files of objects |
+//! | `listing` | what is in the folders of objects |
 //! | `trees` | trees and commits read back |
 //! | `unsynced` | snapshots that are not durable yet |
 //! | `plan` | what differs between a snapshot and a workspace |
@@ -66,10 +68,12 @@ mod comparison;
 mod content;
 mod lease;
 mod leave_out;
+mod listing;
 mod manifest;
 mod mark;
 mod merge;
 mod metadata;
+mod object_files;
 mod objects;
 mod operations;
 mod options;

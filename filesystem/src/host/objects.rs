@@ -13,14 +13,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use flate2::{Compress, Compression, FlushCompress, Status};
-use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
 
 use super::collect::was_collected;
+use super::object_files::{Content, Inflater, is_file, open_file, open_folder};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
@@ -42,7 +41,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// What is known of more objects than this is forgotten, which costs nothing but time.
 const KNOWN_MAX: usize = 1 << 21;
 
-const TEMPORARY: &str = "tmp_obj_";
+pub(super) const TEMPORARY: &str = "tmp_obj_";
 
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
     [gc]\n\tauto = 0\n\tpruneExpire = never\n[receive]\n\tdenyCurrentBranch = refuse\n";
@@ -148,6 +147,8 @@ pub(super) struct Objects {
     pub(super) pool: Option<PathBuf>,
     /// Another store, which is only read: where an object is looked for that this one lacks.
     borrowed: Option<PathBuf>,
+    /// Whether an object whose file holds other bytes beside the content is taken for damaged, as git takes it.
+    is_exact: bool,
     /// The objects that are known to be there and sound, and whether they are known to be durable.
     known: Mutex<HashMap<ObjectId, bool>>,
     /// Compressors at rest. To make one costs more than to compress a small object.
@@ -161,6 +162,7 @@ impl Objects {
             store,
             pool: None,
             borrowed: None,
+            is_exact: false,
             known: Mutex::default(),
             compressors: Mutex::default(),
             temporaries: AtomicU64::new(0),
@@ -170,6 +172,11 @@ impl Objects {
     /// Keeps objects in `store`, and reads those of `other` that are not there.
     pub(super) fn borrowing(store: PathBuf, other: &Objects) -> Objects {
         Objects { borrowed: Some(other.store.clone()), ..Objects::new(store) }
+    }
+
+    /// Takes an object for damaged whose file holds other bytes beside the content, which stands in no restore's way.
+    pub(super) fn exactly(self) -> Objects {
+        Objects { is_exact: true, ..self }
     }
 
     fn compress(&self, head: &[u8], bytes: &[u8]) -> io::Result<Vec<u8>> {
@@ -203,7 +210,7 @@ impl Objects {
         &self.store
     }
 
-    fn folder(&self) -> PathBuf {
+    pub(super) fn folder(&self) -> PathBuf {
         self.store.join("objects")
     }
 
@@ -223,7 +230,8 @@ impl Objects {
 
     /// Makes the store where there is none, in such a way that a kill leaves one that can be gone on with.
     pub(super) fn prepare(&self) -> Result<()> {
-        if self.store.join("HEAD").is_file() {
+        let head = self.store.join("HEAD");
+        if is_file(&head).map_err(|error| Error::io("read", &head, error))? {
             return Ok(());
         }
         for folder in [self.store.clone(), self.folder(), self.store.join("refs")] {
@@ -236,9 +244,10 @@ impl Objects {
         Ok(())
     }
 
-    /// Writes a file of the store's own.
+    /// Writes a file of the store's own. What stands in its place and is no file stays.
     pub(super) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.store.join(name);
+        is_file(&path).map_err(|error| Error::io("write", &path, error))?;
         let temporary = self.temporary();
         let written = create(&temporary).and_then(|mut file| file.write_all(bytes));
         let renamed = written.and_then(|()| fs::rename(&temporary, &path));
@@ -285,16 +294,29 @@ impl Objects {
         }
     }
 
-    /// Whether an object is there and sound. One that a power cut left damaged is not, and is written anew.
-    fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> bool {
-        self.is_known(id) || (self.found(id).exists() && self.copy(id, kind, &mut io::sink()).is_ok())
+    /// Whether an object is there and sound. One that a power cut left damaged is not, and is written anew. Fails where no file
+    /// stands in its place, but something else, which is nobody's to replace.
+    fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> Result<bool> {
+        if self.is_known(id) {
+            return Ok(true);
+        }
+        let path = self.found(id);
+        let is_there = is_file(&path);
+        let is_there = is_there.map_err(|error| Error::Object { path, reason: error.to_string() })?;
+        Ok(is_there && self.verify(id, kind).is_ok())
+    }
+
+    /// Reads an object, and checks its content and that nothing else is in its file.
+    pub(super) fn verify(&self, id: ObjectId, kind: ObjectKind) -> Result<()> {
+        let opened = self.open(id, kind)?;
+        self.drain((id, kind), opened, &mut io::sink(), true).map(drop)
     }
 
     /// Keeps an object that is held in memory.
     pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         let named = |error| Error::io("hash", self.folder(), error);
         let id = Hasher::of(kind, bytes).map_err(named)?;
-        if !self.is_sound(id, kind) && !self.link_pooled(id, kind) {
+        if !self.is_sound(id, kind)? && !self.link_pooled(id, kind) {
             let head = kind.head(len(bytes));
             let compressed = self.compress(head.as_bytes(), bytes);
             // In the folder of its name: a rename within one folder takes less than one between two.
@@ -325,15 +347,16 @@ impl Objects {
             (read == len).then(|| hash.finish()).transpose()
         };
         let written = write();
-        let kept = match &written {
-            Ok(Some(id))
-                if !self.is_sound(*id, ObjectKind::Blob) && !self.link_pooled(*id, ObjectKind::Blob) =>
-            {
-                self.name(&temporary, *id).map_err(|error| self.not_kept(&temporary, *id, error))
+        let is_kept = |id: ObjectId| -> Result<bool> {
+            Ok(self.is_sound(id, ObjectKind::Blob)? || self.link_pooled(id, ObjectKind::Blob))
+        };
+        let kept = match written.as_ref().ok().copied().flatten().map(|id| (id, is_kept(id))) {
+            Some((id, Ok(false))) => {
+                self.name(&temporary, id).map_err(|error| self.not_kept(&temporary, id, error))
             }
-            _ => {
+            other => {
                 let _ = fs::remove_file(&temporary);
-                Ok(())
+                other.map_or(Ok(()), |(_, kept)| kept.map(drop))
             }
         };
         let id = written.map_err(named)?;
@@ -361,20 +384,16 @@ impl Objects {
     }
 
     /// Opens an object and reads its head: the content, and how long it says to be.
-    fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<(impl Read, u64)> {
+    fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<(Content, u64)> {
         let path = self.found(id);
         let damaged = |reason: String| Error::Object { path: path.clone(), reason };
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-            .open(&path)
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotFound if was_collected(&self.store, id) => {
-                    Error::Collected { store: self.store.clone(), object: id.to_string() }
-                }
-                _ => damaged(error.to_string()),
-            })?;
-        let mut content = BufReader::with_capacity(4096, ZlibDecoder::new(BufReader::new(file)));
+        let file = open_file(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound if was_collected(&self.store, id) => {
+                Error::Collected { store: self.store.clone(), object: id.to_string() }
+            }
+            _ => damaged(error.to_string()),
+        })?;
+        let mut content = BufReader::with_capacity(4096, Inflater::new(file));
         let mut head = Vec::new();
         (&mut content)
             .take(HEAD_BYTES_MAX)
@@ -394,23 +413,22 @@ impl Objects {
 
     /// Copies an object's content, and says at its end whether that was what its name stands for.
     pub(super) fn copy(&self, id: ObjectId, kind: ObjectKind, into: &mut dyn Write) -> Result<u64> {
-        let (content, said) = self.open(id, kind)?;
-        self.drain(id, kind, content, said, into)
+        let opened = self.open(id, kind)?;
+        self.drain((id, kind), opened, into, self.is_exact)
     }
 
     fn drain(
         &self,
-        id: ObjectId,
-        kind: ObjectKind,
-        content: impl Read,
-        said: u64,
+        (id, kind): (ObjectId, ObjectKind),
+        (mut content, said): (Content, u64),
         into: &mut dyn Write,
+        is_exact: bool,
     ) -> Result<u64> {
         let damaged = |reason: String| Error::Object { path: self.path(id), reason };
         let mut hash = Hasher::new(kind, said);
         let mut write_error = None;
         // What is behind the length that it says would be read only to be refused.
-        let read = pump(&mut content.take(said.saturating_add(1)), &mut |bytes| {
+        let read = pump(&mut (&mut content).take(said.saturating_add(1)), &mut |bytes| {
             hash.update(bytes);
             if write_error.is_none() {
                 write_error = into.write_all(bytes).err();
@@ -424,30 +442,34 @@ impl Objects {
         if hash.finish().ok() != Some(id) || read != said {
             return Err(damaged("its content is not what its name stands for".to_owned()));
         }
+        let is_exact = is_exact && !sabotage::is(Breakage::BytesBehindUnseen);
+        if is_exact && content.get_mut().has_more().map_err(|error| damaged(error.to_string()))? {
+            return Err(damaged("other bytes follow on its content in the file".to_owned()));
+        }
         Ok(read)
     }
 
     /// Checks an object; its content, where it is not longer than this.
     pub(super) fn check(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Option<Vec<u8>>> {
-        let (content, said) = self.open(id, kind)?;
-        if said > bytes_max {
-            self.drain(id, kind, content, said, &mut io::sink())?;
+        let opened = self.open(id, kind)?;
+        if opened.1 > bytes_max {
+            self.drain((id, kind), opened, &mut io::sink(), self.is_exact)?;
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        self.drain(id, kind, content, said, &mut bytes)?;
+        self.drain((id, kind), opened, &mut bytes, self.is_exact)?;
         Ok(Some(bytes))
     }
 
     /// A tree's or a commit's content.
     pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
-        let (content, said) = self.open(id, kind)?;
-        if said > bytes_max {
-            let reason = format!("{said} bytes are more than can be read at once");
+        let opened = self.open(id, kind)?;
+        if opened.1 > bytes_max {
+            let reason = format!("{} bytes are more than can be read at once", opened.1);
             return Err(Error::Object { path: self.path(id), reason });
         }
         let mut bytes = Vec::new();
-        self.drain(id, kind, content, said, &mut bytes)?;
+        self.drain((id, kind), opened, &mut bytes, self.is_exact)?;
         Ok(bytes)
     }
 
@@ -461,13 +483,15 @@ impl Objects {
             let mut folders: Vec<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
             folders.sort();
             folders.dedup();
-            for path in paths.iter().map(PathBuf::as_path).chain(folders) {
+            let own = ["config", "HEAD"].map(|name| self.store.join(name));
+            for path in paths.iter().chain(&own) {
                 sync_file(path)?;
             }
-            for name in ["config", "HEAD", "objects", "refs"] {
-                sync_file(&self.store.join(name))?;
+            let own = ["objects", "refs"].map(|name| self.store.join(name));
+            for path in folders.into_iter().chain(own.iter().map(PathBuf::as_path)) {
+                sync_folder(path)?;
             }
-            sync_file(&self.store)?;
+            sync_folder(&self.store)?;
             self.sync_name()?;
         }
         self.learn(ids.iter().map(|id| (*id, true)));
@@ -477,79 +501,14 @@ impl Objects {
 
     /// Syncs whatever the store holds, by one sync of its whole file system.
     pub(super) fn sync_all(&self) -> Result<()> {
-        let store = File::open(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
+        let store = open_folder(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
         nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
         self.sync_name()
     }
 
     /// Syncs the store's own name, which is in a folder that may be on another file system.
     fn sync_name(&self) -> Result<()> {
-        self.store.parent().map_or(Ok(()), sync_file)
-    }
-
-    /// All objects' names.
-    pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
-        let mut ids = Vec::new();
-        for (folder, path, _) in names(&self.folder())? {
-            if folder.len() == 2 {
-                let files = names(&path)?.into_iter().filter(|(_, _, is_file)| *is_file);
-                ids.extend(files.filter_map(|(file, ..)| ObjectId::parse(&format!("{folder}{file}"))));
-            }
-        }
-        Ok(ids)
-    }
-
-    /// Returns, in ascending order, the paths at which something stands that is no regular file where an object, or what a kill left
-    /// behind, would be one, or no folder where these would be in one.
-    pub(super) fn irregular(&self) -> Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
-        let mut folders = vec![(String::new(), self.folder())];
-        while let Some((beginning, folder)) = folders.pop() {
-            if fs::symlink_metadata(&folder).is_ok_and(|found| !found.is_dir()) {
-                found.push(folder);
-                continue;
-            }
-            for (name, path, is_file) in names(&folder)? {
-                if beginning.is_empty()
-                    && name.len() == 2
-                    && name.bytes().all(|byte| byte.is_ascii_hexdigit())
-                {
-                    folders.push((name, path));
-                } else if !is_file
-                    && (name.starts_with(TEMPORARY)
-                        || ObjectId::parse(&format!("{beginning}{name}")).is_some())
-                {
-                    found.push(path);
-                }
-            }
-        }
-        found.sort_unstable();
-        Ok(found)
-    }
-
-    /// Removes an object.
-    pub(super) fn remove(&self, id: ObjectId) -> Result<()> {
-        self.forget_one(id);
-        let path = self.path(id);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, error)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes what kills left behind.
-    pub(super) fn remove_temporaries(&self) -> Result<()> {
-        let mut found = names(&self.folder())?;
-        for (name, path, _) in found.clone() {
-            if name.len() == 2 {
-                found.extend(names(&path)?);
-            }
-        }
-        for (_, path, _) in found.iter().filter(|(name, _, is_file)| *is_file && name.starts_with(TEMPORARY))
-        {
-            fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
-        }
-        Ok(())
+        self.store.parent().map_or(Ok(()), sync_folder)
     }
 }
 
@@ -561,29 +520,11 @@ pub(super) fn path_in(store: &Path, id: ObjectId) -> PathBuf {
 }
 
 fn sync_file(path: &Path) -> Result<()> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
+    open_file(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
 }
 
-/// What is in a folder of the store, and whether it is a regular file; nothing where there is no such folder. What a link leads to is
-/// not the store's.
-fn names(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>> {
-    let failed = |error| Error::io("list", folder, error);
-    if !fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir()) {
-        return Ok(Vec::new());
-    }
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        if let Ok(name) = entry.file_name().into_string() {
-            let is_file = entry.file_type().map_err(failed)?.is_file();
-            names.push((name, entry.path(), is_file));
-        }
-    }
-    Ok(names)
+fn sync_folder(path: &Path) -> Result<()> {
+    open_folder(path).and_then(|folder| folder.sync_all()).map_err(|error| Error::io("sync", path, error))
 }
 
 fn create_with_folder(path: &Path) -> io::Result<File> {

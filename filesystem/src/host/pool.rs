@@ -33,7 +33,7 @@ impl Objects {
         // What is there is not sound.
         let _ = fs::remove_file(&path);
         let linked = link(&pooled, &path).is_ok();
-        if linked && self.copy(id, kind, &mut io::sink()).is_err() {
+        if linked && self.verify(id, kind).is_err() {
             let _ = fs::remove_file(&path);
             return false;
         }

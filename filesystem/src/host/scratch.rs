@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use super::object_files::open_folder;
 use super::objects::Objects;
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, root, whole};
 use crate::FolderIdentity;
@@ -72,7 +73,7 @@ fn leads_into(path: &Path, into: &FolderIdentity, known: &mut HashMap<PathBuf, b
         if let Some(is_it) = known.get(folder) {
             return *is_it;
         }
-        let opened = fs::File::open(folder).ok().filter(|_| folder.is_dir()).map(OwnedFd::from);
+        let opened = open_folder(folder).ok().map(OwnedFd::from);
         let found = opened.and_then(|opened| root::look(&opened, folder).ok());
         let is_it = found.is_some_and(|found| into.is_borne_by(&found));
         known.insert(folder.to_owned(), is_it);

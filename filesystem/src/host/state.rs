@@ -10,6 +10,7 @@ use super::cache::{self, Cached, Circumstances};
 use super::lease::Place;
 use super::manifest::{Folder, Permissions};
 use super::metadata::Metadata;
+use super::object_files::read_file;
 use super::objects::ObjectId;
 use super::repositories::Seen;
 use super::root::Root;
@@ -90,12 +91,7 @@ impl HostFilesystem {
             None => {
                 state.mark = Some(mark);
                 let path = self.objects.store().join(CACHE);
-                if !fs::symlink_metadata(&path)
-                    .is_ok_and(|found| found.is_file() && found.len() <= CACHE_BYTES_MAX)
-                {
-                    return;
-                }
-                let bytes = fs::read(&path).unwrap_or_default();
+                let Ok(bytes) = read_file(&path, CACHE_BYTES_MAX) else { return };
                 let now = state.folder.map(|(_, now)| now);
                 match cache::decode(&bytes, self.circumstances(mark, now), &self.objects) {
                     Some(Cached::Here(root)) => {

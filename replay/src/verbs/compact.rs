@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, in_store, open_store};
+use crate::reading::{Position, counted, in_store, open_session, open_store, record_at};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -45,9 +45,9 @@ pub struct Arguments {
     /// Which snapshots keep their positions.
     #[arg(long, value_enum, default_value_t)]
     pub keep: Kept,
-    /// Another position that is kept; may be given several times.
+    /// Another position that is kept: a number or a snapshot's tag; may be given several times.
     #[arg(long = "keep-position", value_name = "POSITION")]
-    pub positions: Vec<u64>,
+    pub positions: Vec<Position>,
     /// Keep the bodies of the last DAYS days.
     #[arg(long = "keep-days", value_name = "DAYS")]
     pub days: Option<u64>,
@@ -127,7 +127,7 @@ pub struct Asked {
     /// Snapshots whose positions are kept.
     pub keep: Kept,
     /// Further positions.
-    pub positions: Vec<u64>,
+    pub positions: Vec<Position>,
     /// Age in days up to which bodies are kept.
     pub days: Option<u64>,
     /// How the files of finished segments are kept; as they are without it.
@@ -162,8 +162,12 @@ struct Failed {
 /// whole store; [`Failure::Engine`] if the session is open for writing, was interrupted or is
 /// damaged, or the disk has no room.
 pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
-    let positions: BTreeSet<SequenceNumber> =
-        asked.positions.iter().map(|position| (*position).into()).collect();
+    let is_store = audit::is_store(path);
+    if is_store && !asked.positions.is_empty() {
+        let what = "the sessions of a store have no positions in common".to_owned();
+        return Err(Failure::usage(what, "give the folder of a session with `--keep-position`"));
+    }
+    let positions = positions(path, &asked.positions, output)?;
     let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
     let compression = asked.compress.map(Compression::from);
     let options = CompactOptions {
@@ -175,7 +179,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         keep_bodies: compression.is_some() && asked.keep == Kept::All,
         dry_run: asked.dry_run,
     };
-    if audit::is_store(path) {
+    if is_store {
         return all(path, &options, output);
     }
     let (root, id) = in_store(path)?;
@@ -187,11 +191,21 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
-    if !options.positions.is_empty() {
-        let what = "the sessions of a store have no positions in common".to_owned();
-        return Err(Failure::usage(what, "give the folder of a session with `--keep-position`"));
+/// Returns the numbers of the positions that were asked for.
+fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<BTreeSet<SequenceNumber>> {
+    let number = |one: &Position| match one {
+        Position::At(at) => Some(*at),
+        Position::Tagged(_) => None,
+    };
+    let numbers: BTreeSet<SequenceNumber> = asked.iter().filter_map(number).collect();
+    if asked.iter().all(|one| number(one).is_some()) {
+        return Ok(numbers);
     }
+    let log = open_session(dir, output)?;
+    asked.iter().map(|one| Ok(record_at(&log, Some(one))?.unwrap_or_default())).collect()
+}
+
+fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
     let report = open_store(path)?.compact_all(options)?;
     let failed = report.failed.iter();
     let failed = failed.map(|(session, error)| Failed { session: *session, reason: error.to_string() });

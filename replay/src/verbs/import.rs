@@ -98,10 +98,10 @@ pub enum Arguments {
         #[arg(long)]
         partial: bool,
         /// Who imports the sound files.
-        #[arg(long, value_name = "WHO", requires_all = ["partial", "reason"])]
+        #[arg(long, value_name = "WHO", value_parser = crate::cli::said, requires_all = ["partial", "reason"])]
         by: Option<String>,
         /// Why.
-        #[arg(long, value_name = "WHY", requires = "by")]
+        #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "by")]
         reason: Option<String>,
     },
     /// Import the slices of a session, which `foldlog export --format snapshot-json` or another program wrote.

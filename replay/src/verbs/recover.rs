@@ -10,6 +10,7 @@ use clap::Args;
 use foldlog::NotUndone;
 use foldlog::audit::captures_dir;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::storage::{EntryKind, FileStorage, Storage};
 use foldlog::tools::resources::Snapshotable;
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
 use foldlog::{
@@ -85,10 +86,10 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", requires = "strategy")]
     pub to: Option<PathBuf>,
     /// Who recovers the session by a strategy.
-    #[arg(long, value_name = "WHO", requires = "strategy")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::said, requires = "strategy")]
     pub by: Option<String>,
     /// Why.
-    #[arg(long, value_name = "WHY", requires = "strategy")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "strategy")]
     pub reason: Option<String>,
 }
 
@@ -407,10 +408,9 @@ fn named(
 
 /// Returns the folder within the session's folder that holds a capture: the one of the workspace's name, or any other.
 fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
+    let parts = commit.split_at_checked(2).filter(|_| commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let holds = |folder: &Path| {
-        let object =
-            commit.split_at_checked(2).filter(|_| commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        object.is_some_and(|(first, rest)| folder.join("objects").join(first).join(rest).is_file())
+        parts.is_some_and(|(first, rest)| folder.join("objects").join(first).join(rest).is_file())
     };
     let own = Some(name).filter(|name| !name.contains(['/', '\0']) && !matches!(*name, "." | ".."));
     let listed = std::fs::read_dir(dir).map_err(|source| Failure::File { path: dir.to_owned(), source })?;
@@ -418,8 +418,32 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     others.sort();
     let found = own.map(|name| dir.join(name)).into_iter().chain(others).find(|folder| holds(folder));
     found.ok_or_else(|| {
+        let irregular = |(first, rest)| irregular(&captures_dir(dir), ["objects", first, rest]);
+        if let Some((path, found, wanted)) = parts.and_then(irregular) {
+            let what = format!("{} is {found}, where {wanted} should be", escape::path(&path));
+            return Failure::usage(
+                what,
+                "move it away, and put back what was there, from a backup for instance",
+            );
+        }
         let what = format!("the session's folder does not hold the capture of the workspace `{name}`");
         Failure::usage(what, format!("give the folder in which the host keeps it: --snapshots {name}=DIR"))
+    })
+}
+
+/// Returns what stands first, from a folder of captures down to an object, in the place of a folder or of the object's file, and what
+/// should.
+fn irregular(captures: &Path, parts: [&str; 3]) -> Option<(PathBuf, EntryKind, EntryKind)> {
+    let storage = FileStorage::new();
+    let mut places = vec![captures.to_owned()];
+    for part in parts {
+        places.extend(places.last().map(|last| last.join(part)));
+    }
+    let count = places.len();
+    places.into_iter().enumerate().find_map(|(at, path)| {
+        let wanted = if at + 1 == count { EntryKind::File } else { EntryKind::Folder };
+        let found = storage.entry(&path).ok()??.kind;
+        (found != wanted).then_some((path, found, wanted))
     })
 }
 

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::placed::{Unplaced, check_replaced};
-use crate::reading::{Position, code_of, counted, open_sound, position, position_at};
+use crate::reading::{Position, code_of, counted, open_sound, position, position_at, record_at};
 use crate::view::report::{self, Asked};
 use crate::view::{Payloads, Range};
 
@@ -41,12 +41,12 @@ pub struct Arguments {
     /// Position at which the report opens: a number or a snapshot's tag [default: the last one]
     #[arg(long, value_name = "POSITION")]
     pub at: Option<Position>,
-    /// First record that is listed [default: 0]
-    #[arg(long, value_name = "N")]
-    pub from: Option<SequenceNumber>,
-    /// Last record that is listed [default: the last one]
-    #[arg(long, value_name = "N")]
-    pub to: Option<SequenceNumber>,
+    /// First record that is listed: its number, or a snapshot's tag [default: 0]
+    #[arg(long, value_name = "POSITION")]
+    pub from: Option<Position>,
+    /// Last record that is listed: its number, or a snapshot's tag [default: the last one]
+    #[arg(long, value_name = "POSITION")]
+    pub to: Option<Position>,
     /// Include what hosts, tools and models said, which is left out otherwise
     #[arg(long)]
     pub payloads: bool,
@@ -135,8 +135,9 @@ pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
 }
 
 fn range(reader: &LogReader, arguments: &Arguments) -> Result<Range> {
-    let from = position_at(reader, Some(arguments.from.unwrap_or_default()))?;
-    let last = position_at(reader, arguments.to)?;
+    let from = record_at(reader, arguments.from.as_ref())?.unwrap_or_default();
+    let from = position_at(reader, Some(from))?;
+    let last = position(reader, arguments.to.clone())?;
     let range = Range { from, last };
     if range.len() == 0 {
         let what = format!("record {from} is behind record {last}");

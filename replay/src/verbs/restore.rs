@@ -36,10 +36,10 @@ pub struct Arguments {
     /// The checkpoint, as `foldlog checkpoints` lists it, or `latest`.
     pub checkpoint: String,
     /// Who restores the session.
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::said)]
     pub by: String,
     /// Why.
-    #[arg(long, value_name = "WHY")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
     pub reason: String,
     /// Apply the later events of tasks again, in order, as far as they are still legal.
     #[arg(long)]

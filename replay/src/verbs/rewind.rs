@@ -65,10 +65,10 @@ pub struct Arguments {
     #[arg(long)]
     pub overwrite: bool,
     /// Who rewinds the session.
-    #[arg(long, value_name = "WHO", required_unless_present = "preview")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::said, required_unless_present = "preview")]
     pub by: Option<String>,
     /// Why.
-    #[arg(long, value_name = "WHY", required_unless_present = "preview")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::said, required_unless_present = "preview")]
     pub reason: Option<String>,
     /// The folder of a workspace. `NAME=` may be left out if there is one workspace only.
     #[arg(long = "workspace", value_name = "NAME=DIR")]
@@ -216,7 +216,11 @@ fn run_of(
     asked: &Asked<'_>,
 ) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
     let captured = session.recorded_captures()?.into_iter();
-    let captured = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
+    let mut captured: BTreeMap<_, _> = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
+    // The first call on a workspace may be the one within which the session was interrupted.
+    for (name, recorded) in session.open_captures()? {
+        captured.entry(name).or_insert(recorded);
+    }
     let places = places(captured, dir, asked.folders)?;
     if places.is_empty() && !(asked.folders.workspaces.is_empty() && asked.folders.rebound.is_empty()) {
         return Err(Failure::usage("the session has no captures of a workspace", "leave out --workspace"));

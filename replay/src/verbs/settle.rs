@@ -24,10 +24,10 @@ pub struct Arguments {
     #[arg(value_enum)]
     pub decision: Settled,
     /// Who decides.
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::said)]
     pub by: String,
     /// Why.
-    #[arg(long, value_name = "WHY")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
     pub reason: String,
     /// The result of a committed call, as JSON.
     #[arg(long, value_name = "JSON")]

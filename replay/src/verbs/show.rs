@@ -15,7 +15,8 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::payload;
 use crate::reading::{
-    code_of, each_record, open_sound_outline, position_at, record_name, shortened, stopped,
+    Position, code_of, each_record, open_sound_outline, position_at, record_at, record_name, shortened,
+    stopped,
 };
 use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 
@@ -24,12 +25,12 @@ use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 pub struct Arguments {
     /// The session's folder.
     pub session: PathBuf,
-    /// The first record.
-    #[arg(long, value_name = "SEQUENCE", default_value_t)]
-    pub from: SequenceNumber,
-    /// The last record [default: the last one of the log].
-    #[arg(long, value_name = "SEQUENCE")]
-    pub to: Option<SequenceNumber>,
+    /// The first record: its number, or a snapshot's tag [default: 0].
+    #[arg(long, value_name = "POSITION")]
+    pub from: Option<Position>,
+    /// The last record: its number, or a snapshot's tag [default: the last one of the log].
+    #[arg(long, value_name = "POSITION")]
+    pub to: Option<Position>,
     /// Only records of this kind, such as `dispatch` or `rollback`.
     #[arg(long)]
     pub kind: Option<String>,
@@ -61,12 +62,12 @@ const NAME_CHARS_MAX: usize = 36;
 const KIND_CHARS: usize = 10;
 
 /// Says which records are listed, and how.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Asked<'a> {
-    /// First record.
-    pub from: SequenceNumber,
+    /// First record; `None` stands for the first one of the log.
+    pub from: Option<Position>,
     /// Last record; `None` stands for the last one of the log.
-    pub to: Option<SequenceNumber>,
+    pub to: Option<Position>,
     /// Kind of the records; `None` stands for all kinds.
     pub kind: Option<&'a str>,
     /// Whether what hosts and tools put into the records is shown.
@@ -86,9 +87,11 @@ pub fn run(session: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result
     let kind = asked.kind.map(known_kind).transpose()?;
     let reader = open_sound_outline(session, output)?;
     let end = reader.sound_end().filter(|_| asked.beyond_damage).map(|end| end.sequence);
-    let is_beyond = end.is_some_and(|end| asked.from >= end);
-    let from = if is_beyond { asked.from } else { position_at(&reader, Some(asked.from))? };
-    let to = asked.to.unwrap_or_else(|| reader.last_position());
+    let first = record_at(&reader, asked.from.as_ref())?.unwrap_or_default();
+    let last = record_at(&reader, asked.to.as_ref())?;
+    let is_beyond = end.is_some_and(|end| first >= end);
+    let from = if is_beyond { first } else { position_at(&reader, Some(first))? };
+    let to = last.unwrap_or_else(|| reader.last_position());
     let timeline = Timeline::of(&reader);
     if !output.json() {
         output.styled(HEADING, Timeline::HEADINGS)?;
@@ -117,7 +120,7 @@ pub fn run(session: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result
         each_record(&reader, from..=to, |record| print(record, (timeline.path_of(record), None)))?;
     }
     if end.is_some() {
-        let within = from..=asked.to.unwrap_or(SequenceNumber::MAX);
+        let within = from..=last.unwrap_or(SequenceNumber::MAX);
         each_beyond(&reader, |frame| match within.contains(&frame.record.sequence) {
             true => print(&frame.record, (UNATTACHED, Some(frame))),
             false => Ok(()),

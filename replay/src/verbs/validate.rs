@@ -38,10 +38,10 @@ pub struct Arguments {
     #[arg(long, requires = "by")]
     pub repair: bool,
     /// Who repairs.
-    #[arg(long, value_name = "WHO", requires = "repair")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::said, requires = "repair")]
     pub by: Option<String>,
     /// Why.
-    #[arg(long, value_name = "WHY", requires = "repair", default_value = "it did not hold")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "repair", default_value = "it did not hold")]
     pub reason: String,
 }
 

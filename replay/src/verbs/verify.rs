@@ -1,5 +1,7 @@
 //! `foldlog verify`: checks every frame, body, seal and object of sessions or stores.
 
+mod captures;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +27,7 @@ With --json one object:
   corrupt      damaged places: session, segment, offset, sequence, reason;
                follows: the sound frames up to the next place: segment, offset, records, sequences (first and last)
   torn         session, segment, offset, sequence, bytes
+  captures     with --captures: read, collected, elsewhere: numbers of captures; of damaged ones, `corrupt` has the files
   unsupported  session, sequence, kind; exposed: session, path, mode; unreadable: path, reason";
 
 /// Holds what the command line asks of `foldlog verify`.
@@ -34,6 +37,9 @@ pub struct Arguments {
     /// Folders of sessions or stores.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// Read all captures of workspaces too that are kept in the sessions' folders.
+    #[arg(long)]
+    pub captures: bool,
 }
 
 impl Arguments {
@@ -43,7 +49,7 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.paths, output)
+        run(&self.paths, self.captures, output)
     }
 }
 
@@ -65,6 +71,9 @@ pub struct Verified {
     pub corrupt: Vec<Damage>,
     /// Torn tails.
     pub torn: Vec<Torn>,
+    /// Captures of workspaces, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub captures: Option<captures::Counted>,
     /// First record of each session that this version shows but cannot fold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<Unsupported>,
@@ -166,19 +175,21 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Checks sessions and stores, and prints what was found. Returns 2 as the exit code if a session of a store, or one of several
+/// Checks sessions and stores, their captures too if that is asked for, and prints what was found. Returns 2 as the exit code if a session of a store, or one of several
 /// paths, cannot be read and nothing is damaged.
 ///
 /// # Errors
 ///
 /// - [`Failure::DoesNotHold`] if something is damaged, after the result is printed.
 /// - [`Failure::Engine`] if the only path is neither a session nor a store, or the session that it names cannot be read.
-pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
-    let mut verified = Verified::default();
+pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result<u8> {
+    let mut verified =
+        Verified { captures: captures.then(captures::Counted::default), ..Verified::default() };
     let dirs = session_dirs(paths, &mut verified, output)?;
     let mut progress = output.progress("verifying sessions", dirs.len() as u64);
     for (done, dir) in (1..).zip(&dirs) {
-        match session(&dir.path, output.memory_bytes, &mut verified) {
+        let found = session(&dir.path, output.memory_bytes, &mut verified);
+        match found.and_then(|()| captures::add(&dir.path, &mut verified)) {
             Err(Failure::Engine(error)) if dir.is_one_of_several => {
                 verified.unreadable.push(Unreadable::of(&dir.path, &error));
             }
@@ -573,6 +584,9 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     for unreadable in &verified.unreadable {
         let path = format!("   {}: {}", escape::path(&unreadable.path), unreadable.reason);
         output.pieces(&[(BAD, &"unread"), (PLAIN, &path)])?;
+    }
+    if let Some(captures) = &verified.captures {
+        captures.print(output)?;
     }
     if verified.corrupt.is_empty() && verified.unreadable.is_empty() {
         let (style, text) = match (verified.sessions, verified.passed_over) {

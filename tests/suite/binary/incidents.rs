@@ -589,9 +589,50 @@ fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
     );
     assert!(row("running").contains(&format!("pid {}", std::process::id())), "{shown}");
     assert!(row("damaged").ends_with('…'), "{shown}");
+    // Where the id does not fit beside the status, its first digits stand there, and what is to be known stays.
+    let shown = foldlog_on(40, ["sessions", store]).stdout;
+    for (which, id) in &night.ids {
+        let begin = format!("{}  {which}", &id.to_string()[..8]);
+        assert!(shown.lines().any(|line| line.starts_with(&begin)), "{which}: {shown}");
+    }
+    assert!(shown.contains("`send_mail` 2,") && !shown.contains("records"), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 40), "{shown}");
     assert!(piped.stdout.lines().all(|line| !line.contains('…')), "{}", piped.stdout);
     let json = foldlog(["sessions", store, "--json"]);
     assert_eq!(foldlog_on(60, ["sessions", store, "--json"]).stdout, json.stdout);
+}
+
+/// A tag in Chinese, or with pictures, made its row wider than the terminal.
+#[test]
+fn wide_characters_count_for_the_columns_that_they_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    for tag in [
+        "漢字".repeat(40),
+        "👩\u{200d}👩\u{200d}👧".repeat(30),
+        "❤\u{fe0f}".repeat(60),
+        "e\u{301}".repeat(90),
+    ] {
+        let session = store.create_with(&types(), SessionOptions::default().tag("t", tag)).unwrap();
+        session.close().unwrap();
+    }
+    // As a terminal that knows nothing of sequences draws them.
+    let columns_of = |line: &str| -> usize {
+        let wide =
+            |one: char| !matches!(one, '…' | '\u{2764}') && u32::from(one) > 0x2e80 && one != '\u{fe0f}';
+        let own = |one: char| match one {
+            '\u{301}' | '\u{200d}' => 0,
+            '\u{fe0f}' => 1,
+            one => 1 + usize::from(wide(one)),
+        };
+        line.chars().map(own).sum()
+    };
+    for columns in [40, 60, 80, 100, 133] {
+        let shown = foldlog_on(columns, ["sessions", folder.path().to_str().unwrap()]).stdout;
+        let widths: Vec<usize> = shown.lines().map(columns_of).collect();
+        assert!(widths.iter().all(|width| *width <= usize::from(columns)), "{columns}: {widths:?}\n{shown}");
+        assert!(shown.lines().skip(1).all(|line| line.ends_with('…')), "{shown}");
+    }
 }
 
 /// A hint once held a path as it stands, and whoever pasted it ran what the path said.

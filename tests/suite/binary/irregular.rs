@@ -9,8 +9,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use foldlog::audit::LogReader;
+use foldlog::filesystem::HostFilesystemOptions;
 use foldlog::storage::EntryKind;
-use foldlog::{Error, Store};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{Error, ExecutionState, ResourceRegistry, Session, Store};
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog};
 use nix::sys::stat::Mode;
@@ -47,7 +49,12 @@ fn put(path: &Path, what: EntryKind, elsewhere: &Path) {
         EntryKind::Link => symlink(elsewhere, path).unwrap(),
         EntryKind::Pipe => mkfifo(path, Mode::S_IRWXU).unwrap(),
         // It stays when its listener goes.
-        EntryKind::Socket => drop(UnixListener::bind(path).unwrap()),
+        EntryKind::Socket => {
+            // No socket is bound at a long path.
+            let made = tempfile::tempdir().unwrap();
+            drop(UnixListener::bind(made.path().join("socket")).unwrap());
+            fs::rename(made.path().join("socket"), path).unwrap();
+        }
         EntryKind::Folder => fs::create_dir(path).unwrap(),
         other => panic!("{other}"),
     }
@@ -131,6 +138,85 @@ fn objects_are_read_through_no_link_and_no_pipe() {
     let ran = bounded(words(&[&"verify", &store.path()]));
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("objects: it is a symbolic link"), "{}", ran.stdout);
+}
+
+/// A session with a workspace of which a call has left captures.
+fn with_captures(root: &Path, session: &Session) -> ToolRunner {
+    let work = root.join("work");
+    fs::create_dir_all(&work).unwrap();
+    let files = session.open_workspace(&work, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(std::sync::Arc::new(files)).build().unwrap();
+    let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
+    let call = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
+    fs::write(work.join("page"), "one").unwrap();
+    call.end(ToolResult::ok("done", ())).unwrap();
+    runner
+}
+
+/// The first file of an object in a folder of captures.
+fn object_in(captures: &Path) -> PathBuf {
+    let folders = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
+    let mut folders: Vec<PathBuf> =
+        folders.filter(|path| path.file_name().is_some_and(|name| name.len() == 2)).collect();
+    folders.sort();
+    fs::read_dir(&folders[0]).unwrap().next().unwrap().unwrap().path()
+}
+
+/// A pipe in the place of a file of the captures had `rewind` and `recover` wait for ever.
+#[test]
+fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
+    let by = ["--by", "ada", "--reason", "it went wrong"];
+    for what in [EntryKind::Pipe, EntryKind::Link, EntryKind::Socket, EntryKind::Folder] {
+        for place in ["config", "HEAD", "objects", "refs", "OBJECT", "stat-cache", "collected"] {
+            if what == EntryKind::Folder && ["objects", "refs"].contains(&place) {
+                continue;
+            }
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path();
+            let session = Store::open_with(root.join("store"), options()).unwrap().create(&types()).unwrap();
+            let (id, dir) = (session.id(), session.dir().to_owned());
+            let runner = with_captures(root, &session);
+            let to = session.position().unwrap();
+            let call = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
+            fs::write(root.join("work/page"), "two").unwrap();
+            // What a killed process leaves: a log without the end of its call.
+            session.sync().unwrap();
+            let copy = root.join("killed/sessions").join(id.to_string());
+            fs::create_dir_all(copy.parent().unwrap()).unwrap();
+            let copied = std::process::Command::new("cp").arg("-r").args([&dir, &copy]).status().unwrap();
+            assert!(copied.success());
+            call.end(ToolResult::ok("done", ())).unwrap();
+            drop(runner);
+            session.close().unwrap();
+
+            let work = format!("workspace={}", root.join("work").display());
+            for (dir, verb) in [(&dir, "rewind"), (&copy, "recover")] {
+                let captures = dir.join("files");
+                let path = if place == "OBJECT" { object_in(&captures) } else { captures.join(place) };
+                if fs::symlink_metadata(&path).is_ok() {
+                    fs::rename(&path, root.join(format!("aside-{verb}"))).unwrap();
+                }
+                put(&path, what, Path::new("/dev/zero"));
+                let position = to.to_string();
+                let mut asked = words(&[&verb, dir, &"--workspace", &work]);
+                if verb == "rewind" {
+                    asked.extend(
+                        words(&[&position, &"--overwrite"]).into_iter().chain(by.map(OsString::from)),
+                    );
+                }
+                let ran = bounded(asked);
+                let said = format!("{}{}", ran.stdout, ran.stderr);
+                // Of these two nothing is needed, and the other objects may do.
+                let is_needed = ["config", "HEAD", "objects", "refs"].contains(&place);
+                let told =
+                    said.contains(&format!("is {what}, where ")) && said.contains(&*path.to_string_lossy());
+                assert!(ran.code == 0 || told, "{verb}, {what} as {place}: {}\n{said}", ran.code);
+                assert!(told || !(is_needed && verb == "rewind"), "{verb}, {what} as {place}: {said}");
+                let there = fs::symlink_metadata(&path).unwrap();
+                assert!(!there.is_file(), "{verb}, {what} as {place}: it is left alone");
+            }
+        }
+    }
 }
 
 /// What stands beside a session's records is no reason to wait either.

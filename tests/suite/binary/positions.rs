@@ -41,6 +41,22 @@ fn a_tag_stands_for_the_latest_snapshot_that_has_it_wherever_a_position_does() {
     let ran = foldlog(["diff", &dir, "before the attempt", "tag:5"]);
     let numbers = [snapshots[1].position, snapshots[2].position].map(|position| position.to_string());
     assert_eq!((ran.code, ran.stdout), (0, foldlog(["diff", &dir, &numbers[0], &numbers[1]]).stdout));
+    for [from, to] in [["before the attempt", "tag:5"], [&numbers[0], "tag:5"]] {
+        let shown = foldlog(["show", &dir, "--from", from, "--to", to]);
+        let numbered = foldlog(["show", &dir, "--from", &numbers[0], "--to", &numbers[1]]);
+        assert_eq!((shown.code, &shown.stdout), (0, &numbered.stdout), "{shown:?}");
+        let file = folder.path().join("report.html");
+        let report = ["report", &dir, "--html", file.to_str().unwrap(), "--force", "--json"];
+        let report = foldlog(report.into_iter().chain(["--from", from, "--to", to]));
+        let listed = format!(r#""from":{},"last":{}"#, numbers[0], numbers[1]);
+        assert!(report.code == 0 && report.stdout.contains(&listed), "{report:?}");
+    }
+    let kept = |position: &str| {
+        foldlog(["compact", &dir, "--keep", "none", "--dry-run", "--keep-position", position, "--json"])
+    };
+    let (tagged, numbered) = (kept("before the attempt"), kept(&latest));
+    assert_eq!((tagged.code, &tagged.stdout), (0, &numbered.stdout), "{tagged:?}");
+    assert_eq!(kept("nowhere").code, 2);
     let ran = foldlog(["state", &dir, "--at", "after \u{1b}[31mit"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains(r"no snapshot has the tag `after \u{1b}[31mit`"), "{ran:?}");

@@ -128,6 +128,11 @@ fn what_a_killed_host_left_half_done_is_restored_without_it() {
     assert!(again.stdout.contains("has no open calls"), "{}", again.stdout);
     let session = killed.session.to_str().unwrap();
     let operation = LogReader::open(&killed.session).unwrap().ledger().unwrap()[0].operation.to_string();
+    // Somebody decides, for a reason.
+    for (by, reason, blank) in [("", "unsent", "--by <WHO>"), ("me", " ", "--reason <WHY>")] {
+        let ran = foldlog(["settle", session, &operation, "failed", "--by", by, "--reason", reason]);
+        assert!(ran.code == 2 && ran.stderr.contains(blank) && ran.stderr.contains("it is blank"), "{ran:?}");
+    }
     let settled = foldlog(["settle", session, &operation, "failed", "--by", "me", "--reason", "unsent"]);
     assert_eq!(settled.code, 0, "{settled:?}");
     assert_eq!(foldlog(["verify", session]).code, 0);

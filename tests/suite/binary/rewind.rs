@@ -242,6 +242,35 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     assert_eq!((left.file("page").as_deref(), left.file("another")), (Some("one\n"), None));
 }
 
+/// The captures of a workspace were sought in calls that had ended, so a session whose first call was the interrupted one had none.
+#[test]
+fn a_preview_knows_the_workspace_of_a_first_call_that_was_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::create_dir(at.join("work")).unwrap();
+    let session = Store::open_with(at.join("store"), options()).unwrap().create(&types()).unwrap();
+    session.dispatch(StepAdded { title: "planned".to_owned(), part: 0 }).unwrap();
+    let position = session.position().unwrap();
+    write(at, &[("page", b"as it was\n")]);
+    let runner = runner(at, &session);
+    let open = runner.begin(&ToolCall::new("cut short", "{}"), &ExecuteOptions::default()).unwrap();
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    drop((open, runner));
+    write(at, &[("page", b"half done\n")]);
+    let left = Left { folder, session: dir };
+    let ran = left.rewind(&[&position.to_string(), "--preview"]);
+    assert_eq!(
+        (ran.code, ran.stdout.contains("the session was interrupted within operation")),
+        (0, true),
+        "{ran:?}"
+    );
+    assert!(ran.stdout.contains("  no file changes\n"), "{ran:?}");
+    // Without a preview, it says what comes first.
+    let ran = left.rewind(&with(&[&position.to_string()]));
+    assert!(ran.code == 2 && ran.stderr.contains("foldlog recover "), "{ran:?}");
+}
+
 /// What was in the folder that takes the place of the session's own, and what the rewind had put there, was nobody's: an undo kept all
 /// of it, and brought nothing back.
 #[test]

@@ -167,7 +167,11 @@ impl World {
                     if self.is_gone(snapshot.position.get()) {
                         return;
                     }
-                    let done = self.session().rollback(&snapshot).unwrap();
+                    let done = match self.awaits {
+                        true => block_on(self.session().rollback_async(&snapshot)),
+                        false => self.session().rollback(&snapshot),
+                    };
+                    let done = done.unwrap();
                     let (sequence, abandoned) = self.model.roll_back(snapshot.position.get());
                     assert_eq!((done.sequence, flat(&done.abandoned)), (sequence.into(), abandoned));
                 }
@@ -223,7 +227,11 @@ impl World {
     }
 
     pub(super) fn roll_back(&mut self, to: u64) {
-        let done = self.session().rollback_to(to).unwrap();
+        let done = match self.awaits {
+            true => block_on(self.session().rollback_to_async(to)),
+            false => self.session().rollback_to(to),
+        };
+        let done = done.unwrap();
         let (sequence, abandoned) = self.model.roll_back(to);
         assert_eq!((done.sequence, done.to), (sequence.into(), to.into()));
         assert_eq!(flat(&done.abandoned), abandoned, "abandoned by going back to {to}");

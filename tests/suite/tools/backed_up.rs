@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::{BackupOptions, BackupReport};
 use foldlog_tests::verbs::foldlog;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use super::rewind::{Room, store_in};
 use super::*;
@@ -229,6 +231,180 @@ fn what_a_killed_backup_did_not_read_is_read_by_the_next() {
     assert_eq!(third.damaged.len(), 1);
     fs::write(damaged.join(".foldlog-backup.unread"), "7\n").unwrap();
     assert_eq!(elsewhere.backup_from(&damaged, BackupOptions::default()).unwrap().files, 0);
+}
+
+/// What may stand in the place of a file or a folder, by somebody's doing.
+const IN_PLACES: [&str; 4] = ["a folder", "a symbolic link", "a pipe", "a regular file"];
+
+/// Puts something into a place.
+fn put(path: &Path, what: &str) {
+    match what {
+        "a folder" => fs::create_dir_all(path.join("somebody's")).unwrap(),
+        "a symbolic link" => symlink("/dev/zero", path).unwrap(),
+        "a pipe" => mkfifo(path, Mode::S_IRWXU).unwrap(),
+        _ => fs::write(path, "somebody's").unwrap(),
+    }
+}
+
+/// Removes what was put into a place.
+fn clear(path: &Path) {
+    match fs::symlink_metadata(path).unwrap().is_dir() {
+        true => fs::remove_dir_all(path).unwrap(),
+        false => fs::remove_file(path).unwrap(),
+    }
+}
+
+/// A folder in the place of an object of a capture had no backup of the session taken any more, by an error that named the copy's file.
+#[test]
+fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_else() {
+    let (room, captures, all) = with_objects();
+    room.session().sync().unwrap();
+    let first = back_up(&room, "copy");
+    let copy = first.dir.join("files");
+    let parts = [Path::new("config"), Path::new("HEAD"), Path::new("refs"), Path::new("objects")];
+    let of_object = all[0].parent().unwrap();
+    let places = parts.into_iter().chain([of_object]).chain(all.iter().map(PathBuf::as_path));
+    let mut grown = 0;
+    for (number, place) in places.enumerate() {
+        for what in IN_PLACES {
+            let usual = fs::metadata(captures.join(place)).unwrap();
+            if usual.is_dir() == (what == "a folder") && (usual.is_dir() || what == "a regular file") {
+                continue;
+            }
+            for (within, is_source) in [(&captures, true), (&copy, false)] {
+                let (path, aside) = (within.join(place), room.folder.path().join("aside"));
+                fs::rename(&path, &aside).unwrap();
+                put(&path, what);
+                room.session().dispatch(StepAdded { title: what.to_owned(), part: 0 }).unwrap();
+                grown += 1;
+                for _ in 0..2 {
+                    let report = back_up(&room, "copy");
+                    assert_eq!(report.records, first.records + grown, "all else is copied");
+                    let told: Vec<_> = report.damaged.iter().filter(|one| one.path == path).collect();
+                    let [told] = told.as_slice() else { panic!("{path:?}: {report:?}") };
+                    assert!(told.reason.contains(&format!("it is {what}, where ")), "{told:?}");
+                    let mut others = report.damaged.iter().filter(|one| !one.path.starts_with(&path));
+                    assert!(others.next().is_none() || !is_source, "{report:?}");
+                }
+                let (code, said) = by_binary(&room, "copy");
+                assert!(code == 1 && said.contains(&format!("it is {what}, where ")), "{said}");
+                if number % 3 == 0 && is_source {
+                    // A first backup has what it can.
+                    let to = format!("anew-{number}-{what}");
+                    let anew = back_up(&room, &to);
+                    assert!(anew.damaged.iter().any(|one| one.path == path), "{anew:?}");
+                    clear(&path);
+                    fs::rename(&aside, &path).unwrap();
+                    let healed = back_up(&room, &to);
+                    assert!(healed.damaged.is_empty() && marks(&healed.dir).is_empty(), "{healed:?}");
+                    continue;
+                }
+                clear(&path);
+                fs::rename(&aside, &path).unwrap();
+                let healed = back_up(&room, "copy");
+                assert!(healed.damaged.is_empty() && marks(&healed.dir).is_empty(), "{path:?}: {healed:?}");
+            }
+        }
+    }
+    assert_eq!(objects(&copy), objects(&captures));
+}
+
+/// A session that had lost all its captures was backed up as if it had never had any.
+#[test]
+fn a_session_without_its_captures_is_named_for_as_long_as_the_copy_has_them() {
+    let (room, captures, all) = with_objects();
+    let copy = back_up(&room, "copy").dir.join("files");
+    let aside = room.folder.path().join("aside");
+    fs::rename(&captures, &aside).unwrap();
+    for what in ["nothing", "a symbolic link", "a pipe", "a regular file"] {
+        if what != "nothing" {
+            put(&captures, what);
+        }
+        for _ in 0..2 {
+            let report = back_up(&room, "copy");
+            let told: Vec<_> = report.damaged.iter().map(|one| one.path.clone()).collect();
+            let place = if what == "a regular file" { &copy } else { &captures };
+            assert_eq!(told, std::slice::from_ref(place), "{what}: {report:?}");
+            assert_eq!(by_binary(&room, "copy").0, 1, "{what}");
+        }
+        if what != "nothing" {
+            // Nothing of it is known from an earlier copy.
+            let anew = back_up(&room, &format!("anew-{what}"));
+            assert_eq!(anew.damaged.len(), 1, "{what}: {anew:?}");
+            clear(&captures);
+        }
+    }
+    assert_eq!(objects(&copy).len(), all.len(), "the copy keeps them");
+    fs::rename(&aside, &captures).unwrap();
+    assert!(back_up(&room, "copy").damaged.is_empty());
+    assert_eq!(by_binary(&room, "copy").0, 0);
+}
+
+/// Bytes behind an object belong to nobody: git refuses such a file, and only whoever read it to its end knew.
+#[test]
+fn bytes_behind_an_object_are_damage_and_stand_in_no_restores_way() {
+    let room = Room::new();
+    let then = room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
+    room.call("printf two > page");
+    let captures = room.session().captures_dir();
+    for object in objects(&captures) {
+        let path = captures.join(&object);
+        let sound = fs::read(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, [&*sound, b"\0"].concat()).unwrap();
+        let to = format!("copy-{}", object.file_name().unwrap().display());
+        let report = back_up(&room, &to);
+        let [told] = report.damaged.as_slice() else { panic!("{object:?}: {report:?}") };
+        assert_eq!(told.path, report.dir.join("files").join(&object));
+        assert!(told.reason.contains("other bytes follow on its content"), "{told:?}");
+        let verify = || foldlog(["verify", room.session().dir().to_str().unwrap(), "--captures"]);
+        let ran = verify();
+        assert!(ran.code == 1 && ran.stdout.contains("other bytes follow on its content"), "{ran:?}");
+        fs::write(&path, &sound).unwrap();
+        let ran = verify();
+        assert!(ran.code == 0 && ran.stdout.contains("captures of workspaces read, 0 were"), "{ran:?}");
+        let healed = back_up(&room, &to);
+        assert!(healed.damaged.is_empty(), "{healed:?}");
+    }
+    for object in objects(&captures) {
+        let path = captures.join(object);
+        fs::write(&path, [&*fs::read(&path).unwrap(), b"more"].concat()).unwrap();
+    }
+    // What a restore needs is there.
+    let room = room.reopen();
+    room.rewind(then);
+    assert_eq!(room.file("page").as_deref(), Some("one"));
+}
+
+/// A mark that somebody wrote said that nothing was left to be read.
+#[test]
+fn a_forged_mark_stands_for_all_captures() {
+    let (room, _, all) = with_objects();
+    let report = back_up(&room, "copy");
+    let (dir, object) = (report.dir.clone(), report.dir.join("files").join(&all[0]));
+    let mark = dir.join(".foldlog-backup.unread");
+    let last = report.records.to_string();
+    for forged in
+        ["99999", &last, &format!("{last}\n"), &format!("{last} 0123456789abcdef\n"), &"9".repeat(1 << 20)]
+    {
+        flip(&object);
+        fs::write(&mark, forged).unwrap();
+        let next = back_up(&room, "copy");
+        assert_eq!((next.damaged.len(), next.captures_healed), (0, 1), "{forged:?}: {next:?}");
+        assert!(marks(&dir).is_empty());
+    }
+    for what in &IN_PLACES[..3] {
+        flip(&object);
+        put(&mark, what);
+        for healed in [1, 0] {
+            let next = back_up(&room, "copy");
+            let told: Vec<_> = next.damaged.iter().map(|one| one.path.clone()).collect();
+            assert_eq!((told, next.captures_healed), (vec![mark.clone()], healed), "{next:?}");
+        }
+        assert_eq!(by_binary(&room, "copy").0, 1);
+        clear(&mark);
+        assert_eq!(by_binary(&room, "copy").0, 0);
+    }
 }
 
 #[test]

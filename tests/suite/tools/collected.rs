@@ -25,14 +25,14 @@ pub(super) fn keeping(calls: u64) -> CollectOptions {
 /// Closes the session, collects the store, and lets another process go on.
 fn collected(room: Room, options: &CollectOptions) -> (Room, CollectReport) {
     room.session().clone().close().unwrap();
-    let Room { folder, runner, id } = room;
+    let Room { folder, runner, id, .. } = room;
     drop(runner);
     let store = store_in(folder.path());
     let planned = store.collect(&CollectOptions { dry_run: true, ..options.clone() }).unwrap();
     let report = store.collect(options).unwrap();
     assert_eq!(report, planned);
     let session = store.open_session(id, &types()).unwrap();
-    (Room { runner: runner_in(folder.path(), session), folder, id }, report)
+    (Room { runner: runner_in(folder.path(), session), folder, id, awaits: false }, report)
 }
 
 /// Goes back to a position and comes again; `None` if what was there is collected.
@@ -135,7 +135,7 @@ fn what_an_open_call_began_with_stays() {
     let operation = room.runner.begin(&call, &ExecuteOptions::default()).unwrap();
     room.by_hand("printf half > page; printf done > trash");
     operation.context().session().sync().unwrap();
-    let Room { folder, runner, id } = room;
+    let Room { folder, runner, id, .. } = room;
     // As a kill would have it: nobody ends the call.
     let held = tempfile::tempdir().unwrap();
     let copy = held.path().join("copy");
@@ -172,7 +172,7 @@ fn captures_stay_while_the_end_of_a_log_may_go() {
     for n in 0..4 {
         room.call(&format!("printf {n} > page"));
     }
-    let Room { folder, runner, id } = room;
+    let Room { folder, runner, id, .. } = room;
     let held = tempfile::tempdir().unwrap();
     let copy = held.path().join("copy");
     let status = std::process::Command::new("cp").arg("-a").arg(folder.path()).arg(&copy).status().unwrap();

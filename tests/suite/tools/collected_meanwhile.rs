@@ -23,7 +23,7 @@ fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_
         }
         room.session().clone().close().unwrap();
         let shell = room.shell();
-        let Room { folder, runner, id: parent } = room;
+        let Room { folder, runner, id: parent, .. } = room;
         drop(runner);
         let home = folder.path().to_owned();
         let sessions = home.join("store/sessions");

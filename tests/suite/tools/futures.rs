@@ -6,8 +6,8 @@ use std::future::{Future, pending};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use foldlog::tools::{AsyncTool, Recovery};
-use foldlog::{Blocker, Durability, Outcome, SessionOptions, SnapshotOptions};
+use foldlog::tools::{AsyncTool, CompositeSnapshot, Recovery, RewindOptions};
+use foldlog::{Blocker, Durability, Outcome, SequenceNumber, SessionOptions, SnapshotOptions};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -22,6 +22,12 @@ fn single() -> Runtime {
 fn two_workers() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
+
+/// What is awaited of a run, whatever it is.
+type Boxed = std::pin::Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// Has a run go back, to a snapshot or its position.
+type Wait = fn(ExecutionState, (CompositeSnapshot, SequenceNumber)) -> Boxed;
 
 /// Longest time that a test waits for what should happen at once.
 const SOON: Duration = Duration::from_secs(10);
@@ -422,6 +428,86 @@ fn a_task_waits_for_another_task_of_the_same_thread() {
     });
 }
 
+/// Composite snapshots, restores, rewinds and rollbacks had no form that is a future: on an executor of one thread they waited for a
+/// task that could not go on.
+#[test]
+fn a_run_goes_back_while_another_task_of_the_same_thread_works_on_it() {
+    single().block_on(async {
+        let host = Host::new();
+        let (state, session) = (host.runner.state().clone(), host.session().clone());
+        assert!(soon(host.execute("one", Does::Succeeds)).await.unwrap().success);
+        let before = soon(state.snapshot_async(Some("before"))).await.unwrap();
+        let position = session.position().unwrap();
+        let held = host.state();
+        let waits: [Wait; 6] = [
+            |state, _| Box::pin(async move { state.snapshot_async(None).await.map(drop) }),
+            |state, (before, _)| Box::pin(async move { state.restore_async(&before).await.map(drop) }),
+            |state, (_, at)| {
+                Box::pin(async move { state.rewind_async(at, &RewindOptions::default()).await.map(drop) })
+            },
+            |state, (_, at)| {
+                let options = RewindOptions::default();
+                Box::pin(async move { state.preview_rewind_async(at, &options).await.map(drop) })
+            },
+            |state, _| {
+                Box::pin(async move { state.undo_rewind_async(&RewindOptions::default()).await.map(drop) })
+            },
+            |state, (before, _)| {
+                Box::pin(async move { state.session().rollback_async(&before.session).await.map(drop) })
+            },
+        ];
+        for (number, wait) in waits.into_iter().enumerate() {
+            let begun = host.runner.begin_async(&asks("two", Does::Waits), &ExecuteOptions::default());
+            let begun = soon(begun).await.unwrap();
+            let waiting = tokio::spawn(wait(state.clone(), (before.clone(), position)));
+            let given_up = tokio::spawn(wait(state.clone(), (before.clone(), position)));
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!waiting.is_finished() && !given_up.is_finished(), "{number}");
+            given_up.abort();
+            assert!(given_up.await.unwrap_err().is_cancelled());
+            let written =
+                begun.context().session().dispatch_async(StepAdded { title: "two".to_owned(), part: 0 });
+            soon(written).await.unwrap();
+            assert!(soon(begun.end_async(ToolResult::ok("done", 1))).await.unwrap().success);
+            soon(waiting).await.unwrap().unwrap();
+            // The restore, the rewind and the rollback have abandoned the call; the undo has brought it back.
+            let plan = match number {
+                1 | 2 | 5 => held.0.clone(),
+                _ => [held.0.clone(), vec!["two".to_owned()]].concat(),
+            };
+            assert_eq!(host.state().0, plan, "{number}");
+            assert!(!session.is_interrupted() && session.open_operations().is_empty());
+            if number == 0 || number == 3 {
+                soon(state.rewind_async(position, &RewindOptions::default())).await.unwrap();
+            }
+        }
+        host.is_at_rest().await;
+    });
+}
+
+/// Where somebody gives the wait up, nothing is begun for them any more.
+#[test]
+fn a_rewind_whose_future_is_dropped_while_it_waits_is_never_begun() {
+    single().block_on(async {
+        let host = Host::new();
+        let state = host.runner.state().clone();
+        let position = soon(state.snapshot_async(None)).await.unwrap().session.position;
+        for _ in 0..20 {
+            let begun = host.runner.begin_async(&asks("more", Does::Waits), &ExecuteOptions::default());
+            let begun = soon(begun).await.unwrap();
+            let rewound = state.rewind_async(position, &RewindOptions::default());
+            assert!(tokio::time::timeout(Duration::from_millis(1), rewound).await.is_err());
+            let written = StepAdded { title: "more".to_owned(), part: 0 };
+            soon(begun.context().session().dispatch_async(written)).await.unwrap();
+            assert!(soon(begun.end_async(ToolResult::ok("done", 1))).await.unwrap().success);
+        }
+        host.is_at_rest().await;
+        assert_eq!(host.state().0.len(), 21, "no call was abandoned");
+    });
+}
+
 #[test]
 fn a_future_gives_up_after_its_limit_and_names_what_it_waited_for() {
     single().block_on(async {
@@ -431,7 +517,11 @@ fn a_future_gives_up_after_its_limit_and_names_what_it_waited_for() {
         let begun =
             host.runner.begin_async(&asks("one", Does::Waits), &ExecuteOptions::default()).await.unwrap();
         let title = "outside".to_owned();
+        let (state, position) = (host.runner.state(), SequenceNumber::MIN);
         let waited = [
+            soon(state.snapshot_async(None)).await.map(drop),
+            soon(state.rewind_async(position, &RewindOptions::default())).await.map(drop),
+            soon(host.session().rollback_to_async(position)).await.map(drop),
             soon(host.session().dispatch_async(StepAdded { title, part: 0 })).await.map(drop),
             soon(host.session().snapshot_async(SnapshotOptions::default())).await.map(drop),
             soon(host.execute("two", Does::Succeeds)).await.map(drop),

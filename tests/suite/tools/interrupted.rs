@@ -114,6 +114,10 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     assert!(run.session().recovery().interrupted.is_empty());
     assert_eq!(run.plan(), ["planned", "meanwhile"], "the log says so too");
 
+    for nobody in ["", " \t"] {
+        let refused = run.session().settle(operation, &Settlement::failed(), nobody, "who knows");
+        assert!(matches!(refused, Err(Error::Blank { argument: "by" })), "{refused:?}");
+    }
     let result = Settlement::committed(Some(Value::from("it was sent")));
     run.session().settle(operation, &result, "a person", "the recipient has it").unwrap();
     assert!(run.session().unsettled_operations().is_empty());

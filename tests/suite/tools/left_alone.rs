@@ -34,7 +34,7 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
             room.call(&format!("printf {n} > page"));
         }
         room.session().clone().close().unwrap();
-        let Room { folder, runner, id } = room;
+        let Room { folder, runner, id, .. } = room;
         drop(runner);
         let (store, elsewhere) = (store_in(folder.path()), folder.path().join("elsewhere"));
         fs::write(&elsewhere, "not yours").unwrap();

@@ -13,6 +13,7 @@ use foldlog::filesystem::{
 use foldlog::replay::Replay;
 use foldlog::tools::{CaptureMoment, RewindOptions, RewindPreview, RewindReport};
 use foldlog::{Durability, Kind, Policy, SequenceNumber, SnapshotOptions};
+use futures_lite::future::block_on;
 use proptest::prelude::*;
 
 use super::*;
@@ -22,6 +23,8 @@ pub(super) struct Room {
     pub(super) folder: tempfile::TempDir,
     pub(super) runner: ToolRunner,
     pub(super) id: Uuid,
+    /// Whether it is rewound by the forms that are futures.
+    pub(super) awaits: bool,
 }
 
 /// A script, and whether the tool fails when it has run.
@@ -84,16 +87,16 @@ impl Room {
         fs::create_dir(root(folder.path())).unwrap();
         let session = store_in(folder.path()).create(&types()).unwrap();
         let id = session.id();
-        Room { runner: runner_in(folder.path(), session), folder, id }
+        Room { runner: runner_in(folder.path(), session), folder, id, awaits: false }
     }
 
     /// Lets another process go on with the session.
     pub(super) fn reopen(self) -> Room {
-        let Room { folder, runner, id } = self;
+        let Room { folder, runner, id, awaits } = self;
         runner.state().session().clone().close().unwrap();
         drop(runner);
         let session = store_in(folder.path()).open_session(id, &types()).unwrap();
-        Room { runner: runner_in(folder.path(), session), folder, id }
+        Room { runner: runner_in(folder.path(), session), folder, id, awaits }
     }
 
     pub(super) fn shell(&self) -> Shell {
@@ -135,19 +138,38 @@ impl Room {
     /// Rewinds, after a preview that must have told what it does and written nothing.
     pub(super) fn rewind_by(&self, to: SequenceNumber, options: &RewindOptions) -> RewindReport {
         let at = self.at();
-        let preview = self.state().preview_rewind(to, options).unwrap();
+        let state = self.state();
+        let preview = match self.awaits {
+            true => block_on(state.preview_rewind_async(to, options)),
+            false => state.preview_rewind(to, options),
+        };
+        let preview = preview.unwrap();
         assert_eq!(self.at(), at, "a preview writes nothing");
-        let report = self.state().rewind(to, options).unwrap();
+        let report = match self.awaits {
+            true => block_on(state.rewind_async(to, options)),
+            false => state.rewind(to, options),
+        };
+        let report = report.unwrap();
         assert_told(&preview, &report);
         report
     }
 
     pub(super) fn undo(&self) -> RewindReport {
         let options = RewindOptions::default();
-        let preview = self.state().preview_undo(&options).unwrap();
-        let report = self.state().undo_rewind(&options).unwrap();
-        assert_told(&preview, &report);
+        let preview = match self.awaits {
+            true => block_on(self.state().preview_undo_async(&options)),
+            false => self.state().preview_undo(&options),
+        };
+        let report = self.undo_by(&options).unwrap();
+        assert_told(&preview.unwrap(), &report);
         report
+    }
+
+    fn undo_by(&self, options: &RewindOptions) -> Result<RewindReport> {
+        match self.awaits {
+            true => block_on(self.state().undo_rewind_async(options)),
+            false => self.state().undo_rewind(options),
+        }
     }
 
     pub(super) fn file(&self, path: &str) -> Option<String> {
@@ -598,8 +620,8 @@ proptest! {
 
     /// Calls, changes by hand, rewinds and undos against maps that do the same.
     #[test]
-    fn rewinds_and_undos_are_what_maps_say(acts in acts()) {
-        let room = Room::new();
+    fn rewinds_and_undos_are_what_maps_say(acts in acts(), awaits in any::<bool>()) {
+        let room = Room { awaits, ..Room::new() };
         let root = root(room.folder.path());
         let mut model = Model::default();
         // By position: the files that the last call or rewind before had left, and the plan.
@@ -648,7 +670,7 @@ proptest! {
                 }
                 Act::Undo(overwrite) => {
                     let options = RewindOptions { overwrite: *overwrite, ..RewindOptions::default() };
-                    let undone = room.state().undo_rewind(&options);
+                    let undone = room.undo_by(&options);
                     let Some(then) = model.undo.clone() else {
                         prop_assert!(matches!(undone, Err(Error::NoRewind(_))));
                         continue;

@@ -32,6 +32,20 @@ impl Fork {
         Fork { root, state: ExecutionState::new(session, resources) }
     }
 
+    /// Lets another process go on, which knows of no other folder than the fork's.
+    fn again(self, room: &Room) -> Fork {
+        let Fork { root, state } = self;
+        let session = state.session().clone();
+        let id = session.id();
+        session.close().unwrap();
+        drop(state);
+        let session = store_in(room.folder.path()).open_session(id, &types()).unwrap();
+        let captures = session.captures_dir();
+        let files = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
+        let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+        Fork { root, state: ExecutionState::new(session, resources) }
+    }
+
     /// Has a call write a file.
     fn call(&self, file: &str) {
         let runner = ToolRunner::new(self.state.clone(), ToolRegistry::new());
@@ -122,6 +136,57 @@ fn files_of_which_nothing_is_known_are_kept_and_named() {
     assert_eq!(fork.files(), held(&[("page", "one")]));
     fork.state.undo_rewind(&options).unwrap();
     assert_eq!(fork.files(), held(&[("mine", "mine")]));
+}
+
+/// What a rewind had brought into a fork's folder is a capture of its parent's folder, which an undo passed over: STATE came back, and
+/// no file.
+#[test]
+fn a_fork_that_was_brought_into_a_folder_is_brought_back_and_comes_again() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    room.call("printf two > page; printf new > new");
+    let overwrite = RewindOptions { overwrite: true, ..RewindOptions::default() };
+    let write = |root: &Path| fs::write(root.join("mine"), "mine").unwrap();
+    let fork = Fork::of(&room, write, Some(Rebind::Overwrite));
+    fork.state.rewind(then, &overwrite).unwrap();
+    let mut fork = fork;
+    let plan = |fork: &Fork| fork.state.session().view::<Plan>().unwrap().len();
+    assert_eq!((fork.files(), plan(&fork)), (held(&[("page", "one")]), 1));
+    for _ in 0..2 {
+        fork = fork.again(&room);
+        let preview = fork.state.preview_undo(&RewindOptions::default()).unwrap();
+        assert_eq!((preview.left.len(), preview.resources[0].files.len()), (0, 2), "{preview:?}");
+        let report = fork.state.undo_rewind(&RewindOptions::default()).unwrap();
+        assert!(report.left.is_empty() && report.resources[0].kept.is_empty(), "{report:?}");
+        assert_eq!((fork.files(), plan(&fork)), (held(&[("mine", "mine")]), 2));
+        fork = fork.again(&room);
+        fork.state.undo_rewind(&RewindOptions::default()).unwrap();
+        assert_eq!((fork.files(), plan(&fork)), (held(&[("page", "one")]), 1));
+    }
+    // What is written by hand is told from what the rewinds brought.
+    fs::write(fork.root.join("hand"), "hand").unwrap();
+    let report = fork.state.undo_rewind(&RewindOptions::default()).unwrap();
+    let kept: Vec<_> = report.resources[0].kept.iter().map(|kept| kept.path.as_str()).collect();
+    assert_eq!((kept, fork.files()), (vec!["hand"], held(&[("hand", "hand"), ("mine", "mine")])));
+    assert_eq!(files_in(&root(room.folder.path())), held(&[("new", "new"), ("page", "two")]));
+}
+
+/// An undo that leaves a folder alone changes nothing in it, whatever the calls before had left.
+#[test]
+fn a_rewind_that_left_a_forks_folder_alone_says_nothing_of_its_files() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    room.call("printf two > page");
+    let fork = Fork::of(&room, |root| fs::write(root.join("mine"), "mine").unwrap(), None);
+    let left = fork.rewind(then);
+    assert_eq!((left.left.len(), left.resources.len()), (1, 0), "{left:?}");
+    fs::write(fork.root.join("hand"), "hand").unwrap();
+    let report = fork.state.undo_rewind(&RewindOptions::default()).unwrap();
+    assert!(report.left.is_empty(), "{report:?}");
+    assert_eq!(fork.files(), held(&[("hand", "hand"), ("mine", "mine")]));
+    fork.call("more");
+    fork.rewind(then);
+    assert_eq!(fork.files(), held(&[("mine", "mine")]), "as before the first begin of its own");
 }
 
 #[test]

@@ -5,12 +5,15 @@
 //! the log's end was found hold each capture that the copied records name. Links, pipes and the like are left out, and files
 //! that the engine is making: the objects of captures and the files of a backup, by the names that they have until then.
 //! Whatever a host calls its files, they are copied.
+//!
+//! What stands in the place of a file or a folder and is none, in the session or in the copy, is named as damage and left alone; all else
+//! is copied.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
 use super::captures::{MARK, is_damaged};
-use super::{Copied, Copying};
+use super::{Copied, Copying, DamagedCapture};
 use crate::error::{Error, Result};
 use crate::log::copying::{copy_bytes, same_bytes};
 use crate::log::layout;
@@ -30,12 +33,23 @@ impl Copying<'_> {
         while let Some((from, to)) = folders.pop() {
             let is_session = from == self.from;
             let Some(entries) = self.listed(&from)? else { continue };
+            if is_session {
+                self.miss_captures(&entries, dir, copied)?;
+            }
             // A backup that was killed may have left a file.
             let _ = self.storage().remove_file(&to.join(COPIED));
             for entry in entries.iter().filter(|entry| !is_session || is_beside(entry)) {
                 let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+                if let Some(wanted) = self.wanted(&from, entry.kind) {
+                    copied.note_irregular(&from, entry.kind, wanted);
+                    continue;
+                }
                 match entry.kind {
                     EntryKind::Folder => {
+                        if let Some(found) = self.in_place_of(&to, EntryKind::Folder)? {
+                            copied.note_irregular(&to, found, EntryKind::Folder);
+                            continue;
+                        }
                         let made = self.storage().create_dir_all(&to);
                         made.map_err(|error| Error::unmade("create", &to, 0, error))?;
                         folders.push((from, to));
@@ -53,6 +67,48 @@ impl Copying<'_> {
         Ok(())
     }
 
+    /// Returns what should stand at a path of the session where captures are kept, if something else is found there. Of other paths a
+    /// host makes what it likes.
+    fn wanted(&self, path: &Path, found: EntryKind) -> Option<EntryKind> {
+        let captures = layout::captures_dir(self.from);
+        let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+        let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_in = |folder: &Path| path.parent() == Some(folder);
+        let is_within = is_in(&captures);
+        let wanted = match name {
+            _ if is_git_object(path) => EntryKind::File,
+            // A session without captures may have a file of that name.
+            _ if path == captures && found != EntryKind::File => EntryKind::Folder,
+            "HEAD" | "config" if is_within => EntryKind::File,
+            "objects" | "refs" if is_within => EntryKind::Folder,
+            _ if is_hex && is_in(&captures.join("objects")) => EntryKind::Folder,
+            _ => return None,
+        };
+        (wanted != found).then_some(wanted)
+    }
+
+    /// Returns what stands at a path in the place of what is wanted there; `None` if that stands there, or nothing.
+    pub(super) fn in_place_of(&self, path: &Path, wanted: EntryKind) -> Result<Option<EntryKind>> {
+        let there = self.storage().entry(path).map_err(|error| Error::io("look up", path, error))?;
+        Ok(there.map(|there| there.kind).filter(|kind| *kind != wanted))
+    }
+
+    /// Notes that the session has lost its folder of captures, if the copy has one.
+    fn miss_captures(&self, entries: &[Entry], copy: &Path, copied: &mut Copied) -> Result<()> {
+        let (own, copy) = (layout::captures_dir(self.from), layout::captures_dir(copy).join("objects"));
+        if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref()))
+            || sabotage::is(Breakage::CapturesMissed)
+        {
+            return Ok(());
+        }
+        let kept = self.storage().entry(&copy).map_err(|error| Error::io("look up", &copy, error))?;
+        if kept.is_some_and(|kept| kept.kind == EntryKind::Folder) {
+            let reason = "the folder of the session's captures is missing; the copy has them".to_owned();
+            copied.note(DamagedCapture { path: own, reason });
+        }
+        Ok(())
+    }
+
     /// Returns the names in a folder; `None` if it is gone.
     fn listed(&self, folder: &Path) -> Result<Option<Vec<Entry>>> {
         match self.storage().list(folder) {
@@ -66,7 +122,11 @@ impl Copying<'_> {
     fn copy_file(&self, entry: &Entry, (from, to): (&Path, &Path), copied: &mut Copied) -> Result<()> {
         let storage = self.storage().as_ref();
         let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
-        if let Some(there) = there.filter(|there| there.kind == EntryKind::File) {
+        if let Some(there) = there {
+            if there.kind != EntryKind::File && !sabotage::is(Breakage::IrregularReplaced) {
+                copied.note_irregular(to, there.kind, EntryKind::File);
+                return Ok(());
+            }
             if there.len == entry.len && (is_git_object(from) || same_bytes(storage, (from, to), entry.len)?)
             {
                 return Ok(());
@@ -110,6 +170,23 @@ impl Copying<'_> {
                 Err(error)
             }
         }
+    }
+}
+
+impl Copied {
+    /// Notes that something stands in the place of a file or a folder.
+    pub(super) fn note_irregular(&mut self, path: &Path, found: EntryKind, wanted: EntryKind) {
+        if self.irregular.iter().any(|one| one.path == path) {
+            return;
+        }
+        let reason = format!("it is {found}, where {wanted} should be: it is left alone");
+        self.note(DamagedCapture { path: path.to_owned(), reason });
+    }
+
+    /// Notes damage that stands in the way of copying a file or a folder. All captures are read then.
+    pub(super) fn note(&mut self, damaged: DamagedCapture) {
+        self.found_damaged = true;
+        self.irregular.push(damaged);
     }
 }
 

@@ -1,26 +1,25 @@
 //! Reads the captures that a backup copied, and copies those anew that are damaged in the copy and sound in the session. Without the
 //! feature `host-filesystem` nobody knows what captures consist of.
 //!
-//! The *mark* is a file beside the copy's log. It holds a sequence number: what the records from there on name of captures is not
-//! known to be sound. It stands from before such records count until a backup has read their captures and found nothing damaged, so
-//! neither a kill nor a later backup makes the copy pass for sound. A backup that finds a mark reads all captures that these records
-//! name, in the copy and in the session.
+//! The *mark* is a file beside the copy's log. It holds a sequence number, and digits by which the number is known to be that of this
+//! session's mark: what the records from there on name of captures is not known to be sound. It stands from before such records count
+//! until a backup has read their captures and found nothing damaged, so neither a kill nor a later backup makes the copy pass for sound. A
+//! backup that finds a mark reads all captures that these records name, in the copy and in the session; one that it cannot read stands for
+//! all records. Of a mark that somebody deleted nobody knows; a backup that reads all captures does without.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Parent;
+use uuid::Uuid;
 
 use super::{CapturesElsewhere, Copied, Copying, DamagedCapture};
+use crate::audit::{NamedCaptures, captures_named};
 use crate::error::{Error, Result};
 use crate::log::layout;
-use crate::log::objects::Objects;
-use crate::log::scan;
 use crate::sabotage::{self, Breakage};
-use crate::session::captures_named_by;
 use crate::storage::{Access, EntryKind, Storage};
 
 pub(super) use reading::is_damaged;
@@ -28,8 +27,14 @@ pub(super) use reading::is_damaged;
 /// Name of the mark.
 pub(super) const MARK: &str = ".foldlog-backup.unread";
 
-/// Longest mark: that of the greatest sequence number.
-const MARK_BYTES_MAX: usize = 20;
+/// Longer files are no marks.
+const MARK_BYTES_MAX: usize = 64;
+
+/// Digits by which a mark is known.
+const MARK_DIGITS: usize = 16;
+
+/// Most damaged files that are named.
+const DAMAGED_MAX: usize = 100;
 
 /// Says what a backup found of the captures that its records name.
 #[derive(Default)]
@@ -44,22 +49,31 @@ pub(super) struct CapturesRead {
     from: SequenceNumber,
 }
 
-/// Captures in their recorded form, by the names of their resources.
-type Named = BTreeMap<String, BTreeSet<Vec<u8>>>;
-
-/// Reads the mark of a copy: from which record on captures are not known to be sound. A mark that nobody can read stands for all of them.
-pub(super) fn mark_of(storage: &dyn Storage, copy: &Path) -> Result<Option<SequenceNumber>> {
+/// Reads the mark of a copy: from which record on captures are not known to be sound. A mark that nobody can read, or that no backup of
+/// this session has left, stands for all of them.
+pub(super) fn mark_of(storage: &dyn Storage, copy: &Path, session: Uuid) -> Result<Option<SequenceNumber>> {
     let path = copy.join(MARK);
     let file = match storage.open(&path, Access::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // It is no file.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(Some(SequenceNumber::MIN)),
         Err(error) => return Err(Error::unopened(storage, &path, error)),
     };
     let mut bytes = [0; MARK_BYTES_MAX];
     let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
-    let text = bytes.get(..read).and_then(|bytes| std::str::from_utf8(bytes).ok());
-    let from = text.and_then(|text| text.trim_end().parse::<u64>().ok()).unwrap_or(0);
-    Ok(Some(SequenceNumber::from(from)))
+    let text = bytes.get(..read).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default();
+    let number = text.split_once(' ').and_then(|(number, _)| number.parse::<u64>().ok());
+    let is_ours = |from: &SequenceNumber| mark_text(session, *from) == text;
+    let from = number.map(SequenceNumber::from);
+    let from = from.filter(|from| is_ours(from) || sabotage::is(Breakage::MarkBelieved));
+    Ok(Some(from.unwrap_or(SequenceNumber::MIN)))
+}
+
+/// Returns what the mark of a copy of this session holds.
+fn mark_text(session: Uuid, from: SequenceNumber) -> String {
+    let digits = blake3::hash(format!("{MARK} {session} {from}").as_bytes()).to_hex();
+    format!("{from} {}\n", digits.get(..MARK_DIGITS).unwrap_or_default())
 }
 
 impl Copying<'_> {
@@ -79,7 +93,7 @@ impl Copying<'_> {
 
     fn write_mark(&self, dir: &Path, from: SequenceNumber) -> Result<()> {
         let (storage, path, building) = (self.storage(), dir.join(MARK), dir.join(super::COPIED));
-        let text = format!("{from}\n");
+        let text = mark_text(self.session, from);
         let _ = storage.remove_file(&building);
         let unmade = |op, error| Error::unmade(op, &building, text.len() as u64, error);
         let file = storage.create(&building, text.len() as u64).map_err(|error| unmade("create", error))?;
@@ -106,14 +120,21 @@ impl Copying<'_> {
         if sabotage::is(Breakage::CapturesCopiedUnread) || !(is_new || is_whole) {
             return Ok(CapturesRead::default());
         }
+        if self.mark.is_some() {
+            self.look_at_mark(copied)?;
+        }
         let from = match self.options.check_captures || copied.found_damaged {
             true => SequenceNumber::MIN,
             false => self.mark.map_or(before, |mark| mark.min(before)),
         };
         let (named, parent) = self.captures_named(from)?;
-        let Some(mut read) = reading::read(self, (&named, parent, from), is_whole, copied)? else {
-            return Ok(CapturesRead::default());
-        };
+        let found = reading::read(self, (&named, parent, from), is_whole, copied)?;
+        let is_read = found.is_some();
+        let mut read = found.unwrap_or_default();
+        self.tell_irregular(copied, &mut read);
+        if !is_read {
+            return Ok(read);
+        }
         read.damaged.sort_by(|one, other| one.path.cmp(&other.path));
         match read.damaged.is_empty() {
             true => self.remove_mark()?,
@@ -123,27 +144,37 @@ impl Copying<'_> {
         Ok(read)
     }
 
+    /// Notes what stands in the place of the mark and is no file.
+    fn look_at_mark(&self, copied: &mut Copied) -> Result<()> {
+        let path = self.to.join(MARK);
+        if let Some(found) = self.in_place_of(&path, EntryKind::File)? {
+            let reason = format!("it is {found}, where {} should be: remove it", EntryKind::File);
+            copied.note(DamagedCapture { path, reason });
+        }
+        Ok(())
+    }
+
+    /// Adds what stood in the way of copying, in place of what was found of the same files.
+    fn tell_irregular(&self, copied: &mut Copied, read: &mut CapturesRead) {
+        let irregular = std::mem::take(&mut copied.irregular);
+        if irregular.is_empty() {
+            return;
+        }
+        let place = |path: &Path| {
+            let within = path.strip_prefix(self.to).or_else(|_| path.strip_prefix(self.from));
+            within.unwrap_or(path).to_owned()
+        };
+        let places: BTreeSet<_> = irregular.iter().map(|one| place(&one.path)).collect();
+        read.damaged.retain(|one| !places.contains(&place(&one.path)));
+        read.damaged.splice(..0, irregular);
+        read.damaged_more += read.damaged.len().saturating_sub(DAMAGED_MAX) as u64;
+        read.damaged.truncate(DAMAGED_MAX);
+        read.from = SequenceNumber::MIN;
+    }
+
     /// Returns the captures that the copy's records from `from` on name, and the session that it comes from.
-    fn captures_named(&self, from: SequenceNumber) -> Result<(Named, Option<Parent>)> {
-        let objects = Arc::new(Objects::new(Arc::clone(self.storage()), self.to));
-        let mut named = Named::new();
-        let scan = scan::scan(self.storage().as_ref(), self.to, &mut |at| {
-            let header = at.frame.header;
-            if header.sequence < from || header.kind.is_envelope() {
-                return Ok(());
-            }
-            let record = foldlog_codec::Record {
-                sequence: header.sequence,
-                kind: header.kind,
-                time_us: header.time_us,
-                body: at.frame.body,
-            };
-            for (name, recorded) in captures_named_by(&record, &objects)? {
-                named.entry(name).or_default().extend(recorded);
-            }
-            Ok(())
-        })?;
-        Ok((named, scan.opened.parent))
+    fn captures_named(&self, from: SequenceNumber) -> Result<(NamedCaptures, Option<Parent>)> {
+        captures_named(self.storage(), self.to, from)
     }
 
     /// Copies a file of a capture anew that is damaged or missing in the copy. Returns whether the session has a sound one.
@@ -152,6 +183,16 @@ impl Copying<'_> {
         let Some(from) = path.strip_prefix(self.to).ok().map(|path| self.from.join(path)) else {
             return Ok(false);
         };
+        // What stands in its place, or in that of a folder around it, and is none is nobody's to replace.
+        for (root, path) in [(self.to, path), (self.from, &from)] {
+            let mut places: Vec<&Path> = path.ancestors().take_while(|folder| *folder != root).collect();
+            while let Some(place) = places.pop() {
+                let wanted = if places.is_empty() { EntryKind::File } else { EntryKind::Folder };
+                if self.in_place_of(place, wanted)?.is_some() {
+                    return Ok(false);
+                }
+            }
+        }
         let storage = self.storage();
         let entry = storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?;
         let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::File) else { return Ok(false) };
@@ -168,20 +209,16 @@ impl Copying<'_> {
 #[cfg(feature = "host-filesystem")]
 mod reading {
     use std::cell::RefCell;
+    use std::collections::BTreeMap;
     use std::path::PathBuf;
 
-    use foldlog_codec::msgpack;
-    use foldlog_filesystem::{
-        DamagedObject, FilesystemSnapshot, audit_snapshots, damage_of_object, keeps_any,
-    };
+    use foldlog_filesystem::{DamagedObject, FilesystemSnapshot, audit_snapshots, damage_of_object};
 
     use super::*;
+    use crate::audit::{folder_of, snapshots};
 
     /// Snapshots of workspaces, by the folders that keep them.
     type Kept = BTreeMap<PathBuf, Vec<FilesystemSnapshot>>;
-
-    /// Most damaged files that are named.
-    const DAMAGED_MAX: usize = 100;
 
     /// Returns whether the file of an object has other bytes than its name says.
     pub(in crate::store::backup) fn is_damaged(object: &Path) -> bool {
@@ -191,12 +228,12 @@ mod reading {
     /// Reads captures that were copied. The folders are relative to the session's.
     pub(super) fn read(
         copying: &Copying<'_>,
-        (named, parent, from): (&Named, Option<Parent>, SequenceNumber),
+        (named, parent, from): (&NamedCaptures, Option<Parent>, SequenceNumber),
         is_whole: bool,
         copied: &mut Copied,
     ) -> Result<Option<CapturesRead>> {
         let mut read = CapturesRead::default();
-        let kept = keep(copying, (named, parent, from), &mut read)?;
+        let kept = keep(copying, (named, parent, from), &mut read, copied)?;
         let mut tried = BTreeSet::new();
         let mut found = loop {
             let is_copied =
@@ -243,57 +280,46 @@ mod reading {
     /// none.
     fn keep(
         copying: &Copying<'_>,
-        (named, parent, from): (&Named, Option<Parent>, SequenceNumber),
+        (named, parent, from): (&NamedCaptures, Option<Parent>, SequenceNumber),
         read: &mut CapturesRead,
+        copied: &mut Copied,
     ) -> Result<Kept> {
         let mut kept = Kept::new();
         let mut all = None;
         for (name, recorded) in named {
-            let snapshots = snapshots(recorded);
-            if snapshots.is_empty() {
+            let taken = snapshots(recorded);
+            if taken.is_empty() {
                 continue;
             }
-            let mut folder = folder_of(copying.to, name, &snapshots);
+            let mut folder = folder_of(copying.to, name, &taken);
             if folder.is_none() && from > SequenceNumber::MIN {
                 // Earlier captures of the workspace tell where it has them.
                 if all.is_none() {
                     all = Some(copying.captures_named(SequenceNumber::MIN)?.0);
                 }
                 let earlier = all.as_ref().and_then(|all| all.get(name));
-                folder = earlier.and_then(|earlier| folder_of(copying.to, name, &self::snapshots(earlier)));
+                folder = earlier.and_then(|earlier| folder_of(copying.to, name, &snapshots(earlier)));
             }
             match folder {
-                Some(folder) => kept.entry(folder).or_default().extend(snapshots),
+                Some(folder) => kept.entry(folder).or_default().extend(taken),
                 None => {
-                    let captures = snapshots.len() as u64;
+                    let own = layout::captures_dir(copying.from);
+                    if let Some(found) = copying.in_place_of(&own, EntryKind::Folder)? {
+                        copied.note_irregular(&own, found, EntryKind::Folder);
+                    }
+                    let captures = taken.len() as u64;
                     read.absent += captures;
                     let parent = parent.map(|parent| parent.session());
                     let parent = parent.filter(|parent| {
                         let dirs = [copying.from.parent(), copying.to.parent()].into_iter().flatten();
                         dirs.map(|dir| dir.join(parent.to_string()))
-                            .any(|dir| folder_of(&dir, name, &snapshots).is_some())
+                            .any(|dir| folder_of(&dir, name, &taken).is_some())
                     });
                     read.elsewhere.push(CapturesElsewhere { resource: name.clone(), captures, parent });
                 }
             }
         }
         Ok(kept)
-    }
-
-    fn snapshots(recorded: &BTreeSet<Vec<u8>>) -> Vec<FilesystemSnapshot> {
-        recorded.iter().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
-    }
-
-    /// Returns the folder within a session's folder that keeps any of the snapshots: that of captures, or any other.
-    fn folder_of(dir: &Path, name: &str, snapshots: &[FilesystemSnapshot]) -> Option<PathBuf> {
-        let listed = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let folders = listed.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
-        folders.sort_by_key(|path| {
-            (*path != layout::captures_dir(dir), path.file_name() != Some(name.as_ref()))
-        });
-        let found = folders.into_iter().find(|folder| keeps_any(folder, snapshots))?;
-        found.strip_prefix(dir).map(Path::to_owned).ok()
     }
 
     /// Says what was found of captures in one of the two folders of the session.
@@ -364,7 +390,7 @@ mod reading {
     /// Reads nothing.
     pub(super) fn read(
         _: &Copying<'_>,
-        _: (&Named, Option<Parent>, SequenceNumber),
+        _: (&NamedCaptures, Option<Parent>, SequenceNumber),
         _: bool,
         _: &mut Copied,
     ) -> Result<Option<CapturesRead>> {

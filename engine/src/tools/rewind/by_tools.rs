@@ -5,7 +5,11 @@
 //! | a tool's, or a plain restore | as its end captured them, or as its begin did if what it changed was rolled back |
 //! | a rewind | as the capture that it went back to; what it kept beside that was changed by hand before |
 //! | an undo of a rewind | as they were before the call that is undone |
+//! | a rewind, or an undo of one, that left the resource alone | as they were before it |
 //! | a restore or rewind that failed or was interrupted | as they were before it |
+//!
+//! In a fork, the calls that it shares with its parent have worked in the parent's folder, if it has one of its own: what they left is of
+//! another place then.
 //!
 //! A rewind may bring what was captured in one folder into another one that took its place. Then the capture that it went back to is
 //! of the other folder, and says all the same what it left in this one.
@@ -16,7 +20,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
 use foldlog_codec::msgpack;
 
-use super::{CaptureMoment, Captures, ExecutionState, Recorded, ResourceRewound};
+use super::{CaptureMoment, CaptureTaken, Captures, ExecutionState, Recorded, ResourceRewound};
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::sabotage::{self, Breakage};
@@ -65,7 +69,15 @@ impl ExecutionState {
             }
             let begun = session.read_begin(item.begin, |begin| begin.resources)?;
             let rewind = self.rewind_of(item)?;
-            for (name, recorded) in begun.into_iter().filter(|(name, _)| open.remove(name)) {
+            let rewound = match (&rewind, item.position()) {
+                (Some(_), Some((end, _))) => Some(self.rewound_by(end)?),
+                _ => None,
+            };
+            let is_left = |name: &String| rewound.as_ref().is_some_and(|rewound| !rewound.contains_key(name));
+            for (name, recorded) in begun {
+                if is_left(&name) || !open.remove(&name) {
+                    continue;
+                }
                 let Some(rewind) = rewind.as_ref().filter(|_| !elsewhere(&name, recorded.as_deref())) else {
                     continue;
                 };
@@ -96,34 +108,32 @@ impl ExecutionState {
         let session = self.session();
         let live_alone = sabotage::is(Breakage::HandChangesByLivePath)
             .then(|| (session.live_path(), session.position().unwrap_or_default()));
-        let (mut limit, mut names) = (limit, self.sought(names));
+        let mut names = match sabotage::is(Breakage::RewindsPassedOver) {
+            true => self.sought(names),
+            false => Sought::all(names),
+        };
         session.calls_back(&mut |item| {
             let is_live = |end| live_alone.as_ref().is_none_or(|(path, last)| path.is_live(end, *last));
             let position = item.position().filter(|(end, _)| *end < limit && is_live(*end));
             let Some((end, _)) = position else { return Ok(true) };
-            match self.rewind_of(item)? {
-                Some(rewind) => match rewind.undoes {
-                    Some(undone) => limit = undone.into(),
-                    None => {
-                        for ResourceRewound { name, capture, .. } in self.recorded_by(end)?.resources {
-                            if !names.names.remove(&name) {
-                                continue;
-                            }
-                            let (record, only) = (capture.record, BTreeSet::from([name]));
-                            match capture.of {
-                                CaptureMoment::CallEnded => sought.push((record + 1, only)),
-                                _ => {
-                                    let captured = session.read_begin(record, |begin| begin.resources)?;
-                                    take(found, &self.sought(only), captured, (record, false));
-                                }
-                            }
-                        }
+            let Some(rewind) = self.rewind_of(item)? else {
+                let (left, of) = session.captures_left_by(item, end)?;
+                take(found, &names, left, of);
+                names.names.retain(|name| !found.contains_key(name));
+                return Ok(!names.names.is_empty());
+            };
+            for (name, CaptureTaken { record, of }) in self.rewound_by(end)? {
+                if !names.names.remove(&name) {
+                    continue;
+                }
+                let only = BTreeSet::from([name]);
+                match (rewind.undoes, of) {
+                    (Some(undone), _) => sought.push((undone.into(), only)),
+                    (None, CaptureMoment::CallEnded) => sought.push((record + 1, only)),
+                    (None, _) => {
+                        let captured = session.read_begin(record, |begin| begin.resources)?;
+                        take(found, &Sought::all(only), captured, (record, false));
                     }
-                },
-                None => {
-                    let (left, of) = session.captures_left_by(item, end)?;
-                    take(found, &names, left, of);
-                    names.names.retain(|name| !found.contains_key(name));
                 }
             }
             Ok(!names.names.is_empty())
@@ -139,9 +149,11 @@ impl ExecutionState {
         Ok(RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind))
     }
 
-    /// Returns what the record of a rewind's end says.
-    fn recorded_by(&self, end: SequenceNumber) -> Result<Recorded> {
+    /// Returns the captures that a rewind went back to, by the names of the resources, as the record of its end says.
+    fn rewound_by(&self, end: SequenceNumber) -> Result<BTreeMap<String, CaptureTaken>> {
         let value = self.session().read_end(end)?.0.unwrap_or_default().encode();
-        msgpack::from_slice(&value).map_err(Error::unread(end))
+        let recorded: Recorded = msgpack::from_slice(&value).map_err(Error::unread(end))?;
+        let of_each = recorded.resources.into_iter();
+        Ok(of_each.map(|ResourceRewound { name, capture, .. }| (name, capture)).collect())
     }
 }

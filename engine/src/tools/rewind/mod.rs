@@ -25,7 +25,8 @@
 //! overwritten, and no undo brings it back. Nobody else should write into the workspace meanwhile.
 //!
 //! Where a workspace was rebound, the last capture is of another folder, and no rewind has worked in this one since, nobody knows what
-//! was changed by hand in it: what is there is kept, what is not there stays away, and both are named as *unknown*.
+//! was changed by hand in it: what is there is kept, what is not there stays away, and both are named as *unknown*. The last capture of a
+//! fork in a folder of its own is of another folder until a call or a rewind of its own has worked there.
 //!
 //! # Undo
 //!
@@ -54,11 +55,11 @@ pub use report::{
 use super::call::RestoreScope;
 use super::captures::{Captures, RewoundCaptures};
 use super::execution::ExecutionState;
-use super::restoring::{Prepared, WayBack};
+use super::restoring::{Prepared, Waiting, WayBack};
 use crate::error::{Error, Result, caught};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
-use crate::session::Asker;
 use crate::session::rewinding::{CaptureFound, Sought};
+use crate::session::{Asker, Patience};
 use crate::types::encode;
 
 /// Number of kept files that the record of a rewind names.
@@ -104,8 +105,18 @@ impl ExecutionState {
         to: impl Into<SequenceNumber>,
         options: &RewindOptions,
     ) -> Result<RewindPreview> {
-        let to = to.into();
-        self.preview(&|| Ok(Goal { to, undoes: None }), options, Location::caller())
+        let patience = self.session().patience(None, None);
+        self.preview_to(to.into(), options, (&patience, Location::caller()))
+    }
+
+    /// Tells what a rewind to a position would do, after a wait for others that the patience allows.
+    pub(super) fn preview_to(
+        &self,
+        to: SequenceNumber,
+        options: &RewindOptions,
+        waiting: (&Patience, &'static Location<'static>),
+    ) -> Result<RewindPreview> {
+        self.preview(&|| Ok(Goal { to, undoes: None }), options, waiting)
     }
 
     /// Tells what an [`undo`](ExecutionState::undo_rewind) would do now, as [`preview_rewind`](ExecutionState::preview_rewind)
@@ -116,7 +127,17 @@ impl ExecutionState {
     /// Those of [`undo_rewind`](ExecutionState::undo_rewind) and [`preview_rewind`](ExecutionState::preview_rewind).
     #[track_caller]
     pub fn preview_undo(&self, options: &RewindOptions) -> Result<RewindPreview> {
-        self.preview(&|| self.last_rewind(), options, Location::caller())
+        let patience = self.session().patience(None, None);
+        self.preview_last(options, (&patience, Location::caller()))
+    }
+
+    /// Tells what an undo would do, after a wait for others that the patience allows.
+    pub(super) fn preview_last(
+        &self,
+        options: &RewindOptions,
+        waiting: (&Patience, &'static Location<'static>),
+    ) -> Result<RewindPreview> {
+        self.preview(&|| self.last_rewind(), options, waiting)
     }
 
     /// Rewinds session and resources to a position: STATE, conversations, and the files of workspaces, whoever changed them.
@@ -172,7 +193,17 @@ impl ExecutionState {
     /// open there that is over now: nothing is recorded then. [`Error::Filesystem`] if a capture is of another folder, or the
     /// store lacks an object that is needed. Else those of [`restore`](ExecutionState::restore).
     pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
-        self.rewind_to(Goal { to: to.into(), undoes: None }, options)
+        self.rewind_waiting(to.into(), options, &Waiting::here(self))
+    }
+
+    /// Rewinds to a position, once the others allow that for which it may wait.
+    pub(super) fn rewind_waiting(
+        &self,
+        to: SequenceNumber,
+        options: &RewindOptions,
+        waiting: &Waiting<'_>,
+    ) -> Result<RewindReport> {
+        self.rewind_to(Goal { to, undoes: None }, options, waiting)
     }
 
     /// Undoes the last rewind on the live path: brings session and resources back to what they were when it began, with
@@ -185,7 +216,16 @@ impl ExecutionState {
     ///
     /// [`Error::NoRewind`] if there is no rewind to be undone; else those of [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
-        self.rewind_to(self.last_rewind()?, options)
+        self.undo_waiting(options, &Waiting::here(self))
+    }
+
+    /// Undoes the last rewind, once the others allow that for which it may wait.
+    pub(super) fn undo_waiting(
+        &self,
+        options: &RewindOptions,
+        waiting: &Waiting<'_>,
+    ) -> Result<RewindReport> {
+        self.rewind_to(self.last_rewind()?, options, waiting)
     }
 
     /// Finds the last rewind that can be undone.
@@ -204,7 +244,7 @@ impl ExecutionState {
         Ok(Goal { to: begin.saturating_sub(1), undoes: Some(begin) })
     }
 
-    fn rewind_to(&self, goal: Goal, options: &RewindOptions) -> Result<RewindReport> {
+    fn rewind_to(&self, goal: Goal, options: &RewindOptions, waiting: &Waiting<'_>) -> Result<RewindReport> {
         let check = || self.session().check_target(goal.to);
         if self.session().replays() {
             check()?;
@@ -224,7 +264,7 @@ impl ExecutionState {
             let value = encode(RESTORE, &Recorded { resources, left })?;
             Ok(Prepared { captures, value: Some(value) })
         };
-        let way = WayBack { position: goal.to, arguments, scope: RestoreScope::AsATool };
+        let way = WayBack { position: goal.to, arguments, scope: RestoreScope::AsATool, waiting };
         let (rolled_back, report) = way.go(self, &check, &prepare)?;
         let unread =
             || Error::SnapshotMismatch("the record of the rewind does not say what it did".to_owned());
@@ -248,22 +288,21 @@ impl ExecutionState {
         &self,
         goal: &dyn Fn() -> Result<Goal>,
         options: &RewindOptions,
-        at: &'static Location<'static>,
+        (patience, at): (&Patience, &'static Location<'static>),
     ) -> Result<RewindPreview> {
         let session = self.session();
         if session.replays() {
             let reason = "a replay does not look at the resources, so it cannot tell what a rewind would do";
             return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
         }
-        let patience = session.patience(None, None);
         let asker = Asker::new("preview of a rewind", at);
         let left_open = if session.is_interrupted() { session.left_open() } else { Vec::new() };
         let admission = match left_open.is_empty() {
-            true => Some(session.admit(false, &patience, asker.clone())?),
+            true => Some(session.admit(false, patience, asker.clone())?),
             // It is refused, as every call is. Nobody but a recovery writes until the session is recovered.
             false => None,
         };
-        let _leases = self.lease(true, &patience, &asker)?;
+        let _leases = self.lease(true, patience, &asker)?;
         let goal = goal()?;
         let present = match admission {
             Some(_) => {
@@ -372,8 +411,9 @@ impl ExecutionState {
                 });
                 continue;
             };
-            let recorded = |found: Option<&CaptureFound>| found.and_then(|found| found.recorded.clone());
-            let Some((to, last)) = recorded(Some(target)).zip(recorded(last.get(&**name))) else {
+            // Where no call has left it in any way, what differs from the target was changed by hand.
+            let last = last.get(&**name).unwrap_or(target);
+            let Some((to, last)) = target.recorded.clone().zip(last.recorded.clone()) else {
                 stays("its captures end with the process that took them");
                 continue;
             };

@@ -1,39 +1,93 @@
 //! Rows for a terminal, which are no wider than it is: times as ages, bytes in units, and what does not fit cut, with an ellipsis.
+//!
+//! Where a terminal leaves less than 16 columns for what is to be known of a session, these columns go, in this order, until it has them:
+//! the number of records, the bytes, the age of the last record. The id stays whole, since the next command needs it, unless the terminal
+//! is too narrow for it beside the status: then its first eight digits are shown.
 
 use escape::text;
 use foldlog_codec::escape;
+use unicode_width::UnicodeWidthChar;
 
 use super::{Operation, Row, STATUS_CHARS, Status};
 
-/// Headings of the columns.
-const HEADINGS: &str =
-    "session                               status       last       records    bytes  what, tags, parent";
+/// Digits of an id that are shown where not all are.
+const DIGITS: usize = 8;
 
-/// Digits of a parent's id that are shown.
-const PARENT_DIGITS: usize = 8;
+/// Columns of a whole id.
+const ID_CHARS: usize = 36;
+
+/// Columns that what is to be known of a session has, unless all that goes for it has gone.
+const ABOUT_MIN: usize = 16;
+
+/// Says which columns rows have beside the session, its status, and what is to be known of it.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Digits of the session's id.
+    id: usize,
+    last: bool,
+    records: bool,
+    bytes: bool,
+}
+
+impl Layout {
+    /// Returns the layout for so many columns.
+    fn of(columns: u16) -> Layout {
+        let all = Layout { id: ID_CHARS, last: true, records: true, bytes: true };
+        let fewer = Layout { records: false, ..all };
+        let few = Layout { bytes: false, ..fewer };
+        let none = Layout { last: false, ..few };
+        let fits = |layout: &Layout| layout.columns_before() + ABOUT_MIN <= usize::from(columns);
+        let narrowest = match none.columns_before() <= usize::from(columns) {
+            true => none,
+            false => Layout { id: DIGITS, ..none },
+        };
+        [all, fewer, few].into_iter().find(fits).unwrap_or(narrowest)
+    }
+
+    /// Returns how many columns stand before what is to be known of a session.
+    fn columns_before(self) -> usize {
+        self.session("").chars().count() + STATUS_CHARS + self.middle("", "", "").chars().count()
+    }
+
+    /// Returns the column of the session.
+    fn session(self, id: &str) -> String {
+        let (id, width) = (id.get(..self.id).unwrap_or(id), self.id);
+        format!("{id:<width$}  ")
+    }
+
+    /// Returns the columns between the status and what is to be known.
+    fn middle(self, last: &str, records: &str, bytes: &str) -> String {
+        let column = |is_there: bool, column: String| if is_there { column } else { String::new() };
+        let (last, records) =
+            (column(self.last, format!("{last:<8}  ")), column(self.records, format!("{records:>8}  ")));
+        format!("  {last}{records}{}", column(self.bytes, format!("{bytes:>7}  ")))
+    }
+}
 
 /// Returns the headings.
 pub(super) fn headings(columns: u16) -> String {
-    cut(HEADINGS, columns)
+    let layout = Layout::of(columns);
+    let (session, middle) = (layout.session("session"), layout.middle("last", "records", "bytes"));
+    cut(&format!("{session}{:<STATUS_CHARS$}{middle}what, tags, parent", "status"), usize::from(columns))
 }
 
 /// Returns a row in three pieces: the session, its status, and all else.
-pub(super) fn pieces(row: &Row, columns: u16, now_us: i64) -> (String, &'static str, String) {
-    let status = row.status.name();
-    let session = format!("{}  ", row.session);
+pub(super) fn pieces(row: &Row, columns: u16, now_us: i64) -> (String, String, String) {
+    let layout = Layout::of(columns);
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let size = row.log_bytes.map(|bytes| size(bytes.saturating_add(row.object_bytes)));
     let last = row.times_us.map_or_else(|| "-".to_owned(), |(_, last)| age(now_us, last));
+    let middle = layout.middle(&last, &number(row.records), size.as_deref().unwrap_or("-"));
+    let status = row.status.name();
     let (pad, width) = ("", STATUS_CHARS.saturating_sub(status.len()));
-    let rest = format!(
-        "{pad:<width$}  {last:<8}  {:>8}  {:>7}  {}",
-        number(row.records),
-        size.as_deref().unwrap_or("-"),
-        about(row, now_us)
-    );
-    let taken = u16::try_from(session.chars().count() + status.len()).unwrap_or(u16::MAX);
-    let rest = cut(rest.trim_end(), columns.saturating_sub(taken));
-    (session, status, rest)
+    let rest = format!("{pad:<width$}{middle}{}", about(row, now_us));
+    let mut left = usize::from(columns);
+    let mut fitted = |piece: &str| {
+        let piece = cut(piece, left);
+        left -= columns_of(&piece).min(left);
+        piece
+    };
+    (fitted(&layout.session(&row.session.to_string())), fitted(status), fitted(rest.trim_end()))
 }
 
 /// Says all that has no column of its own: what is next to be known of the status, then tags, then the parent.
@@ -50,7 +104,7 @@ fn about(row: &Row, now_us: i64) -> String {
         .collect();
     about.extend(Some(tags.join(",")).filter(|tags| !tags.is_empty()));
     if let Some(parent) = &row.parent {
-        let id: String = parent.session.to_string().chars().take(PARENT_DIGITS).collect();
+        let id: String = parent.session.to_string().chars().take(DIGITS).collect();
         let position = parent.position.map(|position| format!("@{position}")).unwrap_or_default();
         about.push(format!("{} of {id}{position}", parent.how));
     }
@@ -113,14 +167,35 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Cuts a line to so many columns.
-fn cut(line: &str, columns: u16) -> String {
-    let columns = usize::from(columns);
-    if line.chars().count() <= columns {
-        return line.to_owned();
+/// Cuts a line to so many columns of a terminal.
+fn cut(line: &str, columns: usize) -> String {
+    let end_before = |columns: usize| ends(line).find(|(_, width)| *width > columns);
+    if columns == 0 || end_before(columns).is_none() {
+        return if columns == 0 { String::new() } else { line.to_owned() };
     }
-    let kept: String = line.chars().take(columns.saturating_sub(1)).collect();
-    format!("{}…", kept.trim_end())
+    let end = end_before(columns - 1).map_or(line.len(), |(at, _)| at);
+    format!("{}…", line.get(..end).unwrap_or_default().trim_end())
+}
+
+/// Returns how many columns of a terminal a line takes.
+fn columns_of(line: &str) -> usize {
+    ends(line).last().map_or(0, |(_, width)| width)
+}
+
+/// Returns where each character begins, and how many columns the line takes with it. Characters that many terminals draw as one are
+/// counted one by one, so that none takes more.
+fn ends(line: &str) -> impl Iterator<Item = (usize, usize)> {
+    /// Has the character before it drawn as a picture, two columns wide.
+    const AS_PICTURE: char = '\u{fe0f}';
+    let (mut before, mut width) = (0, 0);
+    line.char_indices().map(move |(at, character)| {
+        let own = match character {
+            AS_PICTURE if before == 1 => 1,
+            _ => character.width().unwrap_or(0),
+        };
+        (before, width) = (own, width + own);
+        (at, width)
+    })
 }
 
 #[cfg(test)]
@@ -148,5 +223,34 @@ mod tests {
         assert_eq!(cut("abc def", 7), "abc def");
         assert_eq!(cut("abc def", 5), "abc…");
         assert_eq!(cut("ééé", 2), "é…");
+        assert_eq!((cut("abc", 0).as_str(), cut("abc", 1).as_str()), ("", "…"));
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        assert_eq!(cut("漢字漢字", 8), "漢字漢字");
+        assert_eq!(cut("漢字漢字", 7), "漢字漢…");
+        assert_eq!(cut("漢字漢字", 6), "漢字…");
+        assert_eq!(cut("a漢", 2), "a…");
+        // A heart that is drawn as a picture, accents on their letters, a family of three.
+        for (line, columns) in
+            [("\u{2764}\u{fe0f}", 2), ("e\u{301}e\u{301}", 2), ("👨\u{200d}👩\u{200d}👧", 6)]
+        {
+            assert_eq!((columns_of(line), cut(line, columns).as_str()), (columns, line));
+            assert!(columns_of(&cut(line, columns - 1)) < columns);
+        }
+    }
+
+    #[test]
+    fn columns_go_in_the_order_that_is_said() {
+        let headings = |columns| headings(columns).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        for (columns, gone) in [(96, 0), (95, 1), (86, 1), (85, 2), (77, 2), (76, 3), (40, 3)] {
+            let gone = ["records", "bytes", "last"].get(..gone).unwrap();
+            for column in ["last", "records", "bytes"] {
+                let is_there = headings(columns).iter().any(|one| one == column);
+                assert_eq!(is_there, !gone.contains(&column), "{column} at {columns}");
+            }
+        }
+        assert_eq!((Layout::of(51).id, Layout::of(50).id), (ID_CHARS, DIGITS));
     }
 }

@@ -1,0 +1,171 @@
+//! Forms of a run's own calls for async hosts (feature `async`): composite snapshots, restores, rewinds and their previews.
+//!
+//! # Invariants
+//!
+//! 1. Whoever waits for calls of the session, or for another session's work on a resource, holds no thread. What is done then, captures
+//!    and restores among it, is done by a thread of the pool, as an attempt that itself waits for nobody.
+//! 2. A future that is dropped begins nothing any more. What an attempt has begun by then goes on to its end.
+
+use std::future::Future;
+use std::panic::Location;
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+
+use super::call::RestoreScope;
+use super::captures::CompositeSnapshot;
+use super::execution::ExecutionState;
+use super::futures::{PAUSES, still_wanted};
+use super::restoring::Waiting;
+use super::rewind::{RewindOptions, RewindPreview, RewindReport};
+use crate::error::{Error, Result};
+use crate::offload::offload;
+use crate::session::RollbackReport;
+
+impl ExecutionState {
+    /// Captures the session and every resource as [`snapshot`](ExecutionState::snapshot) does, for async hosts. While it waits for
+    /// others it holds no thread; the resources are captured by a thread of a pool. If the future is dropped, a snapshot may be taken all
+    /// the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`snapshot`](ExecutionState::snapshot).
+    #[track_caller]
+    pub fn snapshot_async(
+        &self,
+        tag: Option<&str>,
+    ) -> impl Future<Output = Result<CompositeSnapshot>> + Send + use<> {
+        let (tag, at) = (tag.map(str::to_owned), Location::caller());
+        self.clone().when_free(move |state, waiting| {
+            (waiting.is_wanted)()?;
+            state.snapshot_within(tag.as_deref(), &waiting.patience, at)
+        })
+    }
+
+    /// Restores the session and every resource of a snapshot as [`restore`](ExecutionState::restore) does, for async hosts. While it
+    /// waits for others it holds no thread; the resources are restored by a thread of a pool.
+    ///
+    /// If the future is dropped while it waits, nothing is restored; if it is dropped later, the restore goes on to its end, and a later
+    /// call waits for that.
+    ///
+    /// ```
+    /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// # futures_lite::future::block_on(async {
+    /// let before = state.snapshot_async(Some("before")).await?;
+    /// session.dispatch_value_async("noted", "a mistake").await?;
+    /// state.restore_async(&before).await?;
+    /// assert!(session.view_values("noted")?.is_empty());
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`restore`](ExecutionState::restore).
+    pub fn restore_async(
+        &self,
+        snapshot: &CompositeSnapshot,
+    ) -> impl Future<Output = Result<RollbackReport>> + Send + use<> {
+        let snapshot = snapshot.clone();
+        self.clone().when_free(move |state, waiting| state.go_back(&snapshot, RestoreScope::All, waiting))
+    }
+
+    /// Rolls STATE and resources back to what they were before a tool call as
+    /// [`rollback_to_tool`](ExecutionState::rollback_to_tool) does, for async hosts; what
+    /// [`restore_async`](ExecutionState::restore_async) says of waiting and of a dropped future holds here too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rollback_to_tool`](ExecutionState::rollback_to_tool).
+    pub fn rollback_to_tool_async(
+        &self,
+        call_id: &str,
+    ) -> impl Future<Output = Result<RollbackReport>> + Send + use<> {
+        let call_id = call_id.to_owned();
+        self.clone().when_free(move |state, waiting| state.roll_back_tool(&call_id, waiting))
+    }
+
+    /// Rewinds session and resources to a position as [`rewind`](ExecutionState::rewind) does, for async hosts; what
+    /// [`restore_async`](ExecutionState::restore_async) says of waiting and of a dropped future holds here too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rewind`](ExecutionState::rewind).
+    pub fn rewind_async<P: Into<SequenceNumber>>(
+        &self,
+        to: P,
+        options: &RewindOptions,
+    ) -> impl Future<Output = Result<RewindReport>> + Send + use<P> {
+        let (to, options) = (to.into(), options.clone());
+        self.clone().when_free(move |state, waiting| state.rewind_waiting(to, &options, waiting))
+    }
+
+    /// Undoes the last rewind as [`undo_rewind`](ExecutionState::undo_rewind) does, for async hosts; what
+    /// [`restore_async`](ExecutionState::restore_async) says of waiting and of a dropped future holds here too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`undo_rewind`](ExecutionState::undo_rewind).
+    pub fn undo_rewind_async(
+        &self,
+        options: &RewindOptions,
+    ) -> impl Future<Output = Result<RewindReport>> + Send + use<> {
+        let options = options.clone();
+        self.clone().when_free(move |state, waiting| state.undo_waiting(&options, waiting))
+    }
+
+    /// Tells what a rewind would do as [`preview_rewind`](ExecutionState::preview_rewind) does, for async hosts: while it waits for
+    /// others it holds no thread.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`preview_rewind`](ExecutionState::preview_rewind).
+    #[track_caller]
+    pub fn preview_rewind_async<P: Into<SequenceNumber>>(
+        &self,
+        to: P,
+        options: &RewindOptions,
+    ) -> impl Future<Output = Result<RewindPreview>> + Send + use<P> {
+        let (to, options, at) = (to.into(), options.clone(), Location::caller());
+        self.clone().when_free(move |state, waiting| state.preview_to(to, &options, (&waiting.patience, at)))
+    }
+
+    /// Tells what an undo would do as [`preview_undo`](ExecutionState::preview_undo) does, for async hosts: while it waits for others
+    /// it holds no thread.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`preview_undo`](ExecutionState::preview_undo).
+    #[track_caller]
+    pub fn preview_undo_async(
+        &self,
+        options: &RewindOptions,
+    ) -> impl Future<Output = Result<RewindPreview>> + Send + use<> {
+        let (options, at) = (options.clone(), Location::caller());
+        self.clone().when_free(move |state, waiting| state.preview_last(&options, (&waiting.patience, at)))
+    }
+
+    /// Makes attempts that wait for nobody, each on a thread of the pool, until others no longer stand in the way of one.
+    async fn when_free<T: Send + 'static>(
+        self,
+        attempt: impl Fn(&ExecutionState, &Waiting<'_>) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let patience = self.session().patience(self.until(None), None).holding_no_thread();
+        let (attempt, wanted, mut pause) = (Arc::new(attempt), Arc::new(()), PAUSES.0);
+        loop {
+            let (state, attempt, wanted) = (self.clone(), Arc::clone(&attempt), Arc::downgrade(&wanted));
+            let tried = offload(move || {
+                let is_wanted = || still_wanted(&wanted);
+                attempt(&state, &Waiting { patience: patience.for_no_wait(), is_wanted: &is_wanted })
+            });
+            let tried = tried.await;
+            let Err(Error::WaitedTooLong { blocker, .. }) = tried else { return tried };
+            self.until_freed(*blocker, false, &patience, &mut pause).await?;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Lists what is in the folders of a store's objects, and removes some of it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::objects::{ObjectId, Objects, TEMPORARY};
+use crate::error::{Error, Result};
+
+impl Objects {
+    /// All objects' names.
+    pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
+        let mut ids = Vec::new();
+        for (folder, path, _) in names(&self.folder())? {
+            if folder.len() == 2 {
+                let files = names(&path)?.into_iter().filter(|(_, _, is_file)| *is_file);
+                ids.extend(files.filter_map(|(file, ..)| ObjectId::parse(&format!("{folder}{file}"))));
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Returns, in ascending order, the paths at which something stands that is no regular file where an object, or what a kill left
+    /// behind, would be one, or no folder where these would be in one.
+    pub(super) fn irregular(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        let mut folders = vec![(String::new(), self.folder())];
+        while let Some((beginning, folder)) = folders.pop() {
+            if fs::symlink_metadata(&folder).is_ok_and(|found| !found.is_dir()) {
+                found.push(folder);
+                continue;
+            }
+            for (name, path, is_file) in names(&folder)? {
+                if beginning.is_empty()
+                    && name.len() == 2
+                    && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+                {
+                    folders.push((name, path));
+                } else if !is_file
+                    && (name.starts_with(TEMPORARY)
+                        || ObjectId::parse(&format!("{beginning}{name}")).is_some())
+                {
+                    found.push(path);
+                }
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Removes an object.
+    pub(super) fn remove(&self, id: ObjectId) -> Result<()> {
+        self.forget_one(id);
+        let path = self.path(id);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what kills left behind.
+    pub(super) fn remove_temporaries(&self) -> Result<()> {
+        let mut found = names(&self.folder())?;
+        for (name, path, _) in found.clone() {
+            if name.len() == 2 {
+                found.extend(names(&path)?);
+            }
+        }
+        for (_, path, _) in found.iter().filter(|(name, _, is_file)| *is_file && name.starts_with(TEMPORARY))
+        {
+            fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// What is in a folder of the store, and whether it is a regular file; nothing where there is no such folder. What a link leads to is
+/// not the store's.
+fn names(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>> {
+    let failed = |error| Error::io("list", folder, error);
+    if !fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir()) {
+        return Ok(Vec::new());
+    }
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if let Ok(name) = entry.file_name().into_string() {
+            let is_file = entry.file_type().map_err(failed)?.is_file();
+            names.push((name, entry.path(), is_file));
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,124 @@
+//! Opens what lies in a store by its names, and reads the files of objects.
+//!
+//! What stands in the place of a file or a folder and is none is refused and named: no link is followed, and nobody waits for a pipe.
+
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use flate2::{Decompress, FlushDecompress, Status};
+use nix::fcntl::OFlag;
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`], which says what stands there, if it is no regular file.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    // For a regular file the last two mean nothing.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    let file = opened.map_err(|error| is_file(path).err().unwrap_or(error))?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() { Ok(file) } else { Err(refused(kind, "regular file")) }
+}
+
+/// Opens a folder.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`], which says what stands there, if it is no folder.
+pub(super) fn open_folder(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    opened.map_err(|error| match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_dir() => refused(found.file_type(), "folder"),
+        _ => error,
+    })
+}
+
+/// Reads a regular file whole that is not longer than this.
+///
+/// # Errors
+///
+/// Those of [`open_file`]; [`ErrorKind::FileTooLarge`].
+pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = open_file(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    match u64::try_from(read).is_ok_and(|read| read <= bytes_max) {
+        true => Ok(bytes),
+        false => Err(ErrorKind::FileTooLarge.into()),
+    }
+}
+
+/// Returns whether a regular file stands at a path.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`], which says what stands there, if it is something else.
+pub(super) fn is_file(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => Ok(true),
+        Ok(found) => Err(refused(found.file_type(), "regular file")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn refused(kind: FileType, wanted: &str) -> io::Error {
+    let found = match () {
+        () if kind.is_file() => "a regular file",
+        () if kind.is_dir() => "a folder",
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    io::Error::new(ErrorKind::InvalidInput, format!("it is {found}, where a {wanted} should be"))
+}
+
+/// Reads the content of an object, its head first.
+pub(super) type Content = BufReader<Inflater>;
+
+/// Decompresses the file of an object.
+pub(super) struct Inflater {
+    file: BufReader<File>,
+    state: Decompress,
+    /// Whether what was compressed is over.
+    is_over: bool,
+}
+
+impl Inflater {
+    pub(super) fn new(file: File) -> Inflater {
+        Inflater { file: BufReader::new(file), state: Decompress::new(true), is_over: false }
+    }
+
+    /// Returns whether other bytes follow in the file on the content, which was read to its end.
+    pub(super) fn has_more(&mut self) -> io::Result<bool> {
+        Ok(!self.file.fill_buf()?.is_empty())
+    }
+}
+
+impl Read for Inflater {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while !self.is_over && !into.is_empty() {
+            let bytes = self.file.fill_buf()?;
+            let is_end = bytes.is_empty();
+            let flush = if is_end { FlushDecompress::Finish } else { FlushDecompress::None };
+            let (taken, made) = (self.state.total_in(), self.state.total_out());
+            let status = self.state.decompress(bytes, into, flush)?;
+            let count = |now: u64, before: u64| usize::try_from(now - before).unwrap_or(usize::MAX);
+            let (taken, made) = (count(self.state.total_in(), taken), count(self.state.total_out(), made));
+            self.file.consume(taken);
+            self.is_over = status == Status::StreamEnd;
+            if made > 0 {
+                return Ok(made);
+            }
+            if !self.is_over && (is_end || taken == 0) {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file ends before the object does"));
+            }
+        }
+        Ok(0)
+    }
+}

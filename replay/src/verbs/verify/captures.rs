@@ -1,0 +1,69 @@
+//! What `foldlog verify --captures` finds of captures of workspaces.
+
+use std::path::Path;
+
+use foldlog::audit::{self, CapturesAudited};
+use foldlog::filesystem::DamagedObject;
+use serde::Serialize;
+
+use super::{Damage, Verified, named};
+use crate::failure::Result;
+use crate::output::Output;
+use crate::reading::counted;
+
+/// Counts captures of workspaces.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Counted {
+    /// Those that were read.
+    pub read: u64,
+    /// Those that were collected.
+    pub collected: u64,
+    /// Those of which the sessions' folders have none: the host keeps them in folders of its own, or they were lost.
+    pub elsewhere: u64,
+    /// Damaged files that are not listed.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    pub damaged_more: u64,
+}
+
+/// Reads the captures of a session, if that was asked for. Of a log that is damaged itself, nobody knows which these are.
+///
+/// # Errors
+///
+/// [`Failure::Engine`](crate::failure::Failure::Engine) if the log cannot be read.
+pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
+    let Some(counted) = &mut verified.captures else { return Ok(()) };
+    let audited = match audit::audit_captures(dir) {
+        Err(error) if error.is_damage() => return Ok(()),
+        audited => audited?,
+    };
+    let CapturesAudited { captures, collected, elsewhere, damaged, damaged_more, .. } = audited;
+    counted.read += captures;
+    counted.collected += collected;
+    counted.elsewhere += elsewhere.values().sum::<u64>();
+    counted.damaged_more += damaged_more;
+    let of_file = |DamagedObject { path, reason }| Damage {
+        session: named(dir),
+        segment: path,
+        offset: None,
+        sequence: None,
+        reason: format!("a capture of a workspace needs it: {reason}"),
+        follows: None,
+        searched: false,
+    };
+    verified.corrupt.extend(damaged.into_iter().map(of_file));
+    Ok(())
+}
+
+impl Counted {
+    pub(super) fn print(&self, output: &mut Output<'_>) -> Result<()> {
+        let Counted { read, collected, elsewhere, damaged_more } = self;
+        let captures = counted(*read, "capture");
+        output.line(format_args!(
+            "{captures} of workspaces read, {collected} were collected, {elsewhere} are not in the sessions' folders"
+        ))?;
+        match damaged_more {
+            0 => Ok(()),
+            more => output.line(format_args!("and {more} more damaged files of captures")),
+        }
+    }
+}
