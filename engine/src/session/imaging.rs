@@ -124,6 +124,7 @@ impl Taken {
             compacted: self.source.places.compacted(),
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
+            replicated: self.projection.replicated.as_deref().cloned(),
             unsupported: self.projection.unsupported,
             open: operations.open().filter(|_| told).map(|open| open.with_texts(SmolStr::as_str)).collect(),
             unsettled: operations

@@ -12,9 +12,7 @@ use foldlog::audit::captures_dir;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::tools::resources::Snapshotable;
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
-use foldlog::{
-    ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, Store, UnsettledOperation,
-};
+use foldlog::{ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, UnsettledOperation};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -22,7 +20,7 @@ use uuid::Uuid;
 use super::strategies;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::in_store;
+use crate::reading::{Writing, in_store};
 
 /// Says what a recovery does, and describes the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
@@ -90,6 +88,9 @@ pub struct Arguments {
     /// Why.
     #[arg(long, value_name = "WHY", requires = "strategy")]
     pub reason: Option<String>,
+    /// Whether a session that a replica holds is written.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -105,6 +106,7 @@ impl Arguments {
             overwrite: self.overwrite,
             snapshots: &self.snapshots,
             force: self.force,
+            writing: self.writing,
         };
         if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
             return run(&self.session, folders, output);
@@ -137,6 +139,8 @@ pub struct Asked<'a> {
     pub snapshots: &'a [String],
     /// Whether another session's mark, which keeps this session away, is removed.
     pub force: bool,
+    /// Whether a session that a replica holds is written.
+    pub writing: Writing,
 }
 
 #[derive(Serialize)]
@@ -208,7 +212,7 @@ impl From<&UnsettledOperation> for Operation {
 ///   session has worked on it since; or if the call worked on a resource that is not a folder, which only the host restores.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
-    let session = Store::open(&root)?.open_to_recover(id)?;
+    let session = asked.writing.open(&root)?.open_to_recover(id)?;
     let recovered = recover(&session, dir, asked);
     let closed = session.close();
     let document = recovered?;
