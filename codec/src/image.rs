@@ -27,6 +27,7 @@
 //! | `unsealed` | packed: ordinal `u32` and salt `u64` of each segment covered that had no seal when the image was written; left out if there is none |
 //! | `declared` | a `Declare` body: all names, with the versions and bindings under which records use them |
 //! | `tags` | map of the session's tags |
+//! | `replicated` | the body of the `replicated` record that counts; left out if there is none |
 //! | `unsupported` | array of sequence number and kind of the first record that could not be folded; left out if there is none |
 //! | `slices` | array with one element for each slice, by id: the number of its items if the image holds them; if the items stay in the log, an array of their number, packed marks and packed ranges |
 //! | `open` | array of [operations](OpenOperation) that had begun and not ended, in the order of their begins; left out if empty |
@@ -47,7 +48,7 @@ use uuid::Uuid;
 
 use crate::body::fields::{bad, fixed, list, required, walk};
 use crate::body::opened::{read_tags, write_tags};
-use crate::body::{Declare, ItemId, Opened, Rollback};
+use crate::body::{Declare, ItemId, Opened, Replicated, Rollback};
 use crate::msgpack::{Reader, Token, Writer};
 use crate::{Error, Kind, SequenceNumber};
 
@@ -98,6 +99,8 @@ pub struct Image<'a> {
     pub declared: Declare,
     /// Tags of the session.
     pub tags: BTreeMap<String, String>,
+    /// What the session's `replicated` record says; `None` if it has none.
+    pub replicated: Option<Replicated>,
     /// Sequence number and kind of the first record that could not be folded.
     pub unsupported: Option<(SequenceNumber, Kind)>,
     /// Operations that had begun and not ended, in the order of their begins.
@@ -226,6 +229,7 @@ impl<'a> Image<'a> {
         let mut writer = Writer::new();
         let lists = [self.open.len(), self.unsettled.len(), self.suspended.len(), self.begun.len()];
         let optional = usize::from(self.boot_id.is_some())
+            + usize::from(self.replicated.is_some())
             + usize::from(self.unsupported.is_some())
             + usize::from(!self.conversations.is_empty())
             + usize::from(!self.compacted.is_empty())
@@ -276,6 +280,9 @@ impl<'a> Image<'a> {
         writer.str("declared").bin(&self.declared.encode());
         writer.str("tags");
         write_tags(&mut writer, &self.tags);
+        if let Some(replicated) = &self.replicated {
+            writer.str("replicated").bin(&replicated.encode());
+        }
         if let Some((sequence, kind)) = self.unsupported {
             writer.str("unsupported").array(2).unsigned(sequence.get()).unsigned(u64::from(kind.byte()));
         }
@@ -401,6 +408,7 @@ struct Fields<'a> {
     unsealed: Vec<(u32, u64)>,
     declared: Option<Declare>,
     tags: BTreeMap<String, String>,
+    replicated: Option<Replicated>,
     unsupported: Option<(SequenceNumber, Kind)>,
     open: Vec<OpenOperation<&'a str>>,
     unsettled: Vec<UnsettledOperation<&'a str>>,
@@ -447,6 +455,7 @@ impl<'a> Fields<'a> {
             "unsealed" => self.unsealed = ordinals_and_salts(value)?,
             "declared" => self.declared = Some(Declare::decode(value.bin()?)?),
             "tags" => self.tags = read_tags(value)?,
+            "replicated" => self.replicated = Some(Replicated::decode(value.bin()?)?),
             "unsupported" => {
                 value.array()?;
                 let (sequence, kind) = (value.unsigned()?, value.unsigned()?);
@@ -490,6 +499,7 @@ impl<'a> Fields<'a> {
             unsealed: self.unsealed,
             declared: required(KIND, "declared", self.declared)?,
             tags: self.tags,
+            replicated: self.replicated,
             unsupported: self.unsupported,
             open: self.open,
             unsettled: self.unsettled,
@@ -586,6 +596,7 @@ mod tests {
             unsealed: vec![(1, 78)],
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
+            replicated: Some(Replicated { at: "a bucket".to_owned(), by: "worker 7".to_owned(), epoch: 3 }),
             unsupported: Some((39.into(), Kind::OBSERVED)),
             open: vec![OpenOperation {
                 operation: 30.into(),

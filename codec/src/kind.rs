@@ -108,6 +108,8 @@ kinds! {
     IMPORT = 17, "import";
     /// Stands for a record whose body a compaction has dropped. See [`Dropped`](crate::body::Dropped).
     DROPPED = 18, "dropped";
+    /// Records that a replica holds the session's records. See [`Replicated`](crate::body::Replicated).
+    REPLICATED = 19, "replicated";
     /// Envelope: attests that every record below the header's watermark is durable. Its body is empty.
     SYNCED = 128, "synced";
     /// Envelope: ends a segment whose successor exists. See [`Seal`](crate::body::Seal).

@@ -12,8 +12,8 @@ use serde::{Serialize, Serializer};
 
 use crate::body::{
     Action, AdapterState, Added, Answer, Base, Compacted, Declare, Dispatch, Dropped, Effect, Import, Input,
-    ItemId, Lane, ObjectId, Observed, Opened, Parent, Payload, PromptAccepted, Removed, Request, Resumed,
-    Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    ItemId, Lane, ObjectId, Observed, Opened, Parent, Payload, PromptAccepted, Removed, Replicated, Request,
+    Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use crate::msgpack::{Hex, LeftOut, Limits, MSGPACK, OBJECT, Streamed, Value, tagged};
 use crate::{Error, Kind, SequenceNumber};
@@ -227,6 +227,12 @@ impl<'a> Record<'a> {
                 object.set("preserve_logs", Value::from(rollback.preserve_logs));
             }
             Kind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
+            Kind::REPLICATED => {
+                let Replicated { at, by, epoch } = Replicated::decode(self.body)?;
+                object.set("at", Value::from(at));
+                object.set("by", Value::from(by));
+                object.set("epoch", Value::from(epoch));
+            }
             Kind::TOOL_BEGIN => operation::tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
             Kind::TOOL_END => {
                 operation::tool_end(&mut object, ToolEnd::decode(self.body)?, names, &mut budget)?;

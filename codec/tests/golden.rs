@@ -162,6 +162,7 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
         Kind::TOOL_END,
         Kind::SETTLE,
         Kind::OBSERVED,
+        Kind::REPLICATED,
         Kind::INPUT,
         Kind::REQUEST,
         Kind::ANSWER,
@@ -231,6 +232,7 @@ fn the_numbers_of_the_kinds_never_change() {
         (16, "rollback"),
         (17, "import"),
         (18, "dropped"),
+        (19, "replicated"),
         (128, "synced"),
         (129, "seal"),
         (130, "resumed"),
@@ -276,7 +278,7 @@ fn a_call_of_a_later_version_keeps_the_names_of_what_became_of_it() {
 #[test]
 fn a_kind_of_a_later_version_is_kept_byte_for_byte_and_says_so() {
     let body: &[u8] = b"\x81\xa1n\x2a";
-    for byte in [19, 77, 127, 135, 200, 255] {
+    for byte in [20, 77, 127, 135, 200, 255] {
         let kind = later(byte);
         let golden = Golden { name: "later", kind, body: Body::Bytes(body), lane: Lane::default() };
         let bytes = frame_of(&golden);

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
     Action, AdapterState, Answer, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import,
-    Input, Lane, Observed, Opened, Payload, Policy, PromptAccepted, Request, Resumed, Rollback, SLICES_MAX,
-    Seal, Settle, Shortened, SliceDeclaration, Snapshot, ToolBegin, ToolEnd, Turn,
+    Input, Lane, Observed, Opened, Payload, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback,
+    SLICES_MAX, Seal, Settle, Shortened, SliceDeclaration, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::{self, Limits, Reader, Value, scan};
@@ -102,6 +102,7 @@ const DECODERS: &[Decoder] = &[
         Lane { within: Some(7.into()), name: Some("helper".into()) }.add_to(&mut body, 0);
         take(body);
     }),
+    ("Replicated::decode", |bytes| take(Replicated::decode(bytes))),
     ("Settle::decode", |bytes| take(Settle::decode(bytes))),
     ("Input::decode", |bytes| take(Input::decode(bytes))),
     ("Request::decode", |bytes| take(Request::decode(bytes))),

@@ -7,8 +7,8 @@ mod generated;
 
 use foldlog_codec::body::{
     Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, ObjectId, Observed, Opened,
-    Payload, PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin,
-    ToolEnd, Turn,
+    Payload, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot,
+    ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
@@ -48,6 +48,7 @@ body_laws! {
     a_begin_of_a_tool_comes_back: generated::tool_begin(), ToolBegin;
     an_end_of_a_tool_comes_back: generated::tool_end(), ToolEnd;
     an_observation_comes_back: generated::observed(), Observed;
+    a_note_of_a_replica_comes_back: generated::replicated(), Replicated;
     a_settlement_comes_back: generated::settle(), Settle;
     an_input_comes_back: generated::conversation::input(), Input;
     a_request_comes_back: generated::conversation::request(), Request;

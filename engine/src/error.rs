@@ -244,10 +244,11 @@ pub enum Error {
         /// Sequence number of the first such record.
         sequence: SequenceNumber,
     },
-    /// The store's [replicator](crate::replication) holds records that the local log does not have.
+    /// The store's [replicator](crate::replication) holds records that the local log does not have, and that are not its own: another
+    /// writer appended them. What the log has lost of its own is fetched, and no error.
     #[error(
-        "the local log of session {session} ends before record {local}, and the replicator holds records up to {}: \
-         take the session over into a folder without it to go on, unless another folder replicates it under this one's name",
+        "the local log of session {session} ends before record {local}, and the replicator holds records up to {} that it never had: \
+         take the session over into a folder without it to go on",
         held.saturating_sub(1)
     )]
     ReplicaAhead {
@@ -257,6 +258,22 @@ pub enum Error {
         local: SequenceNumber,
         /// Sequence number behind the last record that is held.
         held: SequenceNumber,
+    },
+    /// A replica holds the session's records, and the store was opened without its [replicator](crate::replication): whoever writes
+    /// here is fenced by nobody, and another worker may have gone on with the session.
+    #[error(
+        "a replica holds session {session} ({}, first claimed by `{}`), and this store was opened without a replicator: another \
+         worker may have gone on with it",
+        escape::text(at),
+        escape::text(by)
+    )]
+    Replicated {
+        /// Session that was to be opened for writing.
+        session: Uuid,
+        /// Where the replica is.
+        at: String,
+        /// Who claimed the session there first, as far as its log says.
+        by: String,
     },
     /// Nobody knows whether the store's [replicator](crate::replication) holds the last records. They are in the local log, and
     /// the next opening settles it.

@@ -47,7 +47,7 @@ pub use fold::questions::PendingQuestion;
 pub use foldlog_codec::Error as FormatError;
 pub use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, InnerCall, ObjectId, Outcome, Parent, Policy,
-    Suspension, SuspensionForm,
+    Replicated, Suspension, SuspensionForm,
 };
 /// Makes text from outside fit for terminals, error messages and JSON.
 pub use foldlog_codec::escape;
@@ -73,8 +73,8 @@ pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
     BackupOptions, BackupReport, CapturesElsewhere, CapturesInUse, CollectOptions, CollectReport, Collected,
-    CompactReport, CompressReport, DamagedCapture, ImportOptions, LeftAlone, MissingObject, SalvageReport,
-    SessionSummary, SkippedBytes, Store, StoreCompactReport,
+    CompactReport, CompressReport, DamagedCapture, ImportOptions, LeftAlone, MissingObject, PullReport,
+    SalvageReport, SessionSummary, SkippedBytes, Store, StoreCompactReport,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

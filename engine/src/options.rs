@@ -85,6 +85,11 @@ pub struct StoreOptions {
     pub retention: Option<CompactOptions>,
     /// Who keeps copies of the sessions' records elsewhere. `None` keeps none.
     pub replication: Option<Replication>,
+    /// Whether sessions that a replica holds are written without their replicator. Nobody else learns of such records, and nothing
+    /// fences them: the next opening with the replicator brings them to it, or, if another worker has claimed the session meanwhile, fails
+    /// with [`Error::Superseded`](crate::Error::Superseded). Otherwise opening such a session fails with
+    /// [`Error::Replicated`](crate::Error::Replicated). A store with a replicator asks that, whatever this says.
+    pub unreplicated: bool,
     /// Who syncs the records that no call waits for.
     pub background: BackgroundSync,
     /// Time that an operation has to end after its deadline or its cancellation. After it, the operation
@@ -103,7 +108,7 @@ pub struct StoreOptions {
 impl Default for StoreOptions {
     /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
     /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, no retention, no
-    /// replication, a background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
+    /// replication, no writes past one, a background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -116,6 +121,7 @@ impl Default for StoreOptions {
             image_bytes_min: 1 << 20,
             retention: None,
             replication: None,
+            unreplicated: false,
             background: BackgroundSync::default(),
             grace: Duration::from_secs(10),
             wait: Duration::from_secs(600),

@@ -8,7 +8,7 @@
 //!
 //! | moment | what the engine does |
 //! |---|---|
-//! | a session is created, or opened for writing | compares what the replicator holds with the local log ([`Replicator::read`]), then claims the session ([`Replicator::claim`]) |
+//! | a session is created, or opened for writing | compares what the replicator holds with the local log ([`Replicator::read`]), fetches what the log has lost, claims the session ([`Replicator::claim`]), and records that it is held |
 //! | a call returns whose record is [durable](crate::Durability) by then | the replicator holds that record and all before it: a tool's handler runs only behind such a begin |
 //! | a record that no call waits for | follows with the next background sync, within about a second |
 //! | [`Store::take_over`](crate::Store::take_over) | claims a session that another machine wrote, and makes a local one of what is held |
@@ -20,13 +20,17 @@
 //! # Invariants
 //!
 //! 1. The replicator is fed only what is durable in the local log, so it is never ahead of it, unless the disk lost what it had
-//!    synced or somebody else wrote.
+//!    synced, the folder is an older copy, or somebody else wrote. What this replicator's name appended is fetched then, when the session
+//!    is opened; what another name appended never is.
 //! 2. An object is put before any record that names it.
 //! 3. After [`ReplicaError::Fenced`] the session takes no writes, and its running calls are told to stop. After any other
 //!    failure it takes none until it is opened again, since nobody knows what the replicator holds.
 //! 4. Local records are never merged with another writer's: where they differ, or stand behind another writer's claim, opening
 //!    fails with [`Error::Superseded`](crate::Error::Superseded). They can still be read.
-//! 5. A store without a replicator does none of this, and an append costs what it did.
+//! 5. A store without a replicator does none of this, and an append costs what it did. But it opens no session for writing whose log
+//!    says that a replica holds it ([`Error::Replicated`](crate::Error::Replicated)), unless its options say that it shall
+//!    ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated)). What says so is a record, so that copies of the log say it too: it
+//!    is durable before a session that had none is returned from opening, and in a new session it stands behind the first record.
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,6 +71,8 @@ pub struct Held {
     pub epoch: u64,
     /// Whether the last claim was made in the name that this replicator claims in.
     pub is_ours: bool,
+    /// Sequence number behind the last record that was appended in another name; 0 if there is none.
+    pub others_end: SequenceNumber,
 }
 
 /// Keeps copies of sessions' records elsewhere. See the [module](self).
@@ -74,6 +80,12 @@ pub struct Held {
 /// The engine calls the methods of one session from one thread at a time, and none while it holds a lock that a host could wait
 /// for. Each blocks until it is done or has given up, and bounds that time itself.
 pub trait Replicator: fmt::Debug + Send + Sync {
+    /// Returns where the records are held, in words for people: every session's log says so. No password may stand in it.
+    fn place(&self) -> String;
+
+    /// Returns the name that claims are made in. It belongs to one folder of sessions.
+    fn name(&self) -> String;
+
     /// Hands every record that is held of the session to `visit`, in order, and returns how far they go and who claimed the
     /// session last. Changes nothing.
     ///

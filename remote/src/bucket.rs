@@ -1,7 +1,7 @@
 //! Speaks to an object store: each request once and bounded in time and size, or several times within [`Retries`].
 //!
 //! Three operations are all that the protocol relies on: create an object that does not exist, read one, and tell that
-//! one does not exist. No update, no rename, no list. What a store says in words of its own is turned into a
+//! one does not exist. No update, no rename, no list. Only [`Bucket::sessions`] lists, for people, who ask which sessions there are. What a store says in words of its own is turned into a
 //! [`Failure`] here, and dropped.
 //!
 //! Keys, below the prefix of the [`Bucket`]:
@@ -51,11 +51,57 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// Waits before the attempt with this number, counted from 0; not before the first.
-    pub(crate) async fn wait(&self, attempt: u32) {
-        let Some(doublings) = attempt.checked_sub(1) else { return };
-        let wait = self.first_wait.saturating_mul(1 << doublings.min(20)).min(self.longest_wait);
-        time::sleep(wait).await;
+    /// Begins to count the attempts of one request.
+    pub(crate) fn begin(self) -> Attempts {
+        Attempts { retries: self, made: 0, last: Failure::Unavailable }
+    }
+}
+
+/// Counts the attempts of one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempts {
+    retries: Retries,
+    made: u32,
+    /// What the last one came to.
+    last: Failure,
+}
+
+impl Attempts {
+    /// Waits for the next attempt, the first of which begins at once. Returns `false` if there is none left.
+    pub(crate) async fn another(&mut self) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        if let Some(doublings) = self.made.checked_sub(1) {
+            let Retries { first_wait, longest_wait, .. } = self.retries;
+            time::sleep(first_wait.saturating_mul(1 << doublings.min(20)).min(longest_wait)).await;
+        }
+        self.made += 1;
+        true
+    }
+
+    /// Notes what the attempt came to.
+    pub(crate) fn failed(&mut self, failure: Failure) {
+        self.last = failure;
+    }
+
+    /// Begins anew, for another request.
+    pub(crate) fn begin_anew(&mut self) {
+        self.made = 0;
+    }
+
+    /// Returns whether none is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.made >= self.retries.attempts.max(1)
+    }
+
+    /// Returns what the last attempt came to.
+    pub(crate) fn last(&self) -> Failure {
+        self.last
+    }
+
+    fn error(&self, what: &'static str) -> Error {
+        Error::Store { what, failure: self.last }
     }
 }
 
@@ -102,6 +148,11 @@ impl Bucket {
         self.retries
     }
 
+    /// Returns the prefix of all keys.
+    pub fn prefix(&self) -> &str {
+        self.prefix.as_ref()
+    }
+
     /// Returns the key of a chunk.
     pub fn chunk_key(&self, session: Uuid, number: u64) -> Path {
         self.key(session, "log", &format!("{number:020}"))
@@ -120,21 +171,20 @@ impl Bucket {
     pub async fn put_object(&self, session: Uuid, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
         let key = self.object_key(session, object);
         let payload = PutPayload::from(bytes);
-        let mut last = Failure::Unavailable;
-        for attempt in 0..self.retries.attempts.max(1) {
-            self.retries.wait(attempt).await;
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
             match self.put_once(&key, &payload).await {
                 Put::Created => return Ok(()),
                 // The name is the content's, so it does not matter who put it, once it is there.
                 Put::Exists => match time::timeout(self.retries.request_timeout, self.store.head(&key)).await
                 {
                     Ok(Ok(found)) if found.size == object.len => return Ok(()),
-                    _ => last = Failure::Conflict,
+                    _ => attempts.failed(Failure::Conflict),
                 },
-                Put::Failed(failure) => last = failure,
+                Put::Failed(failure) => attempts.failed(failure),
             }
         }
-        Err(Error::Store { what: "put a payload", failure: last })
+        Err(attempts.error("put a payload"))
     }
 
     /// Reads a payload, whose bytes are compared with its hash; `None` if it is not there.
@@ -151,6 +201,33 @@ impl Bucket {
             }
             found => Ok(found),
         }
+    }
+
+    /// Returns the ids of the sessions that the store lists, in ascending order. A list may lack what was put just now, and nothing else
+    /// here relies on one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub async fn sessions(&self) -> Result<Vec<Uuid>> {
+        let parts = self.prefix.parts().map(|part| PathPart::from(part.as_ref().to_owned()));
+        let folder: Path = parts.chain([PathPart::from("sessions")]).collect();
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
+            let list = self.store.list_with_delimiter(Some(&folder));
+            match time::timeout(self.retries.request_timeout, list).await {
+                Err(_) => attempts.failed(Failure::TimedOut),
+                Ok(Err(error)) => attempts.failed(failure_of(&error)),
+                Ok(Ok(found)) => {
+                    let names = found.common_prefixes.iter().filter_map(|folder| folder.filename());
+                    let mut sessions: Vec<Uuid> =
+                        names.filter_map(|name| Uuid::try_parse(name).ok()).collect();
+                    sessions.sort_unstable();
+                    return Ok(sessions);
+                }
+            }
+        }
+        Err(attempts.error("list the sessions"))
     }
 
     fn key(&self, session: Uuid, folder: &str, name: &str) -> Path {
@@ -190,18 +267,17 @@ impl Bucket {
     /// Reads an object of up to `max` bytes, in several attempts; `None` if it does not exist. `what` says in an error
     /// what was asked for.
     pub(crate) async fn get(&self, key: &Path, max: usize, what: &'static str) -> Result<Option<Vec<u8>>> {
-        let mut last = Failure::Unavailable;
-        for attempt in 0..self.retries.attempts.max(1) {
-            self.retries.wait(attempt).await;
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
             match self.get_once(key, max).await {
                 Ok(found) => return Ok(found),
                 Err(Get::TooLarge(len)) => {
                     return Err(Error::TooLarge { what: "object", len, max: max as u64 });
                 }
-                Err(Get::Failed(failure)) => last = failure,
+                Err(Get::Failed(failure)) => attempts.failed(failure),
             }
         }
-        Err(Error::Store { what, failure: last })
+        Err(attempts.error(what))
     }
 
     /// Finds out whether puts are conditional in this store, with an object of its own: the first put must create it,
@@ -231,21 +307,20 @@ impl Bucket {
     /// Puts the probe until the store says that it created it, or that it exists and it does.
     async fn put_probe(&self, key: &Path, bytes: &'static [u8]) -> Result<()> {
         let payload = PutPayload::from_static(bytes);
-        let mut last = Failure::Unavailable;
-        for attempt in 0..self.retries.attempts.max(1) {
-            self.retries.wait(attempt).await;
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
             match self.put_once(key, &payload).await {
                 Put::Created if bytes == SECOND => return Err(Error::NoConditionalPuts),
                 Put::Created => return Ok(()),
                 Put::Exists => match self.get(key, FIRST.len().max(SECOND.len()), PROBE).await? {
                     Some(_) => return Ok(()),
-                    None => last = Failure::Conflict,
+                    None => attempts.failed(Failure::Conflict),
                 },
                 Put::Failed(Failure::Unsupported) => return Err(Error::NoConditionalPuts),
-                Put::Failed(failure) => last = failure,
+                Put::Failed(failure) => attempts.failed(failure),
             }
         }
-        Err(Error::Store { what: PROBE, failure: last })
+        Err(attempts.error(PROBE))
     }
 }
 

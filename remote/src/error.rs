@@ -181,6 +181,12 @@ pub enum Error {
         /// The prefix.
         prefix: String,
     },
+    /// A URL names no place of sessions, or none that this crate reaches.
+    #[error("not a place of sessions: {reason}")]
+    Url {
+        /// Why. The URL is not quoted: it may hold a password.
+        reason: &'static str,
+    },
     /// The store could not be asked, or did not answer, within the bounds of [`Retries`](crate::Retries).
     #[error("could not {what}: {failure}")]
     Store {

@@ -25,6 +25,7 @@
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
+//! | `place` | stores that people name by URLs |
 //! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
 //!
 //! All but the first two are there with the feature `object-store`, which is on by default. It brings the crate
@@ -45,10 +46,9 @@
 //! # Not yet
 //!
 //! Captures of workspaces are not held: a call that was open on a workspace is recovered elsewhere only with the captures of the
-//! lost machine, the folder `files` of its session, and stays interrupted without them. What a person settles by the binary is held
-//! once a host with the replicator opens the session. Forks, salvaged and compacted sessions are
-//! held and cannot be taken over. Records that the bucket has and an existing local log lacks are not fetched. There are no
-//! images (a claim reads every chunk), no collection, no PostgreSQL, no lease, no store of a URL, and no verbs of the binary.
+//! lost machine, the folder `files` of its session, and stays interrupted without them. Forks, salvaged and compacted sessions are
+//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection, no PostgreSQL, no lease, and no URL of
+//! a store that is reached over a network.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -57,6 +57,8 @@ mod bucket;
 pub mod chain;
 pub mod chunk;
 mod error;
+#[cfg(feature = "object-store")]
+mod place;
 #[cfg(feature = "object-store")]
 mod reader;
 #[cfg(feature = "object-store")]
@@ -73,6 +75,8 @@ pub use bucket::{Bucket, Retries};
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
+#[cfg(feature = "object-store")]
+pub use place::open_url;
 #[cfg(feature = "object-store")]
 pub use reader::Reader;
 #[cfg(feature = "object-store")]

@@ -50,34 +50,54 @@ impl Reader {
     ///
     /// Those of [`Chain::take`], [`Error::Store`], and [`Error::TooLarge`]. The reader stays where it stands.
     pub async fn next(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<bool> {
+        Ok(self.take_next(each).await?.is_some())
+    }
+
+    /// Reads the next chunk of the chain, and returns its number and bytes; `None` if there is none yet.
+    async fn take_next(
+        &mut self,
+        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
+    ) -> Result<Option<(u64, Vec<u8>)>> {
         loop {
-            let Some(bytes) = self.bytes().await? else { return Ok(false) };
+            let number = self.chain.next_number();
+            let Some(bytes) = self.bytes().await? else { return Ok(None) };
             match self.chain.take(&bytes)? {
                 Taken::Next(chunk) => {
                     each(&chunk);
-                    return Ok(true);
+                    return Ok(Some((number, bytes)));
                 }
                 Taken::Ignored(_) => self.ignored += 1,
             }
         }
     }
 
+    /// Reads the next chunk of the chain, and returns its number and bytes; `None` at the end, of which it makes sure: behind a chunk
+    /// that was removed stands another one.
+    async fn take_next_or_end(
+        &mut self,
+        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
+    ) -> Result<Option<(u64, Vec<u8>)>> {
+        let mut missing = None;
+        loop {
+            if let Some(read) = self.take_next(each).await? {
+                return Ok(Some(read));
+            }
+            let chunk = self.chain.next_number();
+            if missing == Some(chunk) {
+                return Err(Error::RemoteWentBack { chunk });
+            }
+            if !self.is_another_behind().await? {
+                return Ok(None);
+            }
+            // A writer may have put both meanwhile.
+            missing = Some(chunk);
+        }
+    }
+
     /// Reads the next chunk of the chain and returns its number and bytes, which were verified. `None` at the end, which was
     /// made sure of as [`Reader::read_to_end`] does.
     pub(crate) async fn read_next_bytes(&mut self) -> Result<Option<(u64, Vec<u8>)>> {
-        loop {
-            let number = self.chain.next_number();
-            match self.bytes().await? {
-                Some(bytes) => match self.chain.take(&bytes)? {
-                    Taken::Next(_) => return Ok(Some((number, bytes))),
-                    Taken::Ignored(_) => self.ignored += 1,
-                },
-                None if !self.is_another_behind().await? => return Ok(None),
-                // A writer may have put both meanwhile.
-                None if self.bytes().await?.is_none() => return Err(Error::RemoteWentBack { chunk: number }),
-                None => {}
-            }
-        }
+        self.take_next_or_end(&mut |_| {}).await
     }
 
     /// Returns whether there is an object behind the one that would be the next.
@@ -106,16 +126,8 @@ impl Reader {
     ///
     /// Those of [`Reader::next`], and [`Error::RemoteWentBack`] if a chunk is missing in front of another one.
     pub async fn read_to_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<()> {
-        loop {
-            while self.next(each).await? {}
-            if !self.is_another_behind().await? {
-                return Ok(());
-            }
-            // A writer may have put both meanwhile.
-            if !self.next(each).await? {
-                return Err(Error::RemoteWentBack { chunk: self.chain.next_number() });
-            }
-        }
+        while self.take_next_or_end(each).await?.is_some() {}
+        Ok(())
     }
 
     /// Returns where the reader stands: behind the last chunk that it read.

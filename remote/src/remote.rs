@@ -87,6 +87,16 @@ impl Remote {
         })?
     }
 
+    /// Returns the ids of the sessions that the store lists: see [`Bucket::sessions`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Bucket::sessions`].
+    pub fn sessions(&self) -> Result<Vec<Uuid>> {
+        let bucket = self.bucket.clone();
+        self.runtime.run(async move { bucket.sessions().await })?
+    }
+
     /// Finds out whether the store is fit for writers, reads the log to its end, handing each chunk to `each`, and claims
     /// the session.
     ///

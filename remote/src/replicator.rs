@@ -104,21 +104,33 @@ impl ObjectReplicator {
 }
 
 impl Replicator for ObjectReplicator {
+    fn place(&self) -> String {
+        match self.remote.bucket().prefix() {
+            "" => "object storage".to_owned(),
+            prefix => format!("object storage beneath `{prefix}`"),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
     fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
-        let bucket = self.remote.bucket().clone();
-        let check = async move { bucket.require_conditional_puts(session).await };
-        self.remote.runtime().run(check).and_then(|checked| checked).map_err(error_of)?;
         let mut claimed_by = String::new();
+        let mut others_end = SequenceNumber::MIN;
         let mut each = |chunk: &Chunk<'_>| {
             if chunk.count == 0 {
                 claimed_by.clone_from(&chunk.head.note);
+            } else if claimed_by != self.name {
+                others_end = chunk.next_sequence();
             }
             chunk.records().for_each(|record| visit(&record));
         };
         let reader = self.remote.read_here(session, &mut each).map_err(error_of)?;
         let chain = *reader.chain();
         self.sessions().insert(session, Slot::Read(reader));
-        Ok(Held { next: chain.next_sequence(), epoch: chain.epoch().get(), is_ours: claimed_by == self.name })
+        let (next, epoch) = (chain.next_sequence(), chain.epoch().get());
+        Ok(Held { next, epoch, is_ours: claimed_by == self.name, others_end })
     }
 
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
@@ -132,7 +144,11 @@ impl Replicator for ObjectReplicator {
             }
         };
         let name = self.name.clone();
-        let claim = async move { Writer::claim_behind(reader, &name).await };
+        let bucket = self.remote.bucket().clone();
+        let claim = async move {
+            bucket.require_conditional_puts(session).await?;
+            Writer::claim_behind(reader, &name).await
+        };
         let writer = self.remote.writer_of(claim).map_err(error_of)?;
         let epoch = epoch_of(&writer);
         self.sessions().insert(session, Slot::Claimed(Box::new(writer)));

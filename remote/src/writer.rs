@@ -214,11 +214,8 @@ impl Writer {
     /// Puts the pending chunk until its fate is known, by the module's rules. A chunk that overtook it is handed to
     /// `each`.
     async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Fate> {
-        let retries = self.reader.bucket().retries();
-        let mut last = Failure::Unavailable;
-        let mut attempt = 0;
-        while attempt < retries.attempts.max(1) {
-            retries.wait(attempt).await;
+        let mut attempts = self.reader.bucket().retries().begin();
+        while attempts.another().await {
             let Some(pending) = &self.pending else { return Ok(Fate::Acknowledged) };
             let chain = *self.reader.chain();
             let bucket = self.reader.bucket();
@@ -232,25 +229,21 @@ impl Writer {
                 Ok(Some(found)) => match self.met(&found, each) {
                     Ok(Some(fate)) => return Ok(fate),
                     // The number was taken by nothing that counts: under the next one everything begins anew.
-                    Ok(None) => attempt = 0,
+                    Ok(None) => attempts.begin_anew(),
                     // The bytes may have been damaged on the way.
-                    Err(Error::Damaged { .. }) if attempt + 1 < retries.attempts => attempt += 1,
+                    Err(Error::Damaged { .. }) if !attempts.is_over() => {}
                     Err(error) => return Err(error),
                 },
                 Ok(None) => {
-                    last = if let Put::Failed(failure) = put { failure } else { Failure::Conflict };
-                    attempt += 1;
+                    attempts.failed(if let Put::Failed(failure) = put { failure } else { Failure::Conflict });
                 }
                 Err(Get::TooLarge(len)) => {
                     return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
                 }
-                Err(Get::Failed(failure)) => {
-                    last = failure;
-                    attempt += 1;
-                }
+                Err(Get::Failed(failure)) => attempts.failed(failure),
             }
         }
-        Err(Error::Unknown { next: self.next_sequence(), failure: last })
+        Err(Error::Unknown { next: self.next_sequence(), failure: attempts.last() })
     }
 
     /// Decides what the object that stands under the pending chunk's number means. `None` if the chain ignores it: the

@@ -19,7 +19,7 @@ use crate::verbs;
 ///
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
 /// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Only `run`,
-/// `recover`, `restore`, `rewind`, `settle` and `validate --repair` write into a session.
+/// `recover`, `restore`, `rewind`, `settle`, `push` and `validate --repair` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
 /// or a run gave no answer.
@@ -187,6 +187,16 @@ enum Verb {
     /// there. No byte of a record is repaired: records behind a damaged one, behind a missing segment or behind a record
     /// whose object is missing are counted and not copied.
     Salvage(verbs::salvage::Arguments),
+    /// Copy sessions that a bucket holds into a store, or what is new of them, to be read. Their writers go on.
+    Pull(verbs::replica::Pull),
+    /// Bring the sessions of a store to a bucket, so that other machines can go on with them. Writes into the sessions.
+    ///
+    /// Each session is claimed as its host claims it: no process may have it open, and another worker that went on with it keeps it.
+    Push(verbs::replica::Push),
+    /// Take a session over that a bucket holds: its writer is fenced, and what it had acknowledged is a session of DIR.
+    ///
+    /// A call that the other worker left open is open here too, and its host recovers it. Captures of workspaces are not in the bucket.
+    Takeover(verbs::replica::TakeOver),
     /// Print a session for other tools.
     Export(verbs::export::Arguments),
     /// Print a page of the manual, or write all pages: `foldlog man show | man -l -` shows that of `show`.
@@ -239,6 +249,9 @@ impl Verb {
             Verb::Settle(arguments) => &arguments.session,
             Verb::Salvage(arguments) => &arguments.session,
             Verb::Export(arguments) => &arguments.session,
+            Verb::Pull(arguments) => &arguments.to,
+            Verb::Push(arguments) => &arguments.store,
+            Verb::Takeover(arguments) => &arguments.to,
             Verb::Demo(_)
             | Verb::Import(_)
             | Verb::Man(_)
@@ -396,6 +409,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Settle(arguments) => arguments.run(output),
         Verb::Salvage(arguments) => arguments.run(output),
         Verb::Export(arguments) => arguments.run(output),
+        Verb::Pull(arguments) => arguments.run(output),
+        Verb::Push(arguments) => arguments.run(output),
+        Verb::Takeover(arguments) => arguments.run(output),
         Verb::Man(arguments) => verbs::man::run(&arguments, Arguments::command(), output),
         Verb::Completions(arguments) => {
             verbs::completions::run(&arguments, &mut Arguments::command(), output)

@@ -322,6 +322,10 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::WithinSession { .. } => "give a folder outside of the session",
         Error::WithinStore { .. } => "give a folder outside of the store",
+        Error::Replicated { .. } => {
+            "let its host do it, with the replicator; or add --unreplicated: what is written then counts only if no other worker has gone on \
+             with the session"
+        }
         Error::Locked { .. } => "wait for the other process, or close the session there",
         Error::OverBudget { .. } => "allow more by `--memory BYTES`, if you trust the log",
         Error::Full { .. } => "free disk space, and try again",

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use clap::Args;
 use foldlog::audit::{self, LogReader, ReadOptions, SoundEnd};
 use foldlog::log::TornTail;
 use foldlog::storage::{Access, FileStorage, Storage};
-use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
+use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, StoreOptions, UnsettledOperation};
 use foldlog_codec::body::{
     Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, Observed, Opened, Parent,
-    PromptAccepted, Request, Rollback, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    PromptAccepted, Replicated, Request, Rollback, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::HEADER_LEN;
@@ -125,11 +126,42 @@ pub(crate) fn lost_segments(dir: &Path) -> Option<String> {
 ///
 /// [`Failure::Usage`] if there is no store at `path`, [`Failure::Engine`] if it cannot be opened.
 pub fn open_store(path: &Path) -> Result<Store> {
-    if !audit::is_store(path) {
-        let what = format!("{} is not a store: it has no folder `sessions`", escape::path(path));
-        return Err(Failure::usage(what, "give the folder that holds the folder `sessions`"));
-    }
+    check_store(path)?;
     Ok(Store::open(path)?)
+}
+
+/// Checks that there is a store at a path.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if there is none.
+pub(crate) fn check_store(path: &Path) -> Result<()> {
+    if audit::is_store(path) {
+        return Ok(());
+    }
+    let what = format!("{} is not a store: it has no folder `sessions`", escape::path(path));
+    Err(Failure::usage(what, "give the folder that holds the folder `sessions`"))
+}
+
+/// Says whether a session is written that a replica holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+pub struct Writing {
+    /// Write although a replica holds the session. What is written counts only if no other worker has gone on with the session,
+    /// which this machine cannot tell.
+    #[arg(long)]
+    pub unreplicated: bool,
+}
+
+impl Writing {
+    /// Opens the store at a path, of which a session is to be written.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Engine`] if it cannot be opened.
+    pub(crate) fn open(self, store: &Path) -> Result<Store> {
+        let Writing { unreplicated } = self;
+        Ok(Store::open_with(store, StoreOptions { unreplicated, ..StoreOptions::default() })?)
+    }
 }
 
 /// Returns the store that holds a session's folder, and the session's id; `None` if the folder is in no store.
@@ -219,7 +251,10 @@ fn noted(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
     let report = reader.report();
     note_exposed(report.exposed.as_ref(), output);
     note_torn(report.torn.as_ref(), output);
-    note_interrupted(&report.interrupted, &report.unsettled, output);
+    match reader.replicated() {
+        None => note_interrupted(&report.interrupted, &report.unsettled, output),
+        Some(replicated) => note_replicated(replicated, &report.interrupted, &report.unsettled, output),
+    }
     if let Some((sequence, kind)) = report.unsupported {
         output.note(format_args!(
             "note: record {sequence} is of kind {kind}, which this version shows but cannot fold"
@@ -254,6 +289,33 @@ pub(crate) fn note_interrupted(
             "note: operation {} (`{}`) was interrupted: its host runs it again if it may, or `foldlog settle` decides",
             unsettled.operation,
             escape::text(&unsettled.tool)
+        ));
+    }
+}
+
+/// Says that a replica holds a session's records, and where.
+pub(crate) fn held_text(replicated: &Replicated) -> String {
+    let (at, by) = (escape::text(&replicated.at), escape::text(&replicated.by));
+    format!("a replica holds this session's records ({at}, first claimed by `{by}`)")
+}
+
+/// Notes that a replica holds a session, and which calls of this copy of its log are for whoever writes it there.
+fn note_replicated(
+    replicated: &Replicated,
+    open: &[OpenOperation],
+    unsettled: &[UnsettledOperation],
+    output: &mut Output<'_>,
+) {
+    output.note(format_args!(
+        "note: {}: another worker may have gone on with it, which this log does not tell",
+        held_text(replicated)
+    ));
+    let open = open.iter().map(|open| (open.operation, &open.tool, "has not ended in this log"));
+    let unsettled = unsettled.iter().map(|one| (one.operation, &one.tool, "was interrupted"));
+    for (operation, tool, what) in open.chain(unsettled) {
+        output.note(format_args!(
+            "note: operation {operation} (`{}`) {what}: what becomes of it is for the host that has claimed the session",
+            escape::text(tool)
         ));
     }
 }
@@ -437,6 +499,8 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
             format!("{} of {} {}{cause}{form}", end.tool, end.begin, end.outcome.name())
         }),
         Kind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
+        Kind::REPLICATED => Replicated::decode(record.body)
+            .map(|Replicated { at, by, epoch }| format!("{at}, epoch {epoch} of {by}")),
         Kind::SETTLE => Settle::decode(record.body).map(|settle| {
             format!("operation {}: {} by {}", settle.operation, settle.decision.name(), settle.by)
         }),

@@ -11,6 +11,7 @@ pub mod killed;
 pub mod loop_disk;
 pub mod model;
 pub mod named_host;
+pub mod replica;
 pub mod runs;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;

@@ -17,6 +17,7 @@ mod operations;
 mod pending;
 mod positions;
 mod recover;
+mod replicated;
 mod rewind;
 mod run;
 mod salvage;

@@ -21,6 +21,7 @@ mod processes;
 mod proportion;
 mod real_data;
 mod replaying;
+mod replicated;
 mod report;
 #[cfg(feature = "sabotage")]
 mod sabotage;

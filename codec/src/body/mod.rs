@@ -26,6 +26,7 @@
 //! | prompt_accepted | `ev`; `was` and `now` prompts, `by`, `why` |
 //! | adapter_state | `ev`; `t` adapter, `res` if resumable, `st` state, `sup` superseded record, `ent` provider's entry, `at` occasion |
 //! | rollback | `to` target, `logs` (false if LOG is rolled back too) |
+//! | replicated | `at` where the replica is, `by` writer that claimed the session there, `epoch` of its claim |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers` their versions if not all 1) |
 //! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` if a recovery rewrote records: the sequence number behind the last of them |
 //! | seal | `next` ordinal, `records`, `hash` |
@@ -66,6 +67,7 @@ mod observed;
 pub(crate) mod opened;
 mod operation;
 mod position;
+mod replicated;
 mod settle;
 mod suspension;
 mod tool_begin;
@@ -88,6 +90,7 @@ pub use operation::{
     ResourceSnapshot, SuspensionForm,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
+pub use replicated::Replicated;
 pub use settle::Settle;
 pub use suspension::{InnerCall, Suspension};
 pub use tool_begin::{ClosedCall, ToolBegin};
@@ -254,6 +257,7 @@ pub fn check(kind: Kind, body: &[u8]) -> Result<(), Error> {
         Kind::SETTLE => Settle::decode(body).map(drop),
         Kind::OBSERVED => Observed::decode(body).map(drop),
         Kind::IMPORT => Import::decode(body).map(drop),
+        Kind::REPLICATED => Replicated::decode(body).map(drop),
         Kind::INPUT => Input::decode(body).map(drop),
         Kind::REQUEST => Request::decode(body).map(drop),
         Kind::ANSWER => Answer::decode(body).map(drop),

@@ -8,9 +8,9 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
     EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane,
-    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot,
-    Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin,
-    ToolEnd,
+    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, Replicated,
+    ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension,
+    SuspensionForm, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::msgpack::Value;
@@ -395,6 +395,10 @@ pub(crate) fn observed() -> impl Strategy<Value = Observed<'static>> {
     (text(), payload()).prop_map(|(name, data)| Observed { name, data })
 }
 
+pub(crate) fn replicated() -> impl Strategy<Value = Replicated> {
+    (text(), text(), unsigned()).prop_map(|(at, by, epoch)| Replicated { at, by, epoch })
+}
+
 pub(crate) fn resumed() -> impl Strategy<Value = Resumed> {
     let began = prop::collection::vec(unsigned(), 0..3);
     let fields = (unsigned(), prop::option::of(uuid()), signed(), prop::option::of(unsigned()), began);
@@ -454,6 +458,7 @@ pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
             (kind, body)
         }),
         1 => import().prop_map(|body| (Kind::IMPORT, body.encode())),
+        1 => replicated().prop_map(|body| (Kind::REPLICATED, body.encode())),
         1 => tool_end().prop_map(|body| (Kind::TOOL_END, body.encode())),
         1 => resumed().prop_map(|body| (Kind::RESUMED, body.encode())),
         1 => seal().prop_map(|body| (Kind::SEAL, body.encode())),
@@ -560,7 +565,8 @@ fn damage() -> impl Strategy<Value = Damage> {
 /// Names of fields, of several kinds of body.
 const NAMES: &[&str] = &[
     "v", "e", "d", "o", "x", "s", "r", "a", "b", "to", "id", "ver", "tags", "ev", "c", "calls", "blocks",
-    "f", "j", "rate", "use", "n", "msgs", "fail", "of", "ns", "key", "t", "st", "i", "in", "lane",
+    "f", "j", "rate", "use", "n", "msgs", "fail", "of", "ns", "key", "t", "st", "i", "in", "lane", "at",
+    "by", "epoch",
 ];
 
 /// Draws tokens in any order: they are well-formed more often than random bytes are.

@@ -407,6 +407,7 @@ fn decisions_and_observations() -> Vec<Golden> {
             Kind::OBSERVED,
             Body::Observed(Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) }),
         ),
+        golden("replicated", Kind::REPLICATED, Body::Replicated(super::replicated())),
     ]
 }
 

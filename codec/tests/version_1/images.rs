@@ -18,8 +18,8 @@ use uuid::Uuid;
 use super::{PREDECESSOR_CRC, SESSION, context, tags};
 
 /// Returns an image of a session at rest, one within a call while an interrupted operation waits to be settled, one with
-/// conversations, and one with suspended calls.
-pub(crate) fn images() -> [(&'static str, Image<'static>); 5] {
+/// conversations, one with suspended calls, and one of a session that a replica holds.
+pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
     let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
     let opened = Opened { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
     let slice = |id, name: &str, policy| SliceDeclaration {
@@ -45,6 +45,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 5] {
             slices: vec![slice(0, "plan", Policy::State), slice(1, "notes", Policy::Log)],
         },
         tags: tags([("user", "ada")]),
+        replicated: None,
         unsupported: None,
         open: Vec::new(),
         unsettled: Vec::new(),
@@ -103,12 +104,14 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 5] {
         },
         ..at_rest.clone()
     };
+    let replicated = Image { replicated: Some(super::replicated()), ..at_rest.clone() };
     [
         ("image-at-rest", at_rest),
         ("image-within-a-call", within_a_call),
         ("image-with-conversations", conversing),
         ("image-behind-a-compaction", behind),
         ("image-with-suspended-calls", waiting),
+        ("image-of-a-replicated-session", replicated),
     ]
 }
 

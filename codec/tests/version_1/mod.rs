@@ -9,7 +9,8 @@ use std::fmt::Debug;
 
 use foldlog_codec::body::{
     AdapterState, Answer, Base, Compacted, Declare, Dispatch, Dropped, Import, Input, Lane, Observed, Opened,
-    PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin,
+    ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::record::Names;
@@ -56,6 +57,7 @@ pub(crate) enum Body {
     ToolEnd(ToolEnd<'static>),
     Settle(Settle<'static>),
     Observed(Observed<'static>),
+    Replicated(Replicated),
     Input(Input<'static>),
     Request(Request<'static>),
     Answer(Answer<'static>),
@@ -85,6 +87,7 @@ impl Body {
             Body::ToolEnd(body) => body.encode(),
             Body::Settle(body) => body.encode(),
             Body::Observed(body) => body.encode(),
+            Body::Replicated(body) => body.encode(),
             Body::Input(body) => body.encode(),
             Body::Request(body) => body.encode(),
             Body::Answer(body) => body.encode(),
@@ -116,6 +119,7 @@ impl Body {
             Body::ToolBegin(body) => same(name, ToolBegin::decode(bytes), body),
             Body::ToolEnd(body) => same(name, ToolEnd::decode(bytes), body),
             Body::Settle(body) => same(name, Settle::decode(bytes), body),
+            Body::Replicated(body) => same(name, Replicated::decode(bytes), body),
             Body::Observed(body) => same(name, Observed::decode(bytes), body),
             Body::Input(body) => same(name, Input::decode(bytes), body),
             Body::Request(body) => same(name, Request::decode(bytes), body),
@@ -132,6 +136,11 @@ impl Body {
             Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),
         }
     }
+}
+
+/// Returns the note of a session that a replica holds.
+pub(crate) fn replicated() -> Replicated {
+    Replicated { at: "object storage beneath `team`".to_owned(), by: "worker 7".to_owned(), epoch: 3 }
 }
 
 pub(crate) fn tags<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::Record;
-use foldlog_codec::body::{Declare, Opened, Parent, Payload};
+use foldlog_codec::body::{Declare, Opened, Parent, Payload, Replicated};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{Frame, Header};
 use uuid::Uuid;
@@ -465,6 +465,12 @@ impl LogReader {
     /// Returns the session's tags at the end of the log.
     pub fn tags(&self) -> &BTreeMap<String, String> {
         &self.outline.tags
+    }
+
+    /// Returns what says that a replica holds the session's records, so that other machines may go on with it; `None` if none does.
+    /// Whether another one did, only the replica tells.
+    pub fn replicated(&self) -> Option<&Replicated> {
+        self.outline.replicated.as_deref()
     }
 
     /// Returns which records are live at the end of the log.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{ObjectId, Opened, Parent};
+use foldlog_codec::body::{ObjectId, Opened, Parent, Replicated};
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use smol_str::SmolStr;
@@ -42,6 +42,8 @@ pub struct SessionOverview {
     pub tags: BTreeMap<String, String>,
     /// Session that this one was forked from or created for.
     pub parent: Option<Parent>,
+    /// What says that a replica holds the session's records, so that other machines may go on with it; `None` if none does.
+    pub replicated: Option<Replicated>,
     /// Whether the last writer closed the session.
     pub closed: bool,
     /// Operations that have begun and not ended: they run, or their process is gone.
@@ -208,6 +210,7 @@ impl Read {
             last_at_us: scan.last_time_us,
             tags: outline.tags.as_ref().clone(),
             parent,
+            replicated: outline.replicated.as_deref().cloned(),
             closed: scan.closed,
             open: standing(
                 outline.operations.open().map(|one| (one.operation, &one.tool, one.begin)),
@@ -241,6 +244,7 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
         last_at_us: time_of(reader.last_position())?,
         tags: reader.tags().clone(),
         parent: reader.opened.parent,
+        replicated: reader.replicated().cloned(),
         closed: false,
         open: standing(operations.open().map(|one| (one.operation, &one.tool, one.begin)), &time_of)?,
         unsettled: standing(

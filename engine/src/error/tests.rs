@@ -81,6 +81,7 @@ fn all() -> Vec<Error> {
         Error::Fenced { session, epoch: 2, by: text() },
         Error::Superseded { session, sequence: sequence.into() },
         Error::ReplicaAhead { session, local: 1.into(), held: 2.into() },
+        Error::Replicated { session, at: text(), by: text() },
         Error::ReplicaUnknown { session, reason: text() },
         Error::ReplicaFailed { session, reason: text() },
         Error::ReadOnly { session, reason: text() },

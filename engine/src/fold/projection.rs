@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{
     Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Outcome, Payload,
-    Policy, Removed, Rollback, SuspensionForm, ToolEnd,
+    Policy, Removed, Replicated, Rollback, SuspensionForm, ToolEnd,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -99,6 +99,8 @@ pub(crate) struct Projection {
     pub(crate) names: Arc<Names>,
     slices: Vec<SliceState>,
     pub(crate) tags: Arc<BTreeMap<String, String>>,
+    /// What says that a replica holds the session's records; `None` if none does.
+    pub(crate) replicated: Option<Arc<Replicated>>,
     /// Sequence number and kind of the first record of a kind that this version cannot fold.
     pub(crate) unsupported: Option<(SequenceNumber, Kind)>,
     pub(crate) operations: Arc<Operations>,
@@ -129,6 +131,7 @@ impl Projection {
             names,
             slices,
             tags: Arc::new(image.tags.clone()),
+            replicated: image.replicated.clone().map(Arc::new),
             unsupported: image.unsupported,
             operations: Arc::new(Operations::restored(image)),
             conversations: Conversations::restored(&image.conversations),
@@ -212,8 +215,12 @@ impl Projection {
         let mut content = content;
         let conversation = self.conversations.change(&mut content, &self.operations);
         match self.without_items(content) {
-            // A fork inherits its parent's tags and sets its own over them.
-            RecordBody::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
+            // A fork inherits its parent's tags and sets its own over them. What holds the parent does not hold the fork.
+            RecordBody::Opened(opened) => {
+                Arc::make_mut(&mut self.tags).extend(opened.tags);
+                self.replicated = None;
+            }
+            RecordBody::Replicated(replicated) => self.replicated = Some(Arc::new(replicated)),
             RecordBody::Declare(declare) => self.declare(sequence, declare, folding.types)?,
             RecordBody::Dispatch(dispatch) => self.dispatch(sequence, dispatch, decoded_values, folding)?,
             RecordBody::Import(import) => self.import(sequence, import, folding)?,
@@ -348,17 +355,26 @@ impl Projection {
         Err(Error::Inconsistent { sequence, reason })
     }
 
-    /// Skips a record that is not on the path being folded, except for what it declares, which is never
-    /// rolled back.
+    /// Skips a record that is not on the path being folded, except for what it declares and who holds the session, which is
+    /// never rolled back.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if a declaration contradicts those before it.
+    /// [`Error::Inconsistent`] if a declaration contradicts those before it, or a record that counts does not decode.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
-        if record.kind == Kind::DECLARE
-            && let RecordBody::Declare(declare) = RecordBody::of(record)?
-        {
-            self.declare(record.sequence, declare, None)?;
+        match record.kind {
+            Kind::DECLARE => {
+                if let RecordBody::Declare(declare) = RecordBody::of(record)? {
+                    self.declare(record.sequence, declare, None)?;
+                }
+            }
+            Kind::REPLICATED => {
+                if let RecordBody::Replicated(replicated) = RecordBody::of(record)? {
+                    self.replicated = Some(Arc::new(replicated));
+                }
+            }
+            Kind::OPENED => self.replicated = None,
+            _ => {}
         }
         self.next_sequence = record.sequence + 1;
         Ok(())

@@ -3,8 +3,8 @@
 use std::ops::Deref;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, Declare, Dispatch, Import, Input, Opened, PromptAccepted, Request, Rollback,
-    Settle, Shortened, ToolBegin, ToolEnd, Turn,
+    AdapterState, Answer, Declare, Dispatch, Import, Input, Opened, PromptAccepted, Replicated, Request,
+    Rollback, Settle, Shortened, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::{Kind, Record};
 
@@ -43,6 +43,8 @@ pub(crate) enum RecordBody<'a> {
     ToolBegin(MaybeOwned<'a, ToolBegin<'a>>),
     ToolEnd(MaybeOwned<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
+    /// A replica holds the session's records.
+    Replicated(Replicated),
     /// A record whose body a compaction has dropped.
     Dropped,
     /// A record of a conversation, of which the fold holds only where it is. The fold takes the note.
@@ -86,6 +88,7 @@ impl<'a> RecordBody<'a> {
                 ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(MaybeOwned::Owned(Box::new(end))))
             }
             Kind::SETTLE => Settle::decode(body).map(RecordBody::Settle),
+            Kind::REPLICATED => Replicated::decode(body).map(RecordBody::Replicated),
             Kind::INPUT => Input::decode(body).map(|body| conversation((&body).into())),
             Kind::REQUEST => Request::decode(body).map(|body| conversation((&body).into())),
             Kind::ANSWER => Answer::decode(body).map(|body| conversation((&body).into())),

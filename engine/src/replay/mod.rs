@@ -490,7 +490,7 @@ impl<'a> Replay<'a> {
         let mut begun = false;
         self.log.records(from, end.saturating_sub(1), |record| {
             is_hosts |= match record.kind {
-                Kind::SETTLE | Kind::DECLARE | Kind::OPENED | Kind::IMPORT => false,
+                Kind::SETTLE | Kind::DECLARE | Kind::OPENED | Kind::IMPORT | Kind::REPLICATED => false,
                 Kind::TOOL_END => {
                     let end = ToolEnd::decode(record.body).map_err(Error::unread(record.sequence))?;
                     begun || end.outcome != Outcome::Interrupted

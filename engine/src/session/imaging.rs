@@ -139,6 +139,7 @@ impl Taken {
             unsealed,
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
+            replicated: self.projection.replicated.as_deref().cloned(),
             unsupported: self.projection.unsupported,
             open: operations.open().filter(|_| told).map(|open| open.with_texts(SmolStr::as_str)).collect(),
             unsettled: operations

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `opening` | from a folder to a session; [`RecoveryReport`] |
+//! | `opening` | from a folder to a session; `recovery_report` holds [`RecoveryReport`] |
 //! | `writing` | how a record is written: resolve, append, apply, sync, notify |
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `values` | events and slices by their names, as values of any shape |
@@ -22,6 +22,7 @@
 //! | `log_view` | LOG slices, read from the log |
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
+//! | `replica`, `fetching` | what is fed to the store's replicator, and what opening makes of what it holds |
 //! | `open_store` | what the sessions of one store share |
 //! | `replaying`, `recording`, `comparing` | a host that runs again over its log |
 //! | `attempting`, `replayed_calls`, `retelling` | its refused writes, its calls, its subscribers |
@@ -43,6 +44,7 @@ mod conversing;
 mod declaring;
 mod dispatching;
 mod event_plan;
+mod fetching;
 #[cfg(feature = "async")]
 mod futures;
 mod imaging;
@@ -57,6 +59,7 @@ mod positions;
 mod reading;
 mod recorded_replies;
 pub(crate) mod recording;
+mod recovery_report;
 mod replayed_calls;
 pub(crate) mod replaying;
 mod replica;
@@ -79,7 +82,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Lane, Opened, Parent};
+use foldlog_codec::body::{Lane, Opened, Parent, Replicated};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -99,13 +102,14 @@ use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
 pub use conversation_follower::ConversationFollower;
+pub(crate) use fetching::{Fetch, pull};
 pub use log_view::LogView;
-pub use opening::RecoveryReport;
 pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub use recorded_replies::RecordedReply;
-pub(crate) use replica::replica_error;
+pub use recovery_report::RecoveryReport;
+pub(crate) use replica::{Claimed, replica_error};
 pub use settling::Settlement;
 pub(crate) use subscribers::Listening;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
@@ -114,7 +118,8 @@ pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_t
 
 pub(crate) use opening::{
     Images, OpenAs, Read, RecordedPart, SessionSeed, VisitFrame, begin, check_declared, left_open,
-    lock_or_read_only, open, open_as_read, open_read, open_recorded, read_outline, read_outline_by,
+    lock_or_read_only, open, open_as_read, open_claimed, open_read, open_recorded, read_outline,
+    read_outline_by,
 };
 pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};
@@ -274,6 +279,18 @@ impl Session {
     /// not.
     pub fn log_bytes(&self) -> u64 {
         self.inner.state.lock().log.used_bytes()
+    }
+
+    /// Returns the epoch under which this process writes the session where the store has a [replicator](crate::replication): each
+    /// worker that claims the session has a higher one than those before. `None` without a replicator, and for a session that was
+    /// opened for reading.
+    pub fn epoch(&self) -> Option<u64> {
+        self.inner.replica.as_ref().map(replica::Replica::epoch)
+    }
+
+    /// Returns what the log says of the replica that holds the session's records; `None` if none does.
+    pub fn replicated(&self) -> Option<Replicated> {
+        self.inner.state.lock().live.projection.replicated.as_deref().cloned()
     }
 
     /// Returns the sequence number below which every record is known to be durable.
@@ -485,7 +502,12 @@ impl Inner {
             (!before && (state.log.is_writing() || state.log.is_resting()), stuck)
         };
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
-        let result = if writing { self.finish().and_then(|()| self.sync_to_close()) } else { Ok(()) };
+        let result = match writing {
+            true => self.finish().and_then(|()| self.sync_to_close()),
+            // What an earlier process wrote may be durable here and not held yet.
+            false if self.gate.failure().is_none() => self.hold_through(self.gate.synced()),
+            false => Ok(()),
+        };
         if writing && result.is_ok() {
             self.image_at_closing();
         }

@@ -11,14 +11,15 @@ use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::fetching::{claim, claim_new, claimed};
 use super::imaging::Imaged;
 use super::open_store::OpenStore;
 use super::recording::Recording;
+use super::recovery_report::RecoveryReport;
 use super::replaying::Replayed;
-use super::replica::Replica;
+use super::replica::{Claimed, Replica};
 use super::schedule::{RunningCalls, WriteScope};
 use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
@@ -34,7 +35,7 @@ use crate::fold::projection::{Frozen, LogSlices, Projection};
 use crate::fold::record_body::RecordBody;
 use crate::fold::restore::{self, Restored};
 use crate::log::TornTail;
-use crate::log::exposed::{self, Exposed};
+use crate::log::exposed;
 use crate::log::images;
 use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
@@ -43,83 +44,11 @@ use crate::log::reader::Places;
 use crate::log::scan::{self, FrameAt, Scan, Scanner};
 use crate::log::writer::Log;
 use crate::names::Names;
-use crate::operation::{OpenOperation, UnsettledOperation};
+use crate::operation::OpenOperation;
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
-
-/// Reports what opening a session found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct RecoveryReport {
-    /// Number of records that were read.
-    pub records: u64,
-    /// Torn tail: bytes at the end of the log that were left out. They stay in their file.
-    pub torn: Option<TornTail>,
-    /// Files that a crash left without any record of the log in them.
-    pub leftovers: Vec<PathBuf>,
-    /// Number of sound records at the end that are not attested as durable. They are kept; the first append
-    /// writes them once more, into a fresh segment.
-    pub unattested: u64,
-    /// Whether the last writer closed the session and left no operation open. A writer whose disk had no room for saying so
-    /// counts as one that did not close it. A process that opened the session and wrote nothing leaves it as it was.
-    pub closed: bool,
-    /// First record of a kind that this version cannot fold. With such a record, the session can be read but
-    /// not written.
-    pub unsupported: Option<(SequenceNumber, Kind)>,
-    /// Number of records that an image spared the fold. `None` if all were folded.
-    pub from_image: Option<SequenceNumber>,
-    /// Images that were damaged or not of this log. They are replaced in time.
-    pub dropped_images: Vec<PathBuf>,
-    /// Operations that had begun and not ended, in the order of their begins. STATE is shown as it was before
-    /// them, and the session takes no writes until they are recovered.
-    pub interrupted: Vec<OpenOperation>,
-    /// Operations that were interrupted earlier and have neither run again nor been settled since.
-    pub unsettled: Vec<UnsettledOperation>,
-    /// File of the session that users can read who are outside of the store's
-    /// [access](crate::StoreOptions::access), if there is one: an earlier version wrote it, or it was copied. A
-    /// [`LogReader`](crate::audit::LogReader), which has no such option, reports a file that users other than
-    /// its owner can read.
-    pub exposed: Option<Exposed>,
-}
-
-impl RecoveryReport {
-    /// Reports on a log that was read with its images.
-    fn of_read(read: &Read) -> RecoveryReport {
-        RecoveryReport {
-            from_image: read.images.next_sequence,
-            dropped_images: read.images.dropped.clone(),
-            ..RecoveryReport::of_folded(&read.scan, &read.folded.projection)
-        }
-    }
-
-    /// Reports on a log that was folded.
-    pub(crate) fn of_folded(scan: &Scan, projection: &Projection) -> RecoveryReport {
-        RecoveryReport {
-            interrupted: projection.operations.open().cloned().collect(),
-            unsettled: projection.operations.unsettled().cloned().collect(),
-            closed: scan.closed && projection.operations.open().next().is_none(),
-            ..RecoveryReport::of(scan, projection.unsupported)
-        }
-    }
-
-    pub(crate) fn of(scan: &Scan, unsupported: Option<(SequenceNumber, Kind)>) -> RecoveryReport {
-        RecoveryReport {
-            from_image: None,
-            dropped_images: Vec::new(),
-            interrupted: Vec::new(),
-            unsettled: Vec::new(),
-            exposed: None,
-            records: scan.next_sequence.get(),
-            torn: scan.torn.clone(),
-            leftovers: scan.leftovers.clone(),
-            unattested: scan.next_sequence.since(scan.watermark),
-            closed: scan.closed,
-            unsupported,
-        }
-    }
-}
 
 /// Holds what a new session is made of.
 pub(crate) struct SessionSeed {
@@ -142,6 +71,8 @@ pub(crate) struct Read {
     pub(crate) scan: Scan,
     pub(crate) folded: LiveState,
     pub(crate) images: Images,
+    /// Number of records that the log had lost and the store's replicator gave back.
+    pub(crate) fetched: u64,
 }
 
 /// Reads the session in `dir`, with the host's types or without. A session continues from the newest image
@@ -212,7 +143,7 @@ fn open_read_once(
     if let Some(compaction) = &scan.compaction {
         compaction.check_end(scan.next_sequence)?;
     }
-    Ok(Read { scan, folded, images })
+    Ok(Read { scan, folded, images, fetched: 0 })
 }
 
 /// Reads names, tags, operations and rollbacks of the log in `dir`, without items. Memory does not grow with
@@ -276,7 +207,7 @@ pub(crate) fn read_outline_by(
 #[derive(Default)]
 pub(crate) struct Images {
     /// Number of records that the image in use spared.
-    next_sequence: Option<SequenceNumber>,
+    pub(super) next_sequence: Option<SequenceNumber>,
     projection: Option<Projection>,
     /// STATE at the begins of operations that were open at the image's position.
     begun: Vec<(SequenceNumber, Arc<Frozen>)>,
@@ -285,7 +216,7 @@ pub(crate) struct Images {
     pub(crate) bytes: u64,
     /// Bytes of the log that the image covers.
     pub(crate) log_bytes: u64,
-    dropped: Vec<PathBuf>,
+    pub(super) dropped: Vec<PathBuf>,
 }
 
 impl Images {
@@ -404,12 +335,53 @@ pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> R
     open_as_read(store, dir, open_as, read)
 }
 
-/// Opens the session in `dir` from what was read. Writes nothing.
+/// Opens the session in `dir`, which this process has claimed and written from what the store's replicator holds. `said` names who took it
+/// over, and why, where a person did.
+pub(crate) fn open_claimed(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    mut open_as: OpenAs,
+    (by, said): (Claimed, Option<(&str, &str)>),
+) -> Result<Session> {
+    let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
+    let session = read.scan.session;
+    lock_folder(dir, &mut open_as, session)?;
+    let replica = claimed(store, session, by);
+    let session = open_beside(store, dir, open_as, read, replica)?;
+    if let Some((by, reason)) = said {
+        session.inner.note_takeover(by, reason)?;
+    }
+    Ok(session)
+}
+
+/// Opens the session in `dir` from what was read. Writes nothing, unless the store has a replicator: then the log gets the records that
+/// it has lost and the replicator has, and says that a replica holds it.
 pub(crate) fn open_as_read(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    mut open_as: OpenAs,
+    read: Read,
+) -> Result<Session> {
+    if let Some(types) = &open_as.types {
+        check_declared(types, &read.folded.projection.names)?;
+    }
+    lock_folder(dir, &mut open_as, read.scan.session)?;
+    let (read, replica) = claim(store, dir, &open_as, read)?;
+    open_beside(store, dir, open_as, read, replica)
+}
+
+/// Locks the folder of a session that is opened for writing.
+fn lock_folder(dir: &FilePath, open_as: &mut OpenAs, session: Uuid) -> Result<()> {
+    open_as.lock.as_mut().map_or(Ok(()), |lock| lock.lock_folder(dir, session))
+}
+
+/// Makes the session of what was read, beside the copy of its records that is kept elsewhere.
+fn open_beside(
     store: &Arc<OpenStore>,
     dir: &FilePath,
     open_as: OpenAs,
     read: Read,
+    replica: Option<Replica>,
 ) -> Result<Session> {
     if let Some(types) = &open_as.types {
         check_declared(types, &read.folded.projection.names)?;
@@ -417,7 +389,7 @@ pub(crate) fn open_as_read(
     let options = &store.options;
     let exposed = exposed::find(options.storage.as_ref(), dir, options.access);
     let report = RecoveryReport { exposed, ..RecoveryReport::of_read(&read) };
-    let Read { scan, mut folded, images } = read;
+    let Read { scan, mut folded, images, .. } = read;
     // A read-only handle has nothing to recover: the operations may be another process's, and run.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
     show_state_before_open_calls(&mut folded);
@@ -434,7 +406,9 @@ pub(crate) fn open_as_read(
         ..WriterState::new(log, folded, openings)
     };
     state.log.interrupted_calls = report.interrupted.len() as u64;
-    assemble(store, dir, open_as, report, gate, state)
+    let session = assemble(store, dir, open_as, report, gate, (state, replica))?;
+    session.inner.note_replica()?;
+    Ok(session)
 }
 
 /// Holds a part of a recorded log that a host is run over again.
@@ -473,7 +447,7 @@ pub(crate) fn open_recorded(
     };
     let durability = Durability::Process;
     let open_as = OpenAs { types: Some(types), durability, lock: None, read_only: None };
-    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), state)
+    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), (state, None))
 }
 
 /// Shows STATE as it was before the first open call that may have changed it.
@@ -495,21 +469,26 @@ pub(crate) fn begin(
     log: Log,
     rest: Vec<(Kind, Vec<u8>)>,
 ) -> Result<Session> {
-    let body = seed.opened.encode();
+    let (id, body) = (seed.opened.session, seed.opened.encode());
     let openings = vec![(SequenceNumber::MIN, seed.opened)];
     let state = WriterState::new(log, LiveState::new(LogSlices::InLog), openings);
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
-    let open_as = OpenAs {
+    let mut open_as = OpenAs {
         types: Some(seed.types),
         durability: seed.durability,
         lock: Some(seed.lock),
         read_only: None,
     };
-    let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state)?;
+    lock_folder(dir, &mut open_as, id)?;
+    let replica = claim_new(store, id)?;
+    let note = replica.as_ref().map(|replica| (Kind::REPLICATED, replica.note().encode()));
+    let session =
+        assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), (state, replica))?;
     let time_us = session.inner.now_us();
     let opened = (Kind::OPENED, body);
     let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
         .chain(&rest)
+        .chain(&note)
         .zip(0..)
         .map(|((kind, body), sequence)| {
             let record = Record { sequence: SequenceNumber::new(sequence), kind: *kind, time_us, body };
@@ -525,20 +504,13 @@ pub(crate) fn begin(
 fn assemble(
     store: &Arc<OpenStore>,
     dir: &FilePath,
-    mut open_as: OpenAs,
+    open_as: OpenAs,
     report: RecoveryReport,
     gate: SyncGate<Error>,
-    state: WriterState,
+    (state, replica): (WriterState, Option<Replica>),
 ) -> Result<Session> {
     let id = state.opened().session;
     let replays = state.recording.is_some();
-    if let Some(lock) = &mut open_as.lock {
-        lock.lock_folder(dir, id)?;
-    }
-    let writes = open_as.lock.is_some() && open_as.read_only.is_none() && !replays;
-    let replication = store.options.replication.as_ref().filter(|_| writes);
-    let claim = |replication| Replica::claim(replication, id, &store.options.storage, &state.log.places);
-    let replica = replication.map(claim).transpose()?;
     let inner = Arc::new(Inner {
         id,
         dir: dir.to_owned(),
@@ -561,6 +533,9 @@ fn assemble(
     });
     if let Some(replica) = &inner.replica {
         replica.start(Arc::downgrade(&inner));
+        if replica.held() < inner.gate.synced() {
+            replica.wake();
+        }
     }
     let session = Session::of(inner);
     // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.

@@ -85,7 +85,7 @@ impl Role {
     fn of(kind: Kind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
         let bad = Error::unread(sequence);
         Ok(match kind {
-            Kind::OPENED | Kind::DECLARE | Kind::IMPORT => Role::Engines,
+            Kind::OPENED | Kind::DECLARE | Kind::IMPORT | Kind::REPLICATED => Role::Engines,
             Kind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(body).map_err(bad)?;
                 let operation = begin.again.unwrap_or(sequence.into());

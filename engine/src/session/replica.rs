@@ -8,16 +8,20 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::thread;
 
+use foldlog_codec::body::{Observed, Payload, Replicated};
 use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::Inner;
+use super::writing::PendingRecord;
 use crate::error::{Error, Result};
+use crate::fold::record_body::RecordBody;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
-use crate::replication::{ReplicaError, Replication};
+use crate::replication::{Held, ReplicaError, Replication};
 use crate::storage::Storage;
 
 /// Number of bytes of bodies at which one append to the replicator is full.
@@ -28,6 +32,9 @@ const APPEND_RECORDS: usize = 4_096;
 
 /// Number of records whose hashes are compared at a time.
 const COMPARED_RECORDS: usize = 4_096;
+
+/// Name of the observation that says who took a session over.
+const TAKEN_OVER: &str = "foldlog.taken_over";
 
 /// Holds what feeding one session needs: the claim, and how far the replicator has come.
 #[derive(Debug)]
@@ -53,33 +60,78 @@ struct Asked {
     ended: bool,
 }
 
+/// Says that this process claimed a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claimed {
+    /// Epoch of the claim.
+    pub(crate) epoch: u64,
+    /// Sequence number behind the last record that was held then.
+    pub(crate) held: SequenceNumber,
+}
+
+/// Compares what the replicator holds with the local log, and returns how far it goes. Either may go on where the other ends.
+///
+/// # Errors
+///
+/// [`Error::Superseded`] if a local record differs from the one that is held.
+pub(super) fn compare(
+    replication: &Replication,
+    session: Uuid,
+    storage: &Arc<dyn Storage>,
+    places: &Places,
+) -> Result<Held> {
+    let mut comparison =
+        Comparison { storage, places, hashes: Vec::new(), next: 0.into(), verdict: Ok(None) };
+    let read = replication.replicator.read(session, &mut |record| comparison.take(record));
+    let held = read.map_err(|error| replica_error(session, error))?;
+    comparison.compare();
+    if let Some(sequence) = comparison.verdict? {
+        return Err(Error::Superseded { session, sequence });
+    }
+    Ok(held)
+}
+
+/// Does what [`compare`] does, for a log that is about to be written.
+///
+/// # Errors
+///
+/// Those of [`compare`], and [`Error::Superseded`] if a local record stands behind another writer's claim.
+pub(super) fn compare_to_write(
+    replication: &Replication,
+    session: Uuid,
+    storage: &Arc<dyn Storage>,
+    places: &Places,
+) -> Result<Held> {
+    let held = compare(replication, session, storage, places)?;
+    if held.next < places.next_sequence && held.epoch > 0 && !held.is_ours {
+        return Err(Error::Superseded { session, sequence: held.next });
+    }
+    Ok(held)
+}
+
 impl Replica {
-    /// Compares what the replicator holds with the local log, and claims the session.
-    pub(super) fn claim(
-        replication: &Replication,
-        session: Uuid,
-        storage: &Arc<dyn Storage>,
-        places: &Places,
-    ) -> Result<Replica> {
-        let failed = |error| replica_error(session, error);
-        let mut comparison =
-            Comparison { storage, places, hashes: Vec::new(), next: 0.into(), verdict: Ok(None) };
-        let held =
-            replication.replicator.read(session, &mut |record| comparison.take(record)).map_err(failed)?;
-        comparison.compare();
-        if let Some(sequence) = comparison.verdict? {
-            return Err(Error::Superseded { session, sequence });
-        }
-        let local = places.next_sequence;
-        if held.next > local {
-            return Err(Error::ReplicaAhead { session, local, held: held.next });
-        }
-        if held.next < local && held.epoch > 0 && !held.is_ours {
-            return Err(Error::Superseded { session, sequence: held.next });
-        }
-        let epoch = replication.replicator.claim(session, held.next).map_err(failed)?;
-        let gate = SyncGate::new(held.next);
-        Ok(Replica { replication: replication.clone(), session, epoch, gate, feeding: Arc::default() })
+    /// Claims a session of which the replicator holds the records below `held`, and the local log at least these.
+    pub(super) fn claim(replication: &Replication, session: Uuid, held: SequenceNumber) -> Result<Replica> {
+        let epoch = replication.replicator.claim(session, held);
+        let epoch = epoch.map_err(|error| replica_error(session, error))?;
+        Ok(Replica::of(replication, session, Claimed { epoch, held }))
+    }
+
+    /// Feeds under a claim that was made.
+    pub(super) fn of(replication: &Replication, session: Uuid, Claimed { epoch, held }: Claimed) -> Replica {
+        let gate = SyncGate::new(held);
+        Replica { replication: replication.clone(), session, epoch, gate, feeding: Arc::default() }
+    }
+
+    /// Returns the epoch of the claim.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns what the session's log says of who holds it.
+    pub(super) fn note(&self) -> Replicated {
+        let replicator = &self.replication.replicator;
+        Replicated { at: replicator.place(), by: replicator.name(), epoch: self.epoch }
     }
 
     /// Returns the sequence number below which everything is held.
@@ -130,6 +182,36 @@ impl Drop for Replica {
 }
 
 impl Inner {
+    /// Records that the session is held, where no record says so yet, and makes that durable: from then on nobody writes the session
+    /// unawares without its replicator. A session that takes no record is left as it is.
+    pub(super) fn note_replica(self: &Arc<Self>) -> Result<()> {
+        let Some(replica) = &self.replica else { return Ok(()) };
+        let mut state = self.state.lock();
+        if state.live.projection.replicated.is_some() || self.refusal(&state).is_some() {
+            return Ok(());
+        }
+        let (note, time_us) = (replica.note(), self.now_us());
+        let body = note.encode();
+        let pending = PendingRecord::new(Kind::REPLICATED, &body, RecordBody::Replicated(note));
+        let sequence = self.write_pending(&mut state, time_us, pending, true)?;
+        self.finish_write(state, sequence, false)?;
+        self.sync_through(sequence + 1)
+    }
+
+    /// Records that a person took the session over, and why, and returns once the replicator holds that.
+    pub(super) fn note_takeover(self: &Arc<Self>, by: &str, reason: &str) -> Result<()> {
+        let text = |text: &str| Value::Str(text.to_owned());
+        let epoch = self.replica.as_ref().map_or(Value::Nil, |replica| Value::from(replica.epoch()));
+        let data = [("by", text(by)), ("reason", text(reason)), ("epoch", epoch)];
+        let data = Value::Map(data.into_iter().map(|(name, value)| (Value::from(name), value)).collect());
+        let data = data.encode();
+        let body = Observed { name: TAKEN_OVER.to_owned(), data: Payload::new(&data) }.encode();
+        let mut state = self.settleable()?;
+        let pending = PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed);
+        let sequence = self.write_pending(&mut state, self.now_us(), pending, true)?;
+        self.finish_write(state, sequence, true).map(drop)
+    }
+
     /// Returns once everything below `target`, which is durable here, is held by the replicator, if the store has one.
     pub(super) fn hold_through(&self, target: SequenceNumber) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };

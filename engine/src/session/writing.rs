@@ -84,9 +84,10 @@ pub(crate) fn promises_sync(durability: Durability, kind: Kind) -> bool {
     match durability {
         Durability::Process => false,
         _ if kind == Kind::SETTLE && sabotage::is(Breakage::DecisionNotDurable) => false,
-        Durability::Boundary => {
-            !matches!(kind, Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED | Kind::REQUEST)
-        }
+        Durability::Boundary => !matches!(
+            kind,
+            Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED | Kind::REQUEST | Kind::REPLICATED
+        ),
         Durability::Every => true,
     }
 }

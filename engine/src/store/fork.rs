@@ -228,7 +228,7 @@ impl Store {
             used_bytes: used_bytes + last.end,
             same_boot: true,
         };
-        Ok(Read { scan, folded, images: Images::default() })
+        Ok(Read { scan, folded, images: Images::default(), fetched: 0 })
     }
 
     /// Links the parent's segments and objects into the new folder and syncs it. Segments with records from

@@ -6,7 +6,7 @@
 //! ```text
 //! <store>/sessions.index, all numbers little-endian
 //!   0   8  "FOLDLIST"
-//!   8   4  version, 1
+//!   8   4  version, 2
 //!  12   4  CRC-32 of all that follows
 //!  16      entries, in ascending order of their sessions
 //!
@@ -20,7 +20,8 @@
 //! 112   8  bytes of the log
 //! 120  16  times of the session's own first record and of the last record, microseconds since 1970
 //! 136  16  number of objects, and their bytes
-//! 152      body of a record `opened`: id, parent, and the tags that the session has now
+//! 152   4  length in bytes of the body of the session's record `replicated`; 0 if it has none
+//! 156      that body, and behind it the body of a record `opened`: id, parent, and the tags that the session has now
 //!
 //! stamp: inode, length, time of the last change of the content, and of any change, nanoseconds since 1970; 8 bytes each
 //! ```
@@ -41,7 +42,7 @@
 
 use std::path::Path;
 
-use foldlog_codec::body::{Opened, Parent};
+use foldlog_codec::body::{Opened, Parent, Replicated};
 use uuid::Uuid;
 
 use crate::audit::SessionOverview;
@@ -49,7 +50,7 @@ use crate::log::{chain, layout};
 use crate::storage::{Access, Stamp, Storage};
 
 const MAGIC: [u8; 8] = *b"FOLDLIST";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_LEN: usize = 16;
 
 /// Most bytes of an entry. A session with more tags than fit is read each time.
@@ -125,6 +126,10 @@ impl Entry {
         for number in numbers.into_iter().chain([overview.objects, overview.object_bytes]) {
             out.extend_from_slice(&number.to_le_bytes());
         }
+        let replicated = overview.replicated.as_ref().map(Replicated::encode).unwrap_or_default();
+        // A longer one makes the entry too long to be kept.
+        out.extend_from_slice(&u32::try_from(replicated.len()).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend_from_slice(&replicated);
         let (tags, parent) = (overview.tags.clone(), overview.parent);
         out.extend_from_slice(&Opened { session, seed: 0, tags, parent }.encode());
         let len = out.len() - begin - 4;
@@ -146,9 +151,15 @@ impl Entry {
         let (records, log_bytes) = (next()?, next()?);
         let (created_at_us, last_at_us) = (next()?.cast_signed(), next()?.cast_signed());
         let (objects, object_bytes) = (next()?, next()?);
-        let Opened { session, tags, parent, .. } = Opened::decode(bytes).ok()?;
+        let len = usize::try_from(u32::from_le_bytes(number::<4>(bytes)?)).ok()?;
+        let (replicated, opened) = bytes.split_at_checked(len)?;
+        let replicated = match replicated {
+            [] => None,
+            body => Some(Replicated::decode(body).ok()?),
+        };
+        let Opened { session, tags, parent, .. } = Opened::decode(opened).ok()?;
         let at_rest = Rest { session, records, log_bytes, created_at_us, last_at_us, objects, object_bytes };
-        Some(Entry { stamps, overview: at_rest.overview(tags, parent) })
+        Some(Entry { stamps, overview: at_rest.overview(tags, parent, replicated) })
     }
 }
 
@@ -168,6 +179,7 @@ impl Rest {
         self,
         tags: std::collections::BTreeMap<String, String>,
         parent: Option<Parent>,
+        replicated: Option<Replicated>,
     ) -> SessionOverview {
         let Rest { session, records, log_bytes, created_at_us, last_at_us, objects, object_bytes } = self;
         SessionOverview {
@@ -178,6 +190,7 @@ impl Rest {
             last_at_us,
             tags,
             parent,
+            replicated,
             closed: true,
             open: Vec::new(),
             unsettled: Vec::new(),

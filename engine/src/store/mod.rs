@@ -47,6 +47,7 @@ pub use compact::{CompactReport, CompressReport};
 pub use export::ImportOptions;
 pub use retention::StoreCompactReport;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
+pub use takeover::PullReport;
 
 /// Manages a folder of sessions. Cheap to clone; dropping it closes no session.
 #[derive(Clone, Debug)]

@@ -1,12 +1,15 @@
 //! Takeover: a local session made of what the store's replicator holds, and from then on written here.
 //!
-//! 1. The session is claimed, so that its writer, wherever it is, gets nothing acknowledged any more that it begins from here on.
-//! 2. What the replicator holds, which does not grow any more, is written into a folder with a temporary name: each record with
-//!    its sequence number, time and body, and the payloads that the records name, before them. It is folded meanwhile, read once
-//!    more as an audit reads, and only then renamed.
-//! 3. The session is opened as after any crash: a call that the other worker left open is recovered here.
+//! 1. What the replicator holds is written into a folder with a temporary name: each record with its sequence number, time and body, and
+//!    the payloads that the records name, before them. It is folded meanwhile.
+//! 2. The session is claimed directly behind what was read, so that its writer, wherever it is, gets nothing acknowledged any more that
+//!    it begins from here on. If that one appended meanwhile, what is new is read, and the claim is put once more.
+//! 3. What was written is read again as an audit reads, and only then renamed.
+//! 4. The session is opened under that claim, as after any crash: a call that the other worker left open is recovered here.
 //!
 //! A kill leaves a folder with a temporary name at most, which the next takeover removes, and a claim that nobody writes under.
+//!
+//! A copy that is only read needs no claim: [`Store::pull`] makes one in the same way, or brings it up to what is held.
 //!
 //! Not yet: sessions that were forked, salvaged or compacted, whose logs are no plain sequence of records, are refused. Captures
 //! of workspaces are not held: a call that was left open on a workspace is recovered only with the captures of the lost machine, the
@@ -15,33 +18,42 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::Opened;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Store;
 use crate::audit::LogReader;
 use crate::error::{Error, Result};
-use crate::fold::live::{LiveState, Sources};
-use crate::fold::projection::LogSlices;
 use crate::log::layout;
 use crate::log::partial_creation::PartialCreation;
-use crate::log::writer::{AppendContext, Body, Log};
-use crate::replication::{Held, ReplicaError, Replicator};
-use crate::session::{Session, lock_or_read_only, replica_error};
+use crate::log::writer::{Ground, Log};
+use crate::replication::{ReplicaError, Replicator};
+use crate::session::{Claimed, Fetch, OpenAs, Session, lock_or_read_only, open_claimed, pull, replica_error};
 use crate::types::SessionTypes;
+
+/// Reports what was copied from a replicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PullReport {
+    /// Id of the session.
+    pub session: Uuid,
+    /// Number of records that the copy has now.
+    pub records: u64,
+    /// How many of them are new.
+    pub new: u64,
+}
+
+/// Makes a log in a folder in the making.
+fn create(ground: &Ground, building: &Path, identity: (Uuid, u64)) -> Log {
+    Log::create(ground, building, identity, PartialCreation::default(), Vec::new())
+}
 
 /// How often a claim is put while the other writer appends.
 const CLAIMS_MAX: u32 = 20;
 
-/// Number of finished segments that wait for a sync at most.
-const UNSYNCED_FILES_MAX: usize = 16;
-
-const FORKED: &str = "a session that was forked or salvaged cannot be taken over yet";
-
 impl Store {
-    /// Takes a session over that the store's [replicator](crate::replication) holds and this store does not have: fences its
-    /// writer, makes a local session of what is held, and opens it. What the other writer had acknowledged is there.
+    /// Takes a session over that the store's [replicator](crate::replication) holds and this store does not have: makes a local session
+    /// of what is held, fences its writer, and opens it. What the other writer had acknowledged is there.
     ///
     /// # Errors
     ///
@@ -52,48 +64,111 @@ impl Store {
     /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No session is left behind
     ///   unless opening fails.
     pub fn take_over(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
-        let Some(replication) = &self.inner.options.replication else {
-            let reason = "the store has no replicator".to_owned();
-            return Err(Error::ReplicaFailed { session, reason });
-        };
-        let replicator = Arc::clone(&replication.replicator);
-        {
-            let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-            let Some(_lock) = lock else {
-                return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
-            };
-            // What a crash left before a first record is left to `create_with`.
-            let dir = self.session_dir(session);
-            if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
-                return Err(Error::SessionExists { session });
-            }
-            let (epoch, held) = self.claim(session, replicator.as_ref())?;
-            let building = layout::building_session_dir(&self.inner.root, session);
-            let built = self.build(session, replicator.as_ref(), &building, held);
-            replicator.release(session, epoch);
-            if built.is_err() {
-                // Nobody was told of the session, so nothing of it is to stay.
-                let _ = self.storage().remove_dir_all(&building);
-            }
-            built?;
-        }
-        self.open_session(session, types)
+        self.take_over_as(session, Some(types.clone()), None)
     }
 
-    /// Claims the session and returns the epoch, and how far its records go.
-    fn claim(&self, session: Uuid, replicator: &dyn Replicator) -> Result<(u64, SequenceNumber)> {
+    /// Takes a session over without any types, as [`open_to_recover`](Store::open_to_recover) opens one: it can be recovered and
+    /// settled, and not dispatched to. An observation named `foldlog.taken_over` says by whom and why; the replicator holds it when this
+    /// returns.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`take_over`](Store::take_over) that do not concern types.
+    pub fn take_over_to_recover(&self, session: Uuid, by: &str, reason: &str) -> Result<Session> {
+        self.take_over_as(session, None, Some((by, reason)))
+    }
+
+    /// Copies a session that the store's [replicator](crate::replication) holds into this store, or what is new of it. Claims nothing, so
+    /// that its writer goes on. The copy can be read; its log says that a replica holds it, and so it is written with a replicator only.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::ReplicaFailed`] as [`take_over`](Store::take_over).
+    /// - [`Error::Superseded`] if the local log differs from what is held: it is another history, and stays as it is.
+    /// - [`Error::Locked`] if the session is open for writing here; those of reading and writing the log.
+    pub fn pull(&self, session: Uuid) -> Result<PullReport> {
+        let replicator = self.replicator(session)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        if lock.is_none() {
+            return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
+        }
+        let dir = self.session_dir(session);
+        if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
+            let (before, records) = pull(&self.inner, &dir, session)?;
+            return Ok(PullReport { session, records: records.get(), new: records.since(before) });
+        }
+        let building = layout::building_session_dir(&self.inner.root, session);
+        let made = self.make_building(&building).and_then(|()| {
+            let ground = self.inner.ground();
+            let create = |identity| create(&ground, &building, identity);
+            let mut fetch = Fetch::anew(session, replicator.as_ref(), self.storage(), &create);
+            let records = fetch.read()?;
+            self.name_fetched(&building, session, fetch.finish()?)?;
+            Ok(records.get())
+        });
+        let records = made.inspect_err(|_| drop(self.storage().remove_dir_all(&building)))?;
+        Ok(PullReport { session, records, new: records })
+    }
+
+    /// Returns the store's replicator.
+    fn replicator(&self, session: Uuid) -> Result<Arc<dyn Replicator>> {
+        let replication = self.inner.options.replication.as_ref();
+        let reason = || "the store has no replicator".to_owned();
+        replication
+            .map(|replication| Arc::clone(&replication.replicator))
+            .ok_or_else(|| Error::ReplicaFailed { session, reason: reason() })
+    }
+
+    fn take_over_as(
+        &self,
+        session: Uuid,
+        types: Option<SessionTypes>,
+        said: Option<(&str, &str)>,
+    ) -> Result<Session> {
+        let replicator = self.replicator(session)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        if lock.is_none() {
+            return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
+        }
+        // What a crash left before a first record is left to `create_with`.
+        let dir = self.session_dir(session);
+        if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
+            return Err(Error::SessionExists { session });
+        }
+        let building = layout::building_session_dir(&self.inner.root, session);
+        let made = self.make_building(&building).and_then(|()| {
+            let (log, claimed) = self.fetch(session, replicator.as_ref(), &building)?;
+            let named = self.name_fetched(&building, session, log);
+            named.map(|()| claimed).inspect_err(|_| replicator.release(session, claimed.epoch))
+        });
+        let claimed = made.inspect_err(|_| {
+            // Nobody was told of the session, so nothing of it is to stay.
+            let _ = self.storage().remove_dir_all(&building);
+        })?;
+        let durability = self.inner.options.durability;
+        let open_as = OpenAs { types, durability, lock, read_only: None };
+        open_claimed(&self.inner, &dir, open_as, (claimed, said))
+    }
+
+    /// Writes what is held into a folder, and claims the session behind it.
+    fn fetch(&self, session: Uuid, replicator: &dyn Replicator, building: &Path) -> Result<(Log, Claimed)> {
+        let ground = self.inner.ground();
+        let create = |identity| create(&ground, building, identity);
+        let mut fetch = Fetch::anew(session, replicator, self.storage(), &create);
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
         for _ in 0..CLAIMS_MAX {
-            let Held { next, .. } =
-                replicator.read(session, &mut |_| ()).map_err(|error| replica_error(session, error))?;
-            if next == 0 {
+            let held = fetch.read()?;
+            if held == 0 {
                 let reason =
                     "it holds nothing of that session: its id, or where the replicator looks, is another one";
                 return Err(Error::ReplicaFailed { session, reason: reason.to_owned() });
             }
-            match replicator.claim(session, next) {
-                Ok(epoch) => return Ok((epoch, next)),
+            match replicator.claim(session, held) {
+                Ok(epoch) => {
+                    let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
+                    return Ok((finished?, Claimed { epoch, held }));
+                }
                 // Its writer appended, or somebody else claimed: what is held now says which.
                 Err(error @ ReplicaError::Fenced { .. }) => last = error,
                 Err(error) => return Err(replica_error(session, error)),
@@ -102,91 +177,9 @@ impl Store {
         Err(replica_error(session, last))
     }
 
-    /// Writes what is held into a folder, and gives it the session's name.
-    fn build(
-        &self,
-        session: Uuid,
-        replicator: &dyn Replicator,
-        building: &Path,
-        held: SequenceNumber,
-    ) -> Result<()> {
-        let storage = self.storage();
-        self.make_building(building)?;
-        let mut rebuilt = Rebuilt { store: self, session, replicator, building, live: None, result: Ok(()) };
-        replicator
-            .read(session, &mut |record| rebuilt.take(record))
-            .map_err(|error| replica_error(session, error))?;
-        rebuilt.result?;
-        let Some((mut log, _)) = rebuilt.live.filter(|(log, _)| log.next_sequence() == held) else {
-            let reason = "it holds other records than it did when the session was claimed".to_owned();
-            return Err(Error::ReplicaFailed { session, reason });
-        };
-        log.finish()?;
-        log.sync_plan().run(storage.as_ref(), &|| ())?;
-        LogReader::open_on(Arc::clone(storage), building)?.check_seals()?;
+    /// Reads what was written as an audit does, and gives it the session's name.
+    fn name_fetched(&self, building: &Path, session: Uuid, mut log: Log) -> Result<()> {
+        LogReader::open_on(Arc::clone(self.storage()), building)?.check_seals()?;
         self.name_building(building, &self.session_dir(session), &mut log)
-    }
-}
-
-/// Holds a log that is made of records which arrive one by one.
-struct Rebuilt<'a> {
-    store: &'a Store,
-    session: Uuid,
-    replicator: &'a dyn Replicator,
-    building: &'a Path,
-    /// The log, and what its records amount to; `None` before the first.
-    live: Option<(Log, LiveState)>,
-    /// The first error; nothing is taken behind it.
-    result: Result<()>,
-}
-
-impl Rebuilt<'_> {
-    fn take(&mut self, record: &Record<'_>) {
-        if self.result.is_ok() {
-            self.result = self.append(record);
-        }
-    }
-
-    fn append(&mut self, record: &Record<'_>) -> Result<()> {
-        let session = self.session;
-        let refused = |reason: &str| Error::ReplicaFailed { session, reason: reason.to_owned() };
-        if record.kind == Kind::DROPPED {
-            return Err(refused("a compacted session cannot be taken over yet"));
-        }
-        let (log, live) = match &mut self.live {
-            Some(_) if record.kind == Kind::OPENED => {
-                return Err(refused(FORKED));
-            }
-            Some(live) => live,
-            live => {
-                if record.kind != Kind::OPENED {
-                    return Err(refused("its first record begins no session"));
-                }
-                let opened = Opened::decode(record.body)?;
-                if opened.session != session {
-                    return Err(refused(FORKED));
-                }
-                let (ground, identity) = (self.store.inner.ground(), (session, opened.seed));
-                let log =
-                    Log::create(&ground, self.building, identity, PartialCreation::default(), Vec::new());
-                live.insert((log, LiveState::new(LogSlices::Outline)))
-            }
-        };
-        for object in record.objects() {
-            let bytes = self.replicator.get_object(session, object);
-            let put = log.objects.put(&bytes.map_err(|error| replica_error(session, error))?)?;
-            if put != object {
-                return Err(refused("a payload has other bytes than its name says"));
-            }
-        }
-        let names = &live.projection.names;
-        let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
-        log.append(record.kind, record.time_us, Body::Alone(record.body), &context)?;
-        // Whatever contradicts the records before it, a fold reports.
-        live.apply_record(record, Sources { objects: &log.objects, types: None })?;
-        if log.unsynced_files() >= UNSYNCED_FILES_MAX {
-            log.sync_plan().run(self.store.storage().as_ref(), &|| ())?;
-        }
-        Ok(())
     }
 }

@@ -112,8 +112,9 @@ mod suspended;
 #[cfg(feature = "async")]
 pub use call::AsyncTool;
 pub use call::{
-    Approval, DynTool, ExecuteOptions, InterruptedCall, Operation, ProgramOutput, ProgramStream, Question,
-    Tool, ToolCall, ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, Verified,
+    Approval, DynTool, ExecuteOptions, FencingToken, InterruptedCall, Operation, ProgramOutput,
+    ProgramStream, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport,
+    ToolResult, Verified,
 };
 pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};

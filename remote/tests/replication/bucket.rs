@@ -58,6 +58,11 @@ impl Bucket {
         self.switches.puts.load(Ordering::SeqCst)
     }
 
+    /// Returns a bucket of its own that holds what this one holds now.
+    pub(crate) fn fork(&self) -> Bucket {
+        Bucket { held: Arc::new(self.held.fork()), switches: Arc::default() }
+    }
+
     pub(crate) fn remote(&self) -> Remote {
         Remote::new(Arc::new(self.clone()), "team", retries()).unwrap()
     }

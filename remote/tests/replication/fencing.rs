@@ -1,13 +1,14 @@
 //! What becomes of a writer whose session another one has claimed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use foldlog::audit::LogReader;
+use foldlog::tools::FencingToken;
 use foldlog::{Error, Kind, Record};
 
 use crate::bucket::Bucket;
-use crate::host::{note, run, store, types};
+use crate::host::{note, recover_by_running_again, run, store, types};
 
 #[test]
 fn a_superseded_writer_starts_no_further_handler_and_appends_nothing() {
@@ -79,4 +80,48 @@ fn records_behind_anothers_claim_are_superseded_and_stay_readable() {
     assert_eq!(log.records_len(), held + 1);
     let text = superseded.to_string();
     assert!(text.contains(&id.to_string()), "{text}");
+}
+
+#[test]
+fn the_epoch_of_a_fencing_token_rises_with_each_worker_and_the_operation_stays() {
+    let bucket = Bucket::default();
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (first, second) = (store(&one, &bucket, "one"), store(&two, &bucket, "two"));
+    let session = first.create(&types()).unwrap();
+    let id = session.id();
+    let tokens: Arc<Mutex<Vec<FencingToken>>> = Arc::default();
+    let seen = Arc::clone(&tokens);
+    let taken = Arc::new(Mutex::new(None));
+    let takes = Arc::clone(&taken);
+    let lost = run(&session, move |context| {
+        seen.lock().unwrap().push(context.fencing_token());
+        *takes.lock().unwrap() = Some(second.take_over(id, &types()).unwrap());
+        Ok(())
+    });
+    assert!(matches!(lost, Err(Error::Fenced { .. })), "{lost:?}");
+    let session = taken.lock().unwrap().take().unwrap();
+    let seen = Arc::clone(&tokens);
+    // The tool may run again, so the new worker does that with the operation that the old one began.
+    recover_by_running_again(&session, move |context| {
+        seen.lock().unwrap().push(context.fencing_token());
+        Ok(())
+    });
+    let (operation, epochs) = (session.position().unwrap(), [Some(1), Some(2)]);
+    let tokens = tokens.lock().unwrap();
+    assert_eq!(tokens.iter().map(|token| token.epoch).collect::<Vec<_>>(), epochs);
+    assert_eq!(tokens[0].operation, tokens[1].operation);
+    assert!(tokens[0] < tokens[1] && tokens[0].operation.sequence() < operation);
+
+    // Without a replicator nobody takes a session over.
+    let folder = tempfile::tempdir().unwrap();
+    let plain = foldlog::Store::open(folder.path()).unwrap().create(&types()).unwrap();
+    assert!(
+        run(&plain, |context| {
+            assert_eq!(context.fencing_token().epoch, None);
+            assert_eq!(context.fencing_token().operation, context.operation());
+            Ok(())
+        })
+        .unwrap()
+        .success
+    );
 }

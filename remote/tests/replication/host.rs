@@ -1,5 +1,6 @@
 //! A small host: notes, and a tool that does what a test says.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::replication::Replication;
@@ -8,7 +9,8 @@ use foldlog::tools::{
     ToolResult, ToolRunner,
 };
 use foldlog::{
-    Durability, Event, Policy, ResourceRegistry, Session, SessionTypes, Slice, Store, StoreOptions, schemars,
+    Durability, Event, Idempotency, Policy, ResourceRegistry, Session, SessionTypes, Slice, Store,
+    StoreOptions, schemars,
 };
 use foldlog_remote::ObjectReplicator;
 use serde::{Deserialize, Serialize};
@@ -56,6 +58,28 @@ pub(crate) fn store(folder: &tempfile::TempDir, bucket: &Bucket, name: &str) -> 
     store_at(folder, bucket, name, Durability::Boundary)
 }
 
+/// Opens the same store without a replicator; `unreplicated` says that it writes all the same.
+pub(crate) fn plain_store(folder: &Path, unreplicated: bool) -> Store {
+    Store::open_with(folder, StoreOptions { unreplicated, ..StoreOptions::default() }).unwrap()
+}
+
+/// Copies a folder with all that is in it.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+pub(crate) fn texts(session: &Session) -> Vec<String> {
+    session.log::<Notes>().unwrap().iter().map(|item| item.unwrap().text.clone()).collect()
+}
+
 #[derive(Deserialize, schemars::JsonSchema)]
 pub(crate) struct Nothing {}
 
@@ -69,6 +93,10 @@ impl Tool for Acts {
     type Parameters = Nothing;
     type Output = ();
 
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
     fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         (self.0)(context)?;
         Ok(ToolResult::ok("done", ()))
@@ -80,8 +108,22 @@ pub(crate) fn run(
     session: &Session,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
 ) -> foldlog::Result<ToolReport> {
-    let resources = ResourceRegistry::builder().build()?;
-    let state = ExecutionState::new(session.clone(), resources);
-    let runner = ToolRunner::new(state, ToolRegistry::new().with(Acts(Arc::new(act))));
-    runner.execute(&ToolCall::new("act", "{}"), &ExecuteOptions::default())
+    runner(session, act)?.execute(&ToolCall::new("act", "{}"), &ExecuteOptions::default())
+}
+
+/// Recovers a session, whose open calls of that tool run again.
+pub(crate) fn recover_by_running_again(
+    session: &Session,
+    act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
+) {
+    let recovered = runner(session, act).unwrap().recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(recovered.len(), 1);
+}
+
+fn runner(
+    session: &Session,
+    act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
+) -> foldlog::Result<ToolRunner> {
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    Ok(ToolRunner::new(state, ToolRegistry::new().with(Acts(Arc::new(act)))))
 }

@@ -6,5 +6,7 @@
 mod bucket;
 mod feeding;
 mod fencing;
+mod fetching;
+mod held;
 mod host;
 mod takeover;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
-use foldlog::{Error, Session, Store};
+use foldlog::{Error, Store};
 use foldlog_remote::object_store::ObjectStoreExt;
 use futures_lite::future;
 
 use crate::bucket::Bucket;
-use crate::host::{Notes, note, run, store, types};
+use crate::host::{note, run, store, texts, types};
 
 /// Two machines: a folder each, and the store of a worker there.
 fn machines(bucket: &Bucket) -> [(tempfile::TempDir, Store); 2] {
@@ -18,10 +18,6 @@ fn machines(bucket: &Bucket) -> [(tempfile::TempDir, Store); 2] {
         let store = store(&folder, bucket, name);
         (folder, store)
     })
-}
-
-fn texts(session: &Session) -> Vec<String> {
-    session.log::<Notes>().unwrap().iter().map(|item| item.unwrap().text.clone()).collect()
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub mod man;
 pub mod pending;
 pub mod recover;
 pub mod replay;
+pub mod replica;
 pub mod report;
 pub mod restore;
 pub mod rewind;

@@ -13,9 +13,7 @@ use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesyst
 use foldlog::storage::{EntryKind, FileStorage, Storage};
 use foldlog::tools::resources::Snapshotable;
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
-use foldlog::{
-    ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, Store, UnsettledOperation,
-};
+use foldlog::{ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, UnsettledOperation};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -23,7 +21,7 @@ use uuid::Uuid;
 use super::strategies;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::in_store;
+use crate::reading::{Writing, in_store};
 
 /// Says what a recovery does, and describes the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
@@ -91,6 +89,9 @@ pub struct Arguments {
     /// Why.
     #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "strategy")]
     pub reason: Option<String>,
+    /// Whether a session that a replica holds is written.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -106,6 +107,7 @@ impl Arguments {
             overwrite: self.overwrite,
             snapshots: &self.snapshots,
             force: self.force,
+            writing: self.writing,
         };
         if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
             return run(&self.session, folders, output);
@@ -138,6 +140,8 @@ pub struct Asked<'a> {
     pub snapshots: &'a [String],
     /// Whether another session's mark, which keeps this session away, is removed.
     pub force: bool,
+    /// Whether a session that a replica holds is written.
+    pub writing: Writing,
 }
 
 #[derive(Serialize)]
@@ -209,7 +213,7 @@ impl From<&UnsettledOperation> for Operation {
 ///   session has worked on it since; or if the call worked on a resource that is not a folder, which only the host restores.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
-    let session = Store::open(&root)?.open_to_recover(id)?;
+    let session = asked.writing.open(&root)?.open_to_recover(id)?;
     let recovered = recover(&session, dir, asked);
     let closed = session.close();
     let document = recovered?;

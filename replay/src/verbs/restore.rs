@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::{ExecutionState, SequenceNumber, Store};
+use foldlog::{ExecutionState, SequenceNumber};
 use foldlog_agent::persistence::{
     CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RestoreReport, open_without_host,
 };
@@ -15,7 +15,7 @@ use super::recover;
 use super::workspaces::{self, Given, Workspaces};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, in_store, open_session};
+use crate::reading::{Writing, counted, in_store, open_session};
 
 /// Describes the fields of `restore --json`.
 const RESTORE_JSON: &str = "\
@@ -57,6 +57,9 @@ pub struct Arguments {
     /// The folder that holds a workspace's captures, if it is not in the session's folder.
     #[arg(long, value_name = "NAME=DIR")]
     pub snapshots: Vec<String>,
+    /// Whether a session that a replica holds is written.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -72,6 +75,7 @@ impl Arguments {
             overwrite: self.overwrite,
             snapshots: &self.snapshots,
             force: false,
+            writing: self.writing,
         };
         let asked = Asked {
             checkpoint: &self.checkpoint,
@@ -142,7 +146,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
             history.get(id)?
         }
     };
-    let store = Store::open(&root)?;
+    let store = asked.folders.writing.open(&root)?;
     let Given { resources, report: given } =
         workspaces::given((&store, id, dir), Some(checkpoint), asked.folders, false)?;
     let (session, _) = open_without_host(&store, id)?;

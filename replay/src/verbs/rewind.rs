@@ -12,7 +12,7 @@ use foldlog::tools::{
     CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
     RewindPreview, RewindReport,
 };
-use foldlog::{Error, ExecutionState, ResourceRegistry, SequenceNumber, Session, Store};
+use foldlog::{Error, ExecutionState, ResourceRegistry, SequenceNumber, Session};
 use foldlog_agent::persistence::open_without_host;
 use foldlog_codec::escape;
 
@@ -20,7 +20,7 @@ use super::recover::{self, places};
 use super::run::again::quoted;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Position, counted, in_store, open_session, position};
+use crate::reading::{Position, Writing, counted, in_store, open_session, position};
 
 /// Says what a rewind does, and describes the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
@@ -80,6 +80,9 @@ pub struct Arguments {
     /// the last call left them count as changed by hand: an empty folder gets its files with --overwrite.
     #[arg(long, value_name = "NAME=DIR")]
     pub rebind: Vec<String>,
+    /// Whether a session that a replica holds is written.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -95,6 +98,8 @@ impl Arguments {
             overwrite: false,
             snapshots: &self.snapshots,
             force: false,
+            // A preview writes nothing.
+            writing: Writing { unreplicated: self.writing.unreplicated || self.preview },
         };
         let (by, reason) = (self.by.as_deref(), self.reason.as_deref());
         let Arguments { to, preview, overwrite, .. } = self;
@@ -131,7 +136,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
-    let (session, _) = open_without_host(&Store::open(&root)?, id)?;
+    let (session, _) = open_without_host(&asked.folders.writing.open(&root)?, id)?;
     let done = rewind(&session, dir, to, asked, output);
     let closed = session.close();
     done.map_err(|failure| told(failure, dir, asked.folders))?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::{Args, ValueEnum};
 use foldlog::audit::{self, SessionOverview, StandingOperation};
-use foldlog::{Error, Holder, OperationId, Parent, SequenceNumber, Store};
+use foldlog::{Error, Holder, OperationId, Parent, Replicated, SequenceNumber, Store};
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
@@ -30,6 +30,7 @@ With --json one object a line:
   objects, object_bytes  in its folder
   created_at, last_at    times of its own first record and of its last one; tags
   parent                 session, how: fork, child; position or operation
+  replicated             at, by, epoch: a replica holds its records there, first claimed by whom; left out if none does
   running                pid, host, since, ended: the process that has it open, as far as that left a note
   open                   calls that have begun and not ended: operation, tool, since
   unsettled, suspended   calls that were interrupted, and that wait for an answer: operation, tool, since
@@ -183,6 +184,8 @@ pub(crate) struct Row {
     tags: BTreeMap<String, String>,
     parent: Option<ParentRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    replicated: Option<ReplicatedRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<Writer>,
     open: Vec<Operation>,
     unsettled: Vec<Operation>,
@@ -209,6 +212,14 @@ struct ParentRow {
     position: Option<SequenceNumber>,
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<OperationId>,
+}
+
+/// Says where a replica holds a session's records.
+#[derive(Debug, Serialize)]
+struct ReplicatedRow {
+    at: String,
+    by: String,
+    epoch: u64,
 }
 
 /// Names the process that has a session open, as far as it left a note.
@@ -347,6 +358,7 @@ impl Row {
             last_at: None,
             tags: BTreeMap::new(),
             parent: None,
+            replicated: None,
             running,
             open: Vec::new(),
             unsettled: Vec::new(),
@@ -372,6 +384,8 @@ impl Row {
         (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
         self.tags = overview.tags;
         self.parent = overview.parent.map(ParentRow::of);
+        self.replicated =
+            overview.replicated.map(|Replicated { at, by, epoch }| ReplicatedRow { at, by, epoch });
         self.open = overview.open.iter().map(Operation::of).collect();
         self.unsettled = overview.unsettled.iter().map(Operation::of).collect();
         self.suspended = overview.suspended.iter().map(Operation::of).collect();
@@ -471,9 +485,19 @@ impl Row {
         let row = format!(
             "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
              {parent:<36}  {}",
-            self.detail()
+            self.what()
         );
         row.trim_end().to_owned()
+    }
+
+    /// Says what a person wants to know next, and whether other machines may go on with the session.
+    fn what(&self) -> String {
+        let parts = [Some(self.detail()), self.held().map(str::to_owned)];
+        parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    fn held(&self) -> Option<&'static str> {
+        self.replicated.is_some().then_some("held by a replica")
     }
 
     /// Says what a person wants to know next of the session's status.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use clap::{Args, ValueEnum};
-use foldlog::{Error, OperationId, PendingQuestion, SequenceNumber, Settlement, Store, Value};
+use foldlog::{Error, OperationId, PendingQuestion, SequenceNumber, Settlement, Value};
 use serde::Serialize;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{digest_text, in_store, open_session};
+use crate::reading::{Writing, digest_text, in_store, open_session};
 use crate::verbs::pending::now;
 
 /// Holds what the command line asks of `foldlog settle`.
@@ -41,6 +41,9 @@ pub struct Arguments {
     /// The time from which on the approval does not count, such as 2027-01-31T12:00:00Z.
     #[arg(long, value_name = "TIME")]
     pub until: Option<DateTime<Utc>>,
+    /// Whether a session that a replica holds is written.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -59,6 +62,7 @@ impl Arguments {
             shown: self.shown.as_deref(),
             arguments: self.arguments.as_deref(),
             until: self.until,
+            writing: self.writing,
         };
         run(&self.session, &decided, output)
     }
@@ -99,6 +103,8 @@ pub struct Decided<'a> {
     pub arguments: Option<&'a str>,
     /// Time from which on the approval does not count.
     pub until: Option<DateTime<Utc>>,
+    /// Whether a session that a replica holds is written.
+    pub writing: Writing,
 }
 
 #[derive(Serialize)]
@@ -118,7 +124,7 @@ pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Re
     let (root, id) = in_store(session)?;
     let settlement = settlement(session, decided, output)?;
     let Decided { operation, by, reason, .. } = *decided;
-    let settled = Store::open(&root)?.settle(id, operation, &settlement, by, reason);
+    let settled = decided.writing.open(&root)?.settle(id, operation, &settlement, by, reason);
     if matches!(settled, Err(Error::Locked { .. })) {
         output.note(format_args!(
             "note: the process that has the session open settles its operations itself, by `Session::settle`"

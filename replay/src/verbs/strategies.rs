@@ -60,7 +60,7 @@ struct Done {
 /// - [`Failure::Engine`] if another process has the session open for writing, or it cannot be read.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
-    let store = Store::open(&root)?;
+    let store = asked.folders.writing.open(&root)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
     let manager = match asked.tree {
         Some(tree) => manager.with_tree(tree),

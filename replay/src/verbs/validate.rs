@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foldlog::audit::LogReader;
-use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes, Store};
+use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes};
 use foldlog_agent::persistence::{
     RecoveryAction, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
     ValidationResult, ValidationSeverity, Why, WorkspaceStores, declare, open_without_host,
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Position, counted, in_store, open_session, position};
+use crate::reading::{Position, Writing, counted, in_store, open_session, position};
 
 /// Describes the fields of `validate --json`.
 const VALIDATE_JSON: &str = "\
@@ -43,6 +43,9 @@ pub struct Arguments {
     /// Why.
     #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "repair", default_value = "it did not hold")]
     pub reason: String,
+    /// Whether a session that a replica holds is written.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -52,7 +55,8 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let repairer = self.by.as_deref().map(|by| Repairer { by, reason: &self.reason });
+        let repairer =
+            self.by.as_deref().map(|by| Repairer { by, reason: &self.reason, writing: self.writing });
         run(&self.session, self.at, repairer, output)
     }
 }
@@ -64,6 +68,8 @@ pub struct Repairer<'a> {
     pub by: &'a str,
     /// Why.
     pub reason: &'a str,
+    /// Whether a session that a replica holds is written.
+    pub writing: Writing,
 }
 
 #[derive(Serialize)]
@@ -155,7 +161,7 @@ fn repair(
     let report = if plan.steps.is_empty() {
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
-        let opened = open_for(plan, folder);
+        let opened = open_for(plan, folder, repairer.writing);
         if matches!(opened, Err(Failure::Engine(Error::Locked { .. }))) {
             output.note(format_args!(
                 "note: the process that has the session open repairs it itself, by `StateValidator::apply`"
@@ -196,9 +202,9 @@ fn repair(
 ///
 /// [`Failure::Usage`] if the host takes an event of the repair into a slice of its own: what it keeps there would miss the repair.
 /// Nothing is written then. Else those of [`open_without_host`].
-fn open_for(plan: &RepairPlan, folder: &Path) -> Result<Session> {
+fn open_for(plan: &RepairPlan, folder: &Path, writing: Writing) -> Result<Session> {
     let (root, id) = in_store(folder)?;
-    let store = Store::open(&root)?;
+    let store = writing.open(&root)?;
     let missing = match store.open_session(id, &declare(SessionTypes::builder()).build()?) {
         Err(Error::NotRegistered(missing)) => missing,
         opened => return Ok(opened?),

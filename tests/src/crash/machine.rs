@@ -87,6 +87,8 @@ impl Machine {
             object_bytes_min: 600,
             image_bytes_min: self.image_bytes_min,
             background: BackgroundSync::Inline,
+            // Some tests write a session that a replica holds, and look at its log alone.
+            unreplicated: true,
             ..StoreOptions::default()
         }
     }

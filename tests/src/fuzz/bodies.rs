@@ -8,8 +8,8 @@ use foldlog::audit::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
     AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, Lane, Observed, Opened, Policy,
-    PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, SliceDeclaration, Snapshot,
-    ToolBegin, ToolEnd, Turn,
+    PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened, SliceDeclaration,
+    Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::Value;
@@ -133,6 +133,7 @@ pub fn record(bytes: &[u8]) {
         Kind::TOOL_BEGIN => comes_back!(ToolBegin),
         Kind::TOOL_END => comes_back!(ToolEnd),
         Kind::OBSERVED => comes_back!(Observed),
+        Kind::REPLICATED => comes_back!(Replicated),
         Kind::SETTLE => comes_back!(Settle),
         Kind::INPUT => comes_back!(Input),
         Kind::REQUEST => comes_back!(Request),

@@ -12,12 +12,13 @@ use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, Question, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     CallOrigin, Durability, Error, ExecutionState, ImportOptions, Kind, ResourceRegistry, Session,
-    SessionOptions, Settlement, SnapshotOptions, Value,
+    SessionOptions, Settlement, SnapshotOptions, Store, StoreOptions, Value,
 };
 use foldlog_codec::Record;
 use foldlog_codec::body::Lane;
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, large_note, step, write_steps};
 use foldlog_tests::host::{CurrentStep, DraftEdited, Noted, Plan, StepAdded, Undeclared, types};
+use foldlog_tests::replica::MemoryReplica;
 use uuid::Uuid;
 
 use super::bytes::{SEGMENT_HEADER, with_each_byte_inverted};
@@ -187,6 +188,11 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     suspend(&fork);
     write_steps(&fork, 4);
     fork.close().unwrap();
+    let replication = MemoryReplica::new("a machine").option();
+    let options = StoreOptions { replication, ..machine.options(Durability::Boundary) };
+    let held = Store::open_with("/home/store", options).unwrap().open_session(id, &types()).unwrap();
+    write_steps(&held, 1);
+    held.close().unwrap();
     (machine, id, parent)
 }
 
@@ -249,6 +255,7 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
         Kind::DECLARE,
         Kind::DISPATCH,
         Kind::OBSERVED,
+        Kind::REPLICATED,
         Kind::TOOL_BEGIN,
         Kind::TOOL_END,
         Kind::SETTLE,
@@ -338,7 +345,7 @@ fn each_byte_of_every_kind_of_record_is_found_and_named() {
         );
         found.extend(frame.map(|frame| frame.kind));
     });
-    assert_eq!(found.len(), 21, "of every kind: {found:?}");
+    assert_eq!(found.len(), 22, "of every kind: {found:?}");
     assert!(of_no_chain > 100, "{of_no_chain}");
 }
 

@@ -26,6 +26,19 @@ use crate::store::Store;
 use crate::tools::resources::ResourceRegistry;
 use crate::types::SessionTypes;
 
+/// Tells a system outside which writer of the session a request comes from, and for which operation.
+///
+/// A store with a [replicator](crate::replication) lets another worker take a session over while this one is paused. What a handler had
+/// begun may still reach the outside afterwards. A system that keeps the highest epoch it has seen of each session, and refuses
+/// requests with a lower one, is reached by nobody any more who was taken over, once the new worker has reached it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken {
+    /// Epoch of the worker's claim, which is higher than that of every worker before; `None` if the store has no replicator.
+    pub epoch: Option<u64>,
+    /// The operation, which is the same when an interrupted call is run again, also by another worker.
+    pub operation: OperationId,
+}
+
 /// Gives a tool what it works with: the call's own handle of the session, the resources, and facts of the
 /// call.
 ///
@@ -59,6 +72,11 @@ impl ToolContext {
     /// finds its earlier work.
     pub fn operation(&self) -> OperationId {
         self.running.begun.within.operation()
+    }
+
+    /// Returns what a system outside needs to refuse this worker once another one has taken the session over. See [`FencingToken`].
+    pub fn fencing_token(&self) -> FencingToken {
+        FencingToken { epoch: self.session.epoch(), operation: self.operation() }
     }
 
     /// Returns the id of the call's child session number `ordinal`. It follows from the session's id, the

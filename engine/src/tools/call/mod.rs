@@ -13,7 +13,7 @@
 //! | `cgroup`, `programs` | the programs of a call: how they are found and terminated when it ends | `answer` |
 //! | `running` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
-//! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
+//! | `context` | [`ToolContext`]: what a tool gets to work with; [`FencingToken`] | `command`, `running` |
 //! | `interrupted` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or asks about | |
 //! | `verifying` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
 //! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interrupted`, `verifying` |
@@ -50,7 +50,7 @@ pub use answer::{Question, ToolError, ToolResult};
 #[cfg(feature = "async")]
 pub use async_tool::AsyncTool;
 pub use command::{ProgramOutput, ProgramStream, ToolCommand};
-pub use context::ToolContext;
+pub use context::{FencingToken, ToolContext};
 pub use dynamic_tool::DynTool;
 pub use info::{Approval, ExecuteOptions, ToolCall};
 pub use interrupted::InterruptedCall;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::payload;
-use crate::reading::{code_of, digest_text, shortened, store_of};
+use crate::reading::{code_of, digest_text, held_text, shortened, store_of};
 use crate::style::PLAIN;
 use crate::verbs::pending::now;
 use crate::verbs::run::quoted;
@@ -367,6 +367,15 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
             "the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does"
         ));
     }
+    // A call that was fenced before its handler ran has begun in this log alone.
+    if let Some(replicated) = reader.replicated().filter(|_| waits(reader, entry)) {
+        return Some(format!(
+            "{}, and this log does not tell whether it has this call's begin, nor what became of the call since: the host that has \
+             claimed the session decides. Without that replica: `foldlog recover {dir} --unreplicated`, and then `foldlog settle` with \
+             --unreplicated; what these write counts only if no other worker has gone on with the session",
+            held_text(replicated)
+        ));
+    }
     if reader.report().interrupted.iter().any(|open| open.operation == entry.operation) {
         let holder =
             store_of(reader.dir()).and_then(|(store, id)| audit::running(&store, &[id]).ok()?.remove(&id));
@@ -384,6 +393,14 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
         return Some(format!("it ran within operation {parent}: `foldlog ledger {dir} {parent}`"));
     }
     None
+}
+
+/// Returns whether somebody could decide about an operation, or end it, if no replica held the session.
+fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
+    let report = reader.report();
+    report.interrupted.iter().any(|open| open.operation == entry.operation)
+        || report.unsettled.iter().any(|one| one.operation == entry.operation)
+        || entry.waits_for.is_some()
 }
 
 /// Returns what can be decided about an operation.

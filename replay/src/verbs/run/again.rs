@@ -84,6 +84,9 @@ impl Asked {
         if self.gitignore {
             words.word(OsStr::new("--gitignore"));
         }
+        if self.writing.unreplicated {
+            words.word(OsStr::new("--unreplicated"));
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::program::Program;
 use super::tools;
 use crate::failure::{Failure, Result};
+use crate::reading::Writing;
 
 /// Variables of this process that the program is given beside those that any program needs, such as `PATH`.
 const PASSED: [&str; 8] = [
@@ -127,6 +128,9 @@ pub struct Asked {
     /// Leave out what the workspace's .gitignore files leave out.
     #[arg(long)]
     pub gitignore: bool,
+    /// Whether a session that a replica holds goes on.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 /// Reads the id of a session that goes on.

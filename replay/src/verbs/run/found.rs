@@ -44,16 +44,22 @@ pub(super) fn find(asked: &Asked, said: Option<&str>, output: &mut Output<'_>) -
             return Ok(Found { session: created.map_err(|error| told(error, asked))?, goes_on: false });
         }
         Some(Some(id)) => {
-            let opened = reading::open_store(&asked.store)?.open_session(id, &types);
+            let opened = existing(asked)?.open_session(id, &types);
             opened.map_err(|error| told(error, asked))?
         }
-        Some(None) => latest(&reading::open_store(&asked.store)?, &types, said, output)?,
+        Some(None) => latest(&existing(asked)?, &types, said, output)?,
     };
     if !session.tags().contains_key(TAG) {
         let what = format!("{} was not begun by `foldlog run`", escape::path(session.dir()));
         return Err(Failure::usage(what, "let its own host resume it"));
     }
     Ok(Found { session, goes_on: true })
+}
+
+/// Opens the store of a session that goes on.
+fn existing(asked: &Asked) -> Result<Store> {
+    reading::check_store(&asked.store)?;
+    asked.writing.open(&asked.store)
 }
 
 /// Tells an error of the store in the words of the command line.

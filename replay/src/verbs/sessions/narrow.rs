@@ -90,10 +90,11 @@ pub(super) fn pieces(row: &Row, columns: u16, now_us: i64) -> (String, String, S
     (fitted(&layout.session(&row.session.to_string())), fitted(status), fitted(rest.trim_end()))
 }
 
-/// Says all that has no column of its own: what is next to be known of the status, then tags, then the parent.
+/// Says all that has no column of its own: what is next to be known of the status, whether a replica holds it, then tags, then the parent.
 fn about(row: &Row, now_us: i64) -> String {
     let mut about = Vec::new();
     about.extend(Some(detail(row, now_us)).filter(|detail| !detail.is_empty()));
+    about.extend(row.held().map(str::to_owned));
     let tags: Vec<String> = row
         .tags
         .iter()

@@ -1,0 +1,53 @@
+//! Encodes and decodes the note that a session's records are held elsewhere too.
+
+use super::fields::{FieldWriter, required, walk};
+use crate::Error;
+
+const REPLICATED: &str = "replicated";
+
+/// Records that a replica holds the session's records from here on, so that nobody is to write the session without it. It counts
+/// until another session's `opened` record, and no rollback abandons it. It changes no slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replicated {
+    /// Where the replica is, in words for people. It holds no password.
+    pub at: String,
+    /// Name of the writer that claimed the session there.
+    pub by: String,
+    /// Epoch of its claim.
+    pub epoch: u64,
+}
+
+impl Replicated {
+    /// Encodes the body as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut fields = FieldWriter::with_capacity(24 + self.at.len() + self.by.len());
+        fields.text("at", Some(&self.at));
+        fields.text("by", Some(&self.by));
+        fields.number("epoch", Some(self.epoch));
+        fields.finish()
+    }
+
+    /// Decodes the body of a `replicated` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &[u8]) -> Result<Replicated, Error> {
+        let (mut at, mut by, mut epoch) = (None, None, None);
+        walk(REPLICATED, bytes, |name, value| {
+            match name {
+                "at" => at = Some(value.str()?.to_owned()),
+                "by" => by = Some(value.str()?.to_owned()),
+                "epoch" => epoch = Some(value.unsigned()?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Replicated {
+            at: required(REPLICATED, "at", at)?,
+            by: required(REPLICATED, "by", by)?,
+            epoch: required(REPLICATED, "epoch", epoch)?,
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! How a session that is opened for writing stands beside what the store's replicator holds, and how a log gets records from there.
+//!
+//! # Rules
+//!
+//! 1. A store without a replicator opens no session for writing that a replica holds ([`Error::Replicated`]), unless the store's options
+//!    say that it shall.
+//! 2. Records are fetched only where every record that the log lacks was appended under this replicator's name: then the log had them,
+//!    and a power cut took them, though they were acknowledged. Another writer's are not ([`Error::ReplicaAhead`]).
+//! 3. Fetching begins once all that the log holds was compared. What is fetched is durable before the session is claimed. A kill leaves
+//!    some of it, and the next opening fetches the rest.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::body::Opened;
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use uuid::Uuid;
+
+use super::open_store::OpenStore;
+use super::opening::{OpenAs, Read, open_read};
+use super::replica::{self, Claimed, Replica, replica_error};
+use crate::error::{Error, Result};
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::projection::LogSlices;
+use crate::log::reader::Places;
+use crate::log::writer::{AppendContext, Body, Log};
+use crate::replication::{Held, Replicator};
+use crate::storage::Storage;
+use crate::types::SessionTypes;
+
+/// Number of finished segments that wait for a sync at most.
+const UNSYNCED_FILES_MAX: usize = 16;
+
+const FORKED: &str = "a session that was forked or salvaged cannot be taken over yet";
+
+/// Claims a session that is opened for writing, where the store has a replicator, and fetches before that what the log has lost.
+pub(super) fn claim(
+    store: &Arc<OpenStore>,
+    dir: &Path,
+    open_as: &OpenAs,
+    read: Read,
+) -> Result<(Read, Option<Replica>)> {
+    let session = read.scan.session;
+    if open_as.lock.is_none() || open_as.read_only.is_some() {
+        return Ok((read, None));
+    }
+    let Some(replication) = &store.options.replication else {
+        return match &read.folded.projection.replicated {
+            Some(replicated) if !store.options.unreplicated => {
+                let (at, by) = (replicated.at.clone(), replicated.by.clone());
+                Err(Error::Replicated { session, at, by })
+            }
+            _ => Ok((read, None)),
+        };
+    };
+    let storage = &store.options.storage;
+    let held = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
+    let local = read.scan.next_sequence;
+    if held.next <= local {
+        return Ok((read, Some(Replica::claim(replication, session, held.next)?)));
+    }
+    if held.others_end > local {
+        return Err(Error::ReplicaAhead { session, local, held: held.next });
+    }
+    let types = open_as.types.as_ref();
+    let end = fetch_behind(store, dir, read, types, replication.replicator.as_ref())?;
+    if end != held.next {
+        let reason = "somebody appends to the session while it is opened; open it again".to_owned();
+        return Err(Error::ReplicaFailed { session, reason });
+    }
+    let read = open_read(storage, dir, types, LogSlices::InLog)?;
+    let replica = Replica::claim(replication, session, held.next)?;
+    Ok((Read { fetched: held.next.since(local), ..read }, Some(replica)))
+}
+
+/// Appends to the log in `dir`, of which `read` was read, what the replicator holds and the log does not have, makes it durable, and
+/// returns where it ends.
+fn fetch_behind(
+    store: &Arc<OpenStore>,
+    dir: &Path,
+    read: Read,
+    types: Option<&SessionTypes>,
+    replicator: &dyn Replicator,
+) -> Result<SequenceNumber> {
+    let (session, storage) = (read.scan.session, &store.options.storage);
+    let log = Log::open(&store.ground(), dir, read.scan);
+    let mut fetch =
+        Fetch { session, replicator, storage, live: Some((log, read.folded)), create: None, types };
+    let end = fetch.read()?;
+    let mut log = fetch.finish()?;
+    log.attest(end)?;
+    log.sync_plan().run(storage.as_ref(), &|| ())?;
+    Ok(end)
+}
+
+/// Brings a local copy of a session up to what the store's replicator holds, under the session's lock, and returns how many records the
+/// copy had and has. Claims nothing. What the copy has and the replicator lacks stays.
+pub(crate) fn pull(
+    store: &Arc<OpenStore>,
+    dir: &Path,
+    session: Uuid,
+) -> Result<(SequenceNumber, SequenceNumber)> {
+    let storage = &store.options.storage;
+    let read = open_read(storage, dir, None, LogSlices::InLog)?;
+    let local = read.scan.next_sequence;
+    let Some(replication) = &store.options.replication else { return Ok((local, local)) };
+    let held = replica::compare(replication, session, storage, &read.scan.places())?;
+    let end = match held.next > local {
+        true => fetch_behind(store, dir, read, None, replication.replicator.as_ref())?,
+        false => local,
+    };
+    Ok((local, end))
+}
+
+/// Claims a session that is created now, and of which the store's replicator, if there is one, holds nothing.
+pub(super) fn claim_new(store: &Arc<OpenStore>, session: Uuid) -> Result<Option<Replica>> {
+    let Some(replication) = &store.options.replication else { return Ok(None) };
+    let held = replica::compare_to_write(replication, session, &store.options.storage, &Places::default())?;
+    match held.next {
+        SequenceNumber::MIN => Replica::claim(replication, session, held.next).map(Some),
+        held => Err(Error::ReplicaAhead { session, local: SequenceNumber::MIN, held }),
+    }
+}
+
+/// Returns what feeds a session that this process has claimed and made of what the replicator holds.
+pub(super) fn claimed(store: &Arc<OpenStore>, session: Uuid, claimed: Claimed) -> Option<Replica> {
+    store.options.replication.as_ref().map(|replication| Replica::of(replication, session, claimed))
+}
+
+/// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
+/// it names. Whatever contradicts the records before it, the fold of them reports.
+pub(crate) struct Fetch<'a> {
+    session: Uuid,
+    replicator: &'a dyn Replicator,
+    storage: &'a Arc<dyn Storage>,
+    /// The log, and what its records amount to; `None` before the first record of a new one.
+    live: Option<(Log, LiveState)>,
+    /// Makes the log of a new session with this id and seed.
+    create: Option<&'a dyn Fn((Uuid, u64)) -> Log>,
+    types: Option<&'a SessionTypes>,
+}
+
+impl<'a> Fetch<'a> {
+    /// Appends to a new log, which `create` makes.
+    pub(crate) fn anew(
+        session: Uuid,
+        replicator: &'a dyn Replicator,
+        storage: &'a Arc<dyn Storage>,
+        create: &'a dyn Fn((Uuid, u64)) -> Log,
+    ) -> Fetch<'a> {
+        Fetch { session, replicator, storage, live: None, create: Some(create), types: None }
+    }
+
+    /// Reads all that is held, appends what the log does not have, and returns how far it goes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplicaFailed`] if the replicator cannot be asked, holds what no log can be made of, or holds fewer records than the log
+    /// has; those of the log.
+    pub(crate) fn read(&mut self) -> Result<SequenceNumber> {
+        let mut result = Ok(());
+        let replicator = self.replicator;
+        let read = replicator.read(self.session, &mut |record| {
+            if result.is_ok() && record.sequence >= self.next() {
+                result = self.append(record);
+            }
+        });
+        let Held { next, .. } = read.map_err(|error| replica_error(self.session, error))?;
+        result?;
+        if next != self.next() {
+            return Err(self.refused("it holds fewer records than it did"));
+        }
+        Ok(next)
+    }
+
+    /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
+    pub(crate) fn finish(self) -> Result<Log> {
+        let nothing = self.refused("it holds nothing of that session");
+        let (mut log, _) = self.live.ok_or(nothing)?;
+        log.finish()?;
+        log.sync_plan().run(self.storage.as_ref(), &|| ())?;
+        Ok(log)
+    }
+
+    fn next(&self) -> SequenceNumber {
+        self.live.as_ref().map_or(SequenceNumber::MIN, |(log, _)| log.next_sequence())
+    }
+
+    fn refused(&self, reason: &str) -> Error {
+        Error::ReplicaFailed { session: self.session, reason: reason.to_owned() }
+    }
+
+    fn append(&mut self, record: &Record<'_>) -> Result<()> {
+        if record.kind == Kind::DROPPED {
+            return Err(self.refused("a compacted session cannot be taken over yet"));
+        }
+        if self.live.is_none() {
+            self.live = Some(self.begun(record)?);
+        } else if record.kind == Kind::OPENED {
+            return Err(self.refused(FORKED));
+        }
+        let other = self.refused("a payload has other bytes than its name says");
+        let Some((log, live)) = &mut self.live else { return Ok(()) };
+        for object in record.objects() {
+            let bytes = self.replicator.get_object(self.session, object);
+            let put = log.objects.put(&bytes.map_err(|error| replica_error(self.session, error))?)?;
+            if put != object {
+                return Err(other);
+            }
+        }
+        let names = &live.projection.names;
+        let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
+        log.append(record.kind, record.time_us, Body::Alone(record.body), &context)?;
+        live.apply_record(record, Sources { objects: &log.objects, types: self.types })?;
+        if log.unsynced_files() >= UNSYNCED_FILES_MAX {
+            log.sync_plan().run(self.storage.as_ref(), &|| ())?;
+        }
+        Ok(())
+    }
+
+    /// Begins a new log for its first record.
+    fn begun(&self, record: &Record<'_>) -> Result<(Log, LiveState)> {
+        if record.kind != Kind::OPENED {
+            return Err(self.refused("its first record begins no session"));
+        }
+        let opened = Opened::decode(record.body)?;
+        match self.create {
+            Some(create) if opened.session == self.session => {
+                Ok((create((self.session, opened.seed)), LiveState::new(LogSlices::Outline)))
+            }
+            _ => Err(self.refused(FORKED)),
+        }
+    }
+}

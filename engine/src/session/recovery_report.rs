@@ -1,0 +1,95 @@
+//! What opening a session found, as hosts and the binary are told.
+
+use std::path::PathBuf;
+
+use foldlog_codec::{Kind, SequenceNumber};
+use serde::{Deserialize, Serialize};
+
+use super::opening::Read;
+use crate::fold::projection::Projection;
+use crate::log::TornTail;
+use crate::log::exposed::Exposed;
+use crate::log::scan::Scan;
+use crate::operation::{OpenOperation, UnsettledOperation};
+
+/// Reports what opening a session found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Number of records that were read.
+    pub records: u64,
+    /// Torn tail: bytes at the end of the log that were left out. They stay in their file.
+    pub torn: Option<TornTail>,
+    /// Files that a crash left without any record of the log in them.
+    pub leftovers: Vec<PathBuf>,
+    /// Number of sound records at the end that are not attested as durable. They are kept; the first append
+    /// writes them once more, into a fresh segment.
+    pub unattested: u64,
+    /// Whether the last writer closed the session and left no operation open. A writer whose disk had no room for saying so
+    /// counts as one that did not close it. A process that opened the session and wrote nothing leaves it as it was.
+    pub closed: bool,
+    /// First record of a kind that this version cannot fold. With such a record, the session can be read but
+    /// not written.
+    pub unsupported: Option<(SequenceNumber, Kind)>,
+    /// Number of records that an image spared the fold. `None` if all were folded.
+    pub from_image: Option<SequenceNumber>,
+    /// Images that were damaged or not of this log. They are replaced in time.
+    pub dropped_images: Vec<PathBuf>,
+    /// Operations that had begun and not ended, in the order of their begins. STATE is shown as it was before
+    /// them, and the session takes no writes until they are recovered.
+    pub interrupted: Vec<OpenOperation>,
+    /// Operations that were interrupted earlier and have neither run again nor been settled since.
+    pub unsettled: Vec<UnsettledOperation>,
+    /// Number of records that the log had lost and the store's [replicator](crate::replication) gave back: they are durable here now.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub fetched: u64,
+    /// File of the session that users can read who are outside of the store's
+    /// [access](crate::StoreOptions::access), if there is one: an earlier version wrote it, or it was copied. A
+    /// [`LogReader`](crate::audit::LogReader), which has no such option, reports a file that users other than
+    /// its owner can read.
+    pub exposed: Option<Exposed>,
+}
+
+impl RecoveryReport {
+    /// Reports on a log that was read with its images.
+    pub(super) fn of_read(read: &Read) -> RecoveryReport {
+        RecoveryReport {
+            from_image: read.images.next_sequence,
+            dropped_images: read.images.dropped.clone(),
+            fetched: read.fetched,
+            ..RecoveryReport::of_folded(&read.scan, &read.folded.projection)
+        }
+    }
+
+    /// Reports on a log that was folded.
+    pub(crate) fn of_folded(scan: &Scan, projection: &Projection) -> RecoveryReport {
+        RecoveryReport {
+            interrupted: projection.operations.open().cloned().collect(),
+            unsettled: projection.operations.unsettled().cloned().collect(),
+            closed: scan.closed && projection.operations.open().next().is_none(),
+            ..RecoveryReport::of(scan, projection.unsupported)
+        }
+    }
+
+    pub(crate) fn of(scan: &Scan, unsupported: Option<(SequenceNumber, Kind)>) -> RecoveryReport {
+        RecoveryReport {
+            from_image: None,
+            dropped_images: Vec::new(),
+            interrupted: Vec::new(),
+            unsettled: Vec::new(),
+            fetched: 0,
+            exposed: None,
+            records: scan.next_sequence.get(),
+            torn: scan.torn.clone(),
+            leftovers: scan.leftovers.clone(),
+            unattested: scan.next_sequence.since(scan.watermark),
+            closed: scan.closed,
+            unsupported,
+        }
+    }
+}
+
+/// Returns whether a number is zero.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

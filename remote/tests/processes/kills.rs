@@ -1,0 +1,117 @@
+//! Workers that are killed, each at another step, and whose session the next one takes over.
+
+use foldlog::Error;
+use foldlog::tools::ExecuteOptions;
+
+use crate::child::{Said, Worker};
+use crate::host::{SESSION, Told, call, runner, store, told, types};
+use crate::steps::Steps;
+use crate::worker::Orders;
+
+/// Number of notes and calls of a worker that is left alone.
+pub(crate) fn rounds() -> u64 {
+    std::env::var("FOLDLOG_REMOTE_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap())
+}
+
+pub(crate) fn orders(places: &tempfile::TempDir, name: &str) -> Orders {
+    let bucket = places.path().join("bucket");
+    std::fs::create_dir_all(&bucket).unwrap();
+    Orders {
+        bucket,
+        folder: places.path().join(name),
+        name: name.to_owned(),
+        rounds: rounds(),
+        waits_at: None,
+        takes_over: false,
+        counts_late: false,
+    }
+}
+
+/// Returns how many steps a worker makes that is left alone.
+pub(crate) fn steps() -> u64 {
+    let places = tempfile::tempdir().unwrap();
+    match Worker::start(&orders(&places, "alone")).hear_out().last() {
+        Some(Said::Done(steps)) => *steps,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Checks that a log holds what a worker said was acknowledged, and the begins of the handlers that ran.
+pub(crate) fn assert_holds(told: &Told, said: &[Said], what: &str) {
+    let noted: Vec<&String> =
+        said.iter().filter_map(|said| if let Said::Noted(text) = said { Some(text) } else { None }).collect();
+    let missing: Vec<_> = noted.iter().filter(|text| !told.notes.contains(text)).collect();
+    assert!(missing.is_empty(), "{what}: acknowledged and not there: {missing:?} in {told:?}");
+    let mut each = told.notes.clone();
+    each.sort();
+    each.dedup();
+    assert_eq!(each.len(), told.notes.len(), "{what}: something is there twice: {told:?}");
+    for said in said {
+        if let Said::Within(operation) = said {
+            assert!(told.begins.contains(operation), "{what}: a handler ran without a begin: {operation}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
+    let steps = steps();
+    assert!(steps > 20, "{steps}");
+    let mut taken_over = 0;
+    for step in 0..steps {
+        let places = tempfile::tempdir().unwrap();
+        let orders = Orders { waits_at: Some(step), ..orders(&places, "killed") };
+        let mut worker = Worker::start(&orders);
+        let mut said = worker.hear_until_it_waits();
+        assert_eq!(said.pop(), Some(Said::At), "step {step}");
+        said.extend(worker.kill());
+
+        let next = store(&places.path().join("next"), &orders.bucket, "next", Steps::default());
+        let session = match next.take_over(SESSION, &types()) {
+            Ok(session) => session,
+            // Nothing was recorded yet.
+            Err(Error::ReplicaFailed { reason, .. }) if reason.contains("nothing of that session") => {
+                assert_eq!(said, [], "step {step}");
+                continue;
+            }
+            Err(error) => panic!("step {step}: {error}"),
+        };
+        taken_over += 1;
+        assert_holds(&told(&session), &said, &format!("step {step}"));
+        let runner = runner(&session, |_| {});
+        runner.recover(&ExecuteOptions::default()).unwrap();
+        assert!(session.unsettled_operations().is_empty(), "step {step}");
+        assert!(call(&runner).unwrap().success);
+        drop(runner);
+        session.close().unwrap();
+    }
+    assert!(taken_over > steps / 3, "{taken_over} of {steps}");
+}
+
+#[test]
+fn a_session_outlives_any_number_of_workers() {
+    let places = tempfile::tempdir().unwrap();
+    let workers: u64 = std::env::var("FOLDLOG_REMOTE_KILLS").map_or(8, |workers| workers.parse().unwrap());
+    let mut all = Vec::new();
+    for number in 0..workers {
+        let name = format!("worker {number}");
+        // One in three is killed while it takes the session over, the others at their work.
+        let counts_late = number % 3 != 2;
+        let waits_at = Some(number * 5 % 7 + 1);
+        let takes_over = number > 0;
+        let orders = Orders { waits_at, takes_over, counts_late, ..orders(&places, &name) };
+        let mut worker = Worker::start(&orders);
+        let said = worker.hear_until_it_waits();
+        assert!(!said.iter().any(|said| matches!(said, Said::Refused(_))), "{name}: {said:?}");
+        all.extend(said);
+        all.extend(worker.kill());
+    }
+    let bucket = places.path().join("bucket");
+    let last = store(&places.path().join("last"), &bucket, "last", Steps::default());
+    let session = last.take_over(SESSION, &types()).unwrap();
+    assert!(all.iter().any(|said| matches!(said, Said::Noted(_))));
+    assert_holds(&told(&session), &all, "at the end");
+    // A worker that was killed before it claimed has no epoch.
+    let epoch = session.epoch().unwrap();
+    assert!((workers * 2 / 3..=workers + 1).contains(&epoch), "{epoch}");
+}

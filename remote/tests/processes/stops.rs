@@ -1,0 +1,65 @@
+//! Workers that are stopped at any step, whose session is taken over meanwhile, and that go on as if nothing had happened.
+
+use foldlog::Error;
+use foldlog::tools::ExecuteOptions;
+
+use crate::child::{Said, Worker};
+use crate::host::{Noted, SESSION, call, runner, store, told, types};
+use crate::kills::{assert_holds, orders, steps};
+use crate::steps::Steps;
+use crate::worker::Orders;
+
+#[test]
+fn a_worker_that_was_stopped_and_taken_over_is_refused_and_starts_no_further_handler() {
+    let all = std::env::var_os("FOLDLOG_REMOTE_ROUNDS").is_some();
+    let (mut fenced, mut went_on) = (0, 0);
+    let steps = steps();
+    for step in (0..steps).step_by(if all { 1 } else { 2 }) {
+        let places = tempfile::tempdir().unwrap();
+        let orders = Orders { waits_at: Some(step), ..orders(&places, "stopped") };
+        let mut worker = Worker::start(&orders);
+        let mut said = worker.hear_until_it_waits();
+        assert_eq!(said.pop(), Some(Said::At), "step {step}");
+        worker.stop();
+
+        let next = store(&places.path().join("next"), &orders.bucket, "next", Steps::default());
+        let session = match next.take_over(SESSION, &types()) {
+            Ok(session) => session,
+            Err(Error::ReplicaFailed { reason, .. }) if reason.contains("nothing of that session") => {
+                // Nobody has claimed anything, so nothing stands in the worker's way.
+                worker.go_on();
+                let said = worker.hear_out();
+                assert!(matches!(said.last(), Some(Said::Done(_))), "step {step}: {said:?}");
+                went_on += 1;
+                continue;
+            }
+            Err(error) => panic!("step {step}: {error}"),
+        };
+        let taken = told(&session);
+        assert_holds(&taken, &said, &format!("step {step}, before"));
+        let runner = runner(&session, |_| {});
+        runner.recover(&ExecuteOptions::default()).unwrap();
+
+        worker.go_on();
+        let after = worker.hear_out();
+        // What it says now was held before the claim, or it would not say it.
+        assert_holds(&taken, &after, &format!("step {step}, after"));
+        match after.last() {
+            Some(Said::Refused(why)) if why == "fenced" => fenced += 1,
+            // Behind its last request all of its own is held, and nothing is left to be refused.
+            Some(Said::Done(_)) if step + 1 == steps => {}
+            other => panic!("step {step}: {other:?}"),
+        }
+
+        session.dispatch(Noted { text: "went on".to_owned() }).unwrap();
+        assert!(call(&runner).unwrap().success);
+        drop(runner);
+        session.close().unwrap();
+        // Nothing of the other worker's came in between.
+        let session = next.open_session(SESSION, &types()).unwrap();
+        let now = told(&session);
+        assert_eq!(now.notes.last().map(String::as_str), Some("went on"));
+        assert_eq!(now.notes.len(), taken.notes.len() + 1, "step {step}");
+    }
+    assert!(fenced > 5 && went_on > 0, "{fenced} fenced, {went_on} went on, of {steps} steps");
+}

@@ -1,0 +1,115 @@
+//! What a worker does: it begins the session or takes it over, and then notes and calls in turn, saying each once it is acknowledged.
+
+use std::fmt::Display;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use foldlog::tools::ExecuteOptions;
+use foldlog::{Error, Session, SessionOptions};
+
+use crate::host::{Noted, SESSION, call, runner, store, types};
+use crate::steps::Steps;
+
+/// Name of the variable that holds a worker's orders.
+pub(crate) const ORDERS: &str = "FOLDLOG_REMOTE_WORKER";
+
+/// Says what a worker is to do: where, under which name, how much, and at which step it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Orders {
+    pub(crate) bucket: PathBuf,
+    pub(crate) folder: PathBuf,
+    pub(crate) name: String,
+    /// Number of notes, and of calls.
+    pub(crate) rounds: u64,
+    pub(crate) waits_at: Option<u64>,
+    pub(crate) takes_over: bool,
+    /// Whether steps are counted from the moment on in which the session is there.
+    pub(crate) counts_late: bool,
+}
+
+impl Display for Orders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Orders { bucket, folder, name, rounds, waits_at, takes_over, counts_late } = self;
+        let waits_at = waits_at.map_or(-1, u64::cast_signed);
+        let (bucket, folder) = (bucket.display(), folder.display());
+        write!(f, "{bucket}\n{folder}\n{name}\n{rounds}\n{waits_at}\n{takes_over}\n{counts_late}")
+    }
+}
+
+impl FromStr for Orders {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Orders, ()> {
+        let [bucket, folder, name, rounds, waits_at, takes_over, counts_late] =
+            text.split('\n').collect::<Vec<_>>().try_into().map_err(drop)?;
+        Ok(Orders {
+            bucket: bucket.into(),
+            folder: folder.into(),
+            name: name.to_owned(),
+            rounds: rounds.parse().map_err(drop)?,
+            waits_at: waits_at.parse::<i64>().map_err(drop)?.try_into().ok(),
+            takes_over: takes_over == "true",
+            counts_late: counts_late == "true",
+        })
+    }
+}
+
+/// Tells the parent something, on a line of its own, at once.
+pub(crate) fn say(word: &str, value: impl Display) {
+    let mut out = stdout().lock();
+    writeln!(out, "\n@{word} {value}").unwrap();
+    out.flush().unwrap();
+}
+
+#[test]
+#[ignore = "a process that another test starts"]
+fn part_of_a_worker() {
+    let Ok(orders) = std::env::var(ORDERS) else { return };
+    let orders: Orders = orders.parse().unwrap();
+    let steps = Steps::waiting_at(orders.waits_at, orders.counts_late);
+    match work(&orders, &steps) {
+        Ok(()) => say("done", steps.made()),
+        Err(error) => say("refused", kind_of(&error)),
+    }
+}
+
+fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
+    let Orders { bucket, folder, name, rounds, takes_over, counts_late, .. } = orders;
+    let workers = store(folder, bucket, name, steps.clone());
+    let session = match takes_over {
+        true => workers.take_over(SESSION, &types())?,
+        false => workers
+            .create_with(&types(), SessionOptions { id: Some(SESSION), ..SessionOptions::default() })?,
+    };
+    if *counts_late {
+        steps.begin_anew();
+    }
+    let runner = runner(&session, |context| say("within", context.operation()));
+    runner.recover(&ExecuteOptions::default())?;
+    for round in 0..*rounds {
+        let text = format!("{name} {round}");
+        session.dispatch(Noted { text: text.clone() })?;
+        say("noted", text);
+        if call(&runner)?.success {
+            say("called", round);
+        }
+    }
+    drop(runner);
+    closed(session)
+}
+
+fn closed(session: Session) -> foldlog::Result<()> {
+    session.close()
+}
+
+/// Names the error that ended the work, whatever it poisoned.
+fn kind_of(error: &Error) -> &'static str {
+    match error {
+        Error::Fenced { .. } => "fenced",
+        Error::Poisoned { cause } | Error::DurabilityUnknown { cause, .. } => kind_of(cause),
+        Error::ReplicaFailed { .. } => "failed",
+        Error::ReplicaUnknown { .. } => "unknown",
+        _ => "otherwise",
+    }
+}

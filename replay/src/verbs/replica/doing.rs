@@ -1,0 +1,210 @@
+//! What the verbs do, with what speaks to buckets.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::audit::LogReader;
+use foldlog::replication::Replication;
+use foldlog::{OperationId, Store, StoreOptions};
+use foldlog_codec::escape;
+use foldlog_remote::{ObjectReplicator, Retries, open_url};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{Pull, Push, TakeOver};
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{check_store, counted};
+
+/// Name under which a store claims whose host has none.
+const PUSHES: &str = "foldlog push";
+
+/// Name that a copy would claim under, which claims nothing.
+const PULLS: &str = "foldlog pull";
+
+#[derive(Serialize)]
+struct Pulled {
+    session: Uuid,
+    #[serde(serialize_with = "escape::serialize_path")]
+    dir: PathBuf,
+    records: u64,
+    new: u64,
+}
+
+#[derive(Serialize)]
+struct Pushed {
+    session: Uuid,
+    records: u64,
+    epoch: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct TakenOver {
+    session: Uuid,
+    #[serde(serialize_with = "escape::serialize_path")]
+    dir: PathBuf,
+    epoch: Option<u64>,
+    records: u64,
+    open: Vec<Open>,
+}
+
+#[derive(Serialize)]
+struct Open {
+    operation: OperationId,
+    tool: String,
+}
+
+pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
+    let replicator = replicator(&asked.url, PULLS)?;
+    let sessions = match asked.session {
+        Some(session) => vec![session],
+        None => listed(&replicator)?,
+    };
+    let store = store(&asked.to, replicator)?;
+    each(&sessions, output, |session, output| {
+        let report = store.pull(session)?;
+        let (dir, records, new) = (store.session_dir(session), report.records, report.new);
+        if output.json() {
+            return output.value(&Pulled { session, dir, records, new });
+        }
+        let records = counted(records, "record");
+        output.line(format_args!("{}: {records}, {new} new", escape::path(&dir)))
+    })
+}
+
+pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
+    check_store(&asked.store)?;
+    let sessions = match asked.session {
+        Some(session) => vec![session],
+        None => Store::open(&asked.store)?.session_ids()?,
+    };
+    each(&sessions, output, |session, output| {
+        let name = match &asked.name {
+            Some(name) => name.clone(),
+            None => name_in_log(&asked.store, session)?,
+        };
+        let store = store(&asked.store, replicator(&asked.url, &name)?)?;
+        let pushed = store.open_to_recover(session)?;
+        let synced = pushed.sync();
+        let (records, epoch) = (pushed.position().map_or(0, |last| last.get() + 1), pushed.epoch());
+        let closed = pushed.close();
+        synced?;
+        closed?;
+        if output.json() {
+            return output.value(&Pushed { session, records, epoch });
+        }
+        let epoch = epoch.unwrap_or_default();
+        let (records, name) = (counted(records, "record"), escape::text(&name));
+        output.line(format_args!("{session}: {records} held, epoch {epoch} of `{name}`"))
+    })
+}
+
+pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8> {
+    let replicator = replicator(&asked.url, &asked.by)?;
+    let session = match asked.session {
+        Some(session) => session,
+        None => match listed(&replicator)?.as_slice() {
+            [only] => *only,
+            several => {
+                let what = format!("{} sessions are held there", several.len());
+                return Err(Failure::usage(
+                    what,
+                    "say which one: --session ID; `foldlog pull` copies all, to be looked at",
+                ));
+            }
+        },
+    };
+    let store = store(&asked.to, replicator)?;
+    let taken = store.take_over_to_recover(session, &asked.by, &asked.reason)?;
+    let open = taken.open_operations();
+    let open = open.iter().map(|open| Open { operation: open.operation, tool: open.tool.to_string() });
+    let document = TakenOver {
+        session,
+        dir: taken.dir().to_owned(),
+        epoch: taken.epoch(),
+        records: taken.position().map_or(0, |last| last.get() + 1),
+        open: open.collect(),
+    };
+    taken.close()?;
+    if output.json() {
+        output.value(&document)?;
+        return Ok(HOLDS);
+    }
+    let TakenOver { dir, epoch, records, open, .. } = &document;
+    let (epoch, records) = (epoch.unwrap_or_default(), counted(*records, "record"));
+    output.line(format_args!("taken over: {}: {records}, epoch {epoch}", escape::path(dir)))?;
+    for Open { operation, tool } in open {
+        output.line(format_args!(
+            "operation {operation} (`{}`) was left open: the host recovers it, as after any crash",
+            escape::text(tool)
+        ))?;
+    }
+    output.note(format_args!(
+        "note: the worker that wrote it is fenced; its host goes on here with a replicator of the name `{}`",
+        escape::text(&asked.by)
+    ));
+    Ok(HOLDS)
+}
+
+/// Opens a store whose sessions a replicator holds.
+fn store(path: &Path, replicator: Arc<ObjectReplicator>) -> Result<Store> {
+    let replication = Some(Replication::new(replicator));
+    Ok(Store::open_with(path, StoreOptions { replication, ..StoreOptions::default() })?)
+}
+
+/// Returns who speaks to the place, and would claim under that name.
+fn replicator(url: &str, name: &str) -> Result<Arc<ObjectReplicator>> {
+    let (bucket, prefix) = open_url(url).map_err(refused)?;
+    let replicator = ObjectReplicator::new(bucket, &prefix, name, Retries::default()).map_err(refused)?;
+    Ok(Arc::new(replicator))
+}
+
+fn listed(replicator: &ObjectReplicator) -> Result<Vec<Uuid>> {
+    let sessions = replicator.remote().sessions().map_err(refused)?;
+    if sessions.is_empty() {
+        return Err(Failure::usage(
+            "no session is held there",
+            "give the place that the host's replicator was given, with its prefix",
+        ));
+    }
+    Ok(sessions)
+}
+
+fn refused(error: foldlog_remote::Error) -> Failure {
+    let next = match error {
+        foldlog_remote::Error::Url { .. } => {
+            "give the folder of the bucket: file:///PATH, with the prefix of the sessions in it"
+        }
+        _ => "check the place, and the way to it",
+    };
+    Failure::usage(error.to_string(), next)
+}
+
+/// Returns the name under which a session was claimed first, as its log says.
+fn name_in_log(store: &Path, session: Uuid) -> Result<String> {
+    let dir = Store::open(store)?.session_dir(session);
+    let reader = LogReader::open(dir)?;
+    Ok(reader.replicated().map_or_else(|| PUSHES.to_owned(), |replicated| replicated.by.clone()))
+}
+
+/// Does something with each session. One that fails is reported, and the others are gone on with.
+fn each(
+    sessions: &[Uuid],
+    output: &mut Output<'_>,
+    mut act: impl FnMut(Uuid, &mut Output<'_>) -> Result<()>,
+) -> Result<u8> {
+    let [only] = sessions else {
+        let mut code = HOLDS;
+        for session in sessions {
+            match act(*session, output) {
+                Err(failure @ (Failure::Engine(_) | Failure::Usage { .. })) => {
+                    output.error(format_args!("session {session}: {failure}"));
+                    code = code.max(failure.exit_code());
+                }
+                done => done?,
+            }
+        }
+        return Ok(code);
+    };
+    act(*only, output).map(|()| HOLDS)
+}

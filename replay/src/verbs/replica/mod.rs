@@ -1,0 +1,136 @@
+//! `foldlog pull`, `push` and `takeover`: sessions between a store and a bucket that holds them.
+//!
+//! All three need the feature `object-store`; without it they say how to build it in.
+
+#[cfg(feature = "object-store")]
+mod doing;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use uuid::Uuid;
+
+use crate::failure::Result;
+use crate::output::Output;
+
+/// Says what a place is, in the help of each verb.
+const PLACES: &str = "\
+URL is file:///PATH: the folder that the host's replicator keeps its sessions in, with its prefix. Stores of networks are reached by
+hosts alone.";
+
+/// Holds what the command line asks of `foldlog pull`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("{PLACES}\n\n\
+With --json one object a line, for each session: session, dir, records, new"))]
+pub struct Pull {
+    /// Where the sessions are held.
+    pub url: String,
+    /// The store that gets the copies; it is created if it does not exist.
+    #[arg(long, value_name = "STORE")]
+    pub to: PathBuf,
+    /// The session [default: all that the place lists].
+    #[arg(long, value_name = "ID")]
+    pub session: Option<Uuid>,
+}
+
+/// Holds what the command line asks of `foldlog push`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("{PLACES}\n\n\
+With --json one object a line, for each session: session, records, epoch"))]
+pub struct Push {
+    /// The store.
+    #[arg(value_name = "STORE")]
+    pub store: PathBuf,
+    /// Where the sessions are to be held.
+    pub url: String,
+    /// The session [default: all of the store].
+    #[arg(long, value_name = "ID")]
+    pub session: Option<Uuid>,
+    /// The name under which the store's host claims its sessions [default: the name in the session's log, or `foldlog push`].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// Holds what the command line asks of `foldlog takeover`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = format!("{PLACES}\n\n\
+With --json one object: session, dir, epoch, records, open: operation, tool of each call that the other worker left open"))]
+pub struct TakeOver {
+    /// Where the session is held.
+    pub url: String,
+    /// The store that gets the session; it is created if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// The session [default: the only one that the place lists].
+    #[arg(long, value_name = "ID")]
+    pub session: Option<Uuid>,
+    /// Who takes it over: also the name under which the new store's host has to claim it.
+    #[arg(long, value_name = "WHO")]
+    pub by: String,
+    /// Why.
+    #[arg(long, value_name = "WHY")]
+    pub reason: String,
+}
+
+#[cfg(not(feature = "object-store"))]
+fn not_built() -> crate::Failure {
+    crate::Failure::usage(
+        "this program was built without what speaks to buckets",
+        "build it in: `cargo install --path replay --features object-store`",
+    )
+}
+
+impl Pull {
+    /// Copies sessions from a bucket into a store, or what is new of them. Claims nothing.
+    ///
+    /// # Errors
+    ///
+    /// - [`Failure::Usage`](crate::Failure::Usage) if the URL is no place that this program reaches, or nothing is held there.
+    /// - [`Failure::Engine`](crate::Failure::Engine) if a session cannot be read or written, or another history of it is in the store.
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        #[cfg(feature = "object-store")]
+        return doing::pull(&self, output);
+        #[cfg(not(feature = "object-store"))]
+        {
+            let _ = output;
+            Err(not_built())
+        }
+    }
+}
+
+impl Push {
+    /// Brings the sessions of a store to a bucket: claims each, as its host does, and has all its records held.
+    ///
+    /// # Errors
+    ///
+    /// - [`Failure::Usage`](crate::Failure::Usage) if the URL is no place that this program reaches.
+    /// - [`Failure::Engine`](crate::Failure::Engine) if a session is open for writing, or another worker went on with it.
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        #[cfg(feature = "object-store")]
+        return doing::push(&self, output);
+        #[cfg(not(feature = "object-store"))]
+        {
+            let _ = output;
+            Err(not_built())
+        }
+    }
+}
+
+impl TakeOver {
+    /// Takes a session over that a bucket holds: fences its writer, and makes a local session of what was acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// - [`Failure::Usage`](crate::Failure::Usage) if the URL is no place that this program reaches, or it is not clear which session is
+    ///   meant.
+    /// - [`Failure::Engine`](crate::Failure::Engine) if the store has the session, or it cannot be taken over.
+    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        #[cfg(feature = "object-store")]
+        return doing::take_over(&self, output);
+        #[cfg(not(feature = "object-store"))]
+        {
+            let _ = output;
+            Err(not_built())
+        }
+    }
+}

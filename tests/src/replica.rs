@@ -1,0 +1,117 @@
+//! A replicator in memory: what is held of sessions, and who claimed them. It shares no code with `foldlog-remote`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldlog::replication::{Held, ReplicaError, Replication, Replicator};
+use foldlog::{Kind, ObjectId, Record, SequenceNumber};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+/// One record that is held: kind, time, body, and the name of the writer that appended it.
+type HeldRecord = (Kind, i64, Vec<u8>, String);
+
+#[derive(Debug, Default)]
+struct Sessions {
+    records: BTreeMap<Uuid, Vec<HeldRecord>>,
+    /// Epoch of the last claim of each, and its name.
+    claims: BTreeMap<Uuid, (u64, String)>,
+    objects: BTreeMap<(Uuid, ObjectId), Vec<u8>>,
+}
+
+/// Holds sessions for writers of one name. [`named`](MemoryReplica::named) returns one for another.
+#[derive(Clone, Debug)]
+pub struct MemoryReplica {
+    name: String,
+    sessions: Arc<Mutex<Sessions>>,
+}
+
+impl MemoryReplica {
+    /// Holds nothing yet.
+    pub fn new(name: &str) -> MemoryReplica {
+        MemoryReplica { name: name.to_owned(), sessions: Arc::default() }
+    }
+
+    /// Holds the same, for writers of another name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> MemoryReplica {
+        MemoryReplica { name: name.to_owned(), ..self.clone() }
+    }
+
+    /// Returns the option of a store.
+    pub fn option(&self) -> Option<Replication> {
+        Some(Replication::new(Arc::new(self.clone())))
+    }
+
+    /// Returns how many records are held of a session.
+    pub fn records_len(&self, session: Uuid) -> u64 {
+        self.sessions.lock().records.get(&session).map_or(0, |records| records.len() as u64)
+    }
+}
+
+impl Replicator for MemoryReplica {
+    fn place(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+        // The lock is not held while the engine makes something of a record.
+        let records = self.sessions.lock().records.get(&session).cloned().unwrap_or_default();
+        let mut others_end = 0;
+        for (sequence, (kind, time_us, body, by)) in (0..).zip(&records) {
+            if *by != self.name {
+                others_end = sequence + 1;
+            }
+            visit(&Record { sequence: SequenceNumber::new(sequence), kind: *kind, time_us: *time_us, body });
+        }
+        let claim = self.sessions.lock().claims.get(&session).cloned();
+        let (epoch, by) = claim.unwrap_or_default();
+        Ok(Held {
+            next: (records.len() as u64).into(),
+            epoch,
+            is_ours: by == self.name,
+            others_end: others_end.into(),
+        })
+    }
+
+    fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
+        let mut sessions = self.sessions.lock();
+        let len = sessions.records.get(&session).map_or(0, Vec::len) as u64;
+        let (epoch, by) = sessions.claims.get(&session).cloned().unwrap_or_default();
+        if expected != len {
+            return Err(ReplicaError::Fenced { epoch, by });
+        }
+        sessions.claims.insert(session, (epoch + 1, self.name.clone()));
+        Ok(epoch + 1)
+    }
+
+    fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError> {
+        self.sessions.lock().objects.insert((session, object), bytes.to_vec());
+        Ok(())
+    }
+
+    fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
+        let found = self.sessions.lock().objects.get(&(session, object)).cloned();
+        found.ok_or_else(|| ReplicaError::Failed { reason: "the payload is missing".to_owned() })
+    }
+
+    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
+        let mut sessions = self.sessions.lock();
+        let (last, by) = sessions.claims.get(&session).cloned().unwrap_or_default();
+        if last != epoch {
+            return Err(ReplicaError::Fenced { epoch: last, by });
+        }
+        let held = sessions.records.entry(session).or_default();
+        for record in records {
+            assert_eq!(record.sequence, held.len() as u64, "records come in their order");
+            held.push((record.kind, record.time_us, record.body.to_vec(), self.name.clone()));
+        }
+        Ok(())
+    }
+
+    fn release(&self, _: Uuid, _: u64) {}
+}

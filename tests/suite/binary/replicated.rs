@@ -1,0 +1,219 @@
+//! Sessions that a replica holds: how they are listed, what a person may write into them, and the verbs that bring them to a bucket and
+//! back.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::replication::Replication;
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
+use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, Session, Store, StoreOptions};
+use foldlog_remote::object_store::local::LocalFileSystem;
+use foldlog_remote::{ObjectReplicator, Retries};
+use foldlog_tests::host::types;
+use foldlog_tests::replica::MemoryReplica;
+use foldlog_tests::verbs::{Ran, foldlog};
+use serde_json::Value;
+
+use super::{noted, options};
+
+fn store(folder: &Path, replica: &MemoryReplica) -> Store {
+    Store::open_with(folder, StoreOptions { replication: replica.option(), ..options() }).unwrap()
+}
+
+fn runner(session: &Session) -> ToolRunner {
+    let resources = ResourceRegistry::builder().build().unwrap();
+    ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
+}
+
+/// Runs a verb. `S` stands for the session's folder.
+fn run(session: &Path, words: &str) -> Ran {
+    foldlog(words.split(' ').map(|word| match word {
+        "S" => session.to_owned(),
+        word => PathBuf::from(word),
+    }))
+}
+
+fn json(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
+}
+
+/// A session that a replica holds, in which a call was left open, and that call.
+fn interrupted(folder: &Path, replica: &MemoryReplica) -> (PathBuf, OperationId) {
+    let session = store(folder, replica).create(&types()).unwrap();
+    let open = runner(&session).begin(&ToolCall::new("send", "{}"), &ExecuteOptions::default()).unwrap();
+    let operation = open.context().operation();
+    session.clone().close().unwrap();
+    drop(open);
+    (session.dir().to_owned(), operation)
+}
+
+#[test]
+fn a_person_settles_no_call_of_a_held_session_unawares() {
+    let (folder, replica) = (tempfile::tempdir().unwrap(), MemoryReplica::new("worker 7"));
+    let (dir, operation) = interrupted(folder.path(), &replica);
+    let held = replica.records_len(foldlog_replay::reading::store_of(&dir).unwrap().1);
+
+    let listed = foldlog(["sessions", folder.path().to_str().unwrap()]);
+    assert!(listed.stdout.contains("held by a replica"), "{}", listed.stdout);
+    let listed = json(&foldlog(["sessions", folder.path().to_str().unwrap(), "--json"]));
+    assert_eq!(listed["replicated"], serde_json::json!({ "at": "memory", "by": "worker 7", "epoch": 1 }));
+    let ledger = run(&dir, "ledger S");
+    let said = "a replica holds this session's records (memory, first claimed by `worker 7`)";
+    assert!(ledger.stderr.contains(said) && ledger.stderr.contains("another worker"), "{}", ledger.stderr);
+    assert!(!ledger.stderr.contains("foldlog settle"), "{}", ledger.stderr);
+    let account = run(&dir, &format!("ledger S {operation}"));
+    assert!(account.stdout.contains("before") && account.stdout.contains(said), "{}", account.stdout);
+    let account = json(&run(&dir, &format!("ledger S {operation} --json")));
+    assert_eq!(account["decide"], serde_json::json!([]));
+
+    let settles = format!("settle S {operation} failed --by Ada --reason seen");
+    for words in ["recover S", &settles, "rewind S 0 --by Ada --reason back", "validate S --repair --by Ada"]
+    {
+        let refused = run(&dir, words);
+        if words.starts_with("validate") && refused.stdout.contains("nothing is to be repaired") {
+            continue;
+        }
+        assert_eq!(refused.code, 2, "{words}: {}{}", refused.stdout, refused.stderr);
+        assert!(refused.stderr.contains("opened without a replicator"), "{words}: {}", refused.stderr);
+        assert!(refused.stderr.contains("--unreplicated"), "{words}: {}", refused.stderr);
+    }
+    assert_eq!(run(&dir, "rewind S 1 --preview").code, 0, "a preview writes nothing");
+
+    // Whoever says so may, and the next opening with the replicator brings it.
+    let recovered = run(&dir, "recover S --unreplicated");
+    assert_eq!(recovered.code, 0, "{}", recovered.stderr);
+    let account = json(&run(&dir, &format!("ledger S {operation} --json")));
+    assert_eq!((&account["outcome"], &account["decide"]), (&"interrupted".into(), &serde_json::json!([])));
+    let settled = run(&dir, &format!("{settles} --unreplicated"));
+    assert_eq!(settled.code, 0, "{}", settled.stderr);
+    let (store_dir, id) = foldlog_replay::reading::store_of(&dir).unwrap();
+    let session = store(&store_dir, &replica).open_session(id, &types()).unwrap();
+    assert!(!session.is_interrupted() && session.unsettled_operations().is_empty());
+    session.close().unwrap();
+    assert_eq!(replica.records_len(id), held + 2);
+}
+
+#[test]
+fn a_call_that_was_fenced_before_its_handler_ran_is_not_offered_to_be_settled() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let replica = MemoryReplica::new("one");
+    let session = store(folder.path(), &replica).create(&types()).unwrap();
+    session.dispatch(noted("held")).unwrap();
+    session.sync().unwrap();
+    let dir = session.dir().to_owned();
+    let other = store(elsewhere.path(), &replica.named("two")).take_over(session.id(), &types()).unwrap();
+    let fenced = session.sync_with_begin();
+    assert!(matches!(fenced, Error::Fenced { .. }), "{fenced:?}");
+    drop(session);
+    other.close().unwrap();
+
+    let operations = run(&dir, "ledger S --json");
+    let entry = json(&operations);
+    assert_eq!(entry["outcome"], "open");
+    let account = json(&run(&dir, &format!("ledger S {} --json", entry["operation"])));
+    assert_eq!(account["decide"], serde_json::json!([]));
+    let before = account["before"].as_str().unwrap();
+    assert!(before.contains("does not tell whether it has this call's begin"), "{before}");
+    let refused = run(&dir, "recover S");
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("another worker may have gone on"), "{}", refused.stderr);
+}
+
+/// Begins a call that is to be held, which another worker's claim refuses.
+trait Begins {
+    fn sync_with_begin(&self) -> Error;
+}
+
+impl Begins for Session {
+    fn sync_with_begin(&self) -> Error {
+        let begun = runner(self).begin(&ToolCall::new("send", "{}"), &ExecuteOptions::default());
+        match begun {
+            Err(error) => error,
+            // At this durability the begin waits for nobody, and the next sync tells.
+            Ok(open) => {
+                let error = self.sync().unwrap_err();
+                drop(open);
+                error
+            }
+        }
+    }
+}
+
+/// A worker over a bucket in a folder.
+fn worker(folder: &Path, bucket: &Path, name: &str) -> Store {
+    let files = LocalFileSystem::new_with_prefix(bucket).unwrap();
+    let replicator = ObjectReplicator::new(Arc::new(files), "team", name, Retries::default()).unwrap();
+    let replication = Some(Replication::new(Arc::new(replicator)));
+    Store::open_with(folder, StoreOptions { replication, ..options() }).unwrap()
+}
+
+#[test]
+fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
+    let places = tempfile::tempdir().unwrap();
+    let place = |name: &str| places.path().join(name);
+    std::fs::create_dir_all(place("bucket/team")).unwrap();
+    let url = format!("file://{}", place("bucket/team").display());
+    let words = |words: &str| {
+        let words = words.replace("URL", &url);
+        foldlog(words.split(' ').map(|word| match word.strip_prefix('@') {
+            Some(name) => place(name),
+            None => PathBuf::from(word),
+        }))
+    };
+    let plain = Store::open_with(place("one"), options()).unwrap();
+    let (first, second) = (plain.create(&types()).unwrap(), plain.create(&types()).unwrap());
+    let id = first.id();
+    first.dispatch(noted("pushed")).unwrap();
+    first.close().unwrap();
+    second.close().unwrap();
+    let pushed = words("push @one URL --name one");
+    assert_eq!(pushed.code, 0, "{}{}", pushed.stdout, pushed.stderr);
+    assert!(pushed.stdout.contains(&format!("{id}: 4 records held, epoch 1 of `one`")), "{}", pushed.stdout);
+
+    let pulled = words("pull URL --to @copies");
+    assert_eq!(pulled.code, 0, "{}{}", pulled.stdout, pulled.stderr);
+    assert_eq!(pulled.stdout.lines().count(), 2);
+    let verified = foldlog(["verify", place("copies").to_str().unwrap()]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+    assert!(foldlog(["sessions", place("copies").to_str().unwrap()]).stdout.contains("held by a replica"));
+    // The worker goes on under the name that its log has, and the copy follows.
+    let session = worker(&place("one"), &place("bucket"), "one").open_session(id, &types()).unwrap();
+    session.dispatch(noted("went on")).unwrap();
+    session.sync().unwrap();
+    let pulled = json(&words(&format!("pull URL --to @copies --session {id} --json")));
+    assert_eq!((&pulled["records"], &pulled["new"]), (&5.into(), &1.into()));
+
+    let takes = format!("takeover URL --to @two --session {id} --by Ada --reason gone");
+    let taken = words(&takes);
+    assert_eq!(taken.code, 0, "{}{}", taken.stdout, taken.stderr);
+    assert!(taken.stdout.contains("6 records, epoch 3"), "{}", taken.stdout);
+    assert!(taken.stderr.contains("a replicator of the name `Ada`"), "{}", taken.stderr);
+    session.dispatch(noted("too late")).unwrap();
+    assert!(matches!(session.sync(), Err(Error::Fenced { .. })));
+    drop(session);
+    let dir = place("two").join("sessions").join(id.to_string());
+    let shown = foldlog(["show", dir.to_str().unwrap(), "--json"]).stdout;
+    let last: Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["name"], &last["data"]["by"]), (&"foldlog.taken_over".into(), &"Ada".into()));
+    assert_eq!((&last["data"]["reason"], &last["data"]["epoch"]), (&"gone".into(), &3.into()));
+    let session = worker(&place("two"), &place("bucket"), "Ada").open_session(id, &types()).unwrap();
+    session.dispatch(noted("here")).unwrap();
+    session.close().unwrap();
+    assert_eq!(json(&words(&format!("pull URL --to @copies --session {id} --json")))["new"], 2);
+
+    // What cannot be done says so.
+    let superseded = words(&format!("push @one URL --session {id}"));
+    assert_eq!(superseded.code, 2);
+    assert!(superseded.stderr.contains("superseded"), "{}", superseded.stderr);
+    assert!(words(&takes).stderr.contains("already"), "{}", words(&takes).stderr);
+    for (words, said) in [
+        (foldlog(["pull", "s3://key:secret@bucket/team", "--to", "x"]), "it holds more than a place"),
+        (words("pull file:///nowhere/at/all --to @copies"), "there is no such folder"),
+        (words("takeover URL --to @three --by Ada --reason gone"), "2 sessions are held there"),
+        (words(&format!("pull {url}x --to @three")), "there is no such folder"),
+    ] {
+        assert_eq!(words.code, 2, "{said}");
+        assert!(words.stderr.contains(said) && !words.stderr.contains("secret"), "{}", words.stderr);
+    }
+    assert!(!place("three").exists());
+}

@@ -1,0 +1,167 @@
+//! Sessions that a replica holds, killed at every step in which a log says so, gets back what it has lost, or is made of what is held.
+//! What a bucket does to all that is tested beside the crate `foldlog-remote`.
+
+use foldlog::storage::CrashKind;
+use foldlog::{Durability, Error, Session, Store, StoreOptions};
+use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
+use foldlog_tests::host::types;
+use foldlog_tests::replica::MemoryReplica;
+use uuid::Uuid;
+
+const CRASHES: [CrashKind; 3] = [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: 7 }];
+
+fn store(machine: &Machine, replica: &MemoryReplica) -> Store {
+    let options = StoreOptions { replication: replica.option(), ..machine.options(Durability::Boundary) };
+    Store::open_with("/home/store", options).unwrap()
+}
+
+fn plain(machine: &Machine) -> Store {
+    let options = StoreOptions { unreplicated: false, ..machine.options(Durability::Boundary) };
+    Store::open_with("/home/store", options).unwrap()
+}
+
+fn digest(machine: &Machine, id: Uuid) -> ([u8; 32], u64) {
+    let log = machine.audit(id).unwrap();
+    log.check_seals().unwrap();
+    (log.digest_through(log.last_position()).unwrap(), log.records_len())
+}
+
+/// Returns a session of one machine, of which a copy from before its last records is on the other.
+fn lost(replica: &MemoryReplica) -> (Machine, Machine, Uuid) {
+    let machine = Machine::default();
+    let session = store(&machine, replica).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 5);
+    session.close().unwrap();
+    let older = machine.copied(BOOT);
+    let session = store(&machine, replica).open_session(id, &types()).unwrap();
+    write_steps(&session, 20);
+    session.dispatch(large_note(1)).unwrap();
+    write_steps(&session, 20);
+    session.close().unwrap();
+    assert_eq!(replica.records_len(id), machine.audit(id).unwrap().records_len());
+    (machine, older, id)
+}
+
+#[test]
+fn a_log_that_gets_back_what_it_lost_holds_a_part_of_it_wherever_it_is_killed() {
+    let replica = MemoryReplica::new("one");
+    let (machine, older, id) = lost(&replica);
+    let (all, before) = (digest(&machine, id), older.audit(id).unwrap().records_len());
+    let mut kills = 0;
+    older.killed_at_each_step(
+        |_| CRASHES.to_vec(),
+        |machine| {
+            let session = store_of(machine, &replica)?.open_session(id, &types())?;
+            session.close()
+        },
+        |machine, how| {
+            kills += 1;
+            let (_, records) = digest(machine, id);
+            assert!(records >= before && records <= all.1, "{how}: {records}");
+            // Whoever has no replicator is refused all the while.
+            let refused = plain(machine).open_session(id, &types());
+            assert!(matches!(refused, Err(Error::Replicated { .. })), "{how}: {refused:?}");
+            let session = store(machine, &replica).open_session(id, &types()).unwrap();
+            assert_eq!(count(&session), all.1, "{how}");
+            session.close().unwrap();
+            assert_eq!(digest(machine, id), all, "{how}");
+        },
+    );
+    assert!(kills > 20, "{kills}");
+}
+
+#[test]
+fn a_session_that_is_held_from_now_on_is_refused_from_the_moment_that_somebody_was_told() {
+    let machine = Machine::default();
+    let session = plain(&machine).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 5);
+    session.close().unwrap();
+    let (_, before) = digest(&machine, id);
+    let mut kills = 0;
+    machine.killed_at_each_step(
+        |_| CRASHES.to_vec(),
+        |machine| {
+            let session = store_of(machine, &MemoryReplica::new("one"))?.open_session(id, &types())?;
+            // It was told: a power cut takes nothing back.
+            machine.crash(CrashKind::PowerLosingAll);
+            drop(session);
+            let refused = plain(machine).open_session(id, &types());
+            assert!(matches!(refused, Err(Error::Replicated { .. })), "{refused:?}");
+            Ok(())
+        },
+        |machine, how| {
+            kills += 1;
+            let (_, records) = digest(machine, id);
+            assert!(records == before || records == before + 1, "{how}: {records}");
+            let opened = plain(machine).open_session(id, &types());
+            assert_eq!(opened.is_err(), records > before, "{how}: {opened:?}");
+        },
+    );
+    assert!(kills > 2, "{kills}");
+}
+
+#[test]
+fn a_takeover_or_a_copy_that_is_killed_leaves_nothing_or_the_whole_session() {
+    let replica = MemoryReplica::new("one");
+    let (machine, _, id) = lost(&replica);
+    let all = digest(&machine, id);
+    let other = replica.named("two");
+    for takes_over in [true, false] {
+        let act = |store: &Store| match takes_over {
+            true => store.take_over(id, &types()).and_then(Session::close),
+            false => store.pull(id).map(|report| assert_eq!((report.records, report.new), (all.1, all.1))),
+        };
+        let mut whole = 0;
+        Machine::default().killed_at_each_step(
+            |_| CRASHES.to_vec(),
+            |machine| act(&store_of(machine, &other)?),
+            |machine, how| {
+                let there = machine.audit(id);
+                whole += u64::from(there.is_ok());
+                if there.is_ok() {
+                    assert_eq!(digest(machine, id).1, all.1, "{how}");
+                    let session = store(machine, &other).open_session(id, &types()).unwrap();
+                    assert_eq!(count(&session), all.1, "{how}");
+                } else {
+                    let session = store(machine, &other).take_over(id, &types()).unwrap();
+                    assert_eq!(count(&session), all.1, "{how}");
+                }
+            },
+        );
+        assert!(whole > 0);
+    }
+}
+
+#[test]
+fn a_copy_is_brought_up_to_what_is_held_and_another_history_is_left_alone() {
+    let replica = MemoryReplica::new("one");
+    let (machine, older, id) = lost(&replica);
+    let all = digest(&machine, id);
+    let copy = Machine::default();
+    let puller = store(&copy, &replica.named("a reader"));
+    assert_eq!(puller.pull(id).unwrap().new, all.1);
+    assert_eq!((digest(&copy, id), puller.pull(id).unwrap().new), (all, 0));
+    // Nobody was fenced by that.
+    let session = store(&machine, &replica).open_session(id, &types()).unwrap();
+    write_steps(&session, 3);
+    session.close().unwrap();
+    assert_eq!(puller.pull(id).unwrap().new, 3);
+    assert_eq!(digest(&copy, id), digest(&machine, id));
+    let refused = plain(&copy).open_session(id, &types());
+    assert!(matches!(refused, Err(Error::Replicated { .. })), "{refused:?}");
+
+    let session = older.open(id, Durability::Boundary).unwrap();
+    write_steps(&session, 1);
+    session.close().unwrap();
+    let otherwise = digest(&older, id);
+    let refused = store(&older, &replica.named("a reader")).pull(id);
+    assert!(matches!(refused, Err(Error::Superseded { .. })), "{refused:?}");
+    assert_eq!(digest(&older, id), otherwise);
+}
+
+fn store_of(machine: &Machine, replica: &MemoryReplica) -> Result<Store, Error> {
+    let options = StoreOptions { replication: replica.option(), ..machine.options(Durability::Boundary) };
+    Store::open_with("/home/store", options)
+}
