@@ -84,9 +84,12 @@ impl Stamps {
         Stamps::of(storage, dir, chain::last_ordinal(storage, dir)?)
     }
 
-    /// Returns whether they are still the stamps of the session in `dir`.
+    /// Returns whether they are still the stamps of the session in `dir`. Who makes the folder of objects stamps the session's.
     pub(super) fn stand(&self, storage: &dyn Storage, dir: &Path) -> bool {
-        Stamps::of(storage, dir, self.ordinal) == Some(*self)
+        let bears = |path: &Path, stamp: Stamp| storage.stamp(path).is_ok_and(|found| found == Some(stamp));
+        bears(dir, self.folder)
+            && bears(&layout::segment_file(dir, self.ordinal), self.segment)
+            && self.objects.is_none_or(|objects| bears(&layout::objects_dir(dir), objects))
     }
 
     /// Returns whether no later change can bear one of the stamps, where the session is read at the time `now_us`.
