@@ -184,7 +184,8 @@ describe('a report', () => {
     assert.deepEqual(await bars('Cost of each model'), by(models, 'model', (one) => one.cost_micros ?? 0));
     assert.deepEqual(await bars('Cost of each tool'), by(tools, 'tool', (one) => one.cost_micros ?? 0));
     assert.deepEqual(await bars('Bytes of each tool'), by(tools, 'tool', (one) => one.argument_bytes + one.result_bytes));
-    await page.page.click('.spent', { position: { x: 899, y: 60 } });
+    const { width } = await page.page.locator('.spent').boundingBox();
+    await page.page.click('.spent', { position: { x: Math.floor(width) - 2, y: 60 } });
     await page.page.waitForSelector(`.step[data-at="${last.sequence}"]`);
     await page.go({ at: last.sequence, view: 'step', part: 'conversation:main' });
     await page.is(true, async () => (await page.text('.step .part .facts')).includes('cost 0.0125'));

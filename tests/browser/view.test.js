@@ -149,10 +149,10 @@ describe('the server', () => {
     await page.page.waitForSelector('.step[data-at]');
     await page.go({ at: await page.attribute('.step-field', 'max'), view: 'step', part: 'conversation:imported' });
     await page.page.waitForSelector('.conversation > li');
-    const spoken = await page.all('.conversation > li', (one) => one.textContent.match(/(\d+) said said/)?.[1]);
+    const spoken = await page.all('.conversation > li', (one) => one.querySelector('.said')?.textContent.match(/^(\d+) said said/)?.[1]);
     assert.ok(spoken.length === 30 && spoken.includes('20'), spoken.join());
     await page.go({ from: 0 });
-    await page.is('0', () => page.all('.conversation > li', (one) => one.textContent.match(/(\d+) said said/)?.[1]).then(([first]) => first));
+    await page.is('0', () => page.all('.conversation > li', (one) => one.querySelector('.said')?.textContent.match(/^(\d+) said said/)?.[1]).then(([first]) => first));
     await page.close();
     const refused = await browser.visit(server.huge, server.huge.url);
     await refused.page.waitForSelector('.step[data-at]');
