@@ -174,7 +174,7 @@ describe('a report', () => {
     await page.page.waitForSelector('.spent path');
     const sent = (one) => one.input_tokens + one.cache_read_tokens + one.cache_write_tokens;
     const legend = await page.all('.legend span', (one) => one.textContent);
-    assert.deepEqual(legend, [`${sent(last).toLocaleString('en-US')} tokens sent`, `${last.output_tokens} tokens answered`, `${(last.cost_micros / 1e6).toFixed(4)} cost`]);
+    assert.deepEqual(legend, [`${sent(last).toLocaleString('en-US')} tokens sent`, `${last.output_tokens} answered`, `cost ${(last.cost_micros / 1e6).toFixed(4)}`]);
     assert.equal(await page.attribute('.spent', 'aria-label'), legend.join(', '));
     const bars = (caption) => page.all('.plot', (one) => [one.querySelector('figcaption').textContent, [...one.querySelectorAll('.bars th')].map((name) => name.textContent)]).then((all) => all.find(([name]) => name === caption)?.[1]);
     const by = (rows, key, amount) => rows.filter((row) => amount(row) > 0).sort((one, two) => amount(two) - amount(one)).map((row) => row[key] ?? 'not named');

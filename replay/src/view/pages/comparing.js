@@ -80,7 +80,7 @@ export class CompareView {
     return el('section', { class: 'group parting' }, el('h3', null, 'Where they part'),
       el('p', null, same ? `Both hold the same ${counted(parting.alike, 'record')}.` : `Both begin with the same ${counted(parting.alike, 'record')}.`),
       !same && el('ul', null, side('here', parting.here, here.session), side('there', parting.there, there.session)),
-      difference && el('p', null, 'First difference: ', el('code', null, bdi(path)), difference.slice ? [' of slice ', bdi(difference.slice)] : null),
+      difference && el('p', null, 'First difference', difference.slice ? [' of slice ', bdi(difference.slice)] : null, ':'),
       values && this.values(values, path),
       damaged.map(({ session }) => el('p', { class: 'note' }, `Session ${session} is damaged: what is sound of it is compared.`)));
   }
