@@ -23,12 +23,25 @@ pub(crate) struct Side {
     pub(crate) object: Option<ObjectId>,
     /// The value in MessagePack, or why it is not told.
     pub(crate) bytes: Result<Vec<u8>, String>,
+    /// The part of the value at the path of [`Parted`], in MessagePack; `None` if that is the whole value.
+    part: Option<Vec<u8>>,
+}
+
+/// Holds the values at which two logs part.
+#[derive(Debug)]
+pub(crate) struct Parted {
+    /// Path of the first difference: within a value that stands in an object too, where both values are known.
+    pub(crate) path: String,
+    /// The first log's value and the other's; `None` where it has none there.
+    pub(crate) sides: [Option<Side>; 2],
 }
 
 impl Side {
     /// Reads a value of `reader`'s log as a parting has it: an object's content in the place of its reference.
     fn of(reader: &LogReader, value: &Value) -> Side {
-        let Some(object) = reference(value) else { return Side { object: None, bytes: Ok(value.encode()) } };
+        let Some(object) = reference(value) else {
+            return Side { object: None, bytes: Ok(value.encode()), part: None };
+        };
         let read = match object.len <= OBJECT_BYTES_MAX {
             true => reader.payload(Payload::new(&object.reference())).map_err(|error| error.to_string()),
             false => Err(format!("objects of more than {OBJECT_BYTES_MAX} bytes are not read for this")),
@@ -37,22 +50,27 @@ impl Side {
             Ok(_) => Ok(bytes.to_vec()),
             Err(error) => Err(error.to_string()),
         });
-        Side { object: Some(object), bytes: checked }
+        Side { object: Some(object), bytes: checked, part: None }
     }
 
-    /// Returns the value's JSON; `None` if it is not told.
-    fn json(&self) -> Option<String> {
-        let bytes = self.bytes.as_ref().ok()?;
-        escape::to_json(&Streamed::new(bytes, Limits::of_payload()).ok()?).ok()
+    /// Returns the value at the path, in MessagePack, or why it is not told.
+    pub(crate) fn shown(&self) -> Result<&[u8], &str> {
+        match &self.part {
+            Some(part) => Ok(part),
+            None => self.bytes.as_deref().map_err(String::as_str),
+        }
     }
 
     /// Returns what is told of the object for programs; `None` if the record has the value itself.
     fn held(&self) -> Option<Json> {
         let object = self.object?;
         let mut held = json!({ "object": object.file_name(), "bytes": object.len });
-        match (&self.bytes, self.json().and_then(|json| serde_json::from_str::<Json>(&json).ok())) {
-            (Err(reason), _) => held["error"] = Json::from(reason.as_str()),
-            (Ok(_), value) => held["value"] = value.unwrap_or_default(),
+        match &self.bytes {
+            Err(reason) => held["error"] = Json::from(reason.as_str()),
+            Ok(bytes) => {
+                let value = Streamed::new(bytes, Limits::of_payload()).ok();
+                held["value"] = value.and_then(|value| serde_json::to_value(value).ok()).unwrap_or_default();
+            }
         }
         Some(held)
     }
@@ -65,12 +83,60 @@ impl Side {
     }
 }
 
-/// Reads the values at which two logs part, the first log's and the other's; `None` for each where it has none there.
-pub(crate) fn sides(parting: &Parting, here: &LogReader, there: &LogReader) -> [Option<Side>; 2] {
+/// Reads the values at which two logs part; `None` if they part at none.
+pub(crate) fn parted(parting: &Parting, here: &LogReader, there: &LogReader) -> Option<Parted> {
+    let difference = parting.difference.as_ref()?;
     let of = |reader, value: Option<&Value>| value.map(|value| Side::of(reader, value));
-    match &parting.difference {
-        Some(difference) => [of(here, difference.recorded.as_ref()), of(there, difference.produced.as_ref())],
-        None => [None, None],
+    let mut sides = [of(here, difference.recorded.as_ref()), of(there, difference.produced.as_ref())];
+    let mut path = difference.path.clone();
+    if let [Some(one), Some(other)] = &mut sides
+        && (one.object.is_some() || other.object.is_some())
+        && let (Ok(old), Ok(new)) = (&one.bytes, &other.bytes)
+        && let (Ok(old), Ok(new)) = (decoded(old), decoded(new))
+    {
+        let (old, new) = first_difference(&old, &new, &mut path);
+        (one.part, other.part) = (Some(old.encode()), Some(new.encode()));
+    }
+    Some(Parted { path, sides })
+}
+
+fn decoded(bytes: &[u8]) -> Result<Value, foldlog_codec::Error> {
+    Value::decode_within(bytes, Limits::of_payload())
+}
+
+/// Goes down to the first part in which two values differ, as long as both have the same fields or as many items there. Decoding has
+/// bounded how deep they are.
+fn first_difference<'v>(mut old: &'v Value, mut new: &'v Value, path: &mut String) -> (&'v Value, &'v Value) {
+    loop {
+        let (step, parts) = match (old, new) {
+            (Value::Map(one), Value::Map(two))
+                if one.len() == two.len() && one.iter().zip(two).all(|(one, two)| one.0 == two.0) =>
+            {
+                let unlike = one.iter().zip(two).find(|(one, two)| one.1 != two.1);
+                let Some(((key, one), (_, two))) = unlike else { return (old, new) };
+                (step(key), (one, two))
+            }
+            (Value::Array(one), Value::Array(two)) if one.len() == two.len() => {
+                let unlike = one.iter().zip(two).enumerate().find(|(_, (one, two))| one != two);
+                let Some((place, parts)) = unlike else { return (old, new) };
+                (format!("[{place}]"), parts)
+            }
+            _ => return (old, new),
+        };
+        path.push_str(&step);
+        (old, new) = parts;
+    }
+}
+
+/// Returns the step to a field: `.name`, or `["any text"]`.
+fn step(key: &Value) -> String {
+    let is_plain = |text: &&str| {
+        text.chars().all(|c| c.is_alphanumeric() || c == '_')
+            && text.chars().next().is_some_and(|c| !c.is_numeric())
+    };
+    match key.as_str().filter(is_plain) {
+        Some(name) => format!(".{name}"),
+        None => format!("[{}]", escape::to_json(key).unwrap_or_default()),
     }
 }
 
@@ -83,7 +149,10 @@ pub(crate) fn held(sides: &[Option<Side>; 2]) -> Option<Json> {
 /// Returns what a person is shown of the values at which two logs part, of each at most `chars` characters or a few more.
 pub(crate) fn shown(sides: &[Option<Side>; 2], chars: usize) -> [String; 2] {
     let texts = sides.each_ref().map(|side| match side {
-        Some(side) => side.json().unwrap_or_else(|| "(not read)".to_owned()),
+        Some(side) => {
+            let value = side.shown().ok().and_then(|bytes| Streamed::new(bytes, Limits::of_payload()).ok());
+            value.and_then(|value| escape::to_json(&value).ok()).unwrap_or_else(|| "(not read)".to_owned())
+        }
         None => "nothing".to_owned(),
     });
     apart(texts, chars)

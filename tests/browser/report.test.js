@@ -174,7 +174,7 @@ describe('a report', () => {
     await page.page.waitForSelector('.spent path');
     const sent = (one) => one.input_tokens + one.cache_read_tokens + one.cache_write_tokens;
     const legend = await page.all('.legend span', (one) => one.textContent);
-    assert.deepEqual(legend, [`${sent(last).toLocaleString('en-US')} tokens sent`, `${last.output_tokens} tokens answered`, `${(last.cost_micros / 1e6).toFixed(4)} cost`]);
+    assert.deepEqual(legend, [`${sent(last).toLocaleString('en-US')} tokens sent`, `${last.output_tokens} answered`, `cost ${(last.cost_micros / 1e6).toFixed(4)}`]);
     assert.equal(await page.attribute('.spent', 'aria-label'), legend.join(', '));
     const bars = (caption) => page.all('.plot', (one) => [one.querySelector('figcaption').textContent, [...one.querySelectorAll('.bars th')].map((name) => name.textContent)]).then((all) => all.find(([name]) => name === caption)?.[1]);
     const by = (rows, key, amount) => rows.filter((row) => amount(row) > 0).sort((one, two) => amount(two) - amount(one)).map((row) => row[key] ?? 'not named');
@@ -184,7 +184,8 @@ describe('a report', () => {
     assert.deepEqual(await bars('Cost of each model'), by(models, 'model', (one) => one.cost_micros ?? 0));
     assert.deepEqual(await bars('Cost of each tool'), by(tools, 'tool', (one) => one.cost_micros ?? 0));
     assert.deepEqual(await bars('Bytes of each tool'), by(tools, 'tool', (one) => one.argument_bytes + one.result_bytes));
-    await page.page.click('.spent', { position: { x: 899, y: 60 } });
+    const { width } = await page.page.locator('.spent').boundingBox();
+    await page.page.click('.spent', { position: { x: Math.floor(width) - 2, y: 60 } });
     await page.page.waitForSelector(`.step[data-at="${last.sequence}"]`);
     await page.go({ at: last.sequence, view: 'step', part: 'conversation:main' });
     await page.is(true, async () => (await page.text('.step .part .facts')).includes('cost 0.0125'));

@@ -13,9 +13,9 @@ await browser.start();
 const sizes = [[1440, 900], [900, 1100], [420, 800]];
 const views = ['step', 'diff', 'operations', 'search', 'statistics', 'integrity'];
 
-/** Takes a picture once what a view reads is there. */
+/** Takes a picture once what is there is drawn. */
 async function picture(page, name) {
-  await page.page.waitForLoadState('networkidle');
+  await page.page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
   await page.page.screenshot({ path: join(to, `${name}.png`) });
 }
 
@@ -26,7 +26,7 @@ for (const [what, ...words] of [['history', 700, 11], ['spending'], ['edits'], [
       const last = Number(await page.attribute('.step-field', 'max'));
       for (const view of views) {
         await page.go({ at: last, view, before: 0, q: view === 'search' ? 'a' : null });
-        await page.page.waitForSelector(`.view.${view} *`);
+        await page.page.waitForSelector(`.view.${view} ${view === 'search' ? '.results li' : '*'}`);
         await picture(page, `${what}-${view}-${width}-${colorScheme}`);
       }
       await page.page.context().close();

@@ -108,6 +108,43 @@ describe('the server', () => {
     await server.end();
   });
 
+  test('shows every view of the demo’s sessions, and the files in which two of them differ', { timeout: 120_000 }, async () => {
+    const store = join(temporary(), 'demo');
+    foldlog('demo', '--dir', store);
+    const [one, other] = readdirSync(join(store, 'sessions')).map((id) => join(store, 'sessions', id)).sort((a, b) => foldlog('show', a).length - foldlog('show', b).length);
+    const server = await Server.start(store);
+    const page = await browser.visit(server, `${server.url}session/${other.split('/').pop()}/`);
+    await page.page.waitForSelector('.step[data-at]');
+    const last = Number(await page.attribute('.step-field', 'max'));
+    for (const view of ['diff', 'operations', 'search', 'statistics', 'integrity', 'compare']) {
+      await page.go({ at: last, view, before: 0, q: 'notes', with: one.split('/').pop() });
+      await page.page.waitForSelector(`.view.${view} ${{ diff: '.difference', search: '.results li', compare: '.parting li' }[view] ?? '*'}`);
+    }
+    for (const part of await page.all('.parts .tab', (tab) => new URLSearchParams(tab.hash.slice(1)).get('part'))) await page.go({ at: last, view: 'step', part });
+    const fork = foldlog('ledger', other, '--json').split('\n').filter(Boolean).map((line) => JSON.parse(line));
+    await page.go({ view: 'operations' });
+    await page.is(fork.length, () => page.all('.operation-row', (row) => row).then((rows) => rows.length));
+    // What was edited behind the beginning, compared with what was there before anything was.
+    const edited = session('edits');
+    const edits = await Server.start(edited.replace(/\/sessions\/.*$/, ''));
+    const id = edited.split('/').pop();
+    const compared = await browser.visit(edits, `${edits.url}session/${id}/`);
+    await compared.page.waitForSelector('.step[data-at]');
+    const end = Number(await compared.attribute('.step-field', 'max'));
+    await compared.go({ view: 'compare', at: 2, with: id, there: end });
+    await compared.page.waitForSelector('.compare .files-changed .difference');
+    const shown = () => compared.all('.files-changed .difference', (item) => [item.querySelector('.sign').title, item.querySelector('.path bdi').textContent, ...[...item.querySelectorAll('.line-added, .line-removed')].map((line) => line.textContent)].join('\n'));
+    const beside = await shown();
+    await compared.go({ view: 'diff', before: 2, at: end });
+    await compared.page.waitForSelector('.diff:not(.compare) .files-changed .difference');
+    assert.deepEqual(beside, await shown());
+    assert.ok(beside.length > 1 && beside.some((text) => text.includes('+ fn main() {}')), beside.join('\n\n'));
+    await compared.close();
+    await page.close();
+    await edits.end();
+    await server.end();
+  });
+
   test('shows what objects hold where two sessions part, and which these are', async () => {
     const here = session('parting');
     const [other] = others(here);
@@ -149,10 +186,10 @@ describe('the server', () => {
     await page.page.waitForSelector('.step[data-at]');
     await page.go({ at: await page.attribute('.step-field', 'max'), view: 'step', part: 'conversation:imported' });
     await page.page.waitForSelector('.conversation > li');
-    const spoken = await page.all('.conversation > li', (one) => one.textContent.match(/(\d+) said said/)?.[1]);
+    const spoken = await page.all('.conversation > li', (one) => one.querySelector('.said')?.textContent.match(/^(\d+) said said/)?.[1]);
     assert.ok(spoken.length === 30 && spoken.includes('20'), spoken.join());
     await page.go({ from: 0 });
-    await page.is('0', () => page.all('.conversation > li', (one) => one.textContent.match(/(\d+) said said/)?.[1]).then(([first]) => first));
+    await page.is('0', () => page.all('.conversation > li', (one) => one.querySelector('.said')?.textContent.match(/^(\d+) said said/)?.[1]).then(([first]) => first));
     await page.close();
     const refused = await browser.visit(server.huge, server.huge.url);
     await refused.page.waitForSelector('.step[data-at]');

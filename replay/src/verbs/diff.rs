@@ -13,7 +13,7 @@ use crate::diff::{beside, conversations, states};
 use crate::failure::{Failure, Result};
 use crate::hints::Places;
 use crate::output::Output;
-use crate::parting::{self, Side};
+use crate::parting::{self, Parted, Side};
 use crate::reading::{Position, code_of, counted, open_sound, position, shortened};
 use crate::style::{BAD, CAUTION, GOOD, HEADING};
 
@@ -33,7 +33,7 @@ and with --with or --parent first one line:
   parting       alike: records that both have; here, there: sequence and record of the first that only one of them has, null where it
                 ends; difference: path, recorded (here), produced (there) where both are of one kind
   objects       only where a value of the difference stands in an object: here, there: object, bytes, value, or error in its place
-                where the object is missing, damaged or over a mebibyte; null where the record has the value itself";
+                where the object cannot be read or is over a mebibyte; null where the record has the value itself";
 
 /// Holds what the command line asks of `foldlog diff`.
 #[derive(Clone, Debug, Args)]
@@ -84,8 +84,8 @@ impl Arguments {
         output.places = own;
         let other_at = position(&other, self.after)?;
         let parting = reader.parting(&other)?;
-        let sides = parting::sides(&parting, &reader, &other);
-        printed.parting(&parting, &sides, output)?;
+        let parted = parting::parted(&parting, &reader, &other);
+        printed.parting(&parting, parted.as_ref(), output)?;
         beside((&reader, at), (&other, other_at), &mut |difference| printed.difference(difference, output))?;
         printed.end(output)?;
         let code = code_of(&reader, output);
@@ -156,12 +156,7 @@ impl Printed {
         output.styled(style, text(&difference))
     }
 
-    fn parting(
-        &mut self,
-        parting: &Parting,
-        sides: &[Option<Side>; 2],
-        output: &mut Output<'_>,
-    ) -> Result<()> {
+    fn parting(&mut self, parting: &Parting, parted: Option<&Parted>, output: &mut Output<'_>) -> Result<()> {
         #[derive(Serialize)]
         struct Line<'a> {
             parting: &'a Parting,
@@ -171,7 +166,8 @@ impl Printed {
 
         self.parts = !parting.is_none();
         if output.json() {
-            return output.value(&Line { parting, objects: parting::held(sides) });
+            return output
+                .value(&Line { parting, objects: parted.and_then(|parted| parting::held(&parted.sides)) });
         }
         output.line(format_args!("both begin with the same {}", counted(parting.alike, "record")))?;
         for (place, side) in [("here", &parting.here), ("there", &parting.there)] {
@@ -185,13 +181,12 @@ impl Printed {
                 None => {}
             }
         }
-        if let Some(difference) = &parting.difference {
-            let (path, slice) =
-                (escape::text(&difference.path), difference.slice.as_deref().map(escape::text));
+        if let (Some(difference), Some(Parted { path, sides })) = (&parting.difference, parted) {
+            let (path, slice) = (escape::text(path), difference.slice.as_deref().map(escape::text));
             let of = slice.map_or_else(String::new, |slice| format!(" of slice `{slice}`"));
             let [here, there] = parting::shown(sides, VALUE_CHARS_MAX);
             output.styled(CAUTION, format!("  ~ {path}{of}  {here} -> {there}"))?;
-            for (place, side) in [("here", &sides[0]), ("there", &sides[1])] {
+            for (place, side) in ["here", "there"].into_iter().zip(sides) {
                 if let Some(object) = side.as_ref().and_then(Side::object_text) {
                     output.line(format_args!("    {place:<5}  {}", escape::text(&object)))?;
                 }

@@ -105,7 +105,7 @@ fn what_objects_hold_is_told_where_two_runs_part() {
     assert_eq!(ran.code, 0, "{ran:?}");
     let lines: Vec<&str> = ran.stdout.lines().collect();
     // What both begin with is left out, up to a few words before they differ.
-    let said = r#"  ~ $.event  …say, what both say, here \u001b[31m"} -> …say, what both say, there"}"#;
+    let said = r#"  ~ $.event.text  …say, what both say, here \u001b[31m" -> …say, what both say, there""#;
     assert_eq!(lines[3], said);
     for (line, (side, name)) in lines[4..].iter().zip([("here", &names[0]), ("there", &names[1])]) {
         assert!(line.starts_with(&format!("    {side:<5}  object {name}, ")), "{line}");

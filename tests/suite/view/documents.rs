@@ -367,8 +367,9 @@ fn what_objects_hold_where_two_sessions_part_is_told_and_that_one_is_damaged() {
     let told = compared();
     let [here, there] = told.get("values").unwrap().elements() else { panic!("{told:?}") };
     for (side, end) in [(here, "here"), (there, "there")] {
-        assert!(value(side).get("text").unwrap().as_str().unwrap().ends_with(&format!("{HOSTILE}{end}")));
+        assert!(value(side).as_str().unwrap().ends_with(&format!("{HOSTILE}{end}")));
     }
+    assert_eq!(told.get("path").and_then(Json::as_str), Some("$.event.text"));
     let object = |side: &Json| side.get("object").unwrap().get("name").unwrap().as_str().unwrap().to_owned();
     assert!(other.join("objects").join(object(there)).is_file());
     assert_eq!(told.get("refused"), None);

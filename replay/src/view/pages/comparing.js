@@ -71,7 +71,7 @@ export class CompareView {
   }
 
   /** Says where the two part. */
-  parting({ parting, values, here, there }) {
+  parting({ parting, values, path, here, there }) {
     const damaged = [here, there].filter((side) => side.damaged);
     const side = (name, one, session) => el('li', null, el('span', { class: 'faint' }, `${name}: `),
       one ? [name === 'here' ? el('a', { href: `#at=${one.sequence}`, on: { click: (event) => { event.preventDefault(); this.navigate({ at: one.sequence, view: 'step' }); } } }, `record ${number(one.sequence)}`) : el('a', { href: `../${session}/#at=${one.sequence}` }, `record ${number(one.sequence)}`), ' ', el('code', null, visible(one.record))] : 'it ends');
@@ -80,8 +80,8 @@ export class CompareView {
     return el('section', { class: 'group parting' }, el('h3', null, 'Where they part'),
       el('p', null, same ? `Both hold the same ${counted(parting.alike, 'record')}.` : `Both begin with the same ${counted(parting.alike, 'record')}.`),
       !same && el('ul', null, side('here', parting.here, here.session), side('there', parting.there, there.session)),
-      difference && el('p', null, 'First difference: ', el('code', null, bdi(difference.path)), difference.slice ? [' of slice ', bdi(difference.slice)] : null),
-      values && this.values(values, difference.path),
+      difference && el('p', null, 'First difference', difference.slice ? [' of slice ', bdi(difference.slice)] : null, ':'),
+      values && this.values(values, path),
       damaged.map(({ session }) => el('p', { class: 'note' }, `Session ${session} is damaged: what is sound of it is compared.`)));
   }
 

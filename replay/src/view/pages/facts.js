@@ -70,9 +70,9 @@ function overRecords(spent, end) {
   if (!last) return null;
   end = Math.max(end, last.sequence, 1);
   const tokens = Math.max(sent(last), last.output_tokens);
-  const series = [['sent', 'tokens sent', sent, tokens, number], ['answered', 'tokens answered', (one) => one.output_tokens, tokens, number], ['cost', 'cost', (one) => one.cost_micros, last.cost_micros, money]].filter(([, , of]) => of(last) > 0);
-  const paths = series.map(([name, , of, most]) => svg('path', { class: `is-${name}`, d: `M0 100${spent.map((one) => `H${(one.sequence / end) * 1000}V${100 - ((of(one) ?? 0) / most) * 97}`).join('')}H1000` }));
-  const legend = series.map(([name, label, of, , shown]) => el('span', { class: `is-${name}` }, `${shown(of(last))} ${label}`));
+  const series = [['sent', sent, tokens, (sum) => `${number(sum)} tokens sent`], ['answered', (one) => one.output_tokens, tokens, (sum) => `${number(sum)} answered`], ['cost', (one) => one.cost_micros, last.cost_micros, (sum) => `cost ${money(sum)}`]].filter(([, of]) => of(last) > 0);
+  const paths = series.map(([name, of, most]) => svg('path', { class: `is-${name}`, d: `M0 100${spent.map((one) => `H${(one.sequence / end) * 1000}V${100 - ((of(one) ?? 0) / most) * 97}`).join('')}H1000` }));
+  const legend = series.map(([name, of, , said]) => el('span', { class: `is-${name}` }, said(of(last))));
   const plot = svg('svg', { class: 'spent', viewBox: '0 0 1000 100', preserveAspectRatio: 'none', role: 'img', 'aria-label': legend.map((one) => one.textContent).join(', ') }, ...paths);
   const step = (at, label) => el('a', { href: address({ view: 'step', at }) }, label);
   plot.addEventListener('click', (event) => {

@@ -115,6 +115,7 @@ class Page {
       this.viewShown = route.view;
       const all = [['timeline', 'Timeline'], ...this.labels];
       fill(this.tabs, all.map(([name, label]) => el('a', { class: `tab${name === 'timeline' ? ' only-narrow' : ''}`, href: address({ view: name, from: null }), 'aria-current': name === route.view ? 'page' : null, on: { click: (event) => { event.preventDefault(); this.navigate({ view: name, from: null }); } } }, label)));
+      this.tabs.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
       const view = this.views[route.view === 'timeline' ? 'step' : route.view];
       view.element.tabIndex = -1;
       fill(this.holder, view.element);

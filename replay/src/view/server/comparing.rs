@@ -13,7 +13,7 @@ use super::session::{Opened, Session};
 use super::workspaces::{self, Captures};
 use crate::diff::states_beside;
 use crate::failure::{Failure, Result};
-use crate::parting::{self, Side};
+use crate::parting::{self, Parted, Side};
 use crate::reading::position_of;
 
 /// Number of rows of one conversation that an answer holds.
@@ -33,6 +33,9 @@ struct Compared {
     /// The values at which they part, here and there; absent where they part at none.
     #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<[Json; 2]>,
+    /// Path of these values, which may lead into what objects hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
     /// Each the text that `diff --json` prints, those of conversations left out.
     differences: Vec<String>,
     /// Whether there are more differences than these.
@@ -73,9 +76,10 @@ pub(crate) fn compare(
 ) -> Result<String> {
     let (one, other) = (SideOf::of(here, at)?, SideOf::of(there, other_at)?);
     let parting = here.reader.parting(&there.reader)?;
-    let sides = parting::sides(&parting, &here.reader, &there.reader);
-    let values = parting.difference.is_some().then(|| sides.each_ref().map(value));
-    let values = values.map(|[here, there]| Ok::<_, Failure>([here?, there?])).transpose()?;
+    let (path, values) = match parting::parted(&parting, &here.reader, &there.reader) {
+        Some(Parted { path, sides: [here, there] }) => (Some(path), Some([value(&here)?, value(&there)?])),
+        None => (None, None),
+    };
     let mut refused = None;
     let (differences, more) = cut(|take| {
         let states = || -> Result<_> {
@@ -94,7 +98,7 @@ pub(crate) fn compare(
         (&mut Captures::read(&there.reader)?, other.at),
     );
     let (here, there) = (one, other);
-    text(&Compared { here, there, parting, values, differences, more, refused, conversations, files })
+    text(&Compared { here, there, parting, values, path, differences, more, refused, conversations, files })
 }
 
 /// Returns what came of a comparison; `None`, with the reason, if it takes too much memory or an object cannot be read: all else is
@@ -114,7 +118,7 @@ pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String
 /// Returns a value at which two logs part, as values of a step are told, and the object that it stands in.
 fn value(side: &Option<Side>) -> Result<Json> {
     let Some(side) = side else { return Ok(Json::Null) };
-    let read = side.bytes.as_ref().map_err(String::clone);
+    let read = side.shown().map_err(str::to_owned);
     let told = read.and_then(|bytes| match Streamed::new(bytes, Limits::of_payload()) {
         Ok(value) => Ok(walk::value_line(&value, bytes, Session::payloads()).map(|line| shown(&line))),
         Err(error) => Err(error.to_string()),
