@@ -12,7 +12,8 @@ use super::show::{LIVE, Standing, Timeline, line, value};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{
-    code_of, each_record, note_torn, open_sound_outline, position_at, position_of, stopped,
+    Position, code_of, each_record, note_torn, open_sound_outline, position, position_at, position_of,
+    stopped,
 };
 
 /// Holds what the command line asks of `foldlog tail`.
@@ -23,9 +24,10 @@ pub struct Arguments {
     /// How many records before the end.
     #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "from")]
     pub lines: u64,
-    /// The first record, in place of a number of records; with --follow it need not be written yet.
-    #[arg(long, value_name = "SEQUENCE")]
-    pub from: Option<SequenceNumber>,
+    /// The first record, in place of a number of records: its number, or a snapshot's tag; with --follow a number need not be
+    /// written yet.
+    #[arg(long, value_name = "POSITION")]
+    pub from: Option<Position>,
     /// Go on as another process writes, until this one is interrupted.
     #[arg(short, long)]
     pub follow: bool,
@@ -38,7 +40,14 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let start = self.from.map_or(Start::Last(self.lines), Start::From);
+        let start = match self.from {
+            None => Start::Last(self.lines),
+            Some(Position::At(from)) => Start::From(from),
+            Some(tagged) => {
+                let reader = open_sound_outline(&self.session, output)?;
+                Start::From(position(&reader, Some(tagged))?)
+            }
+        };
         run(&self.session, start, self.follow, output)
     }
 }

@@ -51,6 +51,10 @@ fn a_tag_stands_for_the_latest_snapshot_that_has_it_wherever_a_position_does() {
         let listed = format!(r#""from":{},"last":{}"#, numbers[0], numbers[1]);
         assert!(report.code == 0 && report.stdout.contains(&listed), "{report:?}");
     }
+    let tails = |from: &str| foldlog(["tail", &*dir, "--from", from]);
+    let tagged = tails("before the attempt");
+    assert_eq!((tagged.code, &tagged.stdout), (0, &tails(&latest).stdout), "{tagged:?}");
+    assert!(tagged.stdout.lines().count() > 2, "{tagged:?}");
     let kept = |position: &str| {
         foldlog(["compact", &dir, "--keep", "none", "--dry-run", "--keep-position", position, "--json"])
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use foldlog::filesystem::HostFilesystem;
 use foldlog::{CollectOptions, Collected};
 
 use super::collected::keeping;
@@ -86,6 +87,42 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
             Collected::default(),
             "{what}: nothing is left to do"
         );
+    }
+}
+
+/// Protects: where something else stands in the place of the commit of a capture that is to stay, nobody knows what the capture needs,
+/// and nothing of it is collected. It was passed over as a capture that the store does not have, and its objects went.
+#[test]
+fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
+    for what in ["a folder", "a symbolic link", "a pipe"] {
+        let room = Room::new();
+        for n in 0..5 {
+            room.call(&format!("printf {n} > page"));
+        }
+        let recorded = room.session().recorded_captures().unwrap().remove("workspace").unwrap();
+        let snapshot = HostFilesystem::recall(&recorded).unwrap();
+        let commit = room.session().captures_dir().join("objects").join(&snapshot.commit[..2]);
+        let commit = commit.join(&snapshot.commit[2..]);
+        room.session().clone().close().unwrap();
+        let Room { folder, runner, id, .. } = room;
+        drop(runner);
+        let store = store_in(folder.path());
+        let aside = folder.path().join("aside");
+        fs::rename(&commit, &aside).unwrap();
+        make_irregular(what, &commit, &folder.path().join("nowhere"));
+        for dry_run in [true, false] {
+            let report = store.collect(&CollectOptions { dry_run, ..keeping(1) }).unwrap();
+            assert_eq!(report.all, Collected::default(), "{what}: {report:?}");
+            let why = &report.skipped[&id];
+            assert!(why.contains(&format!("it is {what}, where a regular file should be")), "{what}: {why}");
+        }
+        match what {
+            "a folder" => fs::remove_dir_all(&commit).unwrap(),
+            _ => fs::remove_file(&commit).unwrap(),
+        }
+        fs::rename(&aside, &commit).unwrap();
+        let report = store.collect(&keeping(1)).unwrap();
+        assert!(report.all.captures > 3 && report.skipped.is_empty(), "{what}: {report:?}");
     }
 }
 
