@@ -107,3 +107,13 @@ fn a_read_model_that_is_killed_twice_neither_repeats_nor_loses_an_event() {
     let lines = ["the read model ended by itself: false\n", "50 rows, as the session has them\n"];
     prints(env!("CARGO_BIN_EXE_read_model"), &lines);
 }
+
+#[test]
+fn workers_that_are_killed_and_paused_bring_each_conversation_to_its_end() {
+    let lines = [
+        "50 conversations of 3 turns, each turn there once\n",
+        "workers killed: 12",
+        "conversations taken over: ",
+    ];
+    prints(env!("CARGO_BIN_EXE_worker_pool"), &lines);
+}

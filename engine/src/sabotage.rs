@@ -77,6 +77,14 @@ foldlog_codec::breakages! {
     ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
     ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's folder is not made durable.",
 
+    // Replicas.
+    HeldWrittenUnawares = "held-written-unawares": "A session that a replica holds is written without its replicator.",
+    HoldNotDurable = "hold-not-durable": "Opening returns before the record that a replica holds the session is durable.",
+    HoldRolledBack = "hold-rolled-back": "A rollback abandons the record that a replica holds the session.",
+    OthersFetched = "others-fetched": "A log gets records that another writer has appended.",
+    FetchedUnheld = "fetched-unheld": "What a log has lost is claimed and not fetched.",
+    BegunUnheld = "begun-unheld": "A tool runs before the replicator holds its begin.",
+
     // Compaction.
     NeededBodyDropped = "needed-body-dropped": "A compaction drops bodies whose items slices still hold.",
     BaseLeftOut = "base-left-out": "A compaction writes no base at a position that is kept.",

@@ -1,8 +1,12 @@
 //! Sessions that a replica holds, killed at every step in which a log says so, gets back what it has lost, or is made of what is held.
 //! What a bucket does to all that is tested beside the crate `foldlog-remote`.
 
-use foldlog::storage::CrashKind;
-use foldlog::{Durability, Error, Session, Store, StoreOptions};
+use foldlog::storage::{CrashKind, Storage};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{
+    Durability, Error, ExecutionState, ResourceRegistry, Session, SessionOptions, SnapshotOptions, Store,
+    StoreOptions,
+};
 use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
 use foldlog_tests::host::types;
 use foldlog_tests::replica::MemoryReplica;
@@ -164,4 +168,65 @@ fn a_copy_is_brought_up_to_what_is_held_and_another_history_is_left_alone() {
 fn store_of(machine: &Machine, replica: &MemoryReplica) -> Result<Store, Error> {
     let options = StoreOptions { replication: replica.option(), ..machine.options(Durability::Boundary) };
     Store::open_with("/home/store", options)
+}
+
+#[test]
+fn records_of_another_writer_are_not_fetched() {
+    let replica = MemoryReplica::new("one");
+    let (_, older, id) = lost(&replica);
+    let elsewhere = Machine::default();
+    let other = store(&elsewhere, &replica.named("two")).take_over(id, &types()).unwrap();
+    write_steps(&other, 1);
+    other.close().unwrap();
+    let before = digest(&older, id);
+    let refused = store(&older, &replica).open_session(id, &types());
+    assert!(matches!(refused, Err(Error::ReplicaAhead { .. })), "{refused:?}");
+    assert_eq!(digest(&older, id), before);
+}
+
+#[test]
+fn a_rollback_to_before_a_session_was_held_leaves_it_held() {
+    let (machine, replica) = (Machine::default().with_images(), MemoryReplica::new("one"));
+    let session = plain(&machine).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 3);
+    let before = session.snapshot(SnapshotOptions::default()).unwrap();
+    session.close().unwrap();
+    let session = store(&machine, &replica).open_session(id, &types()).unwrap();
+    write_steps(&session, 3);
+    session.rollback(&before).unwrap();
+    write_steps(&session, 3);
+    assert!(session.replicated().is_some());
+    session.close().unwrap();
+    let last = machine.audit(id).unwrap().last_position();
+    // Read by an image, by all records, and along what is live.
+    for images in [true, false] {
+        let machine = machine.copied(BOOT);
+        if !images {
+            let dir = machine.dir(id).join("snapshots");
+            let written: Vec<_> =
+                machine.disk.files().into_iter().filter(|path| path.starts_with(&dir)).collect();
+            assert!(!written.is_empty());
+            written.iter().for_each(|path| machine.disk.remove_file(path).unwrap());
+        }
+        let refused = plain(&machine).open_session(id, &types());
+        assert!(matches!(refused, Err(Error::Replicated { .. })), "{images}: {refused:?}");
+    }
+    let log = machine.audit(id).unwrap();
+    assert!(log.replicated().is_some());
+    let fork = store(&machine, &replica).fork(id, last, &types(), SessionOptions::default()).unwrap();
+    assert!(fork.replicated().is_some());
+}
+
+#[test]
+fn a_handler_runs_behind_a_begin_that_is_held() {
+    let (machine, replica) = (Machine::default(), MemoryReplica::new("one"));
+    let session = store(&machine, &replica).create(&types()).unwrap();
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let open = runner.begin(&ToolCall::new("send", "{}"), &ExecuteOptions::default()).unwrap();
+    assert_eq!(replica.records_len(session.id()), count(&session));
+    assert_eq!(open.context().fencing_token().epoch, Some(1));
+    open.end(ToolResult::ok("sent", 1)).unwrap();
+    assert_eq!(replica.records_len(session.id()), count(&session));
 }

@@ -355,26 +355,17 @@ impl Projection {
         Err(Error::Inconsistent { sequence, reason })
     }
 
-    /// Skips a record that is not on the path being folded, except for what it declares and who holds the session, which is
-    /// never rolled back.
+    /// Skips a record that is not on the path being folded, except for what it declares, which is never
+    /// rolled back.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if a declaration contradicts those before it, or a record that counts does not decode.
+    /// [`Error::Inconsistent`] if a declaration contradicts those before it.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
-        match record.kind {
-            Kind::DECLARE => {
-                if let RecordBody::Declare(declare) = RecordBody::of(record)? {
-                    self.declare(record.sequence, declare, None)?;
-                }
-            }
-            Kind::REPLICATED => {
-                if let RecordBody::Replicated(replicated) = RecordBody::of(record)? {
-                    self.replicated = Some(Arc::new(replicated));
-                }
-            }
-            Kind::OPENED => self.replicated = None,
-            _ => {}
+        if record.kind == Kind::DECLARE
+            && let RecordBody::Declare(declare) = RecordBody::of(record)?
+        {
+            self.declare(record.sequence, declare, None)?;
         }
         self.next_sequence = record.sequence + 1;
         Ok(())

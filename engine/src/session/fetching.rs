@@ -25,6 +25,7 @@ use crate::fold::projection::LogSlices;
 use crate::log::reader::Places;
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::replication::{Held, Replicator};
+use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
@@ -46,7 +47,9 @@ pub(super) fn claim(
     }
     let Some(replication) = &store.options.replication else {
         return match &read.folded.projection.replicated {
-            Some(replicated) if !store.options.unreplicated => {
+            Some(replicated)
+                if !store.options.unreplicated && !sabotage::is(Breakage::HeldWrittenUnawares) =>
+            {
                 let (at, by) = (replicated.at.clone(), replicated.by.clone());
                 Err(Error::Replicated { session, at, by })
             }
@@ -56,10 +59,10 @@ pub(super) fn claim(
     let storage = &store.options.storage;
     let held = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
     let local = read.scan.next_sequence;
-    if held.next <= local {
+    if held.next <= local || sabotage::is(Breakage::FetchedUnheld) {
         return Ok((read, Some(Replica::claim(replication, session, held.next)?)));
     }
-    if held.others_end > local {
+    if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
         return Err(Error::ReplicaAhead { session, local, held: held.next });
     }
     let types = open_as.types.as_ref();

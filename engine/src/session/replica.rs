@@ -22,6 +22,7 @@ use crate::fold::record_body::RecordBody;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
 use crate::replication::{Held, ReplicaError, Replication};
+use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 /// Number of bytes of bodies at which one append to the replicator is full.
@@ -195,6 +196,9 @@ impl Inner {
         let pending = PendingRecord::new(Kind::REPLICATED, &body, RecordBody::Replicated(note));
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         self.finish_write(state, sequence, false)?;
+        if sabotage::is(Breakage::HoldNotDurable) {
+            return Ok(());
+        }
         self.sync_through(sequence + 1)
     }
 
@@ -215,7 +219,7 @@ impl Inner {
     /// Returns once everything below `target`, which is durable here, is held by the replicator, if the store has one.
     pub(super) fn hold_through(&self, target: SequenceNumber) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
-        if replica.held() >= target {
+        if replica.held() >= target || sabotage::is(Breakage::BegunUnheld) {
             return Ok(());
         }
         self.check_process()?;

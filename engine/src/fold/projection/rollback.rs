@@ -1,6 +1,6 @@
 //! How a projection rolls back: keeps its present position, and returns to a kept one.
 //!
-//! A rollback restores STATE, empties CACHE, and keeps LOG, names, tags and operations.
+//! A rollback restores STATE, empties CACHE, and keeps LOG, names, tags, operations, and whether a replica holds the session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::items::Items;
 use crate::items::log_items::LogItems;
 use crate::items::rows::Rows;
+use crate::sabotage::{self, Breakage};
 
 /// Holds a projection as it was at one position.
 #[derive(Clone, Debug)]
@@ -89,6 +90,9 @@ impl Projection {
             reason: format!("nothing is known of position {to}"),
         })?;
         self.roll_back_to(sequence, rollback, &frozen);
+        if sabotage::is(Breakage::HoldRolledBack) {
+            self.replicated.clone_from(&frozen.projection.replicated);
+        }
         Ok(())
     }
 
