@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use foldlog::audit;
-use foldlog::{
-    CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
-};
+use foldlog::{CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, in_store, open_store};
+use crate::reading::{Writing, check_store, counted, in_store};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -60,6 +58,9 @@ pub struct Arguments {
     /// Tell what would be dropped and compressed, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
+    /// Whether a session that a replica holds is written.
+    #[command(flatten)]
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -69,8 +70,8 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { path, keep, positions, days, compress, compress_from, dry_run } = self;
-        let asked = Asked { keep, positions, days, compress, compress_from, dry_run };
+        let Arguments { path, keep, positions, days, compress, compress_from, dry_run, writing } = self;
+        let asked = Asked { keep, positions, days, compress, compress_from, dry_run, writing };
         run(&path, &asked, output)
     }
 }
@@ -136,6 +137,8 @@ pub struct Asked {
     pub compress_from: Option<u64>,
     /// Whether nothing is changed.
     pub dry_run: bool,
+    /// Whether a session that a replica holds is written: a compaction may finish its last segment by a record.
+    pub writing: Writing,
 }
 
 /// Says what became of the sessions of a store.
@@ -176,10 +179,10 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         dry_run: asked.dry_run,
     };
     if audit::is_store(path) {
-        return all(path, &options, output);
+        return all(path, (&options, asked.writing), output);
     }
     let (root, id) = in_store(path)?;
-    let report = Store::open(root)?.compact(id, &options)?;
+    let report = asked.writing.open(&root)?.compact(id, &options)?;
     match output.json() {
         true => output.value(&report)?,
         false => print(&report, &options, output)?,
@@ -187,12 +190,13 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
+fn all(path: &Path, (options, writing): (&CompactOptions, Writing), output: &mut Output<'_>) -> Result<u8> {
     if !options.positions.is_empty() {
         let what = "the sessions of a store have no positions in common".to_owned();
         return Err(Failure::usage(what, "give the folder of a session with `--keep-position`"));
     }
-    let report = open_store(path)?.compact_all(options)?;
+    check_store(path)?;
+    let report = writing.open(path)?.compact_all(options)?;
     let failed = report.failed.iter();
     let failed = failed.map(|(session, error)| Failed { session: *session, reason: error.to_string() });
     let document = Document {
