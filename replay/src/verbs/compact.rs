@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{Writing, check_store, counted, in_store};
+use crate::reading::{counted, in_store, open_store};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -58,9 +58,9 @@ pub struct Arguments {
     /// Tell what would be dropped and compressed, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Whether a session that a replica holds is written.
+    /// Whether a session that a replica holds is written. Among those of a store, none is.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: crate::reading::Writing,
 }
 
 impl Arguments {
@@ -138,7 +138,7 @@ pub struct Asked {
     /// Whether nothing is changed.
     pub dry_run: bool,
     /// Whether a session that a replica holds is written: a compaction may finish its last segment by a record.
-    pub writing: Writing,
+    pub writing: crate::reading::Writing,
 }
 
 /// Says what became of the sessions of a store.
@@ -179,7 +179,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         dry_run: asked.dry_run,
     };
     if audit::is_store(path) {
-        return all(path, (&options, asked.writing), output);
+        return all(path, &options, output);
     }
     let (root, id) = in_store(path)?;
     let report = asked.writing.open(&root)?.compact(id, &options)?;
@@ -190,13 +190,12 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-fn all(path: &Path, (options, writing): (&CompactOptions, Writing), output: &mut Output<'_>) -> Result<u8> {
+fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
     if !options.positions.is_empty() {
         let what = "the sessions of a store have no positions in common".to_owned();
         return Err(Failure::usage(what, "give the folder of a session with `--keep-position`"));
     }
-    check_store(path)?;
-    let report = writing.open(path)?.compact_all(options)?;
+    let report = open_store(path)?.compact_all(options)?;
     let failed = report.failed.iter();
     let failed = failed.map(|(session, error)| Failed { session: *session, reason: error.to_string() });
     let document = Document {
