@@ -8,7 +8,7 @@ use foldlog::{
     StoreOptions,
 };
 use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
-use foldlog_tests::host::types;
+use foldlog_tests::host::{Noted, types};
 use foldlog_tests::replica::MemoryReplica;
 use uuid::Uuid;
 
@@ -229,4 +229,50 @@ fn a_handler_runs_behind_a_begin_that_is_held() {
     assert_eq!(open.context().fencing_token().epoch, Some(1));
     open.end(ToolResult::ok("sent", 1)).unwrap();
     assert_eq!(replica.records_len(session.id()), count(&session));
+}
+
+/// A host that notes two things in each of its processes.
+fn host(session: &Session) -> foldlog::Result<()> {
+    session.dispatch(Noted { text: "one".to_owned() })?;
+    session.snapshot(SnapshotOptions::default())?;
+    session.dispatch(Noted { text: "two".to_owned() })?;
+    Ok(())
+}
+
+#[test]
+fn a_host_is_run_again_over_a_log_that_says_that_it_is_held() {
+    let (folder, replica) = (tempfile::tempdir().unwrap(), MemoryReplica::new("one"));
+    let plain = Store::open(folder.path()).unwrap();
+    let session = plain.create(&types()).unwrap();
+    host(&session).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let options = StoreOptions { replication: replica.option(), ..StoreOptions::default() };
+    let held = Store::open_with(folder.path(), options).unwrap();
+    for _ in 0..2 {
+        let session = held.open_session(id, &types()).unwrap();
+        host(&session).unwrap();
+        session.close().unwrap();
+    }
+    let session = held.create(&types()).unwrap();
+    host(&session).unwrap();
+    let other = session.dir().to_owned();
+    session.close().unwrap();
+    let replayed = foldlog::testkit::assert_host_replays(&dir, &types(), |session| host(&session));
+    assert_eq!(replayed.processes, 3);
+    foldlog::testkit::assert_host_replays(&other, &types(), |session| host(&session));
+}
+
+#[test]
+fn who_holds_two_sessions_is_no_difference_between_them() {
+    let machine = Machine::default();
+    let logs = ["one", "two"].map(|name| {
+        let session = store(&machine, &MemoryReplica::new(name)).create(&types()).unwrap();
+        write_steps(&session, 2);
+        let id = session.id();
+        session.close().unwrap();
+        machine.audit(id).unwrap()
+    });
+    let parting = logs[0].parting(&logs[1]).unwrap();
+    assert_eq!(parting.alike, logs[0].records_len());
 }

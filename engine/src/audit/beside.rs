@@ -128,6 +128,8 @@ impl LogReader {
             };
             // What a session says of itself stands first in every log.
             let is_head = sequence == SequenceNumber::MIN && one.kind == Kind::OPENED;
+            // Who holds a session says nothing of what was done in it.
+            let is_head = is_head || one.kind == Kind::REPLICATED;
             let is_equal = is_declared_alike && one.body == two.body;
             let difference = match one.kind == two.kind && !is_head && !is_equal {
                 true => divergence::between_logs(one.kind, (&one.body, here.names), (&two.body, there.names)),

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use foldlog::audit;
-use foldlog::{
-    CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
-};
+use foldlog::{CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -60,6 +58,9 @@ pub struct Arguments {
     /// Tell what would be dropped and compressed, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
+    /// Whether a session that a replica holds is written. Among those of a store, none is.
+    #[command(flatten)]
+    pub writing: crate::reading::Writing,
 }
 
 impl Arguments {
@@ -69,8 +70,8 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { path, keep, positions, days, compress, compress_from, dry_run } = self;
-        let asked = Asked { keep, positions, days, compress, compress_from, dry_run };
+        let Arguments { path, keep, positions, days, compress, compress_from, dry_run, writing } = self;
+        let asked = Asked { keep, positions, days, compress, compress_from, dry_run, writing };
         run(&path, &asked, output)
     }
 }
@@ -136,6 +137,8 @@ pub struct Asked {
     pub compress_from: Option<u64>,
     /// Whether nothing is changed.
     pub dry_run: bool,
+    /// Whether a session that a replica holds is written: a compaction may finish its last segment by a record.
+    pub writing: crate::reading::Writing,
 }
 
 /// Says what became of the sessions of a store.
@@ -183,7 +186,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         return all(path, &options, output);
     }
     let (root, id) = in_store(path)?;
-    let report = Store::open(root)?.compact(id, &options)?;
+    let report = asked.writing.open(&root)?.compact(id, &options)?;
     match output.json() {
         true => output.value(&report)?,
         false => print(&report, &options, output)?,

@@ -67,8 +67,13 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
     assert_eq!(account["decide"], serde_json::json!([]));
 
     let settles = format!("settle S {operation} failed --by Ada --reason seen");
-    for words in ["recover S", &settles, "rewind S 0 --by Ada --reason back", "validate S --repair --by Ada"]
-    {
+    for words in [
+        "compact S --compress zstd",
+        "recover S",
+        &settles,
+        "rewind S 0 --by Ada --reason back",
+        "validate S --repair --by Ada",
+    ] {
         let refused = run(&dir, words);
         if words.starts_with("validate") && refused.stdout.contains("nothing is to be repaired") {
             continue;
