@@ -119,11 +119,13 @@ impl Failure {
     }
 
     /// Returns whether a log is sound, and takes more memory than its reader may.
+    #[cfg(feature = "view")]
     pub(crate) fn is_over_budget(&self) -> bool {
         matches!(self, Failure::Engine(Error::OverBudget { .. }))
     }
 
     /// Returns what happened, and behind it what to do next.
+    #[cfg(feature = "view")]
     pub(crate) fn with_next(&self) -> String {
         self.next().map_or_else(|| self.to_string(), |next| format!("{self}; {next}"))
     }
