@@ -1,4 +1,4 @@
-//! Runs a hundred agents on one thread of an async runtime: each has a session and a tool that waits for something outside.
+//! Runs a hundred agents on one thread of an async runtime, and on two: each has a session and a tool that waits for something outside.
 //!
 //! - A tool that is a future is polled where the host polls its call, so it uses the host's client and holds no thread.
 //! - Whoever waits for another call, a lease or the disk holds no thread of the executor either.
@@ -12,7 +12,7 @@ use foldlog::tools::{
     AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{Event, EventSlice, ExecutionState, ResourceRegistry, Session, SessionTypes, Store};
-use tokio::task::JoinSet;
+use tokio::{runtime::Builder, task::JoinSet};
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -58,7 +58,7 @@ async fn agent(session: Session) -> Result<u64, AnyError> {
     Ok(session.view::<EventSlice<Visited>>()?.len())
 }
 
-async fn host() -> Result<(), AnyError> {
+async fn host(threads: &str) -> Result<(), AnyError> {
     let folder = tempfile::tempdir()?;
     let store = Store::open(folder.path())?;
     let types = SessionTypes::builder().build()?;
@@ -66,14 +66,12 @@ async fn host() -> Result<(), AnyError> {
     for _ in 0..100 {
         agents.spawn(agent(store.create(&types)?));
     }
-    let mut visited = 0;
-    while let Some(agent) = agents.join_next().await {
-        visited += agent??;
-    }
-    println!("100 agents went to {visited} places, on one thread");
+    let visited: u64 = agents.join_all().await.into_iter().sum::<Result<u64, AnyError>>()?;
+    println!("100 agents went to {visited} places, {threads}");
     Ok(())
 }
 
 fn main() -> Result<(), AnyError> {
-    tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(host())
+    Builder::new_current_thread().enable_time().build()?.block_on(host("on one thread"))?;
+    Builder::new_multi_thread().worker_threads(2).enable_time().build()?.block_on(host("on two"))
 }
