@@ -236,7 +236,8 @@ pub enum Error {
     /// Its records can be read, and are never merged.
     #[error(
         "the records of session {session} from {sequence} on are superseded: another writer claimed the session in front of them. \
-         They stay readable here; leave the session to that writer, or take it over into a folder without it, which fences that writer"
+         They stay readable here; leave the session to that writer, or remove it here (`Store::delete`) and take it over (`Store::take_over`), which fences that \
+         writer"
     )]
     Superseded {
         /// Session that was to be opened.
@@ -248,7 +249,7 @@ pub enum Error {
     /// writer appended them. What the log has lost of its own is fetched, and no error.
     #[error(
         "the local log of session {session} ends before record {local}, and the replicator holds records up to {} that it never had: \
-         take the session over into a folder without it to go on",
+         remove it here (`Store::delete`) and take it over (`Store::take_over`) to go on",
         held.saturating_sub(1)
     )]
     ReplicaAhead {
@@ -259,11 +260,36 @@ pub enum Error {
         /// Sequence number behind the last record that is held.
         held: SequenceNumber,
     },
+    /// The log says that a replica holds the session, and the store's [replicator](crate::replication) never heard of that claim: it looks
+    /// in another place, or the place has lost what it held. Written from here, the session would be fenced by nobody.
+    #[error(
+        "the log of session {session} says that `{}` claimed it with epoch {epoch} in {}, and this store's replicator finds epoch {held} \
+         in {}: open the store with the place that holds the session, or say by `StoreOptions::unreplicated` that this one shall hold it \
+         from now on",
+        escape::text(by),
+        escape::text(at),
+        escape::text(here)
+    )]
+    ReplicaElsewhere {
+        /// Session that was to be opened for writing.
+        session: Uuid,
+        /// Where the log says that the replica is.
+        at: String,
+        /// Who claimed the session there first.
+        by: String,
+        /// Epoch of that claim.
+        epoch: u64,
+        /// Where the store's replicator looks.
+        here: String,
+        /// Epoch of the last claim that it finds there; 0 if there is none.
+        held: u64,
+    },
     /// A replica holds the session's records, and the store was opened without its [replicator](crate::replication): whoever writes
     /// here is fenced by nobody, and another worker may have gone on with the session.
     #[error(
         "a replica holds session {session} ({}, first claimed by `{}`), and this store was opened without a replicator: another \
-         worker may have gone on with it",
+         worker may have gone on with it. Open the store with `StoreOptions::replication`, read the session by `open_read_only`, or say by \
+         `StoreOptions::unreplicated` that it shall be written all the same",
         escape::text(at),
         escape::text(by)
     )]

@@ -88,7 +88,8 @@ pub struct StoreOptions {
     /// Whether sessions that a replica holds are written without their replicator. Nobody else learns of such records, and nothing
     /// fences them: the next opening with the replicator brings them to it, or, if another worker has claimed the session meanwhile, fails
     /// with [`Error::Superseded`](crate::Error::Superseded). Otherwise opening such a session fails with
-    /// [`Error::Replicated`](crate::Error::Replicated). A store with a replicator asks that, whatever this says.
+    /// [`Error::Replicated`](crate::Error::Replicated). A store with a replicator asks that, whatever this says,
+    /// and lets sessions that another place holds go on in its own only if this says so ([`Error::ReplicaElsewhere`](crate::Error::ReplicaElsewhere)).
     pub unreplicated: bool,
     /// Who syncs the records that no call waits for.
     pub background: BackgroundSync,

@@ -79,6 +79,7 @@ foldlog_codec::breakages! {
 
     // Replicas.
     HeldWrittenUnawares = "held-written-unawares": "A session that a replica holds is written without its replicator.",
+    HeldElsewhere = "held-elsewhere": "A session that one place holds is claimed in another that never heard of it.",
     HoldNotDurable = "hold-not-durable": "Opening returns before the record that a replica holds the session is durable.",
     HoldRolledBack = "hold-rolled-back": "A rollback abandons the record that a replica holds the session.",
     OthersFetched = "others-fetched": "A log gets records that another writer has appended.",

@@ -31,6 +31,9 @@ pub fn open_url(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
         return Err(refused("a folder is reached by file:///PATH, and other stores by a host alone"));
     }
     let path = url.to_file_path().map_err(|()| refused("it names no local folder"))?;
+    if path.parent().is_none() {
+        return Err(refused("it names the root of all folders"));
+    }
     let files = LocalFileSystem::new_with_prefix(path).map_err(|_| refused("there is no such folder"))?;
     Ok((Arc::new(files.with_fsync(true)), String::new()))
 }
@@ -52,6 +55,9 @@ mod tests {
         assert_eq!(reason("bucket"), "it is no URL");
         assert!(reason("s3://bucket/x").contains("by a host alone"));
         assert_eq!(reason("file:///nowhere/at/all"), "there is no such folder");
+        for url in ["file://", "file:///", "file:///.."] {
+            assert_eq!(reason(url), "it names the root of all folders");
+        }
         for url in ["s3://key:secret@bucket/x", "file:///tmp?key=secret", "s3://bucket/x#secret"] {
             assert_eq!(reason(url), "it holds more than a place");
             let text = open_url(url).unwrap_err().to_string();

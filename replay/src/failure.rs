@@ -328,6 +328,9 @@ fn next_after(error: &Error) -> Option<String> {
             "let its host do it, with the replicator; or add --unreplicated: what is written then counts only if no other worker has gone on \
              with the session"
         }
+        Error::ReplicaElsewhere { .. } => {
+            "give the place that the log names; or add --unreplicated, and this one holds the session from now on"
+        }
         Error::Locked { .. } => "wait for the other process, or close the session there",
         Error::OverBudget { .. } => "allow more by `--memory BYTES`, if you trust the log",
         Error::Full { .. } => "free disk space, and try again",

@@ -75,6 +75,63 @@ fn a_log_that_gets_back_what_it_lost_holds_a_part_of_it_wherever_it_is_killed() 
     assert!(kills > 20, "{kills}");
 }
 
+/// What was read of the log to go on with it keeps nothing of most positions: a rollback to one of these was called corrupt, and the
+/// log held a part of what was fetched.
+#[test]
+fn a_log_gets_back_rollbacks_to_before_what_it_lost() {
+    let replica = MemoryReplica::new("one");
+    let machine = Machine::default();
+    let session = store(&machine, &replica).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 9);
+    session.close().unwrap();
+    let (older, copy) = (machine.copied(BOOT), machine.copied(BOOT));
+    let before = older.audit(id).unwrap().records_len();
+    let session = store(&machine, &replica).open_session(id, &types()).unwrap();
+    for to in [5, 4, 7] {
+        session.rollback_to(to).unwrap();
+        write_steps(&session, 3);
+    }
+    session.close().unwrap();
+    let all = digest(&machine, id);
+
+    let pulled = store(&copy, &replica.named("another")).pull(id).unwrap();
+    assert_eq!((pulled.records, digest(&copy, id)), (all.1, all));
+    let session = store(&older, &replica).open_session(id, &types()).unwrap();
+    assert_eq!(session.recovery().fetched, all.1 - before);
+    session.close().unwrap();
+    assert_eq!(digest(&older, id), all);
+}
+
+/// Whoever mistyped the bucket, or its prefix, had a superseded session go on in an empty one: a second writer, whose epochs began anew.
+#[test]
+fn a_session_goes_on_in_no_other_place_than_the_one_that_holds_it() {
+    let (machine, first, other) = (Machine::default(), MemoryReplica::new("one"), MemoryReplica::new("one"));
+    let session = store(&machine, &first).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 5);
+    session.close().unwrap();
+    let before = digest(&machine, id);
+
+    let asks = |replica: &MemoryReplica| {
+        let (replication, unreplicated) = (replica.option(), false);
+        let options = StoreOptions { replication, unreplicated, ..machine.options(Durability::Boundary) };
+        Store::open_with("/home/store", options).unwrap()
+    };
+    let refused = asks(&other).open_session(id, &types()).unwrap_err();
+    assert!(
+        matches!(&refused, Error::ReplicaElsewhere { epoch: 1, held: 0, by, .. } if by == "one"),
+        "{refused:?}"
+    );
+    assert_eq!((digest(&machine, id), other.records_len(id)), (before, 0));
+    asks(&first).open_session(id, &types()).unwrap().close().unwrap();
+
+    // Whoever says so moves it, as the options of these machines do.
+    store(&machine, &other).open_session(id, &types()).unwrap().close().unwrap();
+    assert_eq!(other.records_len(id), machine.audit(id).unwrap().records_len());
+    asks(&other).open_session(id, &types()).unwrap().close().unwrap();
+}
+
 #[test]
 fn a_session_that_is_held_from_now_on_is_refused_from_the_moment_that_somebody_was_told() {
     let machine = Machine::default();

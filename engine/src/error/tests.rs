@@ -82,6 +82,7 @@ fn all() -> Vec<Error> {
         Error::Superseded { session, sequence: sequence.into() },
         Error::ReplicaAhead { session, local: 1.into(), held: 2.into() },
         Error::Replicated { session, at: text(), by: text() },
+        Error::ReplicaElsewhere { session, at: text(), by: text(), epoch: 2, here: text(), held: 1 },
         Error::ReplicaUnknown { session, reason: text() },
         Error::ReplicaFailed { session, reason: text() },
         Error::ReadOnly { session, reason: text() },

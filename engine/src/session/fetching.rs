@@ -4,15 +4,17 @@
 //!
 //! 1. A store without a replicator opens no session for writing that a replica holds ([`Error::Replicated`]), unless the store's options
 //!    say that it shall.
-//! 2. Records are fetched only where every record that the log lacks was appended under this replicator's name: then the log had them,
+//! 2. A replicator that finds no claim as late as the one which the log names looks elsewhere, or its place has lost the session
+//!    ([`Error::ReplicaElsewhere`]): claimed there, the session would have two writers, and epochs that begin anew. The same option lets it.
+//! 3. Records are fetched only where every record that the log lacks was appended under this replicator's name: then the log had them,
 //!    and a power cut took them, though they were acknowledged. Another writer's are not ([`Error::ReplicaAhead`]).
-//! 3. Fetching begins once all that the log holds was compared. What is fetched is durable before the session is claimed. A kill leaves
+//! 4. Fetching begins once all that the log holds was compared. What is fetched is durable before the session is claimed. A kill leaves
 //!    some of it, and the next opening fetches the rest.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::Opened;
+use foldlog_codec::body::{Opened, Replicated};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
@@ -24,10 +26,9 @@ use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::LogSlices;
 use crate::log::reader::Places;
 use crate::log::writer::{AppendContext, Body, Log};
-use crate::replication::{Held, Replicator};
+use crate::replication::{Held, Replication, Replicator};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
-use crate::types::SessionTypes;
 
 /// Number of finished segments that wait for a sync at most.
 const UNSYNCED_FILES_MAX: usize = 16;
@@ -58,6 +59,9 @@ pub(super) fn claim(
     };
     let storage = &store.options.storage;
     let held = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
+    if !store.options.unreplicated {
+        check_place(replication, session, &held, read.folded.projection.replicated.as_deref())?;
+    }
     let local = read.scan.next_sequence;
     if held.next <= local || sabotage::is(Breakage::FetchedUnheld) {
         return Ok((read, Some(Replica::claim(replication, session, held.next)?)));
@@ -65,15 +69,34 @@ pub(super) fn claim(
     if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
         return Err(Error::ReplicaAhead { session, local, held: held.next });
     }
-    let types = open_as.types.as_ref();
-    let end = fetch_behind(store, dir, read, types, replication.replicator.as_ref())?;
+    let end = fetch_behind(store, dir, read, replication.replicator.as_ref())?;
     if end != held.next {
         let reason = "somebody appends to the session while it is opened; open it again".to_owned();
         return Err(Error::ReplicaFailed { session, reason });
     }
-    let read = open_read(storage, dir, types, LogSlices::InLog)?;
+    let read = open_read(storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
     let replica = Replica::claim(replication, session, held.next)?;
     Ok((Read { fetched: held.next.since(local), ..read }, Some(replica)))
+}
+
+/// Fails if the replicator finds no claim as late as the one that the session's log names.
+fn check_place(
+    replication: &Replication,
+    session: Uuid,
+    held: &Held,
+    named: Option<&Replicated>,
+) -> Result<()> {
+    match named.filter(|named| held.epoch < named.epoch && !sabotage::is(Breakage::HeldElsewhere)) {
+        Some(Replicated { at, by, epoch }) => Err(Error::ReplicaElsewhere {
+            session,
+            at: at.clone(),
+            by: by.clone(),
+            epoch: *epoch,
+            here: replication.replicator.place(),
+            held: held.epoch,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Appends to the log in `dir`, of which `read` was read, what the replicator holds and the log does not have, makes it durable, and
@@ -82,13 +105,11 @@ fn fetch_behind(
     store: &Arc<OpenStore>,
     dir: &Path,
     read: Read,
-    types: Option<&SessionTypes>,
     replicator: &dyn Replicator,
 ) -> Result<SequenceNumber> {
     let (session, storage) = (read.scan.session, &store.options.storage);
     let log = Log::open(&store.ground(), dir, read.scan);
-    let mut fetch =
-        Fetch { session, replicator, storage, live: Some((log, read.folded)), create: None, types };
+    let mut fetch = Fetch { session, replicator, storage, live: Some((log, read.folded)), create: None };
     let end = fetch.read()?;
     let mut log = fetch.finish()?;
     log.attest(end)?;
@@ -109,9 +130,12 @@ pub(crate) fn pull(
     let Some(replication) = &store.options.replication else { return Ok((local, local)) };
     let held = replica::compare(replication, session, storage, &read.scan.places())?;
     let end = match held.next > local {
-        true => fetch_behind(store, dir, read, None, replication.replicator.as_ref())?,
+        true => fetch_behind(store, dir, read, replication.replicator.as_ref())?,
         false => local,
     };
+    if end > local {
+        open_read(storage, dir, None, LogSlices::InLog)?;
+    }
     Ok((local, end))
 }
 
@@ -131,7 +155,9 @@ pub(super) fn claimed(store: &Arc<OpenStore>, session: Uuid, claimed: Claimed) -
 }
 
 /// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
-/// it names. Whatever contradicts the records before it, the fold of them reports.
+/// it names. A new log is folded meanwhile, so that what contradicts the records before it is reported. Of a log that goes on only the
+/// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing: whoever fetched
+/// reads it again.
 pub(crate) struct Fetch<'a> {
     session: Uuid,
     replicator: &'a dyn Replicator,
@@ -140,7 +166,6 @@ pub(crate) struct Fetch<'a> {
     live: Option<(Log, LiveState)>,
     /// Makes the log of a new session with this id and seed.
     create: Option<&'a dyn Fn((Uuid, u64)) -> Log>,
-    types: Option<&'a SessionTypes>,
 }
 
 impl<'a> Fetch<'a> {
@@ -151,7 +176,7 @@ impl<'a> Fetch<'a> {
         storage: &'a Arc<dyn Storage>,
         create: &'a dyn Fn((Uuid, u64)) -> Log,
     ) -> Fetch<'a> {
-        Fetch { session, replicator, storage, live: None, create: Some(create), types: None }
+        Fetch { session, replicator, storage, live: None, create: Some(create) }
     }
 
     /// Reads all that is held, appends what the log does not have, and returns how far it goes.
@@ -214,7 +239,10 @@ impl<'a> Fetch<'a> {
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
         log.append(record.kind, record.time_us, Body::Alone(record.body), &context)?;
-        live.apply_record(record, Sources { objects: &log.objects, types: self.types })?;
+        match self.create {
+            Some(_) => live.apply_record(record, Sources { objects: &log.objects, types: None })?,
+            None => live.projection.pass_over(record)?,
+        }
         if log.unsynced_files() >= UNSYNCED_FILES_MAX {
             log.sync_plan().run(self.storage.as_ref(), &|| ())?;
         }

@@ -83,7 +83,10 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
             Some(name) => name.clone(),
             None => name_in_log(&asked.store, session)?,
         };
-        let store = store(&asked.store, replicator(&asked.url, &name)?)?;
+        let replication = Some(Replication::new(replicator(&asked.url, &name)?));
+        let unreplicated = asked.unreplicated;
+        let options = StoreOptions { replication, unreplicated, ..StoreOptions::default() };
+        let store = Store::open_with(&asked.store, options)?;
         let pushed = store.open_to_recover(session)?;
         let synced = pushed.sync();
         let (records, epoch) = (pushed.position().map_or(0, |last| last.get() + 1), pushed.epoch());

@@ -49,6 +49,9 @@ pub struct Push {
     /// The name under which the store's host claims its sessions [default: the name in the session's log, or `foldlog push`].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Let the place hold sessions from now on that their logs say another holds.
+    #[arg(long)]
+    pub unreplicated: bool,
 }
 
 /// Holds what the command line asks of `foldlog takeover`.
@@ -65,10 +68,10 @@ pub struct TakeOver {
     #[arg(long, value_name = "ID")]
     pub session: Option<Uuid>,
     /// Who takes it over: also the name under which the new store's host has to claim it.
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::said)]
     pub by: String,
     /// Why.
-    #[arg(long, value_name = "WHY")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
     pub reason: String,
 }
 
