@@ -4,7 +4,8 @@ use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
 
 use crate::child::{Said, Worker};
-use crate::host::{SESSION, Told, call, runner, store, told, types};
+use crate::host::{SESSION, Told, store, told};
+use crate::notes::{call, runner, types};
 use crate::steps::Steps;
 use crate::worker::Orders;
 
@@ -78,7 +79,7 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
         };
         taken_over += 1;
         assert_holds(&told(&session), &said, &format!("step {step}"));
-        let runner = runner(&session, |_| {});
+        let runner = runner(&session, |_| Ok(())).unwrap();
         runner.recover(&ExecuteOptions::default()).unwrap();
         assert!(session.unsettled_operations().is_empty(), "step {step}");
         assert!(call(&runner).unwrap().success);

@@ -10,6 +10,10 @@
 mod child;
 mod host;
 mod kills;
+#[path = "../parts/notes.rs"]
+mod notes;
+#[path = "../parts/requests.rs"]
+mod requests;
 mod steps;
 mod stops;
 mod worker;

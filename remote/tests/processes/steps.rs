@@ -1,6 +1,5 @@
 //! A bucket whose requests are counted, and that waits at one of them.
 
-use std::fmt;
 use std::io::stdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +8,9 @@ use async_trait::async_trait;
 use futures_lite::stream::Boxed;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{GetOptions, GetResult, ObjectStore, PutOptions, PutPayload, PutResult, Result};
 
+use crate::requests::Requests;
 use crate::worker::say;
 
 /// Counts steps. At one of them the process says so, and waits for a line on its standard input.
@@ -58,43 +55,21 @@ pub(crate) struct Stepping {
     steps: Steps,
 }
 
-impl fmt::Display for Stepping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a folder")
-    }
-}
-
 #[async_trait]
-impl ObjectStore for Stepping {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+impl Requests for Stepping {
+    async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.steps.step();
         let put = self.files.put_opts(location, payload, options).await;
         self.steps.step();
         put
     }
 
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+    async fn read(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         self.steps.step();
         self.files.get_opts(location, options).await
     }
 
-    fn delete_stream(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
+    fn delete(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
         self.files.delete_stream(locations)
-    }
-
-    fn list(&self, _: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        panic!("the protocol relies on no list")
-    }
-
-    async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {
-        panic!("the protocol relies on no list")
-    }
-
-    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        panic!("the protocol puts whole objects")
-    }
-
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        panic!("the protocol copies nothing")
     }
 }

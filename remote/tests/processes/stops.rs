@@ -4,8 +4,9 @@ use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
 
 use crate::child::{Said, Worker};
-use crate::host::{Noted, SESSION, call, runner, store, told, types};
+use crate::host::{SESSION, store, told};
 use crate::kills::{assert_holds, orders, steps};
+use crate::notes::{call, note, runner, types};
 use crate::steps::Steps;
 use crate::worker::Orders;
 
@@ -37,7 +38,7 @@ fn a_worker_that_was_stopped_and_taken_over_is_refused_and_starts_no_further_han
         };
         let taken = told(&session);
         assert_holds(&taken, &said, &format!("step {step}, before"));
-        let runner = runner(&session, |_| {});
+        let runner = runner(&session, |_| Ok(())).unwrap();
         runner.recover(&ExecuteOptions::default()).unwrap();
 
         worker.go_on();
@@ -51,7 +52,7 @@ fn a_worker_that_was_stopped_and_taken_over_is_refused_and_starts_no_further_han
             other => panic!("step {step}: {other:?}"),
         }
 
-        session.dispatch(Noted { text: "went on".to_owned() }).unwrap();
+        session.dispatch(note("went on")).unwrap();
         assert!(call(&runner).unwrap().success);
         drop(runner);
         session.close().unwrap();

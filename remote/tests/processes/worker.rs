@@ -8,7 +8,8 @@ use std::str::FromStr;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{Error, Session, SessionOptions};
 
-use crate::host::{Noted, SESSION, call, runner, store, types};
+use crate::host::{SESSION, store};
+use crate::notes::{call, note, runner, types};
 use crate::steps::Steps;
 
 /// Name of the variable that holds a worker's orders.
@@ -85,11 +86,14 @@ fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
     if *counts_late {
         steps.begin_anew();
     }
-    let runner = runner(&session, |context| say("within", context.operation()));
+    let runner = runner(&session, |context| {
+        say("within", context.operation());
+        Ok(())
+    })?;
     runner.recover(&ExecuteOptions::default())?;
     for round in 0..*rounds {
         let text = format!("{name} {round}");
-        session.dispatch(Noted { text: text.clone() })?;
+        session.dispatch(note(text.clone()))?;
         say("noted", text);
         if call(&runner)?.success {
             say("called", round);

@@ -6,6 +6,8 @@
 
 mod damage;
 mod local;
+#[path = "../parts/requests.rs"]
+mod requests;
 mod schedules;
 mod sim;
 mod traps;

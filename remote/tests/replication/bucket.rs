@@ -1,6 +1,5 @@
 //! A bucket in memory that can be told to fail, and what it holds.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,11 +10,10 @@ use foldlog_remote::{Remote, Retries};
 use futures_lite::stream::Boxed;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{Error, GetOptions, GetResult, ObjectStore, PutOptions, PutPayload, PutResult, Result};
 use uuid::Uuid;
+
+use crate::requests::{Answered, Requests};
 
 /// Bounds that let a test see a failure at once.
 pub(crate) fn retries() -> Retries {
@@ -40,12 +38,6 @@ struct Switches {
     puts: AtomicU64,
 }
 
-impl fmt::Display for Bucket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("bucket")
-    }
-}
-
 /// One record as a bucket holds it.
 pub(crate) type HeldRecord = (u64, String, Vec<u8>);
 
@@ -63,8 +55,13 @@ impl Bucket {
         Bucket { held: Arc::new(self.held.fork()), switches: Arc::default() }
     }
 
+    /// Returns the bucket as a store.
+    pub(crate) fn store(&self) -> Answered<Bucket> {
+        Answered(self.clone())
+    }
+
     pub(crate) fn remote(&self) -> Remote {
-        Remote::new(Arc::new(self.clone()), "team", retries()).unwrap()
+        Remote::new(Arc::new(self.store()), "team", retries()).unwrap()
     }
 
     /// Reads what is held of a session, as any worker could.
@@ -87,8 +84,8 @@ impl Bucket {
 }
 
 #[async_trait]
-impl ObjectStore for Bucket {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+impl Requests for Bucket {
+    async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.switches.puts.fetch_add(1, Ordering::SeqCst);
         if self.switches.refuses_puts.load(Ordering::SeqCst) {
             return Err(Error::Generic { store: "bucket", source: "down".into() });
@@ -96,27 +93,11 @@ impl ObjectStore for Bucket {
         self.held.put_opts(location, payload, options).await
     }
 
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+    async fn read(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         self.held.get_opts(location, options).await
     }
 
-    fn delete_stream(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
+    fn delete(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
         self.held.delete_stream(locations)
-    }
-
-    fn list(&self, _: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        panic!("the protocol relies on no list")
-    }
-
-    async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {
-        panic!("the protocol relies on no list")
-    }
-
-    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        panic!("the protocol puts whole objects")
-    }
-
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        panic!("the protocol copies nothing")
     }
 }

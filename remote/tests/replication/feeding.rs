@@ -6,7 +6,8 @@ use foldlog_remote::object_store::ObjectStoreExt;
 use futures_lite::future;
 
 use crate::bucket::Bucket;
-use crate::host::{note, run, store, store_at, types};
+use crate::host::{run, store, store_at};
+use crate::notes::{note, types};
 
 #[test]
 fn a_handler_runs_behind_a_begin_that_is_held_and_its_end_is_held_when_the_call_returns() {
@@ -50,7 +51,8 @@ fn what_is_held_is_the_log_record_for_record_with_its_payloads() {
     assert!(!objects.is_empty());
     for object in objects {
         let key = bucket.remote().bucket().object_key(id, object);
-        let bytes = future::block_on(async { bucket.get(&key).await.unwrap().bytes().await.unwrap() });
+        let bytes =
+            future::block_on(async { bucket.store().get(&key).await.unwrap().bytes().await.unwrap() });
         assert_eq!(ObjectId::of(&bytes), object);
     }
 }

@@ -8,7 +8,8 @@ use foldlog::tools::FencingToken;
 use foldlog::{Error, Kind, Record};
 
 use crate::bucket::Bucket;
-use crate::host::{note, recover_by_running_again, run, store, types};
+use crate::host::{recover_by_running_again, run, store};
+use crate::notes::{note, types};
 
 #[test]
 fn a_superseded_writer_starts_no_further_handler_and_appends_nothing() {

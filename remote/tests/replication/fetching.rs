@@ -11,7 +11,8 @@ use futures_lite::future;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::host::{copy, note, plain_store, run, store, texts, types};
+use crate::host::{copy, plain_store, run, store};
+use crate::notes::{note, texts, types};
 
 /// A worker's folder, and a copy of it from before the last records.
 struct Worker {
@@ -167,8 +168,8 @@ fn a_fetch_that_fails_in_the_midst_is_gone_on_with() {
     .unwrap();
     let key = worker.bucket.remote().bucket().object_key(worker.id, objects[0]);
     let bytes = future::block_on(async {
-        let bytes = worker.bucket.get(&key).await.unwrap().bytes().await.unwrap();
-        worker.bucket.delete(&key).await.unwrap();
+        let bytes = worker.bucket.store().get(&key).await.unwrap().bytes().await.unwrap();
+        worker.bucket.store().delete(&key).await.unwrap();
         bytes
     });
     for _ in 0..2 {
@@ -181,7 +182,7 @@ fn a_fetch_that_fails_in_the_midst_is_gone_on_with() {
         let read = plain_store(worker.older.path(), false).open_read_only(worker.id, &types()).unwrap();
         assert_eq!(texts(&read)[3..], ["first"]);
     }
-    future::block_on(worker.bucket.put(&key, bytes.into())).unwrap();
+    future::block_on(worker.bucket.store().put(&key, bytes.into())).unwrap();
     let session = worker.older().unwrap();
     assert_eq!(texts(&session).last().map(String::as_str), Some("last"));
     session.close().unwrap();

@@ -6,7 +6,8 @@ use foldlog::{
 };
 
 use crate::bucket::Bucket;
-use crate::host::{Notes, copy, note, plain_store, run, store, store_at, texts, types};
+use crate::host::{copy, plain_store, run, store, store_at};
+use crate::notes::{Notes, note, texts, types};
 
 fn is_refused<T: std::fmt::Debug>(opened: Result<T, Error>) -> bool {
     match opened {

@@ -9,4 +9,8 @@ mod fencing;
 mod fetching;
 mod held;
 mod host;
+#[path = "../parts/notes.rs"]
+mod notes;
+#[path = "../parts/requests.rs"]
+mod requests;
 mod takeover;

@@ -9,7 +9,8 @@ use foldlog_remote::object_store::ObjectStoreExt;
 use futures_lite::future;
 
 use crate::bucket::Bucket;
-use crate::host::{note, run, store, texts, types};
+use crate::host::{run, store};
+use crate::notes::{note, texts, types};
 
 /// Two machines: a folder each, and the store of a worker there.
 fn machines(bucket: &Bucket) -> [(tempfile::TempDir, Store); 2] {
@@ -124,7 +125,7 @@ fn what_cannot_be_taken_over_is_refused_and_leaves_nothing() {
         Ok(())
     })
     .unwrap();
-    future::block_on(bucket.delete(&keys[0])).unwrap();
+    future::block_on(bucket.store().delete(&keys[0])).unwrap();
     let refused = second.take_over(id, &types()).unwrap_err();
     assert!(
         matches!(&refused, Error::ReplicaFailed { reason, .. } if reason.contains("missing")),

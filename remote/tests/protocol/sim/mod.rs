@@ -12,13 +12,15 @@ use async_trait::async_trait;
 use futures_lite::stream::{self, Boxed, StreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    Error, GetOptions, GetResult, GetResultPayload, ObjectMeta, PutMode, PutOptions, PutPayload, PutResult,
+    Result,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tokio::sync::oneshot;
 use tokio::time::{self, Instant};
+
+use crate::requests::{Answered, Requests};
 
 /// What a store never says but in an error's text: no error of the crate may hold it.
 pub(crate) const SECRET: &str = "AKIAIOSFODNN7EXAMPLE";
@@ -166,8 +168,8 @@ impl Net {
         self.state().puts
     }
 
-    pub(crate) fn client(self: &Arc<Net>, id: usize) -> Arc<Client> {
-        Arc::new(Client { net: Arc::clone(self), id })
+    pub(crate) fn client(self: &Arc<Net>, id: usize) -> Arc<Answered<Client>> {
+        Arc::new(Answered(Client { net: Arc::clone(self), id }))
     }
 }
 
@@ -231,12 +233,6 @@ pub(crate) struct Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client {} with the key {SECRET}", self.id)
-    }
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
     }
 }
 
@@ -352,8 +348,8 @@ fn answer(key: &str, bytes: &[u8], fault: Fault) -> GetResult {
 }
 
 #[async_trait]
-impl ObjectStore for Client {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+impl Requests for Client {
+    async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         assert_eq!(options.mode, PutMode::Create, "the protocol relies on creating alone");
         let (key, ways) = (location.to_string(), self.ways());
         let bytes = payload.iter().flat_map(|piece| piece.to_vec()).collect();
@@ -373,14 +369,14 @@ impl ObjectStore for Client {
         }
     }
 
-    async fn get_opts(&self, location: &Path, _: GetOptions) -> Result<GetResult> {
+    async fn read(&self, location: &Path, _: GetOptions) -> Result<GetResult> {
         match self.get(location.as_ref()).await {
             Some(answer) => answer,
             None => std::future::pending().await,
         }
     }
 
-    fn delete_stream(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
+    fn delete(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
         let net = Arc::clone(&self.net);
         locations
             .map(move |location| {
@@ -390,21 +386,5 @@ impl ObjectStore for Client {
                 Ok(location)
             })
             .boxed()
-    }
-
-    fn list(&self, _: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        panic!("the protocol relies on no list")
-    }
-
-    async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {
-        panic!("the protocol relies on no list")
-    }
-
-    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        panic!("the protocol puts whole objects")
-    }
-
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        panic!("the protocol copies nothing")
     }
 }

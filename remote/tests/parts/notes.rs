@@ -1,0 +1,75 @@
+//! What a small host over a bucket has: notes, and a tool that does what a test says, whose calls may run again.
+
+use std::sync::Arc;
+
+use foldlog::tools::{
+    ExecuteOptions, ExecutionState, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport,
+    ToolResult, ToolRunner,
+};
+use foldlog::{Event, Idempotency, Policy, ResourceRegistry, Session, SessionTypes, Slice, schemars};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Noted {
+    pub(crate) text: String,
+}
+
+impl Event for Noted {
+    const NAME: &'static str = "noted";
+}
+
+pub(crate) struct Notes;
+
+impl Slice for Notes {
+    const NAME: &'static str = "notes";
+    type Item = Noted;
+}
+
+pub(crate) fn note(text: impl Into<String>) -> Noted {
+    Noted { text: text.into() }
+}
+
+pub(crate) fn types() -> SessionTypes {
+    SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap()
+}
+
+pub(crate) fn texts(session: &Session) -> Vec<String> {
+    session.log::<Notes>().unwrap().iter().map(|item| item.unwrap().text.clone()).collect()
+}
+
+#[derive(Deserialize, schemars::JsonSchema)]
+pub(crate) struct Nothing {}
+
+/// What a test's tool does.
+type Act = dyn Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync;
+
+struct Acts(Arc<Act>);
+
+impl Tool for Acts {
+    const NAME: &'static str = "act";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        (self.0)(context)?;
+        Ok(ToolResult::ok("done", ()))
+    }
+}
+
+/// Makes a runner whose tool does what `act` does.
+pub(crate) fn runner(
+    session: &Session,
+    act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
+) -> foldlog::Result<ToolRunner> {
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    Ok(ToolRunner::new(state, ToolRegistry::new().with(Acts(Arc::new(act)))))
+}
+
+/// Runs the tool once.
+pub(crate) fn call(runner: &ToolRunner) -> foldlog::Result<ToolReport> {
+    runner.execute(&ToolCall::new("act", "{}"), &ExecuteOptions::default())
+}
