@@ -69,7 +69,7 @@ fn store(name: &str, folder: &Path, bucket: &Path) -> Result<Store> {
     Ok(Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() })?)
 }
 
-/// Works on the conversations that it is told, one line each, until its input ends.
+/// Holds the conversations whose ids it reads, one a line, until its input ends.
 fn work(name: &str, folder: &Path, bucket: &Path) -> Result<()> {
     let (store, types) = (store(name, folder, bucket)?, types()?);
     for line in stdin().lines() {

@@ -67,6 +67,13 @@ pub struct Header {
     pub time_us: i64,
 }
 
+impl Header {
+    /// Returns the sequence number of the record that follows the frame.
+    pub fn next_sequence(&self) -> SequenceNumber {
+        if self.kind.is_envelope() { self.sequence } else { self.sequence + 1 }
+    }
+}
+
 /// Holds what the frames of a segment need to be encoded and decoded: its salt and its first sequence number. Make one
 /// for a segment, not for each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

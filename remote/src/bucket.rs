@@ -1,8 +1,8 @@
 //! Speaks to an object store: each request once and bounded in time and size, or several times within [`Retries`].
 //!
 //! Three operations are all that the protocol relies on: create an object that does not exist, read one, and tell that
-//! one does not exist. No update, no rename, no list. Only [`Bucket::sessions`] lists, for people, who ask which sessions there are. What a store says in words of its own is turned into a
-//! [`Failure`] here, and dropped.
+//! one does not exist. No update, no rename, no list. Only [`Bucket::sessions`] lists, for people, who ask which sessions
+//! there are. What a store says in words of its own is turned into a [`Failure`] here, and dropped.
 //!
 //! Keys, below the prefix of the [`Bucket`]:
 //!

@@ -61,7 +61,8 @@ impl Side {
         }
     }
 
-    /// Returns what is told of the object for programs; `None` if the record has the value itself.
+    /// Describes the object for programs: its name, its length, and its content or why that was not read. `None` if the record has the
+    /// value itself.
     fn held(&self) -> Option<Json> {
         let object = self.object?;
         let mut held = json!({ "object": object.file_name(), "bytes": object.len });
@@ -114,7 +115,7 @@ fn first_difference<'v>(mut old: &'v Value, mut new: &'v Value, path: &mut Strin
             {
                 let unlike = one.iter().zip(two).find(|(one, two)| one.1 != two.1);
                 let Some(((key, one), (_, two))) = unlike else { return (old, new) };
-                (step(key), (one, two))
+                (key.path_step(), (one, two))
             }
             (Value::Array(one), Value::Array(two)) if one.len() == two.len() => {
                 let unlike = one.iter().zip(two).enumerate().find(|(_, (one, two))| one != two);
@@ -125,18 +126,6 @@ fn first_difference<'v>(mut old: &'v Value, mut new: &'v Value, path: &mut Strin
         };
         path.push_str(&step);
         (old, new) = parts;
-    }
-}
-
-/// Returns the step to a field: `.name`, or `["any text"]`.
-fn step(key: &Value) -> String {
-    let is_plain = |text: &&str| {
-        text.chars().all(|c| c.is_alphanumeric() || c == '_')
-            && text.chars().next().is_some_and(|c| !c.is_numeric())
-    };
-    match key.as_str().filter(is_plain) {
-        Some(name) => format!(".{name}"),
-        None => format!("[{}]", escape::to_json(key).unwrap_or_default()),
     }
 }
 

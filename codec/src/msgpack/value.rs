@@ -4,7 +4,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
 use super::{Limits, Reader, Token, Writer, scan};
-use crate::Error;
+use crate::{Error, escape};
 
 /// Holds a MessagePack value of any type. Maps keep the order of their pairs, which is part of what was recorded.
 ///
@@ -166,6 +166,18 @@ impl Value {
         let Value::Map(pairs) = self else { return None };
         let at = pairs.iter().position(|(key, _)| key.as_str() == Some(field))?;
         Some(pairs.remove(at).1)
+    }
+
+    /// Returns the step of a path that leads to the field with this key: `.name`, or `["any text"]`.
+    pub fn path_step(&self) -> String {
+        let is_plain = |text: &&str| {
+            text.chars().all(|c| c.is_alphanumeric() || c == '_')
+                && text.chars().next().is_some_and(|c| !c.is_numeric())
+        };
+        match self.as_str().filter(is_plain) {
+            Some(name) => format!(".{name}"),
+            None => format!("[{}]", escape::to_json(self).unwrap_or_default()),
+        }
     }
 
     /// Returns the text of a [`Value::Str`], or `None` for any other value.

@@ -110,7 +110,7 @@ mod reading {
         let entry = storage.entry(&own).map_err(|error| Error::io("look up", &own, error))?;
         let irregular = entry.map(|entry| entry.kind).filter(|kind| *kind != EntryKind::Folder);
         if let Some(found) = irregular.filter(|_| !audited.elsewhere.is_empty()) {
-            let reason = format!("it is {found}, where {} should be", EntryKind::Folder);
+            let reason = format!("it is {}", found.in_place_of(EntryKind::Folder));
             audited.damaged.push(DamagedObject { path: own, reason });
         }
         audited.damaged.sort_by(|one, other| one.path.cmp(&other.path));

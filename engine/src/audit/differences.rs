@@ -12,9 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Policy;
 use foldlog_codec::msgpack::{Reader, Value};
-use foldlog_codec::{SequenceNumber, escape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 use uuid::Uuid;
@@ -396,29 +396,21 @@ impl Collector<'_, '_> {
 
     fn fields(&mut self, path: &str, old: &[(Value, Value)], new: &[(Value, Value)]) -> Compared {
         for (key, value) in old {
-            let path = field(path, key);
+            let path = format!("{path}{}", key.path_step());
             unless_broken!(match new.iter().find(|(other, _)| other == key) {
                 Some((_, other)) => self.values(&path, value, other),
                 None => self.push(path, DifferenceKind::Removed, value.clone(), Value::Nil),
             });
         }
         for (key, value) in new.iter().filter(|(key, _)| !old.iter().any(|(other, _)| other == key)) {
-            unless_broken!(self.push(field(path, key), DifferenceKind::Added, Value::Nil, value.clone()));
+            unless_broken!(self.push(
+                format!("{path}{}", key.path_step()),
+                DifferenceKind::Added,
+                Value::Nil,
+                value.clone()
+            ));
         }
         Ok(ControlFlow::Continue(()))
-    }
-}
-
-/// Returns the path of a field: `.name`, or `["any text"]`.
-fn field(path: &str, key: &Value) -> String {
-    let plain = |text: &&str| {
-        !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_') && {
-            text.chars().next().is_some_and(|c| !c.is_numeric())
-        }
-    };
-    match key.as_str().filter(plain) {
-        Some(name) => format!("{path}.{name}"),
-        None => format!("{path}[{}]", escape::to_json(key).unwrap_or_default()),
     }
 }
 

@@ -193,7 +193,7 @@ impl Difference {
     pub(crate) fn left_otherwise(resource: &str, paths: Vec<String>) -> Difference {
         Difference {
             slice: None,
-            path: format!("$.resources{}", walk::step(&Value::Str(resource.to_owned()))),
+            path: format!("$.resources{}", Value::Str(resource.to_owned()).path_step()),
             recorded: Some(Value::Array(Vec::new())),
             produced: Some(Value::Array(paths.into_iter().map(Value::Str).collect())),
             note: Some("paths at which the tool left it otherwise".to_owned()),

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::ops::ControlFlow;
 
-use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Value, from_json};
 
 use super::Difference;
@@ -143,7 +142,7 @@ impl<'a> Walk<'a> {
             old.len() == new.len() && old.iter().zip(new).all(|(old, new)| identical(&old.0, &new.0));
         if same_keys {
             for ((key, old), (_, new)) in old.iter().zip(new) {
-                self.at(step(key), |walk| walk.values(old, new))?;
+                self.at(key.path_step(), |walk| walk.values(old, new))?;
             }
             return Found::Continue(());
         }
@@ -156,10 +155,10 @@ impl<'a> Walk<'a> {
         for (key, old) in old {
             let place = places.get_mut(&key.encode()).and_then(VecDeque::pop_front);
             match place.and_then(|place| Some((place, new.get(place)?))) {
-                None => self.at(step(key), |walk| walk.differ(Some(old.clone()), None, None))?,
+                None => self.at(key.path_step(), |walk| walk.differ(Some(old.clone()), None, None))?,
                 Some((place, (_, new))) => {
                     common.push(place);
-                    self.at(step(key), |walk| walk.values(old, new))?;
+                    self.at(key.path_step(), |walk| walk.values(old, new))?;
                 }
             }
         }
@@ -168,7 +167,7 @@ impl<'a> Walk<'a> {
             .enumerate()
             .filter(|(place, (key, _))| places.get(&key.encode()).is_some_and(|left| left.contains(place)))
         {
-            self.at(step(key), |walk| walk.differ(None, Some(new.clone()), None))?;
+            self.at(key.path_step(), |walk| walk.differ(None, Some(new.clone()), None))?;
         }
         if common.is_sorted() || sabotage::is(Breakage::KeyOrderIgnored) {
             return Found::Continue(());
@@ -176,19 +175,6 @@ impl<'a> Walk<'a> {
         let keys =
             |pairs: &[(Value, Value)]| Value::Array(pairs.iter().map(|(key, _)| key.clone()).collect());
         self.differ(Some(keys(old)), Some(keys(new)), Some("order of keys".to_owned()))
-    }
-}
-
-/// Returns the step to a field: `.name`, or `["any text"]`.
-pub(super) fn step(key: &Value) -> String {
-    let plain = |text: &&str| {
-        !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_') && {
-            text.chars().next().is_some_and(|c| !c.is_numeric())
-        }
-    };
-    match key.as_str().filter(plain) {
-        Some(name) => format!(".{name}"),
-        None => format!("[{}]", escape::to_json(key).unwrap_or_default()),
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::digest::SegmentDigest;
-use foldlog_codec::frame::{Frame, Header};
+use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Record, SequenceNumber};
 
@@ -156,9 +156,7 @@ fn try_extent(
 }
 
 fn spot_behind(frame: &Frame<'_>, offset: u64) -> Spot {
-    let Header { crc, sequence, kind, .. } = frame.header;
-    let next_sequence = if kind.is_envelope() { sequence } else { sequence + 1 };
-    Spot { offset, last_crc: crc, next_sequence }
+    Spot { offset, last_crc: frame.header.crc, next_sequence: frame.header.next_sequence() }
 }
 
 /// Walks a segment from the place `from` to its end, and hands each frame to `visit`. Checks each frame, that each follows the

@@ -107,7 +107,8 @@ impl Objects {
             Ok(Some(entry))
                 if entry.kind != EntryKind::Folder && !sabotage::is(Breakage::ObjectsBehindLink) =>
             {
-                let reason = format!("it is {}, where a folder should be: it is not followed", entry.kind);
+                let reason =
+                    format!("it is {}: it is not followed", entry.kind.in_place_of(EntryKind::Folder));
                 Err(Error::Object { path: self.dir.clone(), reason })
             }
             Ok(_) => Ok(()),

@@ -235,7 +235,7 @@ impl Places {
                     }
                 };
                 visit(segment, offset, frame)?;
-                next = behind(&frame.header);
+                next = frame.header.next_sequence();
                 offset += frame.len() as u64;
             }
         }
@@ -323,7 +323,7 @@ impl Places {
                     }
                 };
                 let len = frame.len() as u64;
-                next = behind(&frame.header);
+                next = frame.header.next_sequence();
                 if visit(index, offset, frame)?.is_break() {
                     return Ok(());
                 }
@@ -333,11 +333,6 @@ impl Places {
         }
         Ok(())
     }
-}
-
-/// Returns the sequence number of the record behind a frame, which an envelope frame bears itself.
-fn behind(header: &Header) -> SequenceNumber {
-    if header.kind.is_envelope() { header.sequence } else { header.sequence + 1 }
 }
 
 /// Names where a frame ends, and its checksum.

@@ -29,6 +29,7 @@ use crate::log::writer::{AppendContext, Body, Log};
 use crate::replication::{Held, Replication, Replicator};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
+use crate::types::SessionTypes;
 
 /// Number of finished segments that wait for a sync at most.
 const UNSYNCED_FILES_MAX: usize = 16;
@@ -69,12 +70,12 @@ pub(super) fn claim(
     if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
         return Err(Error::ReplicaAhead { session, local, held: held.next });
     }
-    let end = fetch_behind(store, dir, read, replication.replicator.as_ref())?;
-    if end != held.next {
+    let types = open_as.types.as_ref();
+    let read = fetch_behind(store, dir, read, types, replication.replicator.as_ref())?;
+    if read.scan.next_sequence != held.next {
         let reason = "somebody appends to the session while it is opened; open it again".to_owned();
         return Err(Error::ReplicaFailed { session, reason });
     }
-    let read = open_read(storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
     let replica = Replica::claim(replication, session, held.next)?;
     Ok((Read { fetched: held.next.since(local), ..read }, Some(replica)))
 }
@@ -100,13 +101,14 @@ fn check_place(
 }
 
 /// Appends to the log in `dir`, of which `read` was read, what the replicator holds and the log does not have, makes it durable, and
-/// returns where it ends.
+/// reads the log again, as it was not folded meanwhile.
 fn fetch_behind(
     store: &Arc<OpenStore>,
     dir: &Path,
     read: Read,
+    types: Option<&SessionTypes>,
     replicator: &dyn Replicator,
-) -> Result<SequenceNumber> {
+) -> Result<Read> {
     let (session, storage) = (read.scan.session, &store.options.storage);
     let log = Log::open(&store.ground(), dir, read.scan);
     let mut fetch = Fetch { session, replicator, storage, live: Some((log, read.folded)), create: None };
@@ -114,7 +116,7 @@ fn fetch_behind(
     let mut log = fetch.finish()?;
     log.attest(end)?;
     log.sync_plan().run(storage.as_ref(), &|| ())?;
-    Ok(end)
+    open_read(storage, dir, types, LogSlices::InLog)
 }
 
 /// Brings a local copy of a session up to what the store's replicator holds, under the session's lock, and returns how many records the
@@ -130,12 +132,9 @@ pub(crate) fn pull(
     let Some(replication) = &store.options.replication else { return Ok((local, local)) };
     let held = replica::compare(replication, session, storage, &read.scan.places())?;
     let end = match held.next > local {
-        true => fetch_behind(store, dir, read, replication.replicator.as_ref())?,
+        true => fetch_behind(store, dir, read, None, replication.replicator.as_ref())?.scan.next_sequence,
         false => local,
     };
-    if end > local {
-        open_read(storage, dir, None, LogSlices::InLog)?;
-    }
     Ok((local, end))
 }
 
@@ -156,8 +155,8 @@ pub(super) fn claimed(store: &Arc<OpenStore>, session: Uuid, claimed: Claimed) -
 
 /// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
 /// it names. A new log is folded meanwhile, so that what contradicts the records before it is reported. Of a log that goes on only the
-/// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing: whoever fetched
-/// reads it again.
+/// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing; it is read again
+/// behind that.
 pub(crate) struct Fetch<'a> {
     session: Uuid,
     replicator: &'a dyn Replicator,

@@ -104,6 +104,13 @@ impl std::fmt::Display for EntryKind {
     }
 }
 
+impl EntryKind {
+    /// Says of what was found that something else should stand in its place.
+    pub fn in_place_of(self, wanted: EntryKind) -> String {
+        format!("{self}, where {wanted} should be")
+    }
+}
+
 /// Describes one name in a folder. Where a name is not valid UTF-8, `name` shows it with replacement characters: the
 /// engine never made such a name and never opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]

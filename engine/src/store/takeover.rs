@@ -25,6 +25,7 @@ use super::Store;
 use crate::audit::LogReader;
 use crate::error::{Error, Result};
 use crate::log::layout;
+use crate::log::lock::WriterLock;
 use crate::log::partial_creation::PartialCreation;
 use crate::log::writer::{Ground, Log};
 use crate::replication::{ReplicaError, Replicator};
@@ -88,26 +89,36 @@ impl Store {
     /// - [`Error::Locked`] if the session is open for writing here; those of reading and writing the log.
     pub fn pull(&self, session: Uuid) -> Result<PullReport> {
         let replicator = self.replicator(session)?;
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        if lock.is_none() {
-            return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
-        }
-        let dir = self.session_dir(session);
-        if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
-            let (before, records) = pull(&self.inner, &dir, session)?;
+        let (_lock, is_there) = self.lock_to_fetch(session)?;
+        if is_there {
+            let (before, records) = pull(&self.inner, &self.session_dir(session), session)?;
             return Ok(PullReport { session, records: records.get(), new: records.since(before) });
         }
-        let building = layout::building_session_dir(&self.inner.root, session);
-        let made = self.make_building(&building).and_then(|()| {
+        let records = self.made(session, |building| {
             let ground = self.inner.ground();
-            let create = |identity| create(&ground, &building, identity);
+            let create = |identity| create(&ground, building, identity);
             let mut fetch = Fetch::anew(session, replicator.as_ref(), self.storage(), &create);
             let records = fetch.read()?;
-            self.name_fetched(&building, session, fetch.finish()?)?;
+            self.name_fetched(building, session, fetch.finish()?)?;
             Ok(records.get())
-        });
-        let records = made.inspect_err(|_| drop(self.storage().remove_dir_all(&building)))?;
+        })?;
         Ok(PullReport { session, records, new: records })
+    }
+
+    /// Locks a session that is fetched, and returns whether this store has it already.
+    fn lock_to_fetch(&self, session: Uuid) -> Result<(WriterLock, bool)> {
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        let lock = lock.ok_or_else(|| Error::ReadOnly { session, reason: read_only.unwrap_or_default() })?;
+        let dir = self.session_dir(session);
+        let entry = self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?;
+        Ok((lock, entry.is_some()))
+    }
+
+    /// Has `make` make a session in a folder in the making, of which nothing stays if that fails: nobody was told of it.
+    fn made<T>(&self, session: Uuid, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        let building = layout::building_session_dir(&self.inner.root, session);
+        let made = self.make_building(&building).and_then(|()| make(&building));
+        made.inspect_err(|_| drop(self.storage().remove_dir_all(&building)))
     }
 
     /// Returns the store's replicator.
@@ -126,27 +137,19 @@ impl Store {
         said: Option<(&str, &str)>,
     ) -> Result<Session> {
         let replicator = self.replicator(session)?;
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        if lock.is_none() {
-            return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
-        }
+        let (lock, is_there) = self.lock_to_fetch(session)?;
         // What a crash left before a first record is left to `create_with`.
-        let dir = self.session_dir(session);
-        if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
+        if is_there {
             return Err(Error::SessionExists { session });
         }
-        let building = layout::building_session_dir(&self.inner.root, session);
-        let made = self.make_building(&building).and_then(|()| {
-            let (log, claimed) = self.fetch(session, replicator.as_ref(), &building)?;
-            let named = self.name_fetched(&building, session, log);
+        let claimed = self.made(session, |building| {
+            let (log, claimed) = self.fetch(session, replicator.as_ref(), building)?;
+            let named = self.name_fetched(building, session, log);
             named.map(|()| claimed).inspect_err(|_| replicator.release(session, claimed.epoch))
-        });
-        let claimed = made.inspect_err(|_| {
-            // Nobody was told of the session, so nothing of it is to stay.
-            let _ = self.storage().remove_dir_all(&building);
         })?;
+        let dir = self.session_dir(session);
         let durability = self.inner.options.durability;
-        let open_as = OpenAs { types, durability, lock, read_only: None };
+        let open_as = OpenAs { types, durability, lock: Some(lock), read_only: None };
         open_claimed(&self.inner, &dir, open_as, (claimed, said))
     }
 

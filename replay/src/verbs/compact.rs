@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{Position, counted, in_store, open_session, open_store, record_at};
+use crate::reading::{Position, Writing, counted, in_store, open_session, open_store, record_at};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -60,7 +60,7 @@ pub struct Arguments {
     pub dry_run: bool,
     /// Whether a session that a replica holds is written. Among those of a store, none is.
     #[command(flatten)]
-    pub writing: crate::reading::Writing,
+    pub writing: Writing,
 }
 
 impl Arguments {
@@ -138,7 +138,7 @@ pub struct Asked {
     /// Whether nothing is changed.
     pub dry_run: bool,
     /// Whether a session that a replica holds is written: a compaction may finish its last segment by a record.
-    pub writing: crate::reading::Writing,
+    pub writing: Writing,
 }
 
 /// Says what became of the sessions of a store.

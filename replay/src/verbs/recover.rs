@@ -424,7 +424,7 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     found.ok_or_else(|| {
         let irregular = |(first, rest)| irregular(&captures_dir(dir), ["objects", first, rest]);
         if let Some((path, found, wanted)) = parts.and_then(irregular) {
-            let what = format!("{} is {found}, where {wanted} should be", escape::path(&path));
+            let what = format!("{} is {}", escape::path(&path), found.in_place_of(wanted));
             return Failure::usage(
                 what,
                 "move it away, and put back what was there, from a backup for instance",

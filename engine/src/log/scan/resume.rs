@@ -3,8 +3,8 @@
 //! | of the log | what is checked |
 //! |---|---|
 //! | the frame that the image names | the frame stands where the image says, with that checksum; by the checksums of its predecessors it pins everything before it |
-//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which the seal was written behind. Where a crash came before the seal, the segment's frames are walked, by the first opening that finds no image which lists the segment as one that they were known of |
-//! | a segment that the image lists so | its salt, and that its file is as long as its successor says. Its frames were durable before the image was written; whoever reads them checks them again |
+//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which the seal was written behind. Where a crash came before the seal, the segment's frames are walked |
+//! | such a segment without a seal that the image lists as walked before | its salt, and that its file is as long as its successor says. Its frames were durable before the image was written; whoever reads them checks them again |
 //! | whether a compaction wrote that segment | it is the one that the image says, by its salt, or the image names none |
 //! | what the image covers of the frame's own segment | nothing: an audit reads those bodies |
 //!
@@ -96,10 +96,9 @@ impl Walk<'_> {
             return Ok(None);
         };
         let header = frame.header;
-        let next = if header.kind.is_envelope() { header.sequence } else { header.sequence + 1 };
         let same = header.crc == image.last.crc
             && image.last.offset + frame.len() as u64 == image.last.end
-            && next == image.next_sequence;
+            && header.next_sequence() == image.next_sequence;
         Ok(same.then_some(header.kind))
     }
 

@@ -179,7 +179,7 @@ impl Copied {
         if self.irregular.iter().any(|one| one.path == path) {
             return;
         }
-        let reason = format!("it is {found}, where {wanted} should be: it is left alone");
+        let reason = format!("it is {}: it is left alone", found.in_place_of(wanted));
         self.note(DamagedCapture { path: path.to_owned(), reason });
     }
 

@@ -148,7 +148,7 @@ impl Copying<'_> {
     fn look_at_mark(&self, copied: &mut Copied) -> Result<()> {
         let path = self.to.join(MARK);
         if let Some(found) = self.in_place_of(&path, EntryKind::File)? {
-            let reason = format!("it is {found}, where {} should be: remove it", EntryKind::File);
+            let reason = format!("it is {}: remove it", found.in_place_of(EntryKind::File));
             copied.note(DamagedCapture { path, reason });
         }
         Ok(())

@@ -60,7 +60,7 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
         Some(session) => vec![session],
         None => listed(&replicator)?,
     };
-    let store = store(&asked.to, replicator)?;
+    let store = store(&asked.to, replicator, false)?;
     each(&sessions, output, |session, output| {
         let report = store.pull(session)?;
         let (dir, records, new) = (store.session_dir(session), report.records, report.new);
@@ -74,19 +74,17 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
 
 pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
     check_store(&asked.store)?;
+    let plain = Store::open(&asked.store)?;
     let sessions = match asked.session {
         Some(session) => vec![session],
-        None => Store::open(&asked.store)?.session_ids()?,
+        None => plain.session_ids()?,
     };
     each(&sessions, output, |session, output| {
         let name = match &asked.name {
             Some(name) => name.clone(),
-            None => name_in_log(&asked.store, session)?,
+            None => name_in_log(&plain.session_dir(session))?,
         };
-        let replication = Some(Replication::new(replicator(&asked.url, &name)?));
-        let unreplicated = asked.unreplicated;
-        let options = StoreOptions { replication, unreplicated, ..StoreOptions::default() };
-        let store = Store::open_with(&asked.store, options)?;
+        let store = store(&asked.store, replicator(&asked.url, &name)?, asked.unreplicated)?;
         let pushed = store.open_to_recover(session)?;
         let synced = pushed.sync();
         let (records, epoch) = (pushed.position().map_or(0, |last| last.get() + 1), pushed.epoch());
@@ -117,7 +115,7 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
             }
         },
     };
-    let store = store(&asked.to, replicator)?;
+    let store = store(&asked.to, replicator, false)?;
     let taken = store.take_over_to_recover(session, &asked.by, &asked.reason)?;
     let open = taken.open_operations();
     let open = open.iter().map(|open| Open { operation: open.operation, tool: open.tool.to_string() });
@@ -149,10 +147,10 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
     Ok(HOLDS)
 }
 
-/// Opens a store whose sessions a replicator holds.
-fn store(path: &Path, replicator: Arc<ObjectReplicator>) -> Result<Store> {
+/// Opens a store whose sessions a replicator holds, or `unreplicated` says that it shall.
+fn store(path: &Path, replicator: Arc<ObjectReplicator>, unreplicated: bool) -> Result<Store> {
     let replication = Some(Replication::new(replicator));
-    Ok(Store::open_with(path, StoreOptions { replication, ..StoreOptions::default() })?)
+    Ok(Store::open_with(path, StoreOptions { replication, unreplicated, ..StoreOptions::default() })?)
 }
 
 /// Returns who speaks to the place, and would claim under that name.
@@ -184,8 +182,7 @@ fn refused(error: foldlog_remote::Error) -> Failure {
 }
 
 /// Returns the name under which a session was claimed first, as its log says.
-fn name_in_log(store: &Path, session: Uuid) -> Result<String> {
-    let dir = Store::open(store)?.session_dir(session);
+fn name_in_log(dir: &Path) -> Result<String> {
     let reader = LogReader::open(dir)?;
     Ok(reader.replicated().map_or_else(|| PUSHES.to_owned(), |replicated| replicated.by.clone()))
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::payload_bytes;
 use crate::spending::{Accounts, Sources, Spent, Told};
 
-/// Number of positions of which the sums are told.
+/// Largest number of records of which the sums are returned.
 const POINTS_MAX: usize = 200;
 
 /// Number of calls around a call that are told what it has spent. A log may claim any number.
