@@ -2,6 +2,7 @@
 //! compressed log costs beside the plain one.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use foldlog::audit::{self, LogReader};
@@ -50,13 +51,13 @@ fn smaller(subject: &str, param: &str, bytes: u64, json: u64) -> Result<Row> {
     Ok(Row::pair("compressed", subject, param, sized(bytes)?, sized(json)?))
 }
 
-/// Sum of the lengths of a session's segments.
+/// What a session's segments take of the disk, in bytes.
 fn segment_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.path().extension().is_some_and(|extension| extension == "seg") {
-            bytes += entry.metadata()?.len();
+            bytes += entry.metadata()?.blocks() * 512;
         }
     }
     Ok(bytes)
