@@ -29,16 +29,30 @@ struct BucketPlace {
 ///
 /// [`Error::Url`], [`Error::Settings`], [`Error::Prefix`] and [`Error::NoRuntime`].
 pub(crate) fn open(url: &Url, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    let remote = remote(url, retries, variables)?;
+    Ok(Arc::new(BucketPlace { remote, url: url.as_str().trim_end_matches('/').to_owned() }))
+}
+
+/// Opens the folder or bucket that a URL names, for callers that speak the protocol themselves.
+///
+/// # Errors
+///
+/// Those of [`open_place_with`](crate::open_place_with), also for places of other kinds.
+pub fn open_remote(url: &str, retries: Retries, variables: &Variables) -> Result<Remote> {
+    remote(&Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?, retries, variables)
+}
+
+fn remote(url: &Url, retries: Retries, variables: &Variables) -> Result<Remote> {
     let names_more = url.password().is_some() || !url.username().is_empty() || url.port().is_some();
     if names_more || url.query().is_some() || url.fragment().is_some() {
         return Err(Error::Url { reason: "it holds more than a place" });
     }
     let (store, prefix) = match url.scheme() {
         "file" => (folder(url)?, String::new()),
-        _ => network_store(url, variables)?,
+        "s3" | "gs" | "az" => network_store(url, variables)?,
+        _ => return Err(Error::Url { reason: "it names no bucket" }),
     };
-    let remote = Remote::new(store, &prefix, retries)?;
-    Ok(Arc::new(BucketPlace { remote, url: url.as_str().trim_end_matches('/').to_owned() }))
+    Remote::new(store, &prefix, retries)
 }
 
 fn folder(url: &Url) -> Result<Arc<dyn ObjectStore>> {

@@ -77,6 +77,8 @@ mod writer;
 
 #[cfg(feature = "object-store")]
 pub use bucket::{Bucket, Retries};
+#[cfg(feature = "object-store")]
+pub use buckets::open_remote;
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
