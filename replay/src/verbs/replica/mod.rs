@@ -76,14 +76,6 @@ pub struct TakeOver {
     pub reason: String,
 }
 
-#[cfg(not(feature = "object-store"))]
-fn not_built() -> crate::Failure {
-    crate::Failure::usage(
-        "this program was built without what speaks to buckets",
-        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs` or `azure`",
-    )
-}
-
 impl Pull {
     /// Copies sessions from a bucket into a store, or what is new of them. Claims nothing.
     ///
@@ -97,7 +89,7 @@ impl Pull {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(not_built())
+            Err(crate::held::not_built())
         }
     }
 }
@@ -115,7 +107,7 @@ impl Push {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(not_built())
+            Err(crate::held::not_built())
         }
     }
 }
@@ -134,7 +126,7 @@ impl TakeOver {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(not_built())
+            Err(crate::held::not_built())
         }
     }
 }
