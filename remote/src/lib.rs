@@ -25,12 +25,14 @@
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
-//! | `place` | stores that people name by URLs |
+//! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
+//! | `buckets`, `network` | places in object storage, and how those of networks are reached |
 //! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
 //!
 //! All but the first two are there with the feature `object-store`, which is on by default. It brings the crate
-//! [`object_store`] with stores in memory and in a local folder. For S3, GCS or Azure a host depends on that crate too, with the
-//! feature `aws`, `gcp` or `azure`, makes the store as that crate says, and hands it in: keys are then nobody's matter here.
+//! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
+//! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
+//! `object_store` says, hands it to [`ObjectReplicator`].
 //!
 //! # Invariants
 //!
@@ -47,16 +49,19 @@
 //!
 //! Captures of workspaces are not held: a call that was open on a workspace is recovered elsewhere only with the captures of the
 //! lost machine, the folder `files` of its session, and stays interrupted without them. Forks, salvaged and compacted sessions are
-//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection, no PostgreSQL, no lease, and no URL of
-//! a store that is reached over a network.
+//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection, no PostgreSQL and no lease.
 
 #![deny(clippy::indexing_slicing)]
 
 #[cfg(feature = "object-store")]
 mod bucket;
+#[cfg(feature = "object-store")]
+mod buckets;
 pub mod chain;
 pub mod chunk;
 mod error;
+#[cfg(feature = "network")]
+mod network;
 #[cfg(feature = "object-store")]
 mod place;
 #[cfg(feature = "object-store")]
@@ -72,11 +77,13 @@ mod writer;
 
 #[cfg(feature = "object-store")]
 pub use bucket::{Bucket, Retries};
+#[cfg(feature = "object-store")]
+pub use buckets::open_remote;
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(feature = "object-store")]
-pub use place::open_url;
+pub use place::{Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with};
 #[cfg(feature = "object-store")]
 pub use reader::Reader;
 #[cfg(feature = "object-store")]

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
-use foldlog::replication::Replication;
+use foldlog::replication::{Replication, Replicator};
 use foldlog::{OperationId, Store, StoreOptions};
 use foldlog_codec::escape;
-use foldlog_remote::{ObjectReplicator, Retries, open_url};
+use foldlog_remote::Place;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::{Pull, Push, TakeOver};
 use crate::failure::{Failure, HOLDS, Result};
+use crate::held::{failure, place};
 use crate::output::Output;
 use crate::reading::{check_store, counted};
 
@@ -55,12 +56,12 @@ struct Open {
 }
 
 pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
-    let replicator = replicator(&asked.url, PULLS)?;
+    let place = place(&asked.url)?;
     let sessions = match asked.session {
         Some(session) => vec![session],
-        None => listed(&replicator)?,
+        None => listed(place.as_ref())?,
     };
-    let store = store(&asked.to, replicator, false)?;
+    let store = store(&asked.to, replicator(place.as_ref(), PULLS)?, false)?;
     each(&sessions, output, |session, output| {
         let report = store.pull(session)?;
         let (dir, records, new) = (store.session_dir(session), report.records, report.new);
@@ -74,6 +75,7 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
 
 pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
     check_store(&asked.store)?;
+    let place = place(&asked.url)?;
     let plain = Store::open(&asked.store)?;
     let sessions = match asked.session {
         Some(session) => vec![session],
@@ -84,7 +86,7 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
             Some(name) => name.clone(),
             None => name_in_log(&plain.session_dir(session))?,
         };
-        let store = store(&asked.store, replicator(&asked.url, &name)?, asked.unreplicated)?;
+        let store = store(&asked.store, replicator(place.as_ref(), &name)?, asked.unreplicated)?;
         let pushed = store.open_to_recover(session)?;
         let synced = pushed.sync();
         let (records, epoch) = (pushed.position().map_or(0, |last| last.get() + 1), pushed.epoch());
@@ -101,10 +103,11 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
 }
 
 pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8> {
-    let replicator = replicator(&asked.url, &asked.by)?;
+    let place = place(&asked.url)?;
+    let replicator = replicator(place.as_ref(), &asked.by)?;
     let session = match asked.session {
         Some(session) => session,
-        None => match listed(&replicator)?.as_slice() {
+        None => match listed(place.as_ref())?.as_slice() {
             [only] => *only,
             several => {
                 let what = format!("{} sessions are held there", several.len());
@@ -148,20 +151,18 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
 }
 
 /// Opens a store whose sessions a replicator holds, or `unreplicated` says that it shall.
-fn store(path: &Path, replicator: Arc<ObjectReplicator>, unreplicated: bool) -> Result<Store> {
+fn store(path: &Path, replicator: Arc<dyn Replicator>, unreplicated: bool) -> Result<Store> {
     let replication = Some(Replication::new(replicator));
     Ok(Store::open_with(path, StoreOptions { replication, unreplicated, ..StoreOptions::default() })?)
 }
 
 /// Returns who speaks to the place, and would claim under that name.
-fn replicator(url: &str, name: &str) -> Result<Arc<ObjectReplicator>> {
-    let (bucket, prefix) = open_url(url).map_err(refused)?;
-    let replicator = ObjectReplicator::new(bucket, &prefix, name, Retries::default()).map_err(refused)?;
-    Ok(Arc::new(replicator))
+fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
+    place.replicator(name).map_err(failure)
 }
 
-fn listed(replicator: &ObjectReplicator) -> Result<Vec<Uuid>> {
-    let sessions = replicator.remote().sessions().map_err(refused)?;
+fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
+    let sessions = place.sessions().map_err(failure)?;
     if sessions.is_empty() {
         return Err(Failure::usage(
             "no session is held there",
@@ -169,16 +170,6 @@ fn listed(replicator: &ObjectReplicator) -> Result<Vec<Uuid>> {
         ));
     }
     Ok(sessions)
-}
-
-fn refused(error: foldlog_remote::Error) -> Failure {
-    let next = match error {
-        foldlog_remote::Error::Url { .. } => {
-            "give the folder of the bucket: file:///PATH, with the prefix of the sessions in it"
-        }
-        _ => "check the place, and the way to it",
-    };
-    Failure::usage(error.to_string(), next)
 }
 
 /// Returns the name under which a session was claimed first, as its log says.
@@ -197,9 +188,9 @@ fn each(
         let mut code = HOLDS;
         for session in sessions {
             match act(*session, output) {
-                Err(failure @ (Failure::Engine(_) | Failure::Usage { .. })) => {
-                    output.error(format_args!("session {session}: {failure}"));
-                    code = code.max(failure.exit_code());
+                Err(failed @ (Failure::Engine(_) | Failure::Usage { .. })) => {
+                    output.error(format_args!("session {session}: {failed}"));
+                    code = code.max(failed.exit_code());
                 }
                 done => done?,
             }
