@@ -1,4 +1,4 @@
-//! Keeps sessions of foldlog in object storage: one fenced writer, and readers anywhere.
+//! Keeps sessions of foldlog in object storage, or in PostgreSQL: one fenced writer, and readers anywhere.
 //!
 //! A worker's machine disappears in the middle of a tool call. Another worker, anywhere, reads the session from the
 //! bucket, claims it, and knows exactly what was acknowledged; the old one gets nothing acknowledged any more that it
@@ -27,8 +27,12 @@
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | stores that people name by URLs |
 //! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
+//! | `postgres` | a database in place of a bucket, with a protocol of its own: [`PostgresReplicator`] |
 //!
-//! All but the first two are there with the feature `object-store`, which is on by default. It brings the crate
+//! With the feature `postgres`, which is not on by default, sessions are kept in a PostgreSQL database. What stands here of chunks and chains
+//! is of object storage; `ARCHITECTURE.md` says what takes their place there.
+//!
+//! All but the first two and the last are there with the feature `object-store`, which is on by default. It brings the crate
 //! [`object_store`] with stores in memory and in a local folder. For S3, GCS or Azure a host depends on that crate too, with the
 //! feature `aws`, `gcp` or `azure`, makes the store as that crate says, and hands it in: keys are then nobody's matter here.
 //!
@@ -47,7 +51,7 @@
 //!
 //! Captures of workspaces are not held: a call that was open on a workspace is recovered elsewhere only with the captures of the
 //! lost machine, the folder `files` of its session, and stays interrupted without them. Forks, salvaged and compacted sessions are
-//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection, no PostgreSQL, no lease, and no URL of
+//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection, no lease, and no URL of
 //! a store that is reached over a network.
 
 #![deny(clippy::indexing_slicing)]
@@ -59,31 +63,39 @@ pub mod chunk;
 mod error;
 #[cfg(feature = "object-store")]
 mod place;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "object-store")]
 mod reader;
 #[cfg(feature = "object-store")]
 mod remote;
 #[cfg(feature = "object-store")]
 mod replicator;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod retries;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
 #[cfg(feature = "object-store")]
 mod writer;
 
 #[cfg(feature = "object-store")]
-pub use bucket::{Bucket, Retries};
+pub use bucket::Bucket;
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(feature = "object-store")]
 pub use place::open_url;
+#[cfg(feature = "postgres")]
+pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
 #[cfg(feature = "object-store")]
 pub use reader::Reader;
 #[cfg(feature = "object-store")]
 pub use remote::{Remote, RemoteWriter};
 #[cfg(feature = "object-store")]
 pub use replicator::ObjectReplicator;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use retries::Retries;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use runtime::Runtime;
 #[cfg(feature = "object-store")]
 pub use writer::Writer;
