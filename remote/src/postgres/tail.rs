@@ -85,14 +85,13 @@ pub(super) fn start(
     let (send, pages) = mpsc::channel(AHEAD);
     runtime.spawn(async move {
         let mut sink = Pages(send.clone());
-        tokio::select! {
-            () = send.closed() => {}
-            followed = follow(place, session, from, &mut sink) => {
-                if let Err(error) = followed {
-                    // Nobody waits any more where this fails.
-                    let _ = sink.0.send(Err(error)).await;
-                }
-            }
+        let unwanted = async {
+            send.closed().await;
+            Ok(())
+        };
+        if let Err(error) = future::or(unwanted, follow(place, session, from, &mut sink)).await {
+            // Nobody waits any more where this fails.
+            let _ = send.send(Err(error)).await;
         }
     })?;
     Ok(Tail { pages, page: Vec::new().into_iter(), _runtime: runtime.clone() })
