@@ -177,7 +177,11 @@ impl Bucket {
         let get = async {
             match self.store.get(key).await {
                 Ok(found) => read(found, max).await.map(Some),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                // That a whole bucket is missing says nothing of an object.
+                Err(error @ object_store::Error::NotFound { .. }) => match named_failure(&error) {
+                    Some(failure) => Err(Get::Failed(failure)),
+                    None => Ok(None),
+                },
                 Err(error) => Err(Get::Failed(failure_of(&error))),
             }
         };
@@ -280,6 +284,9 @@ async fn read(found: GetResult, max: usize) -> Result<Vec<u8>, Get> {
 
 /// Says in words of this crate what a store's error comes to.
 fn failure_of(error: &object_store::Error) -> Failure {
+    if let Some(failure) = named_failure(error) {
+        return failure;
+    }
     match error {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             Failure::Denied
@@ -291,4 +298,34 @@ fn failure_of(error: &object_store::Error) -> Failure {
         object_store::Error::AlreadyExists { .. } => Failure::Conflict,
         _ => Failure::Unavailable,
     }
+}
+
+/// Returns what a store's answer names in words of its own, which are looked through and dropped. A key cannot hold these words: in
+/// the text of an error it stands encoded.
+fn named_failure(error: &object_store::Error) -> Option<Failure> {
+    const NAMED: [(&[&str], Failure); 5] = [
+        (&["<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>"], Failure::Missing),
+        (
+            &[
+                "<Code>PermanentRedirect</Code>",
+                "<Code>AuthorizationHeaderMalformed</Code>",
+                "<Code>IllegalLocationConstraintException</Code>",
+                "redirect without LOCATION",
+                "status code: 301 ",
+                "status code: 307 ",
+                "status code: 308 ",
+            ],
+            Failure::Elsewhere,
+        ),
+        (
+            &["<Code>ExpiredToken</Code>", "<Code>InvalidToken</Code>", "<Code>InvalidAccessKeyId</Code>"],
+            Failure::Denied,
+        ),
+        (&["<Code>RequestTimeTooSkewed</Code>"], Failure::ClockSkew),
+        // Where the machines of a provider ask for their keys.
+        (&["//169.254.169.254", "//metadata.google.internal", "//metadata/"], Failure::NoCredentials),
+    ];
+    let text = error.to_string();
+    let is_in = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    NAMED.iter().find(|(words, _)| is_in(words)).map(|(_, failure)| *failure)
 }

@@ -31,6 +31,15 @@ pub enum Failure {
     /// There is no such bucket or folder.
     #[error("there is no such bucket or folder")]
     Missing,
+    /// The bucket is not where it was looked for: it is in another region, or at another endpoint.
+    #[error("the bucket is in another region, or at another endpoint, than the environment says")]
+    Elsewhere,
+    /// Neither the environment nor the machine's provider gives any credentials.
+    #[error("there are no credentials in the environment, and the machine's provider gives none")]
+    NoCredentials,
+    /// The store refuses requests of a machine whose clock is this wrong.
+    #[error("this machine's clock is too far from the store's")]
+    ClockSkew,
     /// The store cannot do what it was asked for at all.
     #[error("the store cannot do that")]
     Unsupported,
@@ -219,6 +228,12 @@ pub enum Error {
     #[error("not a place of sessions: {reason}")]
     Url {
         /// Why. The URL is not quoted: it may hold a password.
+        reason: &'static str,
+    },
+    /// The environment's settings of what keeps the sessions do not fit together, or lack something.
+    #[error("the environment's settings of the store are not usable: {reason}")]
+    Settings {
+        /// Which. No setting's value is quoted: it may be a key.
         reason: &'static str,
     },
     /// The store could not be asked, or did not answer, within the bounds of [`Retries`](crate::Retries).

@@ -25,7 +25,8 @@
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
-//! | `place` | stores that people name by URLs |
+//! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
+//! | `buckets`, `network` | places in object storage, and how those of networks are reached |
 //! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
 //! | `postgres` | a database in place of a bucket, with a protocol of its own: [`PostgresReplicator`] |
 //!
@@ -33,8 +34,9 @@
 //! is of object storage; `ARCHITECTURE.md` says what takes their place there.
 //!
 //! All but the first two and the last are there with the feature `object-store`, which is on by default. It brings the crate
-//! [`object_store`] with stores in memory and in a local folder. For S3, GCS or Azure a host depends on that crate too, with the
-//! feature `aws`, `gcp` or `azure`, makes the store as that crate says, and hands it in: keys are then nobody's matter here.
+//! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
+//! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
+//! `object_store` says, hands it to [`ObjectReplicator`].
 //!
 //! # Invariants
 //!
@@ -51,17 +53,20 @@
 //!
 //! Captures of workspaces are not held: a call that was open on a workspace is recovered elsewhere only with the captures of the
 //! lost machine, the folder `files` of its session, and stays interrupted without them. Forks, salvaged and compacted sessions are
-//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection, no lease, and no URL of
-//! a store that is reached over a network.
+//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection and no lease.
 
 #![deny(clippy::indexing_slicing)]
 
 #[cfg(feature = "object-store")]
 mod bucket;
+#[cfg(feature = "object-store")]
+mod buckets;
 pub mod chain;
 pub mod chunk;
 mod error;
-#[cfg(feature = "object-store")]
+#[cfg(feature = "network")]
+mod network;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod place;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -80,11 +85,13 @@ mod writer;
 
 #[cfg(feature = "object-store")]
 pub use bucket::Bucket;
+#[cfg(feature = "object-store")]
+pub use buckets::open_remote;
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
-#[cfg(feature = "object-store")]
-pub use place::open_url;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use place::{Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with};
 #[cfg(feature = "postgres")]
 pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
 #[cfg(feature = "object-store")]

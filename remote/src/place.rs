@@ -1,50 +1,195 @@
-//! A place of sessions as a person writes it: a URL.
+//! A place of sessions as a person writes it: a URL, and what can be asked of any place, whatever keeps it.
 //!
-//! | URL | store |
-//! |---|---|
-//! | `file:///PATH` | a local folder, which exists |
+//! | URL | what keeps the sessions | feature |
+//! |---|---|---|
+//! | `file:///PATH` | a local folder, which exists | `object-store` |
+//! | `s3://BUCKET/PREFIX` | S3, and what speaks as S3 does: R2, MinIO, Ceph | `s3` |
+//! | `gs://BUCKET/PREFIX` | Google Cloud Storage | `gcs` |
+//! | `az://CONTAINER/PREFIX` | Azure Blob Storage | `azure` |
+//! | `postgres://USER@HOST/DATABASE` | PostgreSQL; `Database` says what more may stand there | `postgres` |
 //!
-//! Stores of networks have no URL here yet: a host makes one, as the crate `object_store` says, and hands it in. No error quotes the
-//! URL, which may hold a password.
+//! A URL is a place and nothing else. Keys, regions and endpoints come from the environment or from what the provider gives to its
+//! machines; `network` says which variables count. No error quotes a URL, which may hold a password all the same.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
-use object_store::ObjectStore;
-use object_store::local::LocalFileSystem;
+use foldlog::replication::Replicator;
+use foldlog_codec::body::ObjectId;
+use foldlog_codec::{Record, SequenceNumber};
 use url::Url;
+use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::retries::Retries;
 
-/// Opens the store that a URL names, and returns it with the prefix beneath which the sessions are.
+/// Variables of an environment, by their names.
+pub type Variables = BTreeMap<String, String>;
+
+/// Holds sessions somewhere: what the URL of a place opens.
+///
+/// Each method blocks until it is done or has given up, and must not be called on an async runtime's own threads.
+pub trait Place: fmt::Debug + Send + Sync {
+    /// Returns where the place is, as a URL without a key or a password.
+    fn url(&self) -> &str;
+
+    /// Returns what a store is given so that the place holds its sessions. `name` says in claims who writes, and must be that of one
+    /// folder of sessions alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] for the name, and what keeps the place from being opened for writing.
+    fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>>;
+
+    /// Returns the ids of the sessions that the place lists, in ascending order. A list may lack what was put just now: it finds ids,
+    /// and decides nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    fn sessions(&self) -> Result<Vec<Uuid>>;
+
+    /// Returns a reader that stands in front of a session's first record, and asks the place for nothing.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the place from being opened for reading.
+    fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>>;
+
+    /// Returns how a session stands, or `None` if the place holds nothing of it. Reads all of it, unless the place knows better.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PlaceReader::read_on`].
+    fn standing(&self, session: Uuid) -> Result<Option<Standing>> {
+        let mut standing = Standing::default();
+        self.reader(session)?.read_on(&mut |met| standing.take(&met))?;
+        Ok((standing.epoch > 0).then_some(standing))
+    }
+}
+
+/// Reads what a place holds of one session, and goes on where it stood once there is more. Claims nothing.
+pub trait PlaceReader: fmt::Debug + Send {
+    /// Hands what follows to `visit`, in order, up to the end that the place has now.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Store`], and what does not verify. What was handed on until then stays so, and the next call goes on behind it.
+    /// - [`Error::RemoteWentBack`] if the place lacks what it had.
+    fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()>;
+
+    /// Returns the bytes of a payload that the session's records name, compared with their hash; `None` if the place has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], and [`Error::Payload`] if other bytes stand under its name.
+    fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>>;
+}
+
+/// What a reader meets of a session.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Met<'a> {
+    /// A claim: from here on the session's records are those of another writer.
+    Claim {
+        /// Epoch of the claim.
+        epoch: u64,
+        /// Name under which it was claimed. Its claimant chose it, so it is escaped where it is shown.
+        name: &'a str,
+    },
+    /// A record.
+    Record(Record<'a>),
+}
+
+/// Says how a session stands in a place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Sequence number behind the last record.
+    pub next: SequenceNumber,
+    /// Epoch of the last claim; 0 if nobody has claimed the session.
+    pub epoch: u64,
+    /// Name under which it was claimed.
+    pub name: String,
+    /// Time of the last record, in microseconds since 1970; `None` if there is none.
+    pub last_time_us: Option<i64>,
+}
+
+impl Standing {
+    /// Goes on to behind what was met.
+    pub fn take(&mut self, met: &Met<'_>) {
+        match met {
+            Met::Claim { epoch, name } => {
+                self.epoch = *epoch;
+                (*name).clone_into(&mut self.name);
+            }
+            Met::Record(record) => {
+                self.next = SequenceNumber::new(record.sequence.get().saturating_add(1));
+                self.last_time_us = Some(record.time_us);
+            }
+        }
+    }
+}
+
+/// Opens the place that a URL names, with keys from the process's environment or from the provider of its machine. Asks the place
+/// for nothing yet.
 ///
 /// # Errors
 ///
-/// [`Error::Url`] if it is no such URL, holds a password, a query or a fragment, names a folder that is not there, or a store that this
-/// crate does not reach.
-pub fn open_url(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
-    let refused = |reason| Error::Url { reason };
-    let url = Url::parse(url).map_err(|_| refused("it is no URL"))?;
-    if url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-        return Err(refused("it holds more than a place"));
-    }
-    if url.scheme() != "file" {
-        return Err(refused("a folder is reached by file:///PATH, and other stores by a host alone"));
-    }
-    let path = url.to_file_path().map_err(|()| refused("it names no local folder"))?;
-    if path.parent().is_none() {
-        return Err(refused("it names the root of all folders"));
-    }
-    let files = LocalFileSystem::new_with_prefix(path).map_err(|_| refused("there is no such folder"))?;
-    Ok((Arc::new(files.with_fsync(true)), String::new()))
+/// - [`Error::Url`] if it is no such URL, holds more than a place, names a folder that is not there, or what keeps the place is not
+///   built in.
+/// - [`Error::Settings`] if the environment's settings do not fit together.
+pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
+    let readable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    open_place_with(url, retries, &std::env::vars_os().filter_map(readable).collect())
 }
 
-#[cfg(test)]
+/// Opens a place as [`open_place`] does, with these variables in place of the process's environment.
+///
+/// # Errors
+///
+/// Those of [`open_place`].
+pub fn open_place_with(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    // A database's may name several hosts, and has parameters.
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return database(url, retries, variables);
+    }
+    let url = Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?;
+    match url.scheme() {
+        "file" | "s3" | "gs" | "az" => bucket(&url, retries, variables),
+        _ => Err(Error::Url { reason: "places begin with file://, s3://, gs://, az:// or postgres://" }),
+    }
+}
+
+#[cfg(feature = "object-store")]
+fn bucket(url: &Url, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    crate::buckets::open(url, retries, variables)
+}
+
+#[cfg(not(feature = "object-store"))]
+fn bucket(_: &Url, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
+    Err(Error::Url { reason: "this program was built without what speaks to buckets" })
+}
+
+#[cfg(feature = "postgres")]
+fn database(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    crate::postgres::place::open(url, retries, variables)
+}
+
+#[cfg(not(feature = "postgres"))]
+fn database(_: &str, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
+    Err(Error::Url { reason: "this program was built without what speaks to PostgreSQL" })
+}
+
+#[cfg(all(test, feature = "object-store"))]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 
     fn reason(url: &str) -> &'static str {
-        match open_url(url) {
+        match open_place_with(url, Retries::default(), &Variables::new()) {
             Err(Error::Url { reason }) => reason,
             other => panic!("{other:?}"),
         }
@@ -53,14 +198,22 @@ mod tests {
     #[test]
     fn what_is_no_place_is_refused_and_no_error_quotes_it() {
         assert_eq!(reason("bucket"), "it is no URL");
-        assert!(reason("s3://bucket/x").contains("by a host alone"));
+        assert_eq!(reason("ftp://bucket/x"), "places begin with file://, s3://, gs://, az:// or postgres://");
         assert_eq!(reason("file:///nowhere/at/all"), "there is no such folder");
         for url in ["file://", "file:///", "file:///.."] {
             assert_eq!(reason(url), "it names the root of all folders");
         }
-        for url in ["s3://key:secret@bucket/x", "file:///tmp?key=secret", "s3://bucket/x#secret"] {
+        for url in [
+            "s3://key:secret@bucket/x",
+            "s3://secret@bucket/x",
+            "s3://bucket:9000/x?key=secret",
+            "az://secret@container/x",
+            "file:///tmp?key=secret",
+            "s3://bucket/x#secret",
+        ] {
             assert_eq!(reason(url), "it holds more than a place");
-            let text = open_url(url).unwrap_err().to_string();
+            let opened = open_place_with(url, Retries::default(), &Variables::new());
+            let text = opened.unwrap_err().to_string();
             assert!(!text.contains("secret"), "{text}");
         }
     }
@@ -69,8 +222,11 @@ mod tests {
     fn a_folder_is_a_place() {
         let folder = tempfile::tempdir().unwrap();
         let url = Url::from_directory_path(folder.path()).unwrap();
-        let (store, prefix) = open_url(url.as_str()).unwrap();
-        assert_eq!(prefix, "");
-        assert!(store.to_string().contains("LocalFileSystem"));
+        let place = open_place(url.as_str(), Retries::default()).unwrap();
+        assert_eq!(place.url(), url.as_str().trim_end_matches('/'));
+        assert!(place.sessions().unwrap().is_empty());
+        let nobody = Uuid::from_u128(7);
+        assert_eq!(place.standing(nobody).unwrap(), None);
+        assert!(place.replicator("worker 7").unwrap().place().starts_with("file:///"));
     }
 }

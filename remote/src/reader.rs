@@ -20,7 +20,12 @@ pub struct Reader {
 impl Reader {
     /// Stands in front of the first chunk of a session, and asks the store for nothing.
     pub fn new(bucket: Bucket, session: Uuid) -> Reader {
-        Reader { bucket, chain: Chain::new(session), ignored: 0 }
+        Reader::behind(bucket, Chain::new(session))
+    }
+
+    /// Stands behind a chain that was read before, and asks the store for nothing.
+    pub(crate) fn behind(bucket: Bucket, chain: Chain) -> Reader {
+        Reader { bucket, chain, ignored: 0 }
     }
 
     /// Goes on behind a chain that was read before, once the store still has that chain's last chunk.
@@ -29,7 +34,7 @@ impl Reader {
     ///
     /// [`Error::RemoteWentBack`] if that chunk is gone or another one, and [`Error::Store`].
     pub async fn resume(bucket: Bucket, chain: Chain) -> Result<Reader> {
-        let reader = Reader { bucket, chain, ignored: 0 };
+        let reader = Reader::behind(bucket, chain);
         if let Some((number, hash)) = chain.last() {
             let key = reader.bucket.chunk_key(chain.session(), number);
             let found = reader.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?;

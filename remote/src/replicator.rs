@@ -10,6 +10,7 @@ use object_store::ObjectStore;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+use crate::chain::Chain;
 use crate::chunk::Chunk;
 use crate::error::{Error, Result, replica_error};
 use crate::reader::Reader;
@@ -43,6 +44,8 @@ const AHEAD: usize = 2;
 #[derive(Debug)]
 pub struct ObjectReplicator {
     remote: Remote,
+    /// Where the sessions are, in words for people.
+    at: String,
     name: String,
     sessions: Mutex<BTreeMap<Uuid, Slot>>,
 }
@@ -69,12 +72,21 @@ impl ObjectReplicator {
         name: &str,
         retries: Retries,
     ) -> Result<ObjectReplicator> {
+        let at = match prefix {
+            "" => "object storage".to_owned(),
+            prefix => format!("object storage beneath `{prefix}`"),
+        };
+        ObjectReplicator::over(Remote::new(store, prefix, retries)?, &at, name)
+    }
+
+    /// Keeps sessions in a place that is there already, and which logs are to call `at`.
+    pub(crate) fn over(remote: Remote, at: &str, name: &str) -> Result<ObjectReplicator> {
         let max = crate::chunk::NOTE_BYTES_MAX;
         if name.len() > max {
             return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: max as u64 });
         }
-        let remote = Remote::new(store, prefix, retries)?;
-        Ok(ObjectReplicator { remote, name: name.to_owned(), sessions: Mutex::default() })
+        let (at, name) = (at.to_owned(), name.to_owned());
+        Ok(ObjectReplicator { remote, at, name, sessions: Mutex::default() })
     }
 
     /// Returns the place of the sessions.
@@ -105,10 +117,7 @@ impl ObjectReplicator {
 
 impl Replicator for ObjectReplicator {
     fn place(&self) -> String {
-        match self.remote.bucket().prefix() {
-            "" => "object storage".to_owned(),
-            prefix => format!("object storage beneath `{prefix}`"),
-        }
+        self.at.clone()
     }
 
     fn name(&self) -> String {
@@ -194,22 +203,38 @@ impl Remote {
     ///
     /// Those of [`Reader::read_to_end`].
     pub fn read_here(&self, session: Uuid, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<Reader> {
+        let mut chain = Chain::new(session);
+        self.read_here_behind(&mut chain, each)?;
+        Ok(Reader::behind(self.bucket().clone(), chain))
+    }
+
+    /// Reads on behind a chain that was read before, as [`read_here`](Remote::read_here) does. Also if this fails, `chain` ends behind the
+    /// last chunk that was handed to `each`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reader::read_to_end`].
+    pub fn read_here_behind(&self, chain: &mut Chain, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<()> {
         let (send, mut chunks) = mpsc::channel(AHEAD);
-        let mut reader = Reader::new(self.bucket().clone(), session);
+        let mut reader = Reader::behind(self.bucket().clone(), *chain);
         self.runtime().spawn(async move {
             loop {
                 let read = reader.read_next_bytes().await;
                 let ends = !matches!(read, Ok(Some(_)));
-                let read = read.map(|bytes| bytes.ok_or_else(|| Box::new(reader.clone())));
+                let read = read.map(|read| (read, *reader.chain()));
                 if send.send(read).await.is_err() || ends {
                     return;
                 }
             }
         })?;
         loop {
-            match future::block_on(chunks.recv()).ok_or(Error::NoRuntime)?? {
-                Ok((number, bytes)) => each(&Chunk::decode(&bytes, number)?),
-                Err(reader) => return Ok(*reader),
+            let (read, behind) = future::block_on(chunks.recv()).ok_or(Error::NoRuntime)??;
+            if let Some((number, bytes)) = &read {
+                each(&Chunk::decode(bytes, *number)?);
+            }
+            *chain = behind;
+            if read.is_none() {
+                return Ok(());
             }
         }
     }

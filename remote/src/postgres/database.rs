@@ -32,7 +32,7 @@ const NAME_BYTES_MAX: usize = 63;
 /// | parameter | meaning |
 /// |---|---|
 /// | `sslmode` | `verify-full`: TLS, with a certificate of that host. `require` and `verify-ca` mean the same. `disable`: none. Without it there is TLS, except to this machine. `prefer` and `allow`, which protect nothing, are refused |
-/// | `sslrootcert` | PEM file of the authorities that a certificate may be of; without it those of web sites |
+/// | `sslrootcert` | PEM file of the authorities that a certificate may be of; without it those that this machine trusts |
 /// | `schema` | schema of the tables, which is created with the first session: letters, digits and `_` (`foldlog`) |
 ///
 /// The password is in the environment, in `PGPASSWORD` or in the file that `PGPASSFILE` names, else in `~/.pgpass`. A URL with
@@ -74,7 +74,8 @@ impl Database {
         format!("PostgreSQL at {}, database `{database}`, schema `{}`", hosts.join(","), self.schema)
     }
 
-    fn from_url_in(url: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Database> {
+    /// Reads a URL as [`Database::from_url`] does, with the password from this environment.
+    pub(super) fn from_url_in(url: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Database> {
         let refused = |reason| Error::Url { reason };
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             return Err(refused("it does not begin with postgres://"));

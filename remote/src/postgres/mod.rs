@@ -20,7 +20,7 @@
 //! | `link` | the hashes that chain what is held |
 //! | `reader`, `writer` | reading and verifying; claiming, appending, and what is made of a lost answer |
 //! | `tail` | following a session that somebody else writes |
-//! | `replicator` | what the engine feeds: [`PostgresReplicator`] |
+//! | `replicator`, `place` | what the engine feeds: [`PostgresReplicator`]; what a URL opens |
 //!
 //! # Invariants
 //!
@@ -36,6 +36,7 @@ mod connection;
 mod database;
 mod link;
 mod password;
+pub(crate) mod place;
 mod reader;
 mod replicator;
 mod schema;
@@ -54,7 +55,7 @@ pub use tail::Tail;
 use crate::retries::Retries;
 
 /// Holds what everybody needs who speaks to one database.
-struct Place {
+struct Tables {
     pool: connection::Pool,
     statements: statements::Statements,
     schema: String,
@@ -63,9 +64,9 @@ struct Place {
     name: String,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Tables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place")
+        f.debug_struct("Tables")
             .field("schema", &self.schema)
             .field("name", &self.name)
             .finish_non_exhaustive()

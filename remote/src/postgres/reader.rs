@@ -3,8 +3,10 @@
 //! Rows are only ever added, and in one transaction with the session's row, which says how far they go. So whoever reads that row
 //! first needs no transaction to see a session whole.
 
+use std::iter::Peekable;
 use std::pin::pin;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -14,7 +16,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::Place;
+use super::Tables;
 use super::connection::{Refusal, refusal};
 use super::link::Link;
 use super::schema;
@@ -52,6 +54,19 @@ impl HeldRecord {
     }
 }
 
+/// Gathers what is handed on together.
+#[derive(Default)]
+struct Page {
+    items: Vec<Item>,
+    bytes: usize,
+}
+
+impl Page {
+    fn is_full(&self) -> bool {
+        self.items.len() >= PAGE_RECORDS || self.bytes >= PAGE_BYTES
+    }
+}
+
 /// Says where reading stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stand {
@@ -65,24 +80,31 @@ pub(super) struct Stand {
 /// Reads one session.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
-    place: Arc<Place>,
+    tables: Arc<Tables>,
     session: Uuid,
     pub(super) stand: Stand,
     /// Sequence number behind the last record that another name than this place's appended.
     pub(super) others_end: SequenceNumber,
 }
 
-/// Takes records that were read; returns `false` if nobody wants more.
+/// What is read of a session.
+#[derive(Debug)]
+pub(super) enum Item {
+    Claim { epoch: Epoch, name: String },
+    Record(HeldRecord),
+}
+
+/// Takes what was read; returns `false` if nobody wants more.
 pub(super) trait Sink: Send {
-    fn take(&mut self, page: Vec<HeldRecord>) -> impl Future<Output = bool> + Send;
+    fn take(&mut self, page: Vec<Item>) -> impl Future<Output = bool> + Send;
 }
 
 impl Reader {
     /// Stands in front of all that is held of a session.
-    pub(super) fn new(place: Arc<Place>, session: Uuid) -> Reader {
+    pub(super) fn new(tables: Arc<Tables>, session: Uuid) -> Reader {
         let (next, link) = (SequenceNumber::MIN, Link::first(session));
         let stand = Stand { next, epoch: Epoch::default(), link, name: String::new() };
-        Reader { place, session, stand, others_end: next }
+        Reader { tables, session, stand, others_end: next }
     }
 
     /// Goes in front of the record `next`, if it or the one before it is held. What stands before is taken as it is.
@@ -90,9 +112,9 @@ impl Reader {
         let Some(before) = next.get().checked_sub(1) else { return Ok(true) };
         let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
             [(&self.session, UUID), (&column(before), Type::INT8)];
-        let mut attempts = self.place.retries.begin();
+        let mut attempts = self.tables.retries.begin();
         while attempts.another().await {
-            match self.place.pool.query(&self.place.statements.link_before, &parameters).await {
+            match self.tables.pool.query(&self.tables.statements.link_before, &parameters).await {
                 Ok(rows) => {
                     let Some(row) = rows.first() else { return Ok(false) };
                     let (Some(link), Some(epoch)) = (link(row, 0), number(row, 1)) else {
@@ -110,9 +132,14 @@ impl Reader {
         Err(attempts.error(READ))
     }
 
+    /// Returns the session.
+    pub(super) fn session(&self) -> Uuid {
+        self.session
+    }
+
     /// Reads on to the end. Returns `false` if `sink` wants no more.
     pub(super) async fn read_to_end(&mut self, sink: &mut impl Sink) -> Result<bool> {
-        let mut attempts = self.place.retries.begin();
+        let mut attempts = self.tables.retries.begin();
         while attempts.another().await {
             let before = self.stand.next;
             match self.try_read(sink).await {
@@ -130,8 +157,8 @@ impl Reader {
     }
 
     async fn try_read(&mut self, sink: &mut impl Sink) -> Result<Result<bool>, Refusal> {
-        let place = Arc::clone(&self.place);
-        let head = match place.head(self.session).await? {
+        let tables = Arc::clone(&self.tables);
+        let head = match tables.head(self.session).await? {
             Ok(head) => head,
             Err(error) => return Ok(Err(error)),
         };
@@ -143,33 +170,35 @@ impl Reader {
         }
         let (from, to) = (column(self.stand.epoch.get()), column(head.epoch.get()));
         let claims = [(&self.session as _, UUID), (&from as _, Type::INT8), (&to as _, Type::INT8)];
-        let claims = place.pool.query(&place.statements.claims, &claims).await?;
+        let claims = tables.pool.query(&tables.statements.claims, &claims).await?;
         let claims: Option<Vec<Claim>> = claims.iter().map(Claim::of).collect();
         let Some(claims) = claims else {
             return Ok(Err(self.damaged(self.stand.next, "a claim behind it is none")));
         };
         let mut claims = claims.into_iter().peekable();
-        let wants = match self.read_records(&head, &mut claims, sink).await? {
-            Ok(wants) => wants,
-            Err(error) => return Ok(Err(error)),
+        let mut page = Page::default();
+        // The reader stands behind what was verified, so that is handed on whatever comes then.
+        let read = self.read_records(&head, &mut claims, &mut page, sink).await;
+        let read = match read {
+            Ok(Ok(true)) => Ok(self.end(&head, &mut claims, &mut page).map(|()| true)),
+            other => other,
         };
-        if !wants {
-            return Ok(Ok(false));
-        }
-        Ok(self.end(&head, &mut claims).map(|()| true))
+        let wants = page.items.is_empty() || sink.take(page.items).await;
+        Ok(read?.map(|wanted| wanted && wants))
     }
 
     async fn read_records(
         &mut self,
         head: &Head,
-        claims: &mut std::iter::Peekable<impl Iterator<Item = Claim>>,
+        claims: &mut Peekable<IntoIter<Claim>>,
+        page: &mut Page,
         sink: &mut impl Sink,
     ) -> Result<Result<bool>, Refusal> {
         if self.stand.next == head.next {
             return Ok(Ok(true));
         }
-        let place = Arc::clone(&self.place);
-        let mut lease = place.pool.lease().await?;
+        let tables = Arc::clone(&self.tables);
+        let mut lease = tables.pool.lease().await?;
         let (from, to) = (column(self.stand.next.get()), column(head.next.get()));
         let most = BODY_LEN_MAX as i32;
         let parameters = [
@@ -178,39 +207,26 @@ impl Reader {
             (&to as _, Type::INT8),
             (&most as _, Type::INT4),
         ];
-        let mut rows = pin!(lease.rows(&place.statements.records, &parameters).await?);
-        let (mut page, mut bytes) = (Vec::new(), 0);
+        let mut rows = pin!(lease.rows(&tables.statements.records, &parameters).await?);
         loop {
-            let row = time::timeout(place.pool.request_timeout(), rows.next()).await;
+            let row = time::timeout(tables.pool.request_timeout(), rows.next()).await;
             let row = row.map_err(|_| Refusal { failure: Failure::TimedOut, is_certain: true })?;
             let Some(row) = row.transpose().map_err(|error| refusal(&error, false))? else { break };
-            let record = match self.record(&row, claims) {
-                Ok(record) => record,
-                Err(error) => return Ok(Err(error)),
-            };
-            bytes += record.body.len();
-            page.push(record);
-            if (page.len() >= PAGE_RECORDS || bytes >= PAGE_BYTES)
-                && !sink.take(std::mem::take(&mut page)).await
-            {
-                return Ok(Ok(false));
+            if let Err(error) = self.record(&row, claims, page) {
+                return Ok(Err(error));
             }
-            if page.is_empty() {
-                bytes = 0;
+            if page.is_full() && !sink.take(std::mem::take(page).items).await {
+                return Ok(Ok(false));
             }
         }
         lease.rows_ended();
-        Ok(Ok(page.is_empty() || sink.take(page).await))
+        Ok(Ok(true))
     }
 
     /// Verifies a row of `records`, and the claims in front of it, and stands behind it.
-    fn record(
-        &mut self,
-        row: &Row,
-        claims: &mut std::iter::Peekable<impl Iterator<Item = Claim>>,
-    ) -> Result<HeldRecord> {
+    fn record(&mut self, row: &Row, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
         let sequence = self.stand.next;
-        self.take_claims(claims)?;
+        self.take_claims(claims, page)?;
         let damaged = |reason| Err(self.damaged(sequence, reason));
         if number(row, 0) != Some(sequence.get()) {
             return damaged("it is missing");
@@ -237,32 +253,31 @@ impl Reader {
         }
         self.stand.link = behind;
         self.stand.next += 1;
-        if self.stand.name != self.place.name {
+        if self.stand.name != self.tables.name {
             self.others_end = self.stand.next;
         }
-        Ok(record)
+        page.bytes += record.body.len();
+        page.items.push(Item::Record(record));
+        Ok(())
     }
 
     /// Takes the claims that stand in front of the next record.
-    fn take_claims(&mut self, claims: &mut std::iter::Peekable<impl Iterator<Item = Claim>>) -> Result<()> {
+    fn take_claims(&mut self, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
         while let Some(claim) = claims.next_if(|claim| claim.next <= self.stand.next) {
             let Claim { epoch, next, writer, name, link } = claim;
             let behind = self.stand.link.claim(epoch, writer, next, &name);
             if next != self.stand.next || epoch <= self.stand.epoch || link != behind {
                 return Err(self.damaged(self.stand.next, "the claim in front of it is not what was claimed"));
             }
+            page.items.push(Item::Claim { epoch, name: name.clone() });
             self.stand = Stand { next, epoch, link, name };
         }
         Ok(())
     }
 
     /// Verifies that the session ends where its row says.
-    fn end(
-        &mut self,
-        head: &Head,
-        claims: &mut std::iter::Peekable<impl Iterator<Item = Claim>>,
-    ) -> Result<()> {
-        self.take_claims(claims)?;
+    fn end(&mut self, head: &Head, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
+        self.take_claims(claims, page)?;
         if self.stand.next != head.next {
             return Err(self.damaged(self.stand.next, "it is missing"));
         }
@@ -284,7 +299,7 @@ impl Reader {
     }
 }
 
-impl Place {
+impl Tables {
     /// Reads a session's row, and refuses tables that this crate does not know. `None` if there is none.
     pub(super) async fn head(&self, session: Uuid) -> Result<Result<Option<Head>>, Refusal> {
         let Some(version) = schema::version(&self.pool, &self.schema).await? else { return Ok(Ok(None)) };
@@ -292,8 +307,11 @@ impl Place {
             return Ok(Err(newer));
         }
         let rows = self.pool.query(&self.statements.head, &[(&session, UUID)]).await?;
-        let Some(row) = rows.first() else { return Ok(Ok(None)) };
-        let damaged = Error::Row { session, sequence: 0.into(), reason: "the session's row is none" };
-        Ok(Head::of(row).map(Some).ok_or(damaged))
+        Ok(rows.first().map(|row| self.head_of(session, row)).transpose())
+    }
+
+    /// Decodes a session's row.
+    pub(super) fn head_of(&self, session: Uuid, row: &Row) -> Result<Head> {
+        Head::of(row).ok_or(Error::Row { session, sequence: 0.into(), reason: "the session's row is none" })
     }
 }

@@ -12,18 +12,20 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::connection::{Pool, Refusal};
-use super::reader::{HeldRecord, Reader, Sink, Stand};
-use super::statements::{Statements, UUID, number};
+use super::reader::{Item, Reader, Sink, Stand};
+use super::statements::{Statements, UUID, column, number};
 use super::tail::{self, Tail};
 use super::writer::Writer;
-use super::{Database, Place};
+use super::{Database, Tables};
 use crate::chunk::NOTE_BYTES_MAX;
 use crate::error::{Error, Result, replica_error};
+use crate::place::Standing;
 use crate::retries::Retries;
 use crate::runtime::Runtime;
 
 const PUT_OBJECT: &str = "put a payload into the database";
 const GET_OBJECT: &str = "read a payload from the database";
+const STANDING: &str = "ask the database for a session";
 const SESSIONS: &str = "ask the database for its sessions";
 
 /// Number of pages that are read ahead of whoever takes them.
@@ -52,7 +54,7 @@ const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);
 /// ```
 #[derive(Debug)]
 pub struct PostgresReplicator {
-    place: Arc<Place>,
+    tables: Arc<Tables>,
     /// Where the sessions are, in words.
     words: String,
     runtime: Runtime,
@@ -85,11 +87,11 @@ impl PostgresReplicator {
         let (words, schema) = (database.place(), database.schema.clone());
         let (statements, name) = (Statements::new(&schema), name.to_owned());
         let pool = Pool::new(database, retries.request_timeout);
-        let place = Arc::new(Place { pool, statements, schema, retries, name });
+        let tables = Arc::new(Tables { pool, statements, schema, retries, name });
         let runtime = Runtime::start()?;
         let (news, told) = mpsc::unbounded_channel();
-        runtime.spawn(tell(Arc::clone(&place), told))?;
-        Ok(PostgresReplicator { place, words, runtime, sessions: Mutex::default(), news })
+        runtime.spawn(tell(Arc::clone(&tables), told))?;
+        Ok(PostgresReplicator { tables, words, runtime, sessions: Mutex::default(), news })
     }
 
     /// Returns the ids of the sessions that the database holds.
@@ -98,12 +100,12 @@ impl PostgresReplicator {
     ///
     /// [`Error::Store`], [`Error::NewerTables`] and [`Error::NoRuntime`].
     pub fn sessions(&self) -> Result<Vec<Uuid>> {
-        let place = Arc::clone(&self.place);
+        let tables = Arc::clone(&self.tables);
         self.runtime.run(async move {
-            if !place.has_tables(SESSIONS).await? {
+            if !tables.has_tables(SESSIONS).await? {
                 return Ok(Vec::new());
             }
-            let rows = place.ask(SESSIONS, &place.statements.sessions, &[]).await?;
+            let rows = tables.ask(SESSIONS, &tables.statements.sessions, &[]).await?;
             Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
         })?
     }
@@ -115,7 +117,41 @@ impl PostgresReplicator {
     ///
     /// [`Error::NoRuntime`].
     pub fn tail(&self, session: Uuid, from: SequenceNumber) -> Result<Tail> {
-        tail::start(&self.runtime, Arc::clone(&self.place), session, from)
+        tail::start(&self.runtime, Arc::clone(&self.tables), session, from)
+    }
+
+    /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
+    pub(super) fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let tables = Arc::clone(&self.tables);
+        let get = async move {
+            let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
+            let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
+            let rows = tables.ask(GET_OBJECT, &tables.statements.get_object, &parameters).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
+            let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
+            bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
+        };
+        self.runtime.run(get)?
+    }
+
+    /// Returns how a session stands by its row, which whoever reads the session verifies.
+    pub(super) fn standing(&self, session: Uuid) -> Result<Option<Standing>> {
+        let tables = Arc::clone(&self.tables);
+        self.runtime.run(async move {
+            if !tables.has_tables(STANDING).await? {
+                return Ok(None);
+            }
+            let rows = tables.ask(STANDING, &tables.statements.head, &[(&session, UUID)]).await?;
+            let Some(head) = rows.first().map(|row| tables.head_of(session, row)).transpose()? else {
+                return Ok(None);
+            };
+            let last = column(head.next.get()).saturating_sub(1);
+            let parameters = [(&session as _, UUID), (&last as _, Type::INT8)];
+            let rows = tables.ask(STANDING, &tables.statements.time, &parameters).await?;
+            let last_time_us = rows.first().and_then(|row| row.try_get(0).ok());
+            Ok(Some(Standing { next: head.next, epoch: head.epoch.get(), name: head.name, last_time_us }))
+        })?
     }
 
     fn slots(&self) -> MutexGuard<'_, BTreeMap<Uuid, Slot>> {
@@ -138,20 +174,29 @@ impl PostgresReplicator {
         }
     }
 
-    /// Reads a session to its end, and hands each record to `visit` on the thread that calls this.
-    fn read_here(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Reader> {
+    /// Returns a reader of what is held of a session, for whoever claims nothing.
+    pub(super) fn reader(&self, session: Uuid) -> Reader {
+        Reader::new(Arc::clone(&self.tables), session)
+    }
+
+    /// Reads on to the end, and hands what is met to `visit` on the thread that calls this. Returns the reader, behind what it
+    /// handed on.
+    pub(super) fn read_here(&self, mut reader: Reader, visit: &mut dyn FnMut(Item)) -> (Reader, Result<()>) {
         let (send, mut pages) = mpsc::channel(AHEAD);
-        let mut reader = Reader::new(Arc::clone(&self.place), session);
+        let lost = reader.clone();
         let read = async move {
-            let end = reader.read_to_end(&mut Pages(send.clone())).await.map(|_| Step::End(Box::new(reader)));
+            let read = reader.read_to_end(&mut Pages(send.clone())).await.map(drop);
             // Nobody waits any more where this fails.
-            let _ = send.send(end).await;
+            let _ = send.send(Step::End(Box::new((reader, read)))).await;
         };
-        self.runtime.spawn(read)?;
+        if let Err(error) = self.runtime.spawn(read) {
+            return (lost, Err(error));
+        }
         loop {
-            match future::block_on(pages.recv()).ok_or(Error::NoRuntime)?? {
-                Step::Page(records) => records.iter().for_each(|record| visit(&record.record())),
-                Step::End(reader) => return Ok(*reader),
+            match future::block_on(pages.recv()) {
+                Some(Step::Page(items)) => items.into_iter().for_each(&mut *visit),
+                Some(Step::End(end)) => return *end,
+                None => return (lost, Err(Error::NoRuntime)),
             }
         }
     }
@@ -189,16 +234,16 @@ impl PostgresReplicator {
 
 /// Says how far reading has come.
 enum Step {
-    Page(Vec<HeldRecord>),
-    End(Box<Reader>),
+    Page(Vec<Item>),
+    End(Box<(Reader, Result<()>)>),
 }
 
 /// Hands pages to a thread that blocks for them.
-struct Pages(mpsc::Sender<Result<Step>>);
+struct Pages(mpsc::Sender<Step>);
 
 impl Sink for Pages {
-    async fn take(&mut self, page: Vec<HeldRecord>) -> bool {
-        self.0.send(Ok(Step::Page(page))).await.is_ok()
+    async fn take(&mut self, page: Vec<Item>) -> bool {
+        self.0.send(Step::Page(page)).await.is_ok()
     }
 }
 
@@ -208,13 +253,19 @@ impl Replicator for PostgresReplicator {
     }
 
     fn name(&self) -> String {
-        self.place.name.clone()
+        self.tables.name.clone()
     }
 
     fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
-        let reader = self.read_here(session, visit).map_err(replica_error)?;
+        let mut each = |item| {
+            if let Item::Record(record) = item {
+                visit(&record.record());
+            }
+        };
+        let (reader, read) = self.read_here(self.reader(session), &mut each);
+        read.map_err(replica_error)?;
         let Stand { next, epoch, name, .. } = &reader.stand;
-        let is_ours = *name == self.place.name && epoch.get() > 0;
+        let is_ours = *name == self.tables.name && epoch.get() > 0;
         let held = Held { next: *next, epoch: epoch.get(), is_ours, others_end: reader.others_end };
         self.slots().insert(session, Slot::Read(reader.stand));
         Ok(held)
@@ -230,7 +281,7 @@ impl Replicator for PostgresReplicator {
                 });
             }
         };
-        let claim = Writer::claim(Arc::clone(&self.place), session, stand);
+        let claim = Writer::claim(Arc::clone(&self.tables), session, stand);
         let writer = self.runtime.run(claim).and_then(|claimed| claimed).map_err(replica_error)?;
         let epoch = writer.epoch().get();
         self.slots().insert(session, Slot::Claimed(Box::new(writer)));
@@ -243,33 +294,23 @@ impl Replicator for PostgresReplicator {
             let error = Error::TooLarge { what: "payload", len, max: STATEMENT_BYTES_MAX };
             return Err(replica_error(error));
         }
-        let (place, bytes) = (Arc::clone(&self.place), bytes.to_vec());
+        let (tables, bytes) = (Arc::clone(&self.tables), bytes.to_vec());
         let put = async move {
             let hash: &[u8] = &object.hash;
             let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
-            let rows = place.ask(PUT_OBJECT, &place.statements.put_object, &parameters).await?;
+            let rows = tables.ask(PUT_OBJECT, &tables.statements.put_object, &parameters).await?;
             if rows.first().and_then(|row| number(row, 0)) == Some(1) {
                 return Ok(());
             }
             // The statement asks for the tables' version, and found another one.
-            place.has_tables(PUT_OBJECT).await?;
+            tables.has_tables(PUT_OBJECT).await?;
             Err(Error::Store { what: PUT_OBJECT, failure: crate::Failure::Missing })
         };
         self.runtime.run(put).and_then(|put| put).map_err(replica_error)
     }
 
     fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
-        let place = Arc::clone(&self.place);
-        let get = async move {
-            let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
-            let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
-            let rows = place.ask(GET_OBJECT, &place.statements.get_object, &parameters).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
-            let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
-            bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
-        };
-        let found = self.runtime.run(get).and_then(|found| found).map_err(replica_error)?;
+        let found = self.object(session, object).map_err(replica_error)?;
         found.ok_or_else(|| ReplicaError::Failed {
             reason: format!("the payload {} is missing", object.file_name()),
         })
@@ -294,7 +335,7 @@ impl Replicator for PostgresReplicator {
     }
 }
 
-impl Place {
+impl Tables {
     /// Runs a statement that may be run again, until it is answered.
     async fn ask(
         &self,
@@ -330,7 +371,7 @@ impl Place {
 
 /// Notifies whoever follows sessions of what was appended, in transactions that nobody waits for: a notification makes commits wait
 /// for each other, all over the server.
-async fn tell(place: Arc<Place>, mut told: mpsc::UnboundedReceiver<Uuid>) {
+async fn tell(tables: Arc<Tables>, mut told: mpsc::UnboundedReceiver<Uuid>) {
     while let Some(session) = told.recv().await {
         let mut sessions = BTreeSet::from([session]);
         while let Ok(session) = told.try_recv() {
@@ -338,6 +379,6 @@ async fn tell(place: Arc<Place>, mut told: mpsc::UnboundedReceiver<Uuid>) {
         }
         let channels: Vec<String> = sessions.into_iter().map(tail::channel).collect();
         let parameters = [(&channels as _, Type::TEXT_ARRAY)];
-        let _ = place.pool.query(tail::NOTIFY, &parameters).await;
+        let _ = tables.pool.query(tail::NOTIFY, &parameters).await;
     }
 }

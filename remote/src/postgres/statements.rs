@@ -26,6 +26,7 @@ pub(super) struct Statements {
     pub(super) claims: String,
     pub(super) records: String,
     pub(super) link_before: String,
+    pub(super) time: String,
     pub(super) sessions: String,
     pub(super) first_claim: String,
     pub(super) claim: String,
@@ -63,6 +64,7 @@ impl Statements {
             link_before: format!(
                 "SELECT link, epoch FROM \"{schema}\".records WHERE session = $1 AND sequence = $2"
             ),
+            time: format!("SELECT time_us FROM \"{schema}\".records WHERE session = $1 AND sequence = $2"),
             sessions: format!("SELECT session FROM \"{schema}\".sessions ORDER BY session"),
             first_claim: format!(
                 "WITH {durable}, head AS (INSERT INTO \"{schema}\".sessions (session, epoch, next, writer, name, nonce, link) \

@@ -14,8 +14,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time;
 use uuid::Uuid;
 
-use super::Place;
-use super::reader::{HeldRecord, Reader, Sink};
+use super::Tables;
+use super::reader::{HeldRecord, Item, Reader, Sink};
 use crate::error::Result;
 use crate::runtime::Runtime;
 
@@ -70,15 +70,19 @@ impl Stream for Tail {
 struct Pages(mpsc::Sender<Result<Vec<HeldRecord>>>);
 
 impl Sink for Pages {
-    async fn take(&mut self, page: Vec<HeldRecord>) -> bool {
-        self.0.send(Ok(page)).await.is_ok()
+    async fn take(&mut self, page: Vec<Item>) -> bool {
+        let records = page.into_iter().filter_map(|item| match item {
+            Item::Record(record) => Some(record),
+            Item::Claim { .. } => None,
+        });
+        self.0.send(Ok(records.collect())).await.is_ok()
     }
 }
 
 /// Begins to follow a session.
 pub(super) fn start(
     runtime: &Runtime,
-    place: Arc<Place>,
+    tables: Arc<Tables>,
     session: Uuid,
     from: SequenceNumber,
 ) -> Result<Tail> {
@@ -89,7 +93,7 @@ pub(super) fn start(
             send.closed().await;
             Ok(())
         };
-        if let Err(error) = future::or(unwanted, follow(place, session, from, &mut sink)).await {
+        if let Err(error) = future::or(unwanted, follow(tables, session, from, &mut sink)).await {
             // Nobody waits any more where this fails.
             let _ = send.send(Err(error)).await;
         }
@@ -98,15 +102,15 @@ pub(super) fn start(
 }
 
 /// Reads on whenever there may be news. Returns once nobody wants more.
-async fn follow(place: Arc<Place>, session: Uuid, from: SequenceNumber, sink: &mut Pages) -> Result<()> {
+async fn follow(tables: Arc<Tables>, session: Uuid, from: SequenceNumber, sink: &mut Pages) -> Result<()> {
     let woken = Arc::new(Notify::new());
-    let mut reader = Reader::new(Arc::clone(&place), session);
+    let mut reader = Reader::new(Arc::clone(&tables), session);
     let mut is_placed = false;
     let mut listener = None;
     loop {
         if listener.as_ref().is_none_or(super::connection::Listener::is_closed) {
             // Whoever cannot listen looks.
-            listener = listen(&place, session, &woken).await;
+            listener = listen(&tables, session, &woken).await;
         }
         if !is_placed {
             is_placed = reader.skip(from).await?;
@@ -119,8 +123,8 @@ async fn follow(place: Arc<Place>, session: Uuid, from: SequenceNumber, sink: &m
     }
 }
 
-async fn listen(place: &Place, session: Uuid, woken: &Arc<Notify>) -> Option<super::connection::Listener> {
-    let listener = place.pool.listener(Arc::clone(woken)).await.ok()?;
+async fn listen(tables: &Tables, session: Uuid, woken: &Arc<Notify>) -> Option<super::connection::Listener> {
+    let listener = tables.pool.listener(Arc::clone(woken)).await.ok()?;
     listener.listen(&channel(session)).await.ok()?;
     Some(listener)
 }

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
@@ -23,24 +24,22 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Trusts the authorities of a PEM file, or without one those of web sites. `None` if the file holds none.
+    /// Trusts the authorities of a PEM file, or without one those that this machine trusts. `None` if there are none.
     pub(super) fn new(authorities: Option<&Path>) -> Option<Tls> {
-        let mut roots = RootCertStore::empty();
-        match authorities {
-            Some(path) => {
-                for certificate in CertificateDer::pem_file_iter(path).ok()? {
-                    roots.add(certificate.ok()?).ok()?;
-                }
-                if roots.is_empty() {
-                    return None;
-                }
-            }
-            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
-        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        let builder = match authorities {
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in CertificateDer::pem_file_iter(path).ok()? {
+                    roots.add(certificate.ok()?).ok()?;
+                }
+                builder.with_root_certificates(Some(roots).filter(|roots| !roots.is_empty())?)
+            }
+            None => builder.with_platform_verifier().ok()?,
+        };
+        let mut config = builder.with_no_client_auth();
         config.alpn_protocols = vec![b"postgresql".to_vec()];
         Some(Tls { config: Arc::new(config) })
     }

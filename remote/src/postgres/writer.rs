@@ -24,7 +24,7 @@ use foldlog_codec::{Record, SequenceNumber};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::Place;
+use super::Tables;
 use super::connection::Refusal;
 use super::link::Link;
 use super::reader::Stand;
@@ -44,7 +44,7 @@ const APPEND_BYTES: usize = 8 << 20;
 /// Appends to one session, as the writer of one epoch.
 #[derive(Debug)]
 pub(super) struct Writer {
-    place: Arc<Place>,
+    tables: Arc<Tables>,
     session: Uuid,
     id: WriterId,
     epoch: Epoch,
@@ -77,8 +77,8 @@ enum Fate {
 
 impl Writer {
     /// Claims a session that was read to `stand`, once: if anything was added behind that, nothing is claimed.
-    pub(super) async fn claim(place: Arc<Place>, session: Uuid, stand: Stand) -> Result<Writer> {
-        super::schema::prepare(&place.pool, &place.schema, place.retries).await?;
+    pub(super) async fn claim(tables: Arc<Tables>, session: Uuid, stand: Stand) -> Result<Writer> {
+        super::schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
         let next = stand.next;
         let epoch = stand.epoch.next().ok_or(Error::Row {
             session,
@@ -86,14 +86,14 @@ impl Writer {
             reason: "no epoch follows its own",
         })?;
         let id = WriterId::random();
-        let link = stand.link.claim(epoch, id, next, &place.name);
-        let mut claiming = Writer { place, session, id, epoch, next, link, pending: None, stopped: None };
+        let link = stand.link.claim(epoch, id, next, &tables.name);
+        let mut claiming = Writer { tables, session, id, epoch, next, link, pending: None, stopped: None };
         claiming.put_claim(&stand).await?;
         Ok(claiming)
     }
 
     async fn put_claim(&mut self, stand: &Stand) -> Result<()> {
-        let place = Arc::clone(&self.place);
+        let tables = Arc::clone(&self.tables);
         let (next, epoch) = (column(self.next.get()), column(self.epoch.get()));
         let (before, id, nonce) = (column(stand.epoch.get()), writer(self.id), Uuid::new_v4());
         let (link, link_before) = (self.link, stand.link);
@@ -103,19 +103,19 @@ impl Writer {
             (&epoch as _, Type::INT8),
             (&next as _, Type::INT8),
             (&id as _, UUID),
-            (&place.name as _, Type::TEXT),
+            (&tables.name as _, Type::TEXT),
             (&nonce as _, UUID),
             (&link as _, Type::BYTEA),
         ];
         let statement = if stand.epoch == Epoch::default() {
-            &place.statements.first_claim
+            &tables.statements.first_claim
         } else {
             parameters.extend([(&before as _, Type::INT8), (&link_before as _, Type::BYTEA)]);
-            &place.statements.claim
+            &tables.statements.claim
         };
-        let (mut attempts, mut in_doubt) = (place.retries.begin(), false);
+        let (mut attempts, mut in_doubt) = (tables.retries.begin(), false);
         while attempts.another().await {
-            match place.commit(statement, &parameters, 1).await {
+            match tables.commit(statement, &parameters, 1).await {
                 Ok(written) => {
                     if written? {
                         return Ok(());
@@ -130,7 +130,7 @@ impl Writer {
                     attempts.failed(refusal.failure);
                 }
             }
-            match place.head(self.session).await {
+            match tables.head(self.session).await {
                 Ok(head) => match self.claim_fate(head?, stand)? {
                     Fate::Committed if self.confirm(nonce).await => return Ok(()),
                     Fate::Committed => in_doubt = true,
@@ -226,7 +226,7 @@ impl Writer {
     }
 
     async fn put(&self, batch: &Batch) -> Result<()> {
-        let place = &self.place;
+        let tables = &self.tables;
         let (epoch, next, behind) =
             (column(self.epoch.get()), column(self.next.get()), column(batch.next.get()));
         let (id, link, link_before) = (writer(self.id), batch.link.column(), self.link.column());
@@ -244,9 +244,9 @@ impl Writer {
             (&batch.bodies as _, Type::BYTEA_ARRAY),
             (&batch.links as _, Type::BYTEA_ARRAY),
         ];
-        let (mut attempts, mut in_doubt) = (place.retries.begin(), false);
+        let (mut attempts, mut in_doubt) = (tables.retries.begin(), false);
         while attempts.another().await {
-            match place.commit(&place.statements.append, &parameters, batch.bodies.len() as u64).await {
+            match tables.commit(&tables.statements.append, &parameters, batch.bodies.len() as u64).await {
                 Ok(written) => {
                     if written? {
                         return Ok(());
@@ -280,7 +280,7 @@ impl Writer {
     /// Decides by the session's row what became of the statement.
     async fn fate(&self, batch: &Batch) -> Result<Result<Fate>, Refusal> {
         let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
-        let head = match self.place.head(self.session).await? {
+        let head = match self.tables.head(self.session).await? {
             Ok(head) => head,
             Err(error) => return Ok(Err(error)),
         };
@@ -309,7 +309,7 @@ impl Writer {
     async fn is_held(&self, batch: &Batch) -> Result<bool, Refusal> {
         let last = column(batch.next.get().saturating_sub(1));
         let parameters = [(&self.session as _, UUID), (&last as _, Type::INT8)];
-        let rows = self.place.pool.query(&self.place.statements.link_before, &parameters).await?;
+        let rows = self.tables.pool.query(&self.tables.statements.link_before, &parameters).await?;
         let found = rows.first();
         Ok(found.is_some_and(|row| {
             super::statements::link(row, 0) == Some(batch.link) && number(row, 1) == Some(self.epoch.get())
@@ -322,10 +322,10 @@ impl Writer {
         let (epoch, id) = (column(self.epoch.get()), writer(self.id));
         let parameters =
             [(&self.session as _, UUID), (&epoch as _, Type::INT8), (&id as _, UUID), (&nonce as _, UUID)];
-        if matches!(self.place.commit(&self.place.statements.confirm, &parameters, 1).await, Ok(Ok(true))) {
+        if matches!(self.tables.commit(&self.tables.statements.confirm, &parameters, 1).await, Ok(Ok(true))) {
             return true;
         }
-        let head = self.place.head(self.session).await;
+        let head = self.tables.head(self.session).await;
         matches!(head, Ok(Ok(Some(head))) if head.epoch > self.epoch)
     }
 
@@ -342,7 +342,7 @@ impl Writer {
     }
 }
 
-impl Place {
+impl Tables {
     /// Runs a statement that writes, and returns whether it wrote that many rows. A server that warned may have stopped waiting
     /// for its standby, so its answer counts for nothing.
     async fn commit(

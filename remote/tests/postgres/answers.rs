@@ -1,6 +1,7 @@
 //! What is made of answers that are lost, and of ways that break off.
 
 use foldlog::replication::{ReplicaError, Replicator};
+use foldlog_remote::{Met, Variables, open_place_with};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -43,6 +44,35 @@ fn wherever_a_connection_is_cut_each_record_is_held_once_and_each_that_was_ackno
     }
     println!("{cuts} of {} were cut", 2 * CUTS);
     assert!(cuts > CUTS / 2, "{cuts}");
+}
+
+#[test]
+fn wherever_a_reading_is_cut_each_record_is_handed_on_once() {
+    let Some(server) = shared() else { return };
+    let (proxy, url, session) = (Proxy::new(&server), server.url(), Uuid::from_u128(5));
+    let whole = replicator(&url, "whole", retries());
+    let texts: Vec<String> = (0..3_000).map(|n| format!("{n} {}", "x".repeat(100))).collect();
+    for half in texts.chunks(1_500) {
+        let (next, epoch) = claim(&whole, session).unwrap();
+        append(&whole, session, epoch, next, &half.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    }
+    let place = open_place_with(&proxy.url(&url), retries(), &Variables::new()).unwrap();
+    let mut cuts = 0;
+    for seed in 0..40 {
+        let mut draw = ChaCha8Rng::seed_from_u64(seed);
+        proxy.cut_after(Way::FromServer, i64::from(draw.next_u32() % 600_000), false);
+        let (mut claims, mut found) = (Vec::new(), Vec::new());
+        let mut each = |met: Met<'_>| match met {
+            Met::Claim { epoch, .. } => claims.push((epoch, found.len())),
+            Met::Record(record) => found.push(String::from_utf8(record.body.to_vec()).unwrap()),
+            _ => {}
+        };
+        place.reader(session).unwrap().read_on(&mut each).unwrap();
+        assert_eq!(claims, [(1, 0), (2, 1_500)]);
+        assert!(found == texts, "{seed}");
+        cuts += u64::from(proxy.heal());
+    }
+    assert!(cuts > 20, "{cuts}");
 }
 
 #[test]
@@ -94,7 +124,7 @@ fn an_append_that_was_committed_in_front_of_anothers_claim_is_acknowledged_and_t
          CREATE TRIGGER slow BEFORE INSERT ON {schema}.records EXECUTE FUNCTION {schema}.slow()"
     ));
     let appended = std::thread::scope(|scope| {
-        let lock = server.lock(77);
+        let lock = server.holding("SELECT pg_advisory_lock(77)");
         let appending = scope.spawn(|| append(&one, session, epoch, 1, &["b"]));
         server.wait_for_lock();
         proxy.cut_after(Way::FromServer, 0, false);

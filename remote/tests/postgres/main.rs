@@ -6,9 +6,13 @@
 mod answers;
 mod damage;
 mod kills;
+#[path = "../parts/notes.rs"]
+mod notes;
+mod places;
 mod proxy;
 mod races;
 mod refusals;
 mod server;
+mod sql;
 mod tails;
 mod worker;

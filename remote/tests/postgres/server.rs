@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 
 use foldlog_remote::{Database, PostgresReplicator, Retries};
 use nix::unistd::{Gid, Uid, User};
-use tokio_postgres::{NoTls, Row};
 
 /// How long a server may take to start or to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bounds that let a test go through an outage of a second or two.
 pub(crate) fn retries() -> Retries {
@@ -169,7 +168,8 @@ impl Server {
         command.stdout(log.try_clone().unwrap()).stderr(log);
         *self.running.lock().unwrap() = Some(command.spawn().unwrap());
         let began = Instant::now();
-        while self.try_sql("foldlog", "SELECT 1").is_err() {
+        let asks = replicator(&self.url(), "", hasty());
+        while asks.sessions().is_err() {
             let log = fs::read_to_string(self.log()).unwrap();
             assert!(began.elapsed() < PATIENCE, "the server does not answer: {log}");
             std::thread::yield_now();
@@ -214,103 +214,12 @@ impl Server {
         format!("postgres://{user}@/{database}?host={folder}&port={}&schema={schema}", self.port)
     }
 
-    /// Runs statements as the administrator.
-    pub(crate) fn sql(&self, statements: &str) {
-        self.try_sql("foldlog", statements).unwrap();
-    }
-
-    /// Holds an advisory lock until the guard is dropped.
-    pub(crate) fn lock(&self, number: i64) -> Lock {
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(self.folder.path()).port(self.port).user("foldlog").dbname("postgres");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(async {
-            let (client, connection) = config.connect(NoTls).await.unwrap();
-            tokio::spawn(connection);
-            client.batch_execute(&format!("SELECT pg_advisory_lock({number})")).await.unwrap();
-            client
-        });
-        Lock { client: Some(client), runtime }
-    }
-
-    /// Listens to a channel, does something, and returns what the first notification says.
-    pub(crate) fn listen(&self, channel: &str, act: impl FnOnce()) -> String {
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(self.folder.path()).port(self.port).user("foldlog").dbname("postgres");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (client, mut connection) = config.connect(NoTls).await.unwrap();
-            let (send, mut heard) = tokio::sync::mpsc::unbounded_channel();
-            tokio::spawn(async move {
-                while let Some(Ok(message)) =
-                    std::future::poll_fn(|context| connection.poll_message(context)).await
-                {
-                    if let tokio_postgres::AsyncMessage::Notification(notification) = message {
-                        let _ = send.send(notification.payload().to_owned());
-                    }
-                }
-            });
-            client.batch_execute(&format!("LISTEN {channel}")).await.unwrap();
-            act();
-            heard.recv().await.unwrap()
-        })
-    }
-
     /// Copies a file into the server's folder that its user alone may read.
     pub(crate) fn give(&self, from: &Path, to: &Path) {
         fs::copy(from, to).unwrap();
         fs::set_permissions(to, fs::Permissions::from_mode(0o600)).unwrap();
         if let Some((uid, gid)) = self.user {
             chown(to, Some(uid.as_raw()), Some(gid.as_raw())).unwrap();
-        }
-    }
-
-    /// Returns once somebody waits for a lock.
-    pub(crate) fn wait_for_lock(&self) {
-        let began = Instant::now();
-        while self.query("SELECT 1 FROM pg_locks WHERE NOT granted").is_empty() {
-            assert!(began.elapsed() < PATIENCE, "nobody waits");
-        }
-    }
-
-    fn try_sql(&self, user: &str, statements: &str) -> Result<(), tokio_postgres::Error> {
-        self.with_client(user, async |client| client.batch_execute(statements).await)
-    }
-
-    /// Runs a query as the administrator.
-    pub(crate) fn query(&self, statement: &str) -> Vec<Row> {
-        self.with_client("foldlog", async |client| client.query(statement, &[]).await).unwrap()
-    }
-
-    fn with_client<T>(
-        &self,
-        user: &str,
-        act: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, tokio_postgres::Error> {
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(self.folder.path()).port(self.port).user(user).dbname("postgres");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (client, connection) = config.connect(NoTls).await?;
-            let driver = tokio::spawn(connection);
-            let done = act(&client).await;
-            drop(client);
-            let _ = driver.await;
-            done
-        })
-    }
-}
-
-/// Is a lock that a connection of its own holds.
-pub(crate) struct Lock {
-    client: Option<tokio_postgres::Client>,
-    runtime: tokio::runtime::Runtime,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        if let Some(client) = self.client.take() {
-            let _ = self.runtime.block_on(client.batch_execute("SELECT pg_advisory_unlock_all()"));
         }
     }
 }

@@ -67,8 +67,7 @@ fn an_append_notifies_whoever_follows() {
     let url = server.url();
     let one = replicator(&url, "one", retries());
     claim(&one, SESSION).unwrap();
-    let heard = server.listen(&format!("foldlog_{}", SESSION.simple()), || {
-        append(&one, SESSION, 1, 0, &["a"]).unwrap();
-    });
-    assert_eq!(heard, "");
+    let mut listens = server.holding(&format!("LISTEN foldlog_{}", SESSION.simple()));
+    append(&one, SESSION, 1, 0, &["a"]).unwrap();
+    assert_eq!(listens.hear(), "");
 }

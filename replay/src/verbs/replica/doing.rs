@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
-use foldlog::replication::Replication;
+use foldlog::replication::{Replication, Replicator};
 use foldlog::{OperationId, Store, StoreOptions};
 use foldlog_codec::escape;
-use foldlog_remote::{ObjectReplicator, Retries, open_url};
+use foldlog_remote::{Place, Retries, open_place};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -55,12 +55,12 @@ struct Open {
 }
 
 pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
-    let replicator = replicator(&asked.url, PULLS)?;
+    let place = place(&asked.url)?;
     let sessions = match asked.session {
         Some(session) => vec![session],
-        None => listed(&replicator)?,
+        None => listed(place.as_ref())?,
     };
-    let store = store(&asked.to, replicator, false)?;
+    let store = store(&asked.to, replicator(place.as_ref(), PULLS)?, false)?;
     each(&sessions, output, |session, output| {
         let report = store.pull(session)?;
         let (dir, records, new) = (store.session_dir(session), report.records, report.new);
@@ -74,6 +74,7 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
 
 pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
     check_store(&asked.store)?;
+    let place = place(&asked.url)?;
     let plain = Store::open(&asked.store)?;
     let sessions = match asked.session {
         Some(session) => vec![session],
@@ -84,7 +85,7 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
             Some(name) => name.clone(),
             None => name_in_log(&plain.session_dir(session))?,
         };
-        let store = store(&asked.store, replicator(&asked.url, &name)?, asked.unreplicated)?;
+        let store = store(&asked.store, replicator(place.as_ref(), &name)?, asked.unreplicated)?;
         let pushed = store.open_to_recover(session)?;
         let synced = pushed.sync();
         let (records, epoch) = (pushed.position().map_or(0, |last| last.get() + 1), pushed.epoch());
@@ -101,10 +102,11 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
 }
 
 pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8> {
-    let replicator = replicator(&asked.url, &asked.by)?;
+    let place = place(&asked.url)?;
+    let replicator = replicator(place.as_ref(), &asked.by)?;
     let session = match asked.session {
         Some(session) => session,
-        None => match listed(&replicator)?.as_slice() {
+        None => match listed(place.as_ref())?.as_slice() {
             [only] => *only,
             several => {
                 let what = format!("{} sessions are held there", several.len());
@@ -148,20 +150,23 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
 }
 
 /// Opens a store whose sessions a replicator holds, or `unreplicated` says that it shall.
-fn store(path: &Path, replicator: Arc<ObjectReplicator>, unreplicated: bool) -> Result<Store> {
+fn store(path: &Path, replicator: Arc<dyn Replicator>, unreplicated: bool) -> Result<Store> {
     let replication = Some(Replication::new(replicator));
     Ok(Store::open_with(path, StoreOptions { replication, unreplicated, ..StoreOptions::default() })?)
 }
 
-/// Returns who speaks to the place, and would claim under that name.
-fn replicator(url: &str, name: &str) -> Result<Arc<ObjectReplicator>> {
-    let (bucket, prefix) = open_url(url).map_err(refused)?;
-    let replicator = ObjectReplicator::new(bucket, &prefix, name, Retries::default()).map_err(refused)?;
-    Ok(Arc::new(replicator))
+/// Opens the place that a URL names.
+fn place(url: &str) -> Result<Arc<dyn Place>> {
+    open_place(url, Retries::default()).map_err(refused)
 }
 
-fn listed(replicator: &ObjectReplicator) -> Result<Vec<Uuid>> {
-    let sessions = replicator.remote().sessions().map_err(refused)?;
+/// Returns who speaks to the place, and would claim under that name.
+fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
+    place.replicator(name).map_err(refused)
+}
+
+fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
+    let sessions = place.sessions().map_err(refused)?;
     if sessions.is_empty() {
         return Err(Failure::usage(
             "no session is held there",
@@ -174,11 +179,30 @@ fn listed(replicator: &ObjectReplicator) -> Result<Vec<Uuid>> {
 fn refused(error: foldlog_remote::Error) -> Failure {
     let next = match error {
         foldlog_remote::Error::Url { .. } => {
-            "give the folder of the bucket: file:///PATH, with the prefix of the sessions in it"
+            "give a place with the prefix of its sessions, as `foldlog help pull` lists them, and no key: keys come from the environment"
         }
+        foldlog_remote::Error::Settings { .. } => "correct the variables; `foldlog help pull` names some",
+        foldlog_remote::Error::Store { failure, .. } => after(failure),
         _ => "check the place, and the way to it",
     };
     Failure::usage(error.to_string(), next)
+}
+
+/// Says what to do after a failure of a store.
+fn after(failure: foldlog_remote::Failure) -> &'static str {
+    use foldlog_remote::Failure::{ClockSkew, Denied, Elsewhere, Missing, NoCredentials};
+    match failure {
+        Denied => {
+            "check the keys in the environment, and that they may list, read and put objects beneath the prefix"
+        }
+        NoCredentials => {
+            "set the keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        }
+        Elsewhere => "set AWS_REGION, or AWS_ENDPOINT_URL, to where the bucket is",
+        Missing => "check the name of the bucket, and the endpoint",
+        ClockSkew => "set the clock",
+        _ => "check the place, and the way to it",
+    }
 }
 
 /// Returns the name under which a session was claimed first, as its log says.

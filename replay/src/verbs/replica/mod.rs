@@ -15,8 +15,9 @@ use crate::output::Output;
 
 /// Says what a place is, in the help of each verb.
 const PLACES: &str = "\
-URL is file:///PATH: the folder that the host's replicator keeps its sessions in, with its prefix. Stores of networks are reached by
-hosts alone.";
+URL is the place that the host's replicator keeps its sessions in, with its prefix: file:///PATH, s3://BUCKET/PREFIX,
+gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Keys, region (AWS_REGION) and endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the
+environment, or from what the provider gives to its machines, and never stand in the URL.";
 
 /// Holds what the command line asks of `foldlog pull`.
 #[derive(Clone, Debug, Args)]
@@ -79,7 +80,7 @@ pub struct TakeOver {
 fn not_built() -> crate::Failure {
     crate::Failure::usage(
         "this program was built without what speaks to buckets",
-        "build it in: `cargo install --path replay --features object-store`",
+        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs` or `azure`",
     )
 }
 

@@ -1,0 +1,118 @@
+//! Places in object storage: a folder, or a bucket that is reached over a network.
+
+use std::sync::Arc;
+
+use foldlog::replication::Replicator;
+use foldlog_codec::body::ObjectId;
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use url::Url;
+use uuid::Uuid;
+
+use crate::chain::Chain;
+use crate::error::{Error, Result};
+use crate::place::{Met, Place, PlaceReader, Variables};
+use crate::remote::Remote;
+use crate::replicator::ObjectReplicator;
+use crate::retries::Retries;
+
+/// Holds sessions in object storage.
+#[derive(Debug)]
+struct BucketPlace {
+    remote: Remote,
+    url: String,
+}
+
+/// Opens the place that the URL of a folder or a bucket names.
+///
+/// # Errors
+///
+/// [`Error::Url`], [`Error::Settings`], [`Error::Prefix`] and [`Error::NoRuntime`].
+pub(crate) fn open(url: &Url, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    let remote = remote(url, retries, variables)?;
+    Ok(Arc::new(BucketPlace { remote, url: url.as_str().trim_end_matches('/').to_owned() }))
+}
+
+/// Opens the folder or bucket that a URL names, for callers that speak the protocol themselves.
+///
+/// # Errors
+///
+/// Those of [`open_place_with`](crate::open_place_with), also for places of other kinds.
+pub fn open_remote(url: &str, retries: Retries, variables: &Variables) -> Result<Remote> {
+    remote(&Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?, retries, variables)
+}
+
+fn remote(url: &Url, retries: Retries, variables: &Variables) -> Result<Remote> {
+    let names_more = url.password().is_some() || !url.username().is_empty() || url.port().is_some();
+    if names_more || url.query().is_some() || url.fragment().is_some() {
+        return Err(Error::Url { reason: "it holds more than a place" });
+    }
+    let (store, prefix) = match url.scheme() {
+        "file" => (folder(url)?, String::new()),
+        "s3" | "gs" | "az" => network_store(url, variables)?,
+        _ => return Err(Error::Url { reason: "it names no bucket" }),
+    };
+    Remote::new(store, &prefix, retries)
+}
+
+fn folder(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+    let refused = |reason| Error::Url { reason };
+    let path = url.to_file_path().map_err(|()| refused("it names no local folder"))?;
+    if path.parent().is_none() {
+        return Err(refused("it names the root of all folders"));
+    }
+    let files = LocalFileSystem::new_with_prefix(path).map_err(|_| refused("there is no such folder"))?;
+    Ok(Arc::new(files.with_fsync(true)))
+}
+
+#[cfg(feature = "network")]
+fn network_store(url: &Url, variables: &Variables) -> Result<(Arc<dyn ObjectStore>, String)> {
+    crate::network::open(url, variables)
+}
+
+#[cfg(not(feature = "network"))]
+fn network_store(_: &Url, _: &Variables) -> Result<(Arc<dyn ObjectStore>, String)> {
+    Err(Error::Url { reason: "this program was built without what speaks to that network" })
+}
+
+impl Place for BucketPlace {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>> {
+        Ok(Arc::new(ObjectReplicator::over(self.remote.clone(), &self.url, name)?))
+    }
+
+    fn sessions(&self) -> Result<Vec<Uuid>> {
+        self.remote.sessions()
+    }
+
+    fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
+        Ok(Box::new(BucketReader { remote: self.remote.clone(), chain: Chain::new(session) }))
+    }
+}
+
+/// Reads one session from object storage.
+#[derive(Debug)]
+struct BucketReader {
+    remote: Remote,
+    /// Ends behind what was handed on.
+    chain: Chain,
+}
+
+impl PlaceReader for BucketReader {
+    fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()> {
+        self.remote.read_here_behind(&mut self.chain, &mut |chunk| {
+            if chunk.count == 0 {
+                visit(Met::Claim { epoch: chunk.head.epoch.get(), name: &chunk.head.note });
+            }
+            chunk.records().for_each(|record| visit(Met::Record(record)));
+        })
+    }
+
+    fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let (bucket, session) = (self.remote.bucket().clone(), self.chain.session());
+        self.remote.runtime().run(async move { bucket.get_object(session, object).await })?
+    }
+}

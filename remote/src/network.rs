@@ -1,0 +1,170 @@
+//! Stores that are reached over a network, by their URLs: S3 and what speaks as it does, Google Cloud Storage, Azure.
+//!
+//! # Where keys come from
+//!
+//! | URL | variables | else |
+//! |---|---|---|
+//! | `s3://` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_REGION`, `AWS_ENDPOINT_URL`, and the others that begin with `AWS_` | what the provider gives to a pod, a task or a machine |
+//! | `gs://` | `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_APPLICATION_CREDENTIALS`, and the others that begin with `GOOGLE_` | the file of `gcloud auth application-default login`, or what the provider gives to a machine |
+//! | `az://` | `AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`, and the others that begin with `AZURE_` | what the provider gives to a machine |
+//!
+//! The crate `object_store` says what each variable means. Profiles of `~/.aws` are not read. An endpoint that begins with `http://`
+//! is reached without TLS: whoever set it said so. Roots of trust are the system's.
+//!
+//! # What is set for the protocol's sake
+//!
+//! - No request is tried again in `object_store`: its loop would put an object a second time that this crate knows nothing of, and
+//!   outlast the bound of an attempt. [`Retries`](crate::Retries) decides alone.
+//! - Puts are conditional whatever the environment says, and opening for writing finds out whether the store keeps to it.
+//! - Redirections are not followed: a bucket in another region is a clear error, and no signature goes to a host that nobody named.
+//! - TLS and signatures are made by `ring`, and nothing of the process's is set for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use reqwest::redirect::Policy;
+use rustls::ClientConfig;
+use rustls::crypto::ring;
+use rustls_platform_verifier::BuilderVerifierExt;
+use url::Url;
+
+use crate::error::{Error, Result};
+use crate::place::Variables;
+
+/// How long to wait for a connection. An attempt has a bound of its own.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long to wait for a connection to where providers keep the keys of their machines: it is there at once or not at all.
+const PROVIDER_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Opens the store that a URL names, and returns it with the prefix beneath which the sessions are.
+///
+/// # Errors
+///
+/// [`Error::Url`] and [`Error::Settings`].
+pub(crate) fn open(url: &Url, variables: &Variables) -> Result<(Arc<dyn ObjectStore>, String)> {
+    let is_name = |name: &&str| {
+        let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        !name.is_empty() && name.bytes().all(is_of_names)
+    };
+    let bucket = url.host_str().filter(is_name).ok_or(Error::Url { reason: "it names no bucket" })?;
+    let prefix = Path::from_url_path(url.path())
+        .map_err(|_| Error::Url { reason: "its prefix is not made of names with `/` between them" })?;
+    let store = match url.scheme() {
+        #[cfg(feature = "s3")]
+        "s3" => s3(bucket, variables)?,
+        #[cfg(feature = "gcs")]
+        "gs" => gcs(bucket, variables)?,
+        #[cfg(feature = "azure")]
+        "az" => azure(bucket, variables)?,
+        _ => {
+            return Err(Error::Url {
+                reason: "this program was built without what speaks to that kind of bucket",
+            });
+        }
+    };
+    Ok((store, prefix.to_string()))
+}
+
+/// Has each request tried once.
+fn once() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+/// Returns the settings whose names begin with `prefix`, as a builder takes them.
+fn settings<'a, K: std::str::FromStr>(
+    prefix: &'static str,
+    variables: &'a Variables,
+) -> impl Iterator<Item = (K, &'a String)> {
+    let named = variables.iter().filter(move |(name, value)| name.starts_with(prefix) && !value.is_empty());
+    named.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)))
+}
+
+#[cfg(any(feature = "s3", feature = "azure"))]
+/// Says whether an endpoint asks to be reached without TLS.
+fn is_plain(endpoint: Option<String>) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.to_ascii_lowercase().starts_with("http://"))
+}
+
+#[cfg(feature = "s3")]
+fn s3(bucket: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+
+    let builder = settings("AWS_", variables)
+        .fold(AmazonS3Builder::new(), |builder, (key, value)| builder.with_config(key, value));
+    let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
+        .iter()
+        .find_map(|key| builder.get_config_value(key));
+    let builder = if is_plain(endpoint) { builder.with_allow_http(true) } else { builder };
+    let store = builder
+        .with_bucket_name(bucket)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_retry(once())
+        .with_http_connector(Connector)
+        .build();
+    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with AWS_" })?))
+}
+
+#[cfg(feature = "gcs")]
+fn gcs(bucket: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
+    use object_store::gcp::GoogleCloudStorageBuilder;
+
+    let builder = settings("GOOGLE_", variables)
+        .fold(GoogleCloudStorageBuilder::new(), |builder, (key, value)| builder.with_config(key, value));
+    let store = builder.with_bucket_name(bucket).with_retry(once()).with_http_connector(Connector).build();
+    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with GOOGLE_" })?))
+}
+
+#[cfg(feature = "azure")]
+fn azure(container: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
+    use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+
+    let mut builder = settings("AZURE_", variables)
+        .fold(MicrosoftAzureBuilder::new(), |builder, (key, value)| builder.with_config(key, value));
+    // Azure's own services set it without that beginning.
+    if let Some(endpoint) = variables.get("IDENTITY_ENDPOINT") {
+        builder = builder.with_msi_endpoint(endpoint);
+    }
+    if is_plain(builder.get_config_value(&AzureConfigKey::Endpoint)) {
+        builder = builder.with_allow_http(true);
+    }
+    let store =
+        builder.with_container_name(container).with_retry(once()).with_http_connector(Connector).build();
+    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with AZURE_" })?))
+}
+
+/// Makes the clients that speak to stores.
+#[derive(Debug)]
+struct Connector;
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let says = |key| options.get_config_value(&key);
+        let is_plain = says(ClientConfigKey::AllowHttp).is_some_and(|allowed| allowed == "true");
+        let is_provider = says(ClientConfigKey::ConnectTimeout).is_some_and(|wait| wait == "1s");
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("foldlog/", env!("CARGO_PKG_VERSION")))
+            .tls_backend_preconfigured(tls()?)
+            .https_only(!is_plain)
+            .redirect(Policy::none())
+            .connect_timeout(if is_provider { PROVIDER_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
+            .build();
+        client.map(HttpClient::new).map_err(not_made)
+    }
+}
+
+/// Returns what TLS is to be like.
+fn tls() -> object_store::Result<ClientConfig> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_platform_verifier())
+        .map_err(not_made)?;
+    Ok(config.with_no_client_auth())
+}
+
+fn not_made(error: impl std::error::Error + Send + Sync + 'static) -> object_store::Error {
+    object_store::Error::Generic { store: "network", source: Box::new(error) }
+}

@@ -1,0 +1,51 @@
+//! Stores whose sessions a bucket holds that is named by its URL.
+
+use foldlog::replication::Replication;
+use foldlog::{Error, Store, StoreOptions};
+use foldlog_remote::{Met, Place, open_place_with};
+
+use crate::notes::{call, note, runner, texts, types};
+use crate::server;
+
+fn store(folder: &tempfile::TempDir, place: &dyn Place, name: &str) -> Store {
+    let replication = Some(Replication::new(place.replicator(name).unwrap()));
+    Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+}
+
+#[test]
+fn a_session_goes_to_a_bucket_and_is_taken_over_from_there() {
+    let Some(server) = server::bucket() else { return };
+    let place = open_place_with(&server.url(), server::retries(), &server.variables()).unwrap();
+    let [one, two] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let old = store(&one, place.as_ref(), "one").create(&types()).unwrap();
+    let id = old.id();
+    old.dispatch(note("short")).unwrap();
+    old.dispatch(note("long ".repeat(30_000))).unwrap();
+    assert!(call(&runner(&old, |_| Ok(())).unwrap()).unwrap().success);
+    old.sync().unwrap();
+
+    assert_eq!(place.sessions().unwrap(), [id]);
+    let standing = place.standing(id).unwrap().unwrap();
+    assert_eq!((standing.epoch, standing.name.as_str()), (1, "one"));
+    assert_eq!(standing.next.get(), old.position().unwrap().get() + 1);
+    let mut reader = place.reader(id).unwrap();
+    reader.read_on(&mut |_| {}).unwrap();
+
+    let new = store(&two, place.as_ref(), "two").take_over(id, &types()).unwrap();
+    assert_eq!(texts(&new), texts(&old));
+    let refused = call(&runner(&old, |_| panic!("it runs")).unwrap());
+    assert!(matches!(refused, Err(Error::Fenced { epoch: 2, .. })), "{refused:?}");
+    new.dispatch(note("went on")).unwrap();
+    new.close().unwrap();
+    // A reader goes on from where it stood.
+    let (mut claims, mut records) = (Vec::new(), 0);
+    reader
+        .read_on(&mut |met| match met {
+            Met::Claim { epoch, name } => claims.push((epoch, name.to_owned())),
+            Met::Record(_) => records += 1,
+            _ => {}
+        })
+        .unwrap();
+    assert_eq!(claims, [(2, "two".to_owned())]);
+    assert!(records > 0);
+}

@@ -1,0 +1,72 @@
+//! Writers who race for one session over the wire.
+
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+use foldlog_codec::{Kind, Record};
+use foldlog_remote::{Error, Reader, Runtime, Writer, open_remote};
+use uuid::Uuid;
+
+use crate::server;
+
+const RACES: u128 = 200;
+const WRITERS: usize = 8;
+
+/// What was acknowledged in each race: sequence number and body.
+type Told = Mutex<Vec<Vec<(u64, Vec<u8>)>>>;
+
+#[test]
+fn two_hundred_races_of_eight_writers_append_nothing_twice() {
+    let Some(server) = server::bucket() else { return };
+    let told: Arc<Told> = Arc::new(Mutex::new(vec![Vec::new(); RACES as usize]));
+    let start = Arc::new(Barrier::new(WRITERS));
+    let threads: Vec<_> = (0..WRITERS)
+        .map(|who| {
+            let (told, start) = (Arc::clone(&told), Arc::clone(&start));
+            let remote = open_remote(&server.url(), server::retries(), &server.variables()).unwrap();
+            thread::spawn(move || {
+                let runtime = Runtime::start().unwrap();
+                for race in 0..RACES {
+                    start.wait();
+                    let reader = Reader::new(remote.bucket().clone(), Uuid::from_u128(race));
+                    if let Some(appended) = runtime.run(race_once(reader, who)).unwrap() {
+                        told.lock().unwrap()[race as usize].push(appended);
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+
+    let remote = open_remote(&server.url(), server::retries(), &server.variables()).unwrap();
+    let mut won = 0;
+    for (race, told) in told.lock().unwrap().iter_mut().enumerate() {
+        let mut log = Vec::new();
+        let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
+            log.extend(chunk.records().map(|record| (record.sequence.get(), record.body.to_vec())));
+        };
+        remote.read_here(Uuid::from_u128(race as u128), &mut each).unwrap();
+        told.sort();
+        // Nothing was in doubt, so the log holds what was acknowledged, each once, and nothing else.
+        assert_eq!(&log, told, "race {race}");
+        won += log.len();
+    }
+    assert!(won > 0);
+    println!("{RACES} races of {WRITERS} writers: {won} records acknowledged, none twice");
+}
+
+/// Claims the session and appends one record. `None` if somebody else was faster.
+async fn race_once(reader: Reader, who: usize) -> Option<(u64, Vec<u8>)> {
+    let mut writer = match Writer::claim(reader, &format!("writer {who}"), &mut |_| {}).await {
+        Ok(writer) => writer,
+        Err(Error::Fenced { .. }) => return None,
+        Err(error) => panic!("{error}"),
+    };
+    let (sequence, body) = (writer.next_sequence(), format!("by {who}").into_bytes());
+    let record = Record { sequence, kind: Kind::OBSERVED, time_us: 0, body: &body };
+    match writer.append([record]).await {
+        Ok(_) => Some((sequence.get(), body)),
+        Err(Error::Fenced { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
