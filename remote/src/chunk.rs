@@ -366,6 +366,7 @@ impl Encoder {
     }
 
     /// Returns the head that the chunk was begun with.
+    #[cfg(feature = "object-store")]
     pub(crate) fn head(&self) -> &ChunkHead {
         &self.head
     }

@@ -7,11 +7,12 @@ use foldlog_codec::{Record, SequenceNumber};
 use object_store::ObjectStore;
 use uuid::Uuid;
 
-use crate::bucket::{Bucket, Retries};
+use crate::bucket::Bucket;
 use crate::chain::Chain;
 use crate::chunk::{Chunk, Epoch, WriterId};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
+use crate::retries::Retries;
 use crate::runtime::Runtime;
 use crate::writer::Writer;
 
