@@ -22,7 +22,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::client::{HttpClient, HttpConnector};
+use async_trait::async_trait;
+use http_body_util::{BodyExt, Limited};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
+};
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use reqwest::redirect::Policy;
@@ -152,7 +157,28 @@ impl HttpConnector for Connector {
             .redirect(Policy::none())
             .connect_timeout(if is_provider { PROVIDER_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
             .build();
-        client.map(HttpClient::new).map_err(not_made)
+        client.map(|client| HttpClient::new(Bounded(client))).map_err(not_made)
+    }
+}
+
+/// Most bytes of an answer that says why a request failed. Those of S3 have some hundreds.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// Bounds the answers that `object_store` takes into memory before this crate sees them: it reads the whole text of a failure. What an
+/// object holds is bounded where it is read.
+#[derive(Debug)]
+struct Bounded<S>(S);
+
+#[async_trait]
+impl<S: HttpService> HttpService for Bounded<S> {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let response = self.0.call(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let too_long = |error| HttpError::new_boxed(HttpErrorKind::Decode, error);
+        Ok(response
+            .map(|body| HttpResponseBody::new(Limited::new(body, REFUSAL_BYTES_MAX).map_err(too_long))))
     }
 }
 
@@ -198,6 +224,36 @@ mod tests {
         }
         let reason = "its prefix is not made of names with `/` between them";
         assert_eq!(refused("s3://agents/team//two", &settings), Error::Url { reason });
+    }
+
+    /// Answers each request with a status and so many bytes.
+    #[derive(Debug)]
+    struct Answers(u16, usize);
+
+    #[async_trait]
+    impl HttpService for Answers {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let mut response = HttpResponse::new(vec![b'x'; self.1].into());
+            *response.status_mut() = self.0.try_into().unwrap();
+            Ok(response)
+        }
+    }
+
+    #[test]
+    fn no_text_of_a_failure_is_taken_into_memory_whatever_its_length() {
+        for (status, len, is_read) in [
+            (503, REFUSAL_BYTES_MAX, true),
+            (503, REFUSAL_BYTES_MAX + 1, false),
+            (301, 1 << 20, false),
+            (200, 1 << 20, true),
+        ] {
+            let answered = futures_lite::future::block_on(async {
+                let answer =
+                    Bounded(Answers(status, len)).call(HttpRequest::new(Vec::new().into())).await.unwrap();
+                answer.into_body().collect().await.map(|body| body.to_bytes().len())
+            });
+            assert_eq!(answered.ok(), is_read.then_some(len), "{status}: {len}");
+        }
     }
 
     #[test]
