@@ -9,12 +9,12 @@ use object_store::local::LocalFileSystem;
 use url::Url;
 use uuid::Uuid;
 
-use crate::bucket::Retries;
 use crate::chain::Chain;
 use crate::error::{Error, Result};
 use crate::place::{Met, Place, PlaceReader, Variables};
 use crate::remote::Remote;
 use crate::replicator::ObjectReplicator;
+use crate::retries::Retries;
 
 /// Holds sessions in object storage.
 #[derive(Debug)]

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use foldlog_codec::{SequenceNumber, escape};
 use uuid::Uuid;
 
@@ -41,6 +43,38 @@ pub enum Failure {
     /// The store cannot do what it was asked for at all.
     #[error("the store cannot do that")]
     Unsupported,
+    /// The database server does not know the user, or the password is another one, or none was given.
+    #[error("the server refuses the user or the password, which comes from PGPASSWORD or a password file")]
+    Password,
+    /// The server has no database of that name.
+    #[error("there is no such database")]
+    NoDatabase,
+    /// The user lacks a right in the database.
+    #[error("the user has no right to do that in the database")]
+    NoRight,
+    /// The database takes no writes: its server is a standby, or somebody has set it so.
+    #[error("the database is read-only")]
+    ReadOnly,
+    /// The server has no room left.
+    #[error("the server's disk is full")]
+    Full,
+    /// The server does not speak TLS, or shows no certificate that verifies.
+    #[error("the server offers no TLS, or no certificate that verifies; see sslmode and sslrootcert")]
+    NoTls,
+    /// The server refused it for a reason that has no words here.
+    #[error("the server refuses it (SQLSTATE {0})")]
+    Sql(SqlState),
+}
+
+/// Holds the five characters by which a database server names an error. Documentation of PostgreSQL lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SqlState(pub [u8; 5]);
+
+impl fmt::Display for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.0.map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte) } else { '?' });
+        shown.iter().try_for_each(|letter| write!(f, "{letter}"))
+    }
 }
 
 /// Reports why a remote log could not be read or written.
@@ -210,6 +244,45 @@ pub enum Error {
         /// What the last attempt came to.
         failure: Failure,
     },
+    /// A record, or a claim in front of it, is not as it was appended to the database, or is gone from there.
+    #[error("record {sequence} of session {session} is damaged in the database: {reason}")]
+    Row {
+        /// The session.
+        session: Uuid,
+        /// Sequence number of the record.
+        sequence: SequenceNumber,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The database lacks what it once acknowledged: a server took over that was behind, or it was reset.
+    #[error(
+        "the database lacks what it acknowledged of session {session}, from record {sequence} on or a claim in front of it: \
+         it went back to an older state; go on with the server that has it"
+    )]
+    DatabaseWentBack {
+        /// The session.
+        session: Uuid,
+        /// Sequence number from which on the database may lack records.
+        sequence: SequenceNumber,
+    },
+    /// A later version of foldlog made the tables.
+    #[error(
+        "the database's tables have version {found}, newer than {supported}, the newest that this version of foldlog knows"
+    )]
+    NewerTables {
+        /// Version of the tables.
+        found: i32,
+        /// Newest version that this crate knows.
+        supported: i32,
+    },
+    /// The server would lose what it acknowledges.
+    #[error(
+        "the server's setting `{setting}` is off: what it acknowledges does not survive a power cut; turn it on"
+    )]
+    NotDurable {
+        /// Name of the setting.
+        setting: &'static str,
+    },
     /// The crate's thread has ended, could not be started, or was left behind by a fork of the process.
     #[error("the thread that speaks to remote stores does not run in this process")]
     NoRuntime,
@@ -218,4 +291,19 @@ pub enum Error {
 /// Formats what a claim says of its writer.
 fn claimant(note: &str) -> String {
     if note.is_empty() { String::new() } else { format!(" (`{}`)", escape::text(note)) }
+}
+
+/// Says to the engine what a store's error means.
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub(crate) fn replica_error(error: Error) -> foldlog::replication::ReplicaError {
+    use foldlog::replication::ReplicaError;
+
+    match error {
+        Error::Fenced { epoch, by, note } => {
+            let by = if note.is_empty() { by.to_string() } else { format!("{note}, writer {by}") };
+            ReplicaError::Fenced { epoch: epoch.get(), by }
+        }
+        error @ Error::Unknown { .. } => ReplicaError::Unknown { reason: error.to_string() },
+        error => ReplicaError::Failed { reason: error.to_string() },
+    }
 }

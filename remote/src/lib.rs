@@ -1,4 +1,4 @@
-//! Keeps sessions of foldlog in object storage: one fenced writer, and readers anywhere.
+//! Keeps sessions of foldlog in object storage, or in PostgreSQL: one fenced writer, and readers anywhere.
 //!
 //! A worker's machine disappears in the middle of a tool call. Another worker, anywhere, reads the session from the
 //! bucket, claims it, and knows exactly what was acknowledged; the old one gets nothing acknowledged any more that it
@@ -13,6 +13,7 @@
 //! | *epoch* | number of a claim; every chunk holds the one of its writer |
 //! | *claim* | a chunk without records that raises the epoch; whoever puts it is the writer from there on |
 //! | *fenced* | what a writer is that finds another writer's claim where its next chunk was to be |
+//! | *pack* | what captures of workspaces add: bytes that the engine makes, in an object that a chunk names, or in the chunk |
 //! | *acknowledged* | the chain holds the record, and every record before it |
 //!
 //! # Rooms
@@ -28,8 +29,12 @@
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
 //! | `buckets`, `network` | places in object storage, and how those of networks are reached |
 //! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
+//! | `postgres` | a database in place of a bucket, with a protocol of its own: [`PostgresReplicator`] |
 //!
-//! All but the first two are there with the feature `object-store`, which is on by default. It brings the crate
+//! With the feature `postgres`, which is not on by default, sessions are kept in a PostgreSQL database. What stands here of chunks and chains
+//! is of object storage; `ARCHITECTURE.md` says what takes their place there.
+//!
+//! All but the first two and the last are there with the feature `object-store`, which is on by default. It brings the crate
 //! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
 //! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
 //! `object_store` says, hands it to [`ObjectReplicator`].
@@ -47,9 +52,8 @@
 //!
 //! # Not yet
 //!
-//! Captures of workspaces are not held: a call that was open on a workspace is recovered elsewhere only with the captures of the
-//! lost machine, the folder `files` of its session, and stays interrupted without them. Forks, salvaged and compacted sessions are
-//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection, no PostgreSQL and no lease.
+//! Captures of the calls of child sessions are not held, and a database holds none. Forks, salvaged and compacted sessions are held and
+//! cannot be taken over. There are no images (a claim reads every chunk), no collection and no lease.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -62,35 +66,43 @@ pub mod chunk;
 mod error;
 #[cfg(feature = "network")]
 mod network;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod place;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "object-store")]
 mod reader;
 #[cfg(feature = "object-store")]
 mod remote;
 #[cfg(feature = "object-store")]
 mod replicator;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod retries;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
 #[cfg(feature = "object-store")]
 mod writer;
 
 #[cfg(feature = "object-store")]
-pub use bucket::{Bucket, Retries};
+pub use bucket::Bucket;
 #[cfg(feature = "object-store")]
 pub use buckets::open_remote;
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use place::{Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with};
+#[cfg(feature = "postgres")]
+pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
 #[cfg(feature = "object-store")]
 pub use reader::Reader;
 #[cfg(feature = "object-store")]
 pub use remote::{Remote, RemoteWriter};
 #[cfg(feature = "object-store")]
 pub use replicator::ObjectReplicator;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use retries::Retries;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use runtime::Runtime;
 #[cfg(feature = "object-store")]
 pub use writer::Writer;

@@ -6,6 +6,7 @@
 //! | `s3://BUCKET/PREFIX` | S3, and what speaks as S3 does: R2, MinIO, Ceph | `s3` |
 //! | `gs://BUCKET/PREFIX` | Google Cloud Storage | `gcs` |
 //! | `az://CONTAINER/PREFIX` | Azure Blob Storage | `azure` |
+//! | `postgres://USER@HOST/DATABASE` | PostgreSQL; `Database` says what more may stand there | `postgres` |
 //!
 //! A URL is a place and nothing else. Keys, regions and endpoints come from the environment or from what the provider gives to its
 //! machines; `network` says which variables count. No error quotes a URL, which may hold a password all the same.
@@ -20,9 +21,8 @@ use foldlog_codec::{Record, SequenceNumber};
 use url::Url;
 use uuid::Uuid;
 
-use crate::bucket::Retries;
-use crate::buckets;
 use crate::error::{Error, Result};
+use crate::retries::Retries;
 
 /// Variables of an environment, by their names.
 pub type Variables = BTreeMap<String, String>;
@@ -152,14 +152,38 @@ pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
 ///
 /// Those of [`open_place`].
 pub fn open_place_with(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    // A database's may name several hosts, and has parameters.
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return database(url, retries, variables);
+    }
     let url = Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?;
     match url.scheme() {
-        "file" | "s3" | "gs" | "az" => buckets::open(&url, retries, variables),
-        _ => Err(Error::Url { reason: "places begin with file://, s3://, gs:// or az://" }),
+        "file" | "s3" | "gs" | "az" => bucket(&url, retries, variables),
+        _ => Err(Error::Url { reason: "places begin with file://, s3://, gs://, az:// or postgres://" }),
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "object-store")]
+fn bucket(url: &Url, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    crate::buckets::open(url, retries, variables)
+}
+
+#[cfg(not(feature = "object-store"))]
+fn bucket(_: &Url, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
+    Err(Error::Url { reason: "this program was built without what speaks to buckets" })
+}
+
+#[cfg(feature = "postgres")]
+fn database(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    crate::postgres::place::open(url, retries, variables)
+}
+
+#[cfg(not(feature = "postgres"))]
+fn database(_: &str, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
+    Err(Error::Url { reason: "this program was built without what speaks to PostgreSQL" })
+}
+
+#[cfg(all(test, feature = "object-store"))]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
@@ -174,7 +198,7 @@ mod tests {
     #[test]
     fn what_is_no_place_is_refused_and_no_error_quotes_it() {
         assert_eq!(reason("bucket"), "it is no URL");
-        assert_eq!(reason("ftp://bucket/x"), "places begin with file://, s3://, gs:// or az://");
+        assert_eq!(reason("ftp://bucket/x"), "places begin with file://, s3://, gs://, az:// or postgres://");
         assert_eq!(reason("file:///nowhere/at/all"), "there is no such folder");
         for url in ["file://", "file:///", "file:///.."] {
             assert_eq!(reason(url), "it names the root of all folders");

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldlog::replication::{Held, ReplicaError, Replicator};
+use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber};
 use futures_lite::future;
 use object_store::ObjectStore;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::bucket::Retries;
 use crate::chain::Chain;
 use crate::chunk::Chunk;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, replica_error};
 use crate::reader::Reader;
 use crate::remote::{Remote, RemoteWriter};
+use crate::retries::Retries;
 use crate::writer::Writer;
 
 /// Number of chunks that are read ahead of whoever takes them.
@@ -115,6 +115,24 @@ impl ObjectReplicator {
     }
 }
 
+impl ObjectReplicator {
+    /// Has the writer of `epoch` append something.
+    fn write(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        append: impl FnOnce(&mut RemoteWriter) -> Result<SequenceNumber>,
+    ) -> Result<(), ReplicaError> {
+        let mut writer = self.writer(session, epoch)?;
+        let appended = append(&mut writer);
+        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        if writer.writer().is_some() {
+            self.sessions().insert(session, Slot::Claimed(writer));
+        }
+        appended.map(drop).map_err(replica_error)
+    }
+}
+
 impl Replicator for ObjectReplicator {
     fn place(&self) -> String {
         self.at.clone()
@@ -125,6 +143,14 @@ impl Replicator for ObjectReplicator {
     }
 
     fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+        self.read_parts(session, &mut |part| {
+            if let HeldPart::Record(record) = part {
+                visit(&record);
+            }
+        })
+    }
+
+    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
         let mut claimed_by = String::new();
         let mut others_end = SequenceNumber::MIN;
         let mut each = |chunk: &Chunk<'_>| {
@@ -133,9 +159,14 @@ impl Replicator for ObjectReplicator {
             } else if claimed_by != self.name {
                 others_end = chunk.next_sequence();
             }
-            chunk.records().for_each(|record| visit(&record));
+            if let Some(captures) = &chunk.captures {
+                let packs: Vec<ObjectId> = captures.packs().collect();
+                let captures = CapturePacks { packs: &packs, inlined: captures.inlined };
+                visit(HeldPart::Captures { next: chunk.next_sequence(), captures });
+            }
+            chunk.records().for_each(|record| visit(HeldPart::Record(record)));
         };
-        let reader = self.remote.read_here(session, &mut each).map_err(error_of)?;
+        let reader = self.remote.read_here(session, &mut each).map_err(replica_error)?;
         let chain = *reader.chain();
         self.sessions().insert(session, Slot::Read(reader));
         let (next, epoch) = (chain.next_sequence(), chain.epoch().get());
@@ -158,7 +189,7 @@ impl Replicator for ObjectReplicator {
             bucket.require_conditional_puts(session).await?;
             Writer::claim_behind(reader, &name).await
         };
-        let writer = self.remote.writer_of(claim).map_err(error_of)?;
+        let writer = self.remote.writer_of(claim).map_err(replica_error)?;
         let epoch = epoch_of(&writer);
         self.sessions().insert(session, Slot::Claimed(Box::new(writer)));
         Ok(epoch)
@@ -167,26 +198,34 @@ impl Replicator for ObjectReplicator {
     fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError> {
         let (bucket, bytes) = (self.remote.bucket().clone(), bytes.to_vec());
         let put = async move { bucket.put_object(session, object, bytes).await };
-        self.remote.runtime().run(put).and_then(|put| put).map_err(error_of)
+        self.remote.runtime().run(put).and_then(|put| put).map_err(replica_error)
     }
 
     fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
         let bucket = self.remote.bucket().clone();
         let get = async move { bucket.get_object(session, object).await };
-        let found = self.remote.runtime().run(get).and_then(|found| found).map_err(error_of)?;
+        let found = self.remote.runtime().run(get).and_then(|found| found).map_err(replica_error)?;
         found.ok_or_else(|| ReplicaError::Failed {
             reason: format!("the payload {} is missing", object.file_name()),
         })
     }
 
     fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
-        let mut writer = self.writer(session, epoch)?;
-        let appended = writer.append(records.iter().copied());
-        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
-        if writer.writer().is_some() {
-            self.sessions().insert(session, Slot::Claimed(writer));
-        }
-        appended.map(drop).map_err(error_of)
+        self.write(session, epoch, |writer| writer.append(records.iter().copied()))
+    }
+
+    fn holds_captures(&self) -> bool {
+        true
+    }
+
+    fn append_with(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        CapturePacks { packs, inlined }: CapturePacks<'_>,
+        records: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
+        self.write(session, epoch, |writer| writer.append_with((packs, inlined), records.iter().copied()))
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
@@ -243,16 +282,4 @@ impl Remote {
 /// Returns the epoch that a writer claimed; 0, which none has, once the thread has lost it.
 fn epoch_of(writer: &RemoteWriter) -> u64 {
     writer.claimed().map_or(0, |(_, epoch)| epoch.get())
-}
-
-/// Says to the engine what a store's error means.
-fn error_of(error: Error) -> ReplicaError {
-    match error {
-        Error::Fenced { epoch, by, note } => {
-            let by = if note.is_empty() { by.to_string() } else { format!("{note}, writer {by}") };
-            ReplicaError::Fenced { epoch: epoch.get(), by }
-        }
-        error @ Error::Unknown { .. } => ReplicaError::Unknown { reason: error.to_string() },
-        error => ReplicaError::Failed { reason: error.to_string() },
-    }
 }

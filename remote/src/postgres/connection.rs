@@ -1,0 +1,323 @@
+//! Connects to a server, keeps connections for the next request, and drops a server's words for a [`Failure`].
+//!
+//! # Invariants
+//!
+//! 1. A connection whose request failed, was not answered in time, or was dropped in the middle is used for nothing any more.
+//! 2. Every request is bounded in time, here and at the server.
+//! 3. No name in a statement is looked up in a schema that other users can write.
+
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+use tokio::time;
+use tokio_postgres::error::SqlState as Code;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Row, RowStream};
+
+use super::Database;
+use crate::error::{Failure, SqlState};
+
+/// Greatest number of connections at a time. Requests beyond wait.
+const CONNECTIONS_MAX: usize = 8;
+
+/// One parameter of a statement, and its type.
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Says why a request failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    pub(super) failure: Failure,
+    /// Whether the request certainly changed nothing.
+    pub(super) is_certain: bool,
+}
+
+impl Refusal {
+    fn uncertain(failure: Failure) -> Refusal {
+        Refusal { failure, is_certain: false }
+    }
+
+    /// Returns whether the same request may well succeed a little later.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self.failure, Failure::TimedOut | Failure::Unavailable | Failure::Conflict)
+    }
+
+    /// Returns whether the server says that there is no such table or schema.
+    pub(super) fn is_no_table(&self) -> bool {
+        matches!(self.failure, Failure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
+    }
+
+    /// Returns whether the server says that there is such a row already.
+    pub(super) fn is_duplicate(&self) -> bool {
+        matches!(self.failure, Failure::Sql(SqlState(code)) if &code == b"23505")
+    }
+}
+
+/// Keeps connections to one database.
+#[derive(Clone)]
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    database: Database,
+    request_timeout: Duration,
+    idle: Mutex<Vec<Connection>>,
+    room: Arc<Semaphore>,
+}
+
+/// Is a connection, and the task that drives it.
+struct Connection {
+    client: Client,
+    driver: AbortHandle,
+    /// Whether the server has warned of something.
+    warned: Arc<AtomicBool>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Is a connection that somebody uses.
+pub(super) struct Lease {
+    /// `None` once a request failed on it.
+    connection: Option<Connection>,
+    /// Whether a request is under way, or none that left the connection as it was.
+    is_busy: bool,
+    shared: Arc<Shared>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let connection = self.connection.take().filter(|connection| !connection.client.is_closed());
+        if let Some(connection) = connection
+            && !self.is_busy
+        {
+            self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        }
+    }
+}
+
+impl Pool {
+    /// Connects to nothing yet.
+    pub(super) fn new(database: Database, request_timeout: Duration) -> Pool {
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Pool { shared: Arc::new(Shared { database, request_timeout, idle: Mutex::default(), room }) }
+    }
+
+    /// Returns a connection that waits for a request, or connects anew.
+    pub(super) async fn lease(&self) -> Result<Lease, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        let room = time::timeout(shared.request_timeout, Arc::clone(&shared.room).acquire_owned()).await;
+        let Ok(Ok(room)) = room else { return Err(Refusal::uncertain(Failure::TimedOut)) };
+        let idle = {
+            let mut idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.retain(|connection| !connection.client.is_closed());
+            idle.pop()
+        };
+        let connection = match idle {
+            Some(connection) => connection,
+            None => shared.connect(Arc::default()).await?,
+        };
+        connection.warned.store(false, Ordering::SeqCst);
+        Ok(Lease { connection: Some(connection), is_busy: false, shared, _room: room })
+    }
+
+    /// Runs one statement.
+    pub(super) async fn query(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Refusal> {
+        self.lease().await?.query(statement, parameters).await
+    }
+
+    /// Returns a connection that is never used for anything else, and wakes `woken` when the server notifies it.
+    pub(super) async fn listener(&self, woken: Arc<Notify>) -> Result<Listener, Refusal> {
+        Ok(Listener { connection: self.shared.connect(woken).await?, shared: Arc::clone(&self.shared) })
+    }
+
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.shared.request_timeout
+    }
+}
+
+impl Shared {
+    async fn connect(&self, woken: Arc<Notify>) -> Result<Connection, Refusal> {
+        let mut config = self.database.config.clone();
+        config.tcp_user_timeout(self.request_timeout).connect_timeout(self.request_timeout);
+        let connect = config.connect(self.database.tls.clone());
+        let connected = time::timeout(self.request_timeout, connect).await;
+        let connected = connected.map_err(|_| Refusal::uncertain(Failure::TimedOut))?;
+        let (client, mut wire) = connected.map_err(|error| {
+            let Refusal { failure, .. } = refusal(&error, true);
+            // Nothing was asked for.
+            Refusal { failure, is_certain: true }
+        })?;
+        let warned = Arc::new(AtomicBool::new(false));
+        let warns = Arc::clone(&warned);
+        let drive = async move {
+            // What the server says by the way goes to no log: it may quote anything.
+            while let Some(Ok(message)) = poll_fn(|context| wire.poll_message(context)).await {
+                match message {
+                    AsyncMessage::Notification(_) => woken.notify_one(),
+                    _ => warns.store(true, Ordering::SeqCst),
+                }
+            }
+            // Whoever waits to be woken finds out why nobody wakes him.
+            woken.notify_one();
+        };
+        let driver = tokio::spawn(drive).abort_handle();
+        let connection = Connection { client, driver, warned };
+        let settings = format!(
+            "SET client_min_messages = warning; SET search_path = pg_catalog, pg_temp; SET statement_timeout = {}; \
+             SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            self.request_timeout.as_millis().max(1)
+        );
+        self.bounded(connection.client.batch_execute(&settings)).await?;
+        Ok(connection)
+    }
+
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Refusal> {
+        match time::timeout(self.request_timeout, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                let refusal = refusal(&error, false);
+                if refusal.failure == Failure::Unavailable {
+                    // What took this connection took the others that wait, too.
+                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                }
+                Err(refusal)
+            }
+            Err(_) => Err(Refusal::uncertain(Failure::TimedOut)),
+        }
+    }
+}
+
+impl Lease {
+    /// Runs one statement.
+    pub(super) async fn query(
+        &mut self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        self.is_busy = true;
+        let client = self.client()?;
+        let answer = shared.bounded(client.query_typed(statement, parameters)).await;
+        self.settle(answer)
+    }
+
+    /// Runs several statements that return nothing.
+    pub(super) async fn run(&mut self, statements: &str) -> Result<(), Refusal> {
+        let shared = Arc::clone(&self.shared);
+        self.is_busy = true;
+        let answer = shared.bounded(self.client()?.batch_execute(statements)).await;
+        self.settle(answer)
+    }
+
+    /// Runs a statement whose rows are taken one after the other. The connection serves nothing else afterwards.
+    pub(super) async fn rows(
+        &mut self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<RowStream, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        self.is_busy = true;
+        let parameters = parameters.iter().map(|(value, kind)| (*value, kind.clone()));
+        shared.bounded(self.client()?.query_typed_raw(statement, parameters)).await
+    }
+
+    /// Says that the rows were all taken.
+    pub(super) fn rows_ended(&mut self) {
+        self.is_busy = false;
+    }
+
+    /// Returns whether the server has warned of something since this connection was taken: it may have stopped waiting for a
+    /// standby, and says "done" all the same.
+    pub(super) fn is_warned(&self) -> bool {
+        self.connection.as_ref().is_none_or(|connection| connection.warned.load(Ordering::SeqCst))
+    }
+
+    fn client(&self) -> Result<&Client, Refusal> {
+        let connection = self.connection.as_ref().ok_or(Refusal::uncertain(Failure::Unavailable))?;
+        Ok(&connection.client)
+    }
+
+    fn settle<T>(&mut self, answer: Result<T, Refusal>) -> Result<T, Refusal> {
+        match &answer {
+            Ok(_) => self.is_busy = false,
+            Err(_) => self.connection = None,
+        }
+        answer
+    }
+}
+
+/// Is a connection that the server sends notifications to.
+pub(super) struct Listener {
+    connection: Connection,
+    shared: Arc<Shared>,
+}
+
+impl Listener {
+    /// Asks for the notifications of a channel, whose name needs no quotes but its own.
+    pub(super) async fn listen(&self, channel: &str) -> Result<(), Refusal> {
+        let statement = format!("LISTEN \"{channel}\"");
+        self.shared.bounded(self.connection.client.batch_execute(&statement)).await
+    }
+
+    /// Returns whether nothing will come any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.connection.client.is_closed()
+    }
+}
+
+/// Says in this crate's words what an error means, while connecting or later.
+pub(super) fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
+    let Some(code) = error.code() else {
+        // The crate has no other way to tell these apart than its own words, which are fixed.
+        let text = error.to_string();
+        let failure = match text.as_str() {
+            _ if !is_connecting => Failure::Unavailable,
+            _ if text.starts_with("error performing TLS handshake") => Failure::NoTls,
+            _ if text.starts_with("invalid configuration") || text.starts_with("authentication error") => {
+                Failure::Password
+            }
+            _ => Failure::Unavailable,
+        };
+        return Refusal::uncertain(failure);
+    };
+    let failure = match code {
+        code if *code == Code::INVALID_PASSWORD || *code == Code::INVALID_AUTHORIZATION_SPECIFICATION => {
+            Failure::Password
+        }
+        code if *code == Code::INVALID_CATALOG_NAME => Failure::NoDatabase,
+        code if *code == Code::INSUFFICIENT_PRIVILEGE => Failure::NoRight,
+        code if *code == Code::READ_ONLY_SQL_TRANSACTION => Failure::ReadOnly,
+        code if *code == Code::DISK_FULL => Failure::Full,
+        code if *code == Code::QUERY_CANCELED => Failure::TimedOut,
+        code if *code == Code::T_R_SERIALIZATION_FAILURE || *code == Code::T_R_DEADLOCK_DETECTED => {
+            Failure::Conflict
+        }
+        code => match code.code().as_bytes() {
+            // The server is starting, stopping, has too many clients, or the connection broke.
+            [b'0', b'8', ..] | [b'5', b'7', b'P', ..] | b"53300" => Failure::Unavailable,
+            code => Failure::Sql(SqlState(<[u8; 5]>::try_from(code).unwrap_or(*b"?????"))),
+        },
+    };
+    // Most errors end a statement before anything is committed. What ends a connection may come behind the commit.
+    let is_certain = !matches!(
+        code.code().as_bytes(),
+        [b'0', b'8', ..] | [b'5', b'7' | b'8', ..] | [b'X', b'X', ..] | b"40003"
+    );
+    Refusal { failure, is_certain }
+}

@@ -1,0 +1,80 @@
+//! A database as a place that a URL names.
+
+use std::sync::Arc;
+
+use foldlog::replication::Replicator;
+use foldlog_codec::body::ObjectId;
+use uuid::Uuid;
+
+use super::reader::{Item, Reader};
+use super::{Database, PostgresReplicator};
+use crate::error::Result;
+use crate::place::{Met, Place, PlaceReader, Standing, Variables};
+use crate::retries::Retries;
+
+/// Holds sessions in a database.
+#[derive(Debug)]
+struct DatabasePlace {
+    database: Database,
+    url: String,
+    retries: Retries,
+    /// Reads, and claims nothing.
+    reads: Arc<PostgresReplicator>,
+}
+
+/// Opens the place that a URL names, with the password from these variables.
+///
+/// # Errors
+///
+/// Those of [`Database::from_url`], and [`Error::NoRuntime`](crate::Error::NoRuntime).
+pub(crate) fn open(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+    let database = Database::from_url_in(url, &|name| variables.get(name).map(Into::into))?;
+    let reads = Arc::new(PostgresReplicator::new(database.clone(), "", retries)?);
+    Ok(Arc::new(DatabasePlace { database, url: url.to_owned(), retries, reads }))
+}
+
+impl Place for DatabasePlace {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>> {
+        Ok(Arc::new(PostgresReplicator::new(self.database.clone(), name, self.retries)?))
+    }
+
+    fn sessions(&self) -> Result<Vec<Uuid>> {
+        self.reads.sessions()
+    }
+
+    fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
+        Ok(Box::new(DatabaseReader { reads: Arc::clone(&self.reads), reader: self.reads.reader(session) }))
+    }
+
+    fn standing(&self, session: Uuid) -> Result<Option<Standing>> {
+        self.reads.standing(session)
+    }
+}
+
+/// Reads one session from a database.
+#[derive(Debug)]
+struct DatabaseReader {
+    reads: Arc<PostgresReplicator>,
+    /// Stands behind what was handed on.
+    reader: Reader,
+}
+
+impl PlaceReader for DatabaseReader {
+    fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()> {
+        let mut each = |item| match item {
+            Item::Claim { epoch, name } => visit(Met::Claim { epoch: epoch.get(), name: &name }),
+            Item::Record(held) => visit(Met::Record(held.record())),
+        };
+        let (reader, read) = self.reads.read_here(self.reader.clone(), &mut each);
+        self.reader = reader;
+        read
+    }
+
+    fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        self.reads.object(self.reader.session(), object)
+    }
+}

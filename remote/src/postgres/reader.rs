@@ -1,0 +1,317 @@
+//! Reads what is held of a session, and verifies it: each record and claim has the link that follows from what stands before it.
+//!
+//! Rows are only ever added, and in one transaction with the session's row, which says how far they go. So whoever reads that row
+//! first needs no transaction to see a session whole.
+
+use std::iter::Peekable;
+use std::pin::pin;
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use futures_lite::StreamExt;
+use tokio::time;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::Tables;
+use super::connection::{Refusal, refusal};
+use super::link::Link;
+use super::schema;
+use super::statements::{Claim, Head, UUID, column, link, number};
+use crate::chunk::Epoch;
+use crate::error::{Error, Failure, Result};
+
+const READ: &str = "read the session from the database";
+
+/// Number of records at which those that were read are handed on.
+const PAGE_RECORDS: usize = 512;
+
+/// Number of bytes of bodies at which those that were read are handed on.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// Is a record that a database holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldRecord {
+    /// Sequence number of the record.
+    pub sequence: SequenceNumber,
+    /// Kind of the record.
+    pub kind: Kind,
+    /// Time of the record in microseconds since 1970-01-01 UTC.
+    pub time_us: i64,
+    /// Bytes of the body.
+    pub body: Vec<u8>,
+    /// Epoch of the writer that appended it.
+    pub epoch: Epoch,
+}
+
+impl HeldRecord {
+    /// Returns the record itself.
+    pub fn record(&self) -> Record<'_> {
+        Record { sequence: self.sequence, kind: self.kind, time_us: self.time_us, body: &self.body }
+    }
+}
+
+/// Gathers what is handed on together.
+#[derive(Default)]
+struct Page {
+    items: Vec<Item>,
+    bytes: usize,
+}
+
+impl Page {
+    fn is_full(&self) -> bool {
+        self.items.len() >= PAGE_RECORDS || self.bytes >= PAGE_BYTES
+    }
+}
+
+/// Says where reading stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stand {
+    pub(super) next: SequenceNumber,
+    pub(super) epoch: Epoch,
+    pub(super) link: Link,
+    /// Who made the last claim.
+    pub(super) name: String,
+}
+
+/// Reads one session.
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    tables: Arc<Tables>,
+    session: Uuid,
+    pub(super) stand: Stand,
+    /// Sequence number behind the last record that another name than this place's appended.
+    pub(super) others_end: SequenceNumber,
+}
+
+/// What is read of a session.
+#[derive(Debug)]
+pub(super) enum Item {
+    Claim { epoch: Epoch, name: String },
+    Record(HeldRecord),
+}
+
+/// Takes what was read; returns `false` if nobody wants more.
+pub(super) trait Sink: Send {
+    fn take(&mut self, page: Vec<Item>) -> impl Future<Output = bool> + Send;
+}
+
+impl Reader {
+    /// Stands in front of all that is held of a session.
+    pub(super) fn new(tables: Arc<Tables>, session: Uuid) -> Reader {
+        let (next, link) = (SequenceNumber::MIN, Link::first(session));
+        let stand = Stand { next, epoch: Epoch::default(), link, name: String::new() };
+        Reader { tables, session, stand, others_end: next }
+    }
+
+    /// Goes in front of the record `next`, if it or the one before it is held. What stands before is taken as it is.
+    pub(super) async fn skip(&mut self, next: SequenceNumber) -> Result<bool> {
+        let Some(before) = next.get().checked_sub(1) else { return Ok(true) };
+        let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
+            [(&self.session, UUID), (&column(before), Type::INT8)];
+        let mut attempts = self.tables.retries.begin();
+        while attempts.another().await {
+            match self.tables.pool.query(&self.tables.statements.link_before, &parameters).await {
+                Ok(rows) => {
+                    let Some(row) = rows.first() else { return Ok(false) };
+                    let (Some(link), Some(epoch)) = (link(row, 0), number(row, 1)) else {
+                        return Err(self.damaged(before.into(), "its link is none"));
+                    };
+                    let epoch = Epoch::new(epoch);
+                    self.stand = Stand { next, epoch, link, name: String::new() };
+                    return Ok(true);
+                }
+                Err(refusal) if refusal.is_no_table() => return Ok(false),
+                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.failure),
+                Err(Refusal { failure, .. }) => return Err(Error::Store { what: READ, failure }),
+            }
+        }
+        Err(attempts.error(READ))
+    }
+
+    /// Returns the session.
+    pub(super) fn session(&self) -> Uuid {
+        self.session
+    }
+
+    /// Reads on to the end. Returns `false` if `sink` wants no more.
+    pub(super) async fn read_to_end(&mut self, sink: &mut impl Sink) -> Result<bool> {
+        let mut attempts = self.tables.retries.begin();
+        while attempts.another().await {
+            let before = self.stand.next;
+            match self.try_read(sink).await {
+                Ok(done) => return done,
+                Err(refusal) if refusal.may_pass() => {
+                    if self.stand.next > before {
+                        attempts.begin_anew();
+                    }
+                    attempts.failed(refusal.failure);
+                }
+                Err(Refusal { failure, .. }) => return Err(Error::Store { what: READ, failure }),
+            }
+        }
+        Err(attempts.error(READ))
+    }
+
+    async fn try_read(&mut self, sink: &mut impl Sink) -> Result<Result<bool>, Refusal> {
+        let tables = Arc::clone(&self.tables);
+        let head = match tables.head(self.session).await? {
+            Ok(head) => head,
+            Err(error) => return Ok(Err(error)),
+        };
+        let Some(head) = head else {
+            return Ok(if self.stand.epoch == Epoch::default() { Ok(true) } else { Err(self.went_back()) });
+        };
+        if head.next < self.stand.next || head.epoch < self.stand.epoch {
+            return Ok(Err(self.went_back()));
+        }
+        let (from, to) = (column(self.stand.epoch.get()), column(head.epoch.get()));
+        let claims = [(&self.session as _, UUID), (&from as _, Type::INT8), (&to as _, Type::INT8)];
+        let claims = tables.pool.query(&tables.statements.claims, &claims).await?;
+        let claims: Option<Vec<Claim>> = claims.iter().map(Claim::of).collect();
+        let Some(claims) = claims else {
+            return Ok(Err(self.damaged(self.stand.next, "a claim behind it is none")));
+        };
+        let mut claims = claims.into_iter().peekable();
+        let mut page = Page::default();
+        // The reader stands behind what was verified, so that is handed on whatever comes then.
+        let read = self.read_records(&head, &mut claims, &mut page, sink).await;
+        let read = match read {
+            Ok(Ok(true)) => Ok(self.end(&head, &mut claims, &mut page).map(|()| true)),
+            other => other,
+        };
+        let wants = page.items.is_empty() || sink.take(page.items).await;
+        Ok(read?.map(|wanted| wanted && wants))
+    }
+
+    async fn read_records(
+        &mut self,
+        head: &Head,
+        claims: &mut Peekable<IntoIter<Claim>>,
+        page: &mut Page,
+        sink: &mut impl Sink,
+    ) -> Result<Result<bool>, Refusal> {
+        if self.stand.next == head.next {
+            return Ok(Ok(true));
+        }
+        let tables = Arc::clone(&self.tables);
+        let mut lease = tables.pool.lease().await?;
+        let (from, to) = (column(self.stand.next.get()), column(head.next.get()));
+        let most = BODY_LEN_MAX as i32;
+        let parameters = [
+            (&self.session as _, UUID),
+            (&from as _, Type::INT8),
+            (&to as _, Type::INT8),
+            (&most as _, Type::INT4),
+        ];
+        let mut rows = pin!(lease.rows(&tables.statements.records, &parameters).await?);
+        loop {
+            let row = time::timeout(tables.pool.request_timeout(), rows.next()).await;
+            let row = row.map_err(|_| Refusal { failure: Failure::TimedOut, is_certain: true })?;
+            let Some(row) = row.transpose().map_err(|error| refusal(&error, false))? else { break };
+            if let Err(error) = self.record(&row, claims, page) {
+                return Ok(Err(error));
+            }
+            if page.is_full() && !sink.take(std::mem::take(page).items).await {
+                return Ok(Ok(false));
+            }
+        }
+        lease.rows_ended();
+        Ok(Ok(true))
+    }
+
+    /// Verifies a row of `records`, and the claims in front of it, and stands behind it.
+    fn record(&mut self, row: &Row, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
+        let sequence = self.stand.next;
+        self.take_claims(claims, page)?;
+        let damaged = |reason| Err(self.damaged(sequence, reason));
+        if number(row, 0) != Some(sequence.get()) {
+            return damaged("it is missing");
+        }
+        if number(row, 1) != Some(self.stand.epoch.get()) {
+            return damaged("it has another epoch than the claim in front of it");
+        }
+        let kind = row.try_get::<_, i16>(2).ok().and_then(|kind| u8::try_from(kind).ok());
+        let Some(kind) = kind.and_then(Kind::from_byte).filter(|kind| !kind.is_envelope()) else {
+            return damaged("its kind is none");
+        };
+        let time_us = row.try_get::<_, i64>(3).ok();
+        let Some(time_us) = time_us.filter(|time_us| (TIME_US_MIN..=TIME_US_MAX).contains(time_us)) else {
+            return damaged("its time is none");
+        };
+        let Some(body) = row.try_get::<_, Option<&[u8]>>(4).ok().flatten() else {
+            return damaged("its body is longer than any may be");
+        };
+        let epoch = self.stand.epoch;
+        let record = HeldRecord { sequence, kind, time_us, body: body.to_vec(), epoch };
+        let behind = self.stand.link.record(epoch, &record.record());
+        if link(row, 5) != Some(behind) {
+            return damaged("its content, or a record before it, is not what was appended");
+        }
+        self.stand.link = behind;
+        self.stand.next += 1;
+        if self.stand.name != self.tables.name {
+            self.others_end = self.stand.next;
+        }
+        page.bytes += record.body.len();
+        page.items.push(Item::Record(record));
+        Ok(())
+    }
+
+    /// Takes the claims that stand in front of the next record.
+    fn take_claims(&mut self, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
+        while let Some(claim) = claims.next_if(|claim| claim.next <= self.stand.next) {
+            let Claim { epoch, next, writer, name, link } = claim;
+            let behind = self.stand.link.claim(epoch, writer, next, &name);
+            if next != self.stand.next || epoch <= self.stand.epoch || link != behind {
+                return Err(self.damaged(self.stand.next, "the claim in front of it is not what was claimed"));
+            }
+            page.items.push(Item::Claim { epoch, name: name.clone() });
+            self.stand = Stand { next, epoch, link, name };
+        }
+        Ok(())
+    }
+
+    /// Verifies that the session ends where its row says.
+    fn end(&mut self, head: &Head, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
+        self.take_claims(claims, page)?;
+        if self.stand.next != head.next {
+            return Err(self.damaged(self.stand.next, "it is missing"));
+        }
+        if self.stand.epoch != head.epoch || claims.next().is_some() {
+            return Err(self.damaged(self.stand.next, "a claim in front of it is missing"));
+        }
+        if self.stand.link != head.link {
+            return Err(self.damaged(self.stand.next, "the session's row says that others stand before it"));
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, sequence: SequenceNumber, reason: &'static str) -> Error {
+        Error::Row { session: self.session, sequence, reason }
+    }
+
+    fn went_back(&self) -> Error {
+        Error::DatabaseWentBack { session: self.session, sequence: self.stand.next }
+    }
+}
+
+impl Tables {
+    /// Reads a session's row, and refuses tables that this crate does not know. `None` if there is none.
+    pub(super) async fn head(&self, session: Uuid) -> Result<Result<Option<Head>>, Refusal> {
+        let Some(version) = schema::version(&self.pool, &self.schema).await? else { return Ok(Ok(None)) };
+        if let Err(newer) = schema::check(version) {
+            return Ok(Err(newer));
+        }
+        let rows = self.pool.query(&self.statements.head, &[(&session, UUID)]).await?;
+        Ok(rows.first().map(|row| self.head_of(session, row)).transpose())
+    }
+
+    /// Decodes a session's row.
+    pub(super) fn head_of(&self, session: Uuid, row: &Row) -> Result<Head> {
+        Head::of(row).ok_or(Error::Row { session, sequence: 0.into(), reason: "the session's row is none" })
+    }
+}

@@ -1,0 +1,384 @@
+//! Feeds the sessions of a store into a database: what the engine asks of a [`Replicator`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldlog::replication::{Held, ReplicaError, Replicator};
+use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
+use foldlog_codec::{Record, SequenceNumber};
+use futures_lite::future;
+use tokio::sync::mpsc;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::connection::{Pool, Refusal};
+use super::reader::{Item, Reader, Sink, Stand};
+use super::statements::{Statements, UUID, column, number};
+use super::tail::{self, Tail};
+use super::writer::Writer;
+use super::{Database, Tables};
+use crate::chunk::NOTE_BYTES_MAX;
+use crate::error::{Error, Result, replica_error};
+use crate::place::Standing;
+use crate::retries::Retries;
+use crate::runtime::Runtime;
+
+const PUT_OBJECT: &str = "put a payload into the database";
+const GET_OBJECT: &str = "read a payload from the database";
+const STANDING: &str = "ask the database for a session";
+const SESSIONS: &str = "ask the database for its sessions";
+
+/// Number of pages that are read ahead of whoever takes them.
+const AHEAD: usize = 2;
+
+/// Greatest length of a payload that the server takes in one statement, in bytes.
+const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);
+
+/// Keeps the sessions of one store in a PostgreSQL database.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use foldlog::replication::Replication;
+/// use foldlog::{Store, StoreOptions};
+/// use foldlog_remote::{Database, PostgresReplicator, Retries};
+///
+/// let database = Database::from_url("postgres://agents@db.example/agents")?; // PGPASSWORD has the password
+/// let replicator = PostgresReplicator::new(database, "worker 7", Retries::default())?;
+/// let options = StoreOptions {
+///     replication: Some(Replication::new(Arc::new(replicator))),
+///     ..StoreOptions::default()
+/// };
+/// let store = Store::open_with("agents", options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct PostgresReplicator {
+    tables: Arc<Tables>,
+    /// Where the sessions are, in words.
+    words: String,
+    runtime: Runtime,
+    sessions: Mutex<BTreeMap<Uuid, Slot>>,
+    /// Takes the sessions of which somebody may want to hear.
+    news: mpsc::UnboundedSender<Uuid>,
+}
+
+/// Holds what is known of one session.
+#[derive(Debug)]
+enum Slot {
+    /// Holds where it ended when it was read, before it is claimed.
+    Read(Stand),
+    /// Holds who claimed it.
+    Claimed(Box<Writer>),
+}
+
+impl PostgresReplicator {
+    /// Keeps sessions in `database`, and starts a thread that speaks to it. Asks the server for nothing yet. `name` says in claims
+    /// who writes, and must be that of this one folder of sessions: another folder with that name would go on with records that this
+    /// one has not brought there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRuntime`], and [`Error::TooLarge`] if the name is longer than 1,024 bytes or holds a NUL, which no database keeps.
+    pub fn new(database: Database, name: &str, retries: Retries) -> Result<PostgresReplicator> {
+        if name.len() > NOTE_BYTES_MAX || name.contains('\0') {
+            return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: NOTE_BYTES_MAX as u64 });
+        }
+        let (words, schema) = (database.place(), database.schema.clone());
+        let (statements, name) = (Statements::new(&schema), name.to_owned());
+        let pool = Pool::new(database, retries.request_timeout);
+        let tables = Arc::new(Tables { pool, statements, schema, retries, name });
+        let runtime = Runtime::start()?;
+        let (news, told) = mpsc::unbounded_channel();
+        runtime.spawn(tell(Arc::clone(&tables), told))?;
+        Ok(PostgresReplicator { tables, words, runtime, sessions: Mutex::default(), news })
+    }
+
+    /// Returns the ids of the sessions that the database holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], [`Error::NewerTables`] and [`Error::NoRuntime`].
+    pub fn sessions(&self) -> Result<Vec<Uuid>> {
+        let tables = Arc::clone(&self.tables);
+        self.runtime.run(async move {
+            if !tables.has_tables(SESSIONS).await? {
+                return Ok(Vec::new());
+            }
+            let rows = tables.ask(SESSIONS, &tables.statements.sessions, &[]).await?;
+            Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
+        })?
+    }
+
+    /// Follows a session from the record `from` on: hands on what is held, and then each record as it is appended, by whomever. Claims
+    /// nothing. Every record is verified against the one before it; the one before `from` is taken as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRuntime`].
+    pub fn tail(&self, session: Uuid, from: SequenceNumber) -> Result<Tail> {
+        tail::start(&self.runtime, Arc::clone(&self.tables), session, from)
+    }
+
+    /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
+    pub(super) fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let tables = Arc::clone(&self.tables);
+        let get = async move {
+            let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
+            let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
+            let rows = tables.ask(GET_OBJECT, &tables.statements.get_object, &parameters).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
+            let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
+            bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
+        };
+        self.runtime.run(get)?
+    }
+
+    /// Returns how a session stands by its row, which whoever reads the session verifies.
+    pub(super) fn standing(&self, session: Uuid) -> Result<Option<Standing>> {
+        let tables = Arc::clone(&self.tables);
+        self.runtime.run(async move {
+            if !tables.has_tables(STANDING).await? {
+                return Ok(None);
+            }
+            let rows = tables.ask(STANDING, &tables.statements.head, &[(&session, UUID)]).await?;
+            let Some(head) = rows.first().map(|row| tables.head_of(session, row)).transpose()? else {
+                return Ok(None);
+            };
+            let last = column(head.next.get()).saturating_sub(1);
+            let parameters = [(&session as _, UUID), (&last as _, Type::INT8)];
+            let rows = tables.ask(STANDING, &tables.statements.time, &parameters).await?;
+            let last_time_us = rows.first().and_then(|row| row.try_get(0).ok());
+            Ok(Some(Standing { next: head.next, epoch: head.epoch.get(), name: head.name, last_time_us }))
+        })?
+    }
+
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<Uuid, Slot>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the writer of `epoch` out of its place.
+    fn writer(&self, session: Uuid, epoch: u64) -> Result<Box<Writer>, ReplicaError> {
+        let mut slots = self.slots();
+        match slots.remove(&session) {
+            Some(Slot::Claimed(writer)) if writer.epoch().get() == epoch => Ok(writer),
+            other => {
+                if let Some(other) = other {
+                    slots.insert(session, other);
+                }
+                Err(ReplicaError::Failed {
+                    reason: "the session is not claimed here under this epoch".to_owned(),
+                })
+            }
+        }
+    }
+
+    /// Returns a reader of what is held of a session, for whoever claims nothing.
+    pub(super) fn reader(&self, session: Uuid) -> Reader {
+        Reader::new(Arc::clone(&self.tables), session)
+    }
+
+    /// Reads on to the end, and hands what is met to `visit` on the thread that calls this. Returns the reader, behind what it
+    /// handed on.
+    pub(super) fn read_here(&self, mut reader: Reader, visit: &mut dyn FnMut(Item)) -> (Reader, Result<()>) {
+        let (send, mut pages) = mpsc::channel(AHEAD);
+        let lost = reader.clone();
+        let read = async move {
+            let read = reader.read_to_end(&mut Pages(send.clone())).await.map(drop);
+            // Nobody waits any more where this fails.
+            let _ = send.send(Step::End(Box::new((reader, read)))).await;
+        };
+        if let Err(error) = self.runtime.spawn(read) {
+            return (lost, Err(error));
+        }
+        loop {
+            match future::block_on(pages.recv()) {
+                Some(Step::Page(items)) => items.into_iter().for_each(&mut *visit),
+                Some(Step::End(end)) => return *end,
+                None => return (lost, Err(Error::NoRuntime)),
+            }
+        }
+    }
+
+    /// Appends with a writer that was taken out of its place, and returns it.
+    fn append_with(
+        &self,
+        mut writer: Box<Writer>,
+        records: &[Record<'_>],
+    ) -> (Option<Box<Writer>>, Result<()>) {
+        let mut left = records;
+        loop {
+            let settled = self.runtime.run(async move {
+                let settled = writer.settle().await;
+                (writer, settled)
+            });
+            let settled = match settled {
+                Ok((back, settled)) => {
+                    writer = back;
+                    settled
+                }
+                // The thread is gone, and the writer with it.
+                Err(error) => return (None, Err(error)),
+            };
+            if settled.is_err() || left.is_empty() {
+                return (Some(writer), settled);
+            }
+            match writer.queue(left) {
+                Ok(taken) => left = left.get(taken..).unwrap_or_default(),
+                Err(error) => return (Some(writer), Err(error)),
+            }
+        }
+    }
+}
+
+/// Says how far reading has come.
+enum Step {
+    Page(Vec<Item>),
+    End(Box<(Reader, Result<()>)>),
+}
+
+/// Hands pages to a thread that blocks for them.
+struct Pages(mpsc::Sender<Step>);
+
+impl Sink for Pages {
+    async fn take(&mut self, page: Vec<Item>) -> bool {
+        self.0.send(Step::Page(page)).await.is_ok()
+    }
+}
+
+impl Replicator for PostgresReplicator {
+    fn place(&self) -> String {
+        self.words.clone()
+    }
+
+    fn name(&self) -> String {
+        self.tables.name.clone()
+    }
+
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+        let mut each = |item| {
+            if let Item::Record(record) = item {
+                visit(&record.record());
+            }
+        };
+        let (reader, read) = self.read_here(self.reader(session), &mut each);
+        read.map_err(replica_error)?;
+        let Stand { next, epoch, name, .. } = &reader.stand;
+        let is_ours = *name == self.tables.name && epoch.get() > 0;
+        let held = Held { next: *next, epoch: epoch.get(), is_ours, others_end: reader.others_end };
+        self.slots().insert(session, Slot::Read(reader.stand));
+        Ok(held)
+    }
+
+    fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
+        let slot = self.slots().remove(&session);
+        let stand = match slot {
+            Some(Slot::Read(stand)) if stand.next == expected => stand,
+            _ => {
+                return Err(ReplicaError::Failed {
+                    reason: "the session was not read up to there".to_owned(),
+                });
+            }
+        };
+        let claim = Writer::claim(Arc::clone(&self.tables), session, stand);
+        let writer = self.runtime.run(claim).and_then(|claimed| claimed).map_err(replica_error)?;
+        let epoch = writer.epoch().get();
+        self.slots().insert(session, Slot::Claimed(Box::new(writer)));
+        Ok(epoch)
+    }
+
+    fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError> {
+        let len = bytes.len() as u64;
+        if len > STATEMENT_BYTES_MAX {
+            let error = Error::TooLarge { what: "payload", len, max: STATEMENT_BYTES_MAX };
+            return Err(replica_error(error));
+        }
+        let (tables, bytes) = (Arc::clone(&self.tables), bytes.to_vec());
+        let put = async move {
+            let hash: &[u8] = &object.hash;
+            let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
+            let rows = tables.ask(PUT_OBJECT, &tables.statements.put_object, &parameters).await?;
+            if rows.first().and_then(|row| number(row, 0)) == Some(1) {
+                return Ok(());
+            }
+            // The statement asks for the tables' version, and found another one.
+            tables.has_tables(PUT_OBJECT).await?;
+            Err(Error::Store { what: PUT_OBJECT, failure: crate::Failure::Missing })
+        };
+        self.runtime.run(put).and_then(|put| put).map_err(replica_error)
+    }
+
+    fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
+        let found = self.object(session, object).map_err(replica_error)?;
+        found.ok_or_else(|| ReplicaError::Failed {
+            reason: format!("the payload {} is missing", object.file_name()),
+        })
+    }
+
+    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
+        let writer = self.writer(session, epoch)?;
+        let (writer, appended) = self.append_with(writer, records);
+        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        if let Some(writer) = writer {
+            self.slots().insert(session, Slot::Claimed(writer));
+        }
+        appended.map_err(replica_error)?;
+        // Whoever follows the session looks by himself too, so nothing is lost where this is.
+        let _ = self.news.send(session);
+        Ok(())
+    }
+
+    fn release(&self, session: Uuid, epoch: u64) {
+        // Another handle may have claimed the session since.
+        let _ = self.writer(session, epoch);
+    }
+}
+
+impl Tables {
+    /// Runs a statement that may be run again, until it is answered.
+    async fn ask(
+        &self,
+        what: &'static str,
+        statement: &str,
+        parameters: &[super::connection::Parameter<'_>],
+    ) -> Result<Vec<tokio_postgres::Row>> {
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
+            match self.pool.query(statement, parameters).await {
+                Ok(rows) => return Ok(rows),
+                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.failure),
+                Err(Refusal { failure, .. }) => return Err(Error::Store { what, failure }),
+            }
+        }
+        Err(attempts.error(what))
+    }
+
+    /// Returns whether there are tables, and refuses those that this crate does not know.
+    async fn has_tables(&self, what: &'static str) -> Result<bool> {
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
+            match super::schema::version(&self.pool, &self.schema).await {
+                Ok(Some(version)) => return super::schema::check(version).map(|()| true),
+                Ok(None) => return Ok(false),
+                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.failure),
+                Err(Refusal { failure, .. }) => return Err(Error::Store { what, failure }),
+            }
+        }
+        Err(attempts.error(what))
+    }
+}
+
+/// Notifies whoever follows sessions of what was appended, in transactions that nobody waits for: a notification makes commits wait
+/// for each other, all over the server.
+async fn tell(tables: Arc<Tables>, mut told: mpsc::UnboundedReceiver<Uuid>) {
+    while let Some(session) = told.recv().await {
+        let mut sessions = BTreeSet::from([session]);
+        while let Ok(session) = told.try_recv() {
+            sessions.insert(session);
+        }
+        let channels: Vec<String> = sessions.into_iter().map(tail::channel).collect();
+        let parameters = [(&channels as _, Type::TEXT_ARRAY)];
+        let _ = tables.pool.query(tail::NOTIFY, &parameters).await;
+    }
+}

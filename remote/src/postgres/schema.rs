@@ -1,0 +1,132 @@
+//! The tables, and their versions.
+//!
+//! A database gets its tables with the first claim. One of an older version is brought up to date by the next claim, one of a newer
+//! version is refused by everybody who does not know it: every statement that writes asks for the version in the same breath, so a
+//! writer of an older version appends nothing more once a newer one has changed the tables.
+
+use tokio_postgres::types::Type;
+
+use super::connection::{Lease, Pool, Refusal};
+use crate::error::{Error, Result};
+use crate::retries::Retries;
+
+/// Version of the tables that this crate writes, and the newest that it reads.
+pub(super) const VERSION: i32 = MIGRATIONS.len() as i32;
+
+/// Lock of the database that whoever changes the tables holds: "foldlog" in ASCII.
+const LOCK: i64 = 0x66_6f_6c_64_6c_6f_67;
+
+/// What brings the tables from each version to the next; `{}` is the schema.
+const MIGRATIONS: [&str; 1] = ["
+    -- One row for each session: how far it goes, and who writes it.
+    CREATE TABLE {}.sessions (
+        session uuid PRIMARY KEY,
+        epoch   bigint NOT NULL CHECK (epoch > 0),
+        next    bigint NOT NULL CHECK (next >= 0),
+        writer  uuid NOT NULL,
+        name    text NOT NULL,
+        nonce   uuid NOT NULL,
+        link    bytea NOT NULL CHECK (octet_length(link) = 32)
+    );
+    -- Every claim, in front of the record `next`.
+    CREATE TABLE {}.claims (
+        session uuid NOT NULL,
+        epoch   bigint NOT NULL,
+        next    bigint NOT NULL,
+        writer  uuid NOT NULL,
+        name    text NOT NULL,
+        link    bytea NOT NULL,
+        claimed timestamptz NOT NULL DEFAULT pg_catalog.now(),
+        PRIMARY KEY (session, epoch)
+    );
+    CREATE TABLE {}.records (
+        session  uuid NOT NULL,
+        sequence bigint NOT NULL,
+        epoch    bigint NOT NULL,
+        kind     smallint NOT NULL,
+        time_us  bigint NOT NULL,
+        body     bytea NOT NULL,
+        link     bytea NOT NULL,
+        PRIMARY KEY (session, sequence)
+    );
+    -- Bodies are mostly MessagePack, which the server would try to compress in vain; objects often are compressed.
+    CREATE TABLE {}.objects (
+        session uuid NOT NULL,
+        hash    bytea NOT NULL CHECK (octet_length(hash) = 32),
+        bytes   bytea NOT NULL,
+        PRIMARY KEY (session, hash)
+    );
+    ALTER TABLE {}.objects ALTER COLUMN bytes SET STORAGE EXTERNAL;
+"];
+
+/// Returns the version of the tables; `None` if there are none.
+pub(super) async fn version(pool: &Pool, schema: &str) -> Result<Option<i32>, Refusal> {
+    version_on(&mut pool.lease().await?, schema).await
+}
+
+async fn version_on(lease: &mut Lease, schema: &str) -> Result<Option<i32>, Refusal> {
+    let found = lease.query(&format!("SELECT version FROM \"{schema}\".version"), &[]).await;
+    match found {
+        Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(0).ok())),
+        Err(refusal) if refusal.is_no_table() => Ok(None),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Refuses tables of a newer version.
+pub(super) fn check(found: i32) -> Result<()> {
+    if found > VERSION { Err(Error::NewerTables { found, supported: VERSION }) } else { Ok(()) }
+}
+
+/// Finds out whether the server keeps what it acknowledges, and brings the tables up to date.
+pub(super) async fn prepare(pool: &Pool, schema: &str, retries: Retries) -> Result<()> {
+    const WHAT: &str = "make the tables in the database";
+    let mut attempts = retries.begin();
+    while attempts.another().await {
+        match try_prepare(pool, schema).await {
+            Ok(done) => return done,
+            Err(refusal) if refusal.may_pass() || refusal.is_duplicate() => attempts.failed(refusal.failure),
+            Err(Refusal { failure, .. }) => return Err(Error::Store { what: WHAT, failure }),
+        }
+    }
+    Err(attempts.error(WHAT))
+}
+
+async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, Refusal> {
+    let settings = pool.query("SELECT current_setting('fsync')", &[]).await?;
+    if settings.first().and_then(|row| row.try_get::<_, &str>(0).ok()) != Some("on") {
+        return Ok(Err(Error::NotDurable { setting: "fsync" }));
+    }
+    let found = version(pool, schema).await?;
+    if let Some(found) = found.filter(|found| *found >= VERSION) {
+        return Ok(check(found));
+    }
+    let mut lease = pool.lease().await?;
+    lease
+        .run(&format!("BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_advisory_xact_lock({LOCK})"))
+        .await?;
+    // Asked first: a user who may not make a schema is refused even where it is there.
+    let named =
+        lease.query("SELECT 1 FROM pg_namespace WHERE nspname = $1", &[(&schema, Type::TEXT)]).await?;
+    if named.is_empty() {
+        lease.run(&format!("CREATE SCHEMA \"{schema}\"")).await?;
+    }
+    let version = format!(
+        "CREATE TABLE IF NOT EXISTS \"{schema}\".version (
+            version  integer NOT NULL,
+            the_only boolean PRIMARY KEY DEFAULT true CHECK (the_only)
+        );
+        INSERT INTO \"{schema}\".version (version) VALUES (0) ON CONFLICT DO NOTHING"
+    );
+    lease.run(&version).await?;
+    let found = version_on(&mut lease, schema).await?.unwrap_or_default();
+    if let Err(newer) = check(found) {
+        lease.run("ROLLBACK").await?;
+        return Ok(Err(newer));
+    }
+    for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default()) {
+        lease.run(&migration.replace("{}", &format!("\"{schema}\""))).await?;
+    }
+    lease.run(&format!("UPDATE \"{schema}\".version SET version = {VERSION}; COMMIT")).await?;
+    Ok(Ok(()))
+}

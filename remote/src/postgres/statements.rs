@@ -1,0 +1,180 @@
+//! The statements, whose only variable part is the schema's name, and what their rows mean.
+//!
+//! Each statement that writes is a transaction of its own, whose commit the server acknowledges once it is durable
+//! (`synchronous_commit`, which the statement itself turns on for its transaction, whatever user, database or pooler have set), and
+//! changes nothing unless the tables have the version that this crate writes.
+
+use foldlog_codec::SequenceNumber;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::link::Link;
+use super::schema::VERSION;
+use crate::chunk::{Epoch, WriterId};
+
+/// Type of a column that holds a session, a writer or a nonce.
+pub(super) const UUID: Type = Type::UUID;
+
+/// What a statement that writes returns: how many rows it wrote, and whether the server keeps them.
+const SAID: &str = "SELECT count(*), current_setting('fsync'), current_setting('synchronous_commit')";
+
+/// Holds the statements for one schema.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) head: String,
+    pub(super) claims: String,
+    pub(super) records: String,
+    pub(super) link_before: String,
+    pub(super) time: String,
+    pub(super) sessions: String,
+    pub(super) first_claim: String,
+    pub(super) claim: String,
+    pub(super) append: String,
+    pub(super) confirm: String,
+    pub(super) put_object: String,
+    pub(super) get_object: String,
+}
+
+impl Statements {
+    pub(super) fn new(schema: &str) -> Statements {
+        // `remote_apply` waits for still more than `on`. The writing statements read this row, so it is always evaluated.
+        let durable = format!(
+            "durable AS MATERIALIZED (SELECT set_config('synchronous_commit', \
+             CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true) \
+             AS level FROM \"{schema}\".version WHERE version = {VERSION})"
+        );
+        let claimed = format!(
+            ", history AS (INSERT INTO \"{schema}\".claims (session, epoch, next, writer, name, link) \
+             SELECT session, epoch, next, writer, name, link FROM head RETURNING 1) {SAID} FROM history"
+        );
+        Statements {
+            head: format!(
+                "SELECT epoch, next, writer, name, nonce, link FROM \"{schema}\".sessions WHERE session = $1"
+            ),
+            claims: format!(
+                "SELECT epoch, next, writer, name, link FROM \"{schema}\".claims \
+                 WHERE session = $1 AND epoch > $2 AND epoch <= $3 ORDER BY epoch"
+            ),
+            // No length that a row has decides how much memory is taken.
+            records: format!(
+                "SELECT sequence, epoch, kind, time_us, CASE WHEN octet_length(body) <= $4 THEN body END, link \
+                 FROM \"{schema}\".records WHERE session = $1 AND sequence >= $2 AND sequence < $3 ORDER BY sequence"
+            ),
+            link_before: format!(
+                "SELECT link, epoch FROM \"{schema}\".records WHERE session = $1 AND sequence = $2"
+            ),
+            time: format!("SELECT time_us FROM \"{schema}\".records WHERE session = $1 AND sequence = $2"),
+            sessions: format!("SELECT session FROM \"{schema}\".sessions ORDER BY session"),
+            first_claim: format!(
+                "WITH {durable}, head AS (INSERT INTO \"{schema}\".sessions (session, epoch, next, writer, name, nonce, link) \
+                 SELECT $1, $2, $3, $4, $5, $6, $7 FROM durable ON CONFLICT DO NOTHING RETURNING *){claimed}"
+            ),
+            claim: format!(
+                "WITH {durable}, head AS (UPDATE \"{schema}\".sessions s \
+                 SET epoch = $2, writer = $4, name = $5, nonce = $6, link = $7 FROM durable \
+                 WHERE s.session = $1 AND s.epoch = $8 AND s.next = $3 AND s.link = $9 RETURNING s.*){claimed}"
+            ),
+            append: format!(
+                "WITH {durable}, head AS (UPDATE \"{schema}\".sessions s SET next = $4, nonce = $6, link = $7 FROM durable \
+                 WHERE s.session = $1 AND s.epoch = $2 AND s.next = $3 AND s.writer = $5 AND s.link = $8 RETURNING 1), \
+                 added AS (INSERT INTO \"{schema}\".records (session, sequence, epoch, kind, time_us, body, link) \
+                 SELECT $1, $3 + place - 1, $2, kind, time_us, body, link FROM head, \
+                 ROWS FROM (unnest($9), unnest($10), unnest($11), unnest($12)) \
+                 WITH ORDINALITY AS r (kind, time_us, body, link, place) RETURNING 1) \
+                 {SAID} FROM added"
+            ),
+            confirm: format!(
+                "WITH {durable}, head AS (UPDATE \"{schema}\".sessions s SET nonce = s.nonce FROM durable \
+                 WHERE s.session = $1 AND s.epoch = $2 AND s.writer = $3 AND s.nonce = $4 RETURNING 1) \
+                 {SAID} FROM head"
+            ),
+            put_object: format!(
+                "WITH {durable}, put AS (INSERT INTO \"{schema}\".objects (session, hash, bytes) \
+                 SELECT $1, $2, $3 FROM durable ON CONFLICT DO NOTHING RETURNING 1) \
+                 {SAID} FROM durable"
+            ),
+            get_object: format!(
+                "SELECT octet_length(bytes), CASE WHEN octet_length(bytes) = $3 THEN bytes END \
+                 FROM \"{schema}\".objects WHERE session = $1 AND hash = $2"
+            ),
+        }
+    }
+}
+
+/// Returns which setting makes the server lose what a statement wrote, if one does.
+pub(super) fn losing_setting(row: &Row) -> Option<&'static str> {
+    let setting = |column| row.try_get::<_, &str>(column).unwrap_or_default();
+    match (setting(1), setting(2)) {
+        ("on", "on" | "remote_apply") => None,
+        ("on", _) => Some("synchronous_commit"),
+        _ => Some("fsync"),
+    }
+}
+
+/// Says how far a session goes, and who writes it: its row of `sessions`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) epoch: Epoch,
+    pub(super) next: SequenceNumber,
+    pub(super) writer: WriterId,
+    pub(super) name: String,
+    pub(super) nonce: Uuid,
+    pub(super) link: Link,
+}
+
+impl Head {
+    /// `None` if the columns hold what nobody writes there.
+    pub(super) fn of(row: &Row) -> Option<Head> {
+        Some(Head {
+            epoch: Epoch::new(number(row, 0)?),
+            next: number(row, 1)?.into(),
+            writer: WriterId::from_bytes(*row.try_get::<_, Uuid>(2).ok()?.as_bytes()),
+            name: row.try_get(3).ok()?,
+            nonce: row.try_get(4).ok()?,
+            link: link(row, 5)?,
+        })
+    }
+}
+
+/// Is a row of `claims`.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub(super) epoch: Epoch,
+    pub(super) next: SequenceNumber,
+    pub(super) writer: WriterId,
+    pub(super) name: String,
+    pub(super) link: Link,
+}
+
+impl Claim {
+    pub(super) fn of(row: &Row) -> Option<Claim> {
+        Some(Claim {
+            epoch: Epoch::new(number(row, 0)?),
+            next: number(row, 1)?.into(),
+            writer: WriterId::from_bytes(*row.try_get::<_, Uuid>(2).ok()?.as_bytes()),
+            name: row.try_get(3).ok()?,
+            link: link(row, 4)?,
+        })
+    }
+}
+
+/// Returns a column that holds a number which is never negative.
+pub(super) fn number(row: &Row, column: usize) -> Option<u64> {
+    row.try_get::<_, i64>(column).ok().and_then(|number| number.try_into().ok())
+}
+
+/// Returns a column that holds a link.
+pub(super) fn link(row: &Row, column: usize) -> Option<Link> {
+    row.try_get::<_, &[u8]>(column).ok().and_then(Link::from_column)
+}
+
+/// Returns a number as a column holds it. None of a session gets near the greatest.
+pub(super) fn column(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Returns a writer as a column holds it.
+pub(super) fn writer(id: WriterId) -> Uuid {
+    Uuid::from_bytes(*id.as_bytes())
+}

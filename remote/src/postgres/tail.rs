@@ -1,0 +1,130 @@
+//! Follows a session that somebody else writes: `LISTEN` says when to read on, and the rows alone say what there is.
+//!
+//! A notification says nothing but that there may be news. One that is lost, with a connection or because its writer died, is made
+//! up for by looking once in a while: so a tail also works at a standby, which notifies nobody, only later.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use foldlog_codec::SequenceNumber;
+use futures_lite::{Stream, StreamExt, future};
+use tokio::sync::{Notify, mpsc};
+use tokio::time;
+use uuid::Uuid;
+
+use super::Tables;
+use super::reader::{HeldRecord, Item, Reader, Sink};
+use crate::error::Result;
+use crate::runtime::Runtime;
+
+/// Statement that notifies channels.
+pub(super) const NOTIFY: &str = "SELECT count(pg_notify(channel, '')) FROM unnest($1) AS channel, set_config('synchronous_commit', 'off', true)";
+
+/// How long nobody looks where nobody is notified.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Number of records that are read ahead of whoever takes them, in pages.
+const AHEAD: usize = 2;
+
+/// Returns the channel of a session.
+pub(super) fn channel(session: Uuid) -> String {
+    format!("foldlog_{}", session.simple())
+}
+
+/// Yields the records of a session, and waits for more: a [`Stream`] that any executor polls, or one after the other by
+/// [`wait`](Tail::wait). It ends behind an error; dropping it ends the work for it.
+#[derive(Debug)]
+pub struct Tail {
+    pages: mpsc::Receiver<Result<Vec<HeldRecord>>>,
+    page: std::vec::IntoIter<HeldRecord>,
+    _runtime: Runtime,
+}
+
+impl Tail {
+    /// Returns the next record, and blocks until there is one. `None` behind an error.
+    pub fn wait(&mut self) -> Option<Result<HeldRecord>> {
+        future::block_on(self.next())
+    }
+}
+
+impl Stream for Tail {
+    type Item = Result<HeldRecord>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<HeldRecord>>> {
+        loop {
+            if let Some(record) = self.page.next() {
+                return Poll::Ready(Some(Ok(record)));
+            }
+            match std::task::ready!(self.pages.poll_recv(context)) {
+                Some(Ok(page)) => self.page = page.into_iter(),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// Hands pages to whoever polls for them.
+struct Pages(mpsc::Sender<Result<Vec<HeldRecord>>>);
+
+impl Sink for Pages {
+    async fn take(&mut self, page: Vec<Item>) -> bool {
+        let records = page.into_iter().filter_map(|item| match item {
+            Item::Record(record) => Some(record),
+            Item::Claim { .. } => None,
+        });
+        self.0.send(Ok(records.collect())).await.is_ok()
+    }
+}
+
+/// Begins to follow a session.
+pub(super) fn start(
+    runtime: &Runtime,
+    tables: Arc<Tables>,
+    session: Uuid,
+    from: SequenceNumber,
+) -> Result<Tail> {
+    let (send, pages) = mpsc::channel(AHEAD);
+    runtime.spawn(async move {
+        let mut sink = Pages(send.clone());
+        let unwanted = async {
+            send.closed().await;
+            Ok(())
+        };
+        if let Err(error) = future::or(unwanted, follow(tables, session, from, &mut sink)).await {
+            // Nobody waits any more where this fails.
+            let _ = send.send(Err(error)).await;
+        }
+    })?;
+    Ok(Tail { pages, page: Vec::new().into_iter(), _runtime: runtime.clone() })
+}
+
+/// Reads on whenever there may be news. Returns once nobody wants more.
+async fn follow(tables: Arc<Tables>, session: Uuid, from: SequenceNumber, sink: &mut Pages) -> Result<()> {
+    let woken = Arc::new(Notify::new());
+    let mut reader = Reader::new(Arc::clone(&tables), session);
+    let mut is_placed = false;
+    let mut listener = None;
+    loop {
+        if listener.as_ref().is_none_or(super::connection::Listener::is_closed) {
+            // Whoever cannot listen looks.
+            listener = listen(&tables, session, &woken).await;
+        }
+        if !is_placed {
+            is_placed = reader.skip(from).await?;
+        }
+        // Whoever is notified from here on is woken below.
+        if is_placed && !reader.read_to_end(sink).await? {
+            return Ok(());
+        }
+        let _ = time::timeout(LOOK_AGAIN, woken.notified()).await;
+    }
+}
+
+async fn listen(tables: &Tables, session: Uuid, woken: &Arc<Notify>) -> Option<super::connection::Listener> {
+    let listener = tables.pool.listener(Arc::clone(woken)).await.ok()?;
+    listener.listen(&channel(session)).await.ok()?;
+    Some(listener)
+}

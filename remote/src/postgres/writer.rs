@@ -1,0 +1,365 @@
+//! Claims a session and appends to it: one statement at a time, each on condition that nothing changed since the last one.
+//!
+//! # How a statement is made sure of
+//!
+//! The records are put into one statement with a nonce, whose condition is that the session's row is as this writer left it, and
+//! that statement is sent until its fate is known:
+//!
+//! 1. The server says that the rows were added: the records are acknowledged.
+//! 2. Whatever else it says, or does not, the session's row is read. It has our epoch, writer, nonce and link: an earlier attempt was
+//!    committed, and the answer was lost. The row is written once more, as it is: what the server acknowledges of that stands behind
+//!    our commit, for a standby too, where only the first answer would have said that one has it.
+//! 3. It has a higher epoch: this writer is *fenced*. If our last record stands there all the same, it was added before the claim.
+//! 4. It is as we left it: nothing was committed, and the statement is sent again. If an earlier attempt is carried out after all, one
+//!    of the two finds the row changed, and does nothing.
+//! 5. It is further back than we left it, or gone: the database went back to an older state.
+//! 6. The server refuses the statement before it commits anything, and no earlier attempt is in doubt: nothing is held of it.
+//! 7. The attempts of [`Retries`](crate::Retries) are used up: the fate is [`Error::Unknown`]. The writer keeps the records, and the next
+//!    call begins with them.
+
+use std::sync::Arc;
+
+use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
+use foldlog_codec::{Record, SequenceNumber};
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::Tables;
+use super::connection::Refusal;
+use super::link::Link;
+use super::reader::Stand;
+use super::statements::{Head, UUID, column, losing_setting, number, writer};
+use crate::chunk::{Epoch, WriterId};
+use crate::error::{Error, Failure, Result};
+
+const CLAIM: &str = "claim the session in the database";
+const APPEND: &str = "append to the database";
+
+/// Number of records at which one statement is full.
+const APPEND_RECORDS: usize = 4_096;
+
+/// Number of bytes of bodies at which one statement is full.
+const APPEND_BYTES: usize = 8 << 20;
+
+/// Appends to one session, as the writer of one epoch.
+#[derive(Debug)]
+pub(super) struct Writer {
+    tables: Arc<Tables>,
+    session: Uuid,
+    id: WriterId,
+    epoch: Epoch,
+    next: SequenceNumber,
+    link: Link,
+    pending: Option<Batch>,
+    /// Why this writer must not append anything any more.
+    stopped: Option<Error>,
+}
+
+/// Holds the records of one statement, as its parameters have them.
+#[derive(Debug)]
+struct Batch {
+    next: SequenceNumber,
+    link: Link,
+    nonce: Uuid,
+    kinds: Vec<i16>,
+    times: Vec<i64>,
+    bodies: Vec<Vec<u8>>,
+    links: Vec<Vec<u8>>,
+}
+
+/// Says what reading the session's row says of a statement.
+enum Fate {
+    /// It was committed.
+    Committed,
+    /// It was not, and may be yet.
+    Open,
+}
+
+impl Writer {
+    /// Claims a session that was read to `stand`, once: if anything was added behind that, nothing is claimed.
+    pub(super) async fn claim(tables: Arc<Tables>, session: Uuid, stand: Stand) -> Result<Writer> {
+        super::schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
+        let next = stand.next;
+        let epoch = stand.epoch.next().ok_or(Error::Row {
+            session,
+            sequence: next,
+            reason: "no epoch follows its own",
+        })?;
+        let id = WriterId::random();
+        let link = stand.link.claim(epoch, id, next, &tables.name);
+        let mut claiming = Writer { tables, session, id, epoch, next, link, pending: None, stopped: None };
+        claiming.put_claim(&stand).await?;
+        Ok(claiming)
+    }
+
+    async fn put_claim(&mut self, stand: &Stand) -> Result<()> {
+        let tables = Arc::clone(&self.tables);
+        let (next, epoch) = (column(self.next.get()), column(self.epoch.get()));
+        let (before, id, nonce) = (column(stand.epoch.get()), writer(self.id), Uuid::new_v4());
+        let (link, link_before) = (self.link, stand.link);
+        let (link, link_before) = (link.column(), link_before.column());
+        let mut parameters = vec![
+            (&self.session as _, UUID),
+            (&epoch as _, Type::INT8),
+            (&next as _, Type::INT8),
+            (&id as _, UUID),
+            (&tables.name as _, Type::TEXT),
+            (&nonce as _, UUID),
+            (&link as _, Type::BYTEA),
+        ];
+        let statement = if stand.epoch == Epoch::default() {
+            &tables.statements.first_claim
+        } else {
+            parameters.extend([(&before as _, Type::INT8), (&link_before as _, Type::BYTEA)]);
+            &tables.statements.claim
+        };
+        let (mut attempts, mut in_doubt) = (tables.retries.begin(), false);
+        while attempts.another().await {
+            match tables.commit(statement, &parameters, 1).await {
+                Ok(written) => {
+                    if written? {
+                        return Ok(());
+                    }
+                    attempts.failed(Failure::Conflict);
+                }
+                Err(refusal) => {
+                    in_doubt |= !refusal.is_certain;
+                    if !in_doubt && !refusal.may_pass() {
+                        return Err(Error::Store { what: CLAIM, failure: refusal.failure });
+                    }
+                    attempts.failed(refusal.failure);
+                }
+            }
+            match tables.head(self.session).await {
+                Ok(head) => match self.claim_fate(head?, stand)? {
+                    Fate::Committed if self.confirm(nonce).await => return Ok(()),
+                    Fate::Committed => in_doubt = true,
+                    Fate::Open => {}
+                },
+                Err(refusal) => attempts.failed(refusal.failure),
+            }
+        }
+        Err(self.unsettled(CLAIM, self.next, in_doubt, attempts.last()))
+    }
+
+    fn claim_fate(&self, head: Option<Head>, stand: &Stand) -> Result<Fate> {
+        let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
+        let Some(head) = head else {
+            return if stand.epoch == Epoch::default() { Ok(Fate::Open) } else { Err(went_back) };
+        };
+        if head.writer == self.id && head.epoch == self.epoch {
+            return Ok(Fate::Committed);
+        }
+        let Head { epoch, next, link, writer: by, name: note, .. } = head;
+        if (epoch, next, link) == (stand.epoch, stand.next, stand.link) {
+            return Ok(Fate::Open);
+        }
+        if epoch < stand.epoch || next < stand.next {
+            return Err(went_back);
+        }
+        Err(Error::Fenced { epoch, by, note })
+    }
+
+    /// Takes as many records as fit into one statement, in memory alone, and returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`] if earlier records are in doubt, [`Error::OutOfOrder`], [`Error::NotContent`] and [`Error::TooLarge`].
+    pub(super) fn queue(&mut self, records: &[Record<'_>]) -> Result<usize> {
+        self.check()?;
+        if let Some(pending) = &self.pending {
+            return Err(Error::Unknown { next: pending.next, failure: Failure::TimedOut });
+        }
+        let (next, link, nonce) = (self.next, self.link, Uuid::new_v4());
+        let (kinds, times, bodies, links) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut batch = Batch { next, link, nonce, kinds, times, bodies, links };
+        let mut bytes = 0;
+        for record in records {
+            let Record { sequence, kind, time_us, body } = *record;
+            bytes += body.len();
+            let full = batch.bodies.len() >= APPEND_RECORDS || bytes > APPEND_BYTES;
+            if full && !batch.bodies.is_empty() {
+                break;
+            }
+            if sequence != batch.next {
+                return Err(Error::OutOfOrder { expected: batch.next, found: sequence });
+            }
+            if kind.is_envelope() || !(TIME_US_MIN..=TIME_US_MAX).contains(&time_us) {
+                return Err(Error::NotContent { sequence });
+            }
+            if body.len() > BODY_LEN_MAX {
+                let (len, max) = (body.len() as u64, BODY_LEN_MAX as u64);
+                return Err(Error::TooLarge { what: "record", len, max });
+            }
+            batch.link = batch.link.record(self.epoch, record);
+            batch.next += 1;
+            batch.kinds.push(i16::from(kind.byte()));
+            batch.times.push(time_us);
+            batch.bodies.push(body.to_vec());
+            batch.links.push(batch.link.column().to_vec());
+        }
+        let taken = batch.bodies.len();
+        self.pending = Some(batch).filter(|_| taken > 0);
+        Ok(taken)
+    }
+
+    /// Appends what is still in doubt, if anything is.
+    pub(super) async fn settle(&mut self) -> Result<()> {
+        self.check()?;
+        let Some(batch) = self.pending.take() else { return Ok(()) };
+        match self.put(&batch).await {
+            Ok(()) => {
+                (self.next, self.link) = (batch.next, batch.link);
+                Ok(())
+            }
+            Err(error @ Error::Unknown { .. }) => {
+                self.pending = Some(batch);
+                Err(error)
+            }
+            // Nothing of it is held, nor will be: whoever likes appends it anew.
+            Err(error @ Error::Store { .. }) => Err(error),
+            Err(error) => {
+                self.stopped = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn put(&self, batch: &Batch) -> Result<()> {
+        let tables = &self.tables;
+        let (epoch, next, behind) =
+            (column(self.epoch.get()), column(self.next.get()), column(batch.next.get()));
+        let (id, link, link_before) = (writer(self.id), batch.link.column(), self.link.column());
+        let parameters = [
+            (&self.session as _, UUID),
+            (&epoch as _, Type::INT8),
+            (&next as _, Type::INT8),
+            (&behind as _, Type::INT8),
+            (&id as _, UUID),
+            (&batch.nonce as _, UUID),
+            (&link as _, Type::BYTEA),
+            (&link_before as _, Type::BYTEA),
+            (&batch.kinds as _, Type::INT2_ARRAY),
+            (&batch.times as _, Type::INT8_ARRAY),
+            (&batch.bodies as _, Type::BYTEA_ARRAY),
+            (&batch.links as _, Type::BYTEA_ARRAY),
+        ];
+        let (mut attempts, mut in_doubt) = (tables.retries.begin(), false);
+        while attempts.another().await {
+            match tables.commit(&tables.statements.append, &parameters, batch.bodies.len() as u64).await {
+                Ok(written) => {
+                    if written? {
+                        return Ok(());
+                    }
+                    attempts.failed(Failure::Conflict);
+                }
+                Err(refusal) if refusal.is_duplicate() => {
+                    let reason = "a record stands there already, behind the session's end";
+                    return Err(Error::Row { session: self.session, sequence: self.next, reason });
+                }
+                Err(refusal) => {
+                    in_doubt |= !refusal.is_certain;
+                    if !in_doubt && !refusal.may_pass() {
+                        return Err(Error::Store { what: APPEND, failure: refusal.failure });
+                    }
+                    attempts.failed(refusal.failure);
+                }
+            }
+            match self.fate(batch).await {
+                Ok(fate) => match fate? {
+                    Fate::Committed if self.confirm(batch.nonce).await => return Ok(()),
+                    Fate::Committed => in_doubt = true,
+                    Fate::Open => {}
+                },
+                Err(refusal) => attempts.failed(refusal.failure),
+            }
+        }
+        Err(self.unsettled(APPEND, batch.next, in_doubt, attempts.last()))
+    }
+
+    /// Decides by the session's row what became of the statement.
+    async fn fate(&self, batch: &Batch) -> Result<Result<Fate>, Refusal> {
+        let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
+        let head = match self.tables.head(self.session).await? {
+            Ok(head) => head,
+            Err(error) => return Ok(Err(error)),
+        };
+        let Some(head) = head else { return Ok(Err(went_back)) };
+        if head.epoch < self.epoch || head.next < self.next {
+            return Ok(Err(went_back));
+        }
+        if head.epoch == self.epoch && head.writer == self.id {
+            if (head.next, head.nonce, head.link) == (batch.next, batch.nonce, batch.link) {
+                return Ok(Ok(Fate::Committed));
+            }
+            if (head.next, head.link) == (self.next, self.link) {
+                return Ok(Ok(Fate::Open));
+            }
+            let reason = "another copy of this writer appended it";
+            return Ok(Err(Error::Row { session: self.session, sequence: self.next, reason }));
+        }
+        if self.is_held(batch).await? {
+            // The claim was committed behind it, and whoever made it has read it.
+            return Ok(Ok(Fate::Committed));
+        }
+        Ok(Err(Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name }))
+    }
+
+    /// Returns whether the last of these records is held, in front of another writer's claim.
+    async fn is_held(&self, batch: &Batch) -> Result<bool, Refusal> {
+        let last = column(batch.next.get().saturating_sub(1));
+        let parameters = [(&self.session as _, UUID), (&last as _, Type::INT8)];
+        let rows = self.tables.pool.query(&self.tables.statements.link_before, &parameters).await?;
+        let found = rows.first();
+        Ok(found.is_some_and(|row| {
+            super::statements::link(row, 0) == Some(batch.link) && number(row, 1) == Some(self.epoch.get())
+        }))
+    }
+
+    /// Has the server acknowledge a commit that stands behind the one that was found. If another writer's claim stands there, that is
+    /// one.
+    async fn confirm(&self, nonce: Uuid) -> bool {
+        let (epoch, id) = (column(self.epoch.get()), writer(self.id));
+        let parameters =
+            [(&self.session as _, UUID), (&epoch as _, Type::INT8), (&id as _, UUID), (&nonce as _, UUID)];
+        if matches!(self.tables.commit(&self.tables.statements.confirm, &parameters, 1).await, Ok(Ok(true))) {
+            return true;
+        }
+        let head = self.tables.head(self.session).await;
+        matches!(head, Ok(Ok(Some(head))) if head.epoch > self.epoch)
+    }
+
+    fn unsettled(&self, what: &'static str, next: SequenceNumber, in_doubt: bool, failure: Failure) -> Error {
+        if in_doubt { Error::Unknown { next, failure } } else { Error::Store { what, failure } }
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn check(&self) -> Result<()> {
+        self.stopped.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Tables {
+    /// Runs a statement that writes, and returns whether it wrote that many rows. A server that warned may have stopped waiting
+    /// for its standby, so its answer counts for nothing.
+    async fn commit(
+        &self,
+        statement: &str,
+        parameters: &[super::connection::Parameter<'_>],
+        rows: u64,
+    ) -> Result<Result<bool>, Refusal> {
+        let mut lease = self.pool.lease().await.map_err(|refusal| Refusal { is_certain: true, ..refusal })?;
+        let answer = lease.query(statement, parameters).await?;
+        let Some(row) = answer.first().filter(|_| !lease.is_warned()) else {
+            return Err(Refusal { failure: Failure::Unavailable, is_certain: false });
+        };
+        let written = number(row, 0) == Some(rows);
+        match losing_setting(row).filter(|_| written) {
+            Some(setting) => Ok(Err(Error::NotDurable { setting })),
+            None => Ok(Ok(written)),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Shows what sessions in a PostgreSQL database survive, against real servers that the tests start. Without PostgreSQL on the machine
+//! each test says that it is skipped; `FOLDLOG_SKIPPED` names a file that gets that line too.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod answers;
+mod damage;
+mod kills;
+#[path = "../parts/notes.rs"]
+mod notes;
+mod places;
+mod proxy;
+mod races;
+mod refusals;
+mod server;
+mod sql;
+mod tails;
+mod worker;

@@ -1,0 +1,211 @@
+//! Servers that do not do what they are asked for, and what is said of that.
+
+use std::fs;
+use std::process::Command;
+
+use foldlog::replication::Replicator;
+use foldlog_remote::{Database, PostgresReplicator};
+use uuid::Uuid;
+
+use crate::server::{Server, hasty, own_with, replicator, retries, shared};
+use crate::worker::{append, claim, held, reason};
+
+const SESSION: Uuid = Uuid::from_u128(1);
+
+/// Returns why a claim there fails.
+fn refusal(url: &str, password: Option<&str>) -> String {
+    let mut database = Database::from_url(url).unwrap();
+    if let Some(password) = password {
+        database = database.with_password(password.as_bytes());
+    }
+    let replicator = PostgresReplicator::new(database, "one", hasty()).unwrap();
+    let text = reason(claim(&replicator, SESSION));
+    let all = format!("{text} {replicator:?} {}", replicator.place());
+    assert!(!all.contains("secret") && !all.contains('\u{1b}'), "{all}");
+    text
+}
+
+#[test]
+fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password_is() {
+    let Some(server) = own_with(&[]) else { return };
+    for statement in [
+        "CREATE ROLE agent LOGIN PASSWORD 'secret right'",
+        "CREATE DATABASE closed",
+        "REVOKE CONNECT ON DATABASE closed FROM public",
+    ] {
+        server.sql(statement);
+    }
+    let rules = "local all agent scram-sha-256\nlocal all all trust\nhost all all all reject\n";
+    fs::write(server.data().join("pg_hba.conf"), rules).unwrap();
+    server.sql("SELECT pg_reload_conf()");
+    let url = |database: &str| server.url_of("agent", database, "agents");
+    while replicator(&url("postgres"), "x", hasty()).sessions().is_ok() {}
+
+    let password = "refuses the user or the password";
+    assert!(refusal(&url("postgres"), None).contains(password));
+    assert!(refusal(&url("postgres"), Some("secret wrong")).contains(password));
+    assert!(refusal(&server.url_of("nobody", "postgres", "x"), Some("secret")).contains(password));
+    let right = Some("secret right");
+    assert!(refusal(&url("nowhere"), right).contains("there is no such database"));
+    assert!(refusal(&url("closed"), right).contains("no right"));
+    assert!(refusal(&url("postgres"), right).contains("no right"));
+    let elsewhere = url("postgres").replace("foldlog-pg", "nowhere-secret-no");
+    assert!(refusal(&elsewhere, right).contains("the way to it, failed"));
+    // A right to write is one in the database, and one in its schema.
+    server.sql("CREATE SCHEMA agents");
+    assert!(refusal(&url("postgres"), right).contains("no right"));
+    server.sql("GRANT ALL ON SCHEMA agents TO agent");
+    let database = Database::from_url(&url("postgres")).unwrap().with_password(b"secret right");
+    let one = PostgresReplicator::new(database, "one", hasty()).unwrap();
+    claim(&one, SESSION).unwrap();
+    append(&one, SESSION, 1, 0, &["a"]).unwrap();
+    server.sql("REVOKE INSERT ON agents.records FROM agent; ALTER TABLE agents.records OWNER TO foldlog");
+    let text = reason(append(&one, SESSION, 1, 1, &["b"]));
+    assert!(text.contains("could not append to the database: the user has no right"), "{text}");
+}
+
+#[test]
+fn a_full_or_read_only_database_is_said_in_other_words_than_the_servers() {
+    let Some(server) = shared() else { return };
+    let url = server.url();
+    let schema = url.rsplit('=').next().unwrap();
+    let one = replicator(&url, "one", hasty());
+    claim(&one, SESSION).unwrap();
+    append(&one, SESSION, 1, 0, &["a"]).unwrap();
+    for (code, said) in [
+        ("53100", "the server's disk is full"),
+        ("25006", "the database is read-only"),
+        ("42501", "no right"),
+        ("P0001", "refuses it (SQLSTATE P0001)"),
+    ] {
+        server.sql(&format!(
+            "CREATE OR REPLACE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN \
+             RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = E'secret \\x1b[31m'; END$$; \
+             CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON {schema}.records EXECUTE FUNCTION {schema}.refuse()"
+        ));
+        let text = reason(append(&one, SESSION, 1, 1, &["b"]));
+        assert!(text.contains(said) && !text.contains("secret"), "{text}");
+        server.sql(&format!("DROP TRIGGER refuse ON {schema}.records"));
+    }
+    // Nothing is in doubt: what was refused is not held, and can be appended anew.
+    append(&one, SESSION, 1, 1, &["b", "c"]).unwrap();
+    assert_eq!(held(&one, SESSION).unwrap().1, ["a", "b", "c"]);
+    let rows = server.query(&format!("SELECT count(*) FROM {schema}.records"));
+    assert_eq!(rows[0].get::<_, i64>(0), 3);
+
+    let text = reason(claim(
+        &replicator(&format!("{url}&options=-cdefault_transaction_read_only%3Don"), "two", hasty()),
+        SESSION,
+    ));
+    assert!(text.contains("the database is read-only"), "{text}");
+}
+
+#[test]
+fn a_commit_waits_for_the_disk_whatever_role_or_database_have_set() {
+    let Some(server) = shared() else { return };
+    let (url, schema) = (server.url_of("careless", "postgres", "careless"), "careless");
+    server.sql("CREATE ROLE careless LOGIN SUPERUSER; ALTER ROLE careless SET synchronous_commit = off");
+    let one = replicator(&url, "one", hasty());
+    claim(&one, SESSION).unwrap();
+    // The server itself says what the transaction has when it writes.
+    server.sql(&format!(
+        "CREATE TABLE {schema}.seen (level text);
+         CREATE FUNCTION {schema}.see() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN \
+         INSERT INTO {schema}.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END$$;
+         CREATE TRIGGER see AFTER INSERT ON {schema}.records EXECUTE FUNCTION {schema}.see();
+         CREATE TRIGGER see AFTER INSERT ON {schema}.claims EXECUTE FUNCTION {schema}.see();
+         CREATE TRIGGER see AFTER INSERT ON {schema}.objects EXECUTE FUNCTION {schema}.see()"
+    ));
+    append(&one, SESSION, 1, 0, &["a"]).unwrap();
+    claim(&one, SESSION).unwrap();
+    one.put_object(SESSION, foldlog::ObjectId::of(b"x"), b"x").unwrap();
+    let seen = server.query(&format!("SELECT level FROM {schema}.seen"));
+    let seen: Vec<String> = seen.iter().map(|row| row.get(0)).collect();
+    assert_eq!(seen, ["on", "on", "on"]);
+    // One that waits for still more is left as it is.
+    server.sql("ALTER ROLE careless SET synchronous_commit = remote_apply");
+    let two = replicator(&url, "two", hasty());
+    claim(&two, SESSION).unwrap();
+    let seen = server.query(&format!("SELECT level FROM {schema}.seen OFFSET 3"));
+    assert_eq!(seen[0].get::<_, String>(0), "remote_apply");
+}
+
+#[test]
+fn a_server_that_does_not_sync_is_refused_also_later() {
+    let Some(server) = own_with(&["fsync = off"]) else { return };
+    let url = server.url();
+    let text = refusal(&url, None);
+    assert!(text.contains("`fsync` is off"), "{text}");
+    let set = |value: &str| {
+        server.sql(&format!("ALTER SYSTEM SET fsync = {value}"));
+        server.sql("SELECT pg_reload_conf()");
+        while server.query("SHOW fsync")[0].get::<_, String>(0) != value {}
+    };
+    set("on");
+    let one = replicator(&url, "one", hasty());
+    claim(&one, SESSION).unwrap();
+    append(&one, SESSION, 1, 0, &["a"]).unwrap();
+    set("off");
+    // The connection of before learns it a moment later.
+    let mut next = 1;
+    let text = loop {
+        match append(&one, SESSION, 1, next, &["b"]) {
+            Ok(()) => next += 1,
+            failed => break reason(failed),
+        }
+    };
+    assert!(text.contains("`fsync` is off"), "{text}");
+}
+
+/// Makes an authority, and a certificate of it for `localhost`, in the server's folder.
+fn certify(server: &Server) -> Option<std::path::PathBuf> {
+    let folder = server.folder().join("tls");
+    fs::create_dir(&folder).unwrap();
+    let openssl = |arguments: &str| {
+        let run = Command::new("openssl").args(arguments.split(' ')).current_dir(&folder).output();
+        run.is_ok_and(|run| run.status.success())
+    };
+    fs::write(folder.join("names"), "subjectAltName=DNS:localhost\n").unwrap();
+    let made = ["authority", "other"].iter().all(|name| {
+        openssl(&format!(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 -subj /CN={name} -keyout {name}.key -out {name}.pem"
+        ))
+    }) && openssl("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost -keyout server.key -out server.csr")
+        && openssl("x509 -req -in server.csr -CA authority.pem -CAkey authority.key -CAcreateserial -days 3650 -extfile names -out server.pem");
+    if !made {
+        println!("skipped: TLS: there is no openssl");
+        return None;
+    }
+    for (from, to) in [("server.key", "server.key"), ("server.pem", "server.crt")] {
+        server.give(&folder.join(from), &server.data().join(to));
+    }
+    Some(folder)
+}
+
+#[test]
+fn tls_is_spoken_with_the_host_of_the_url_alone_and_only_where_it_is_certified() {
+    let Some(server) = own_with(&[]) else { return };
+    let port = server.port();
+    let url = |host: &str, rest: &str| format!("postgres://foldlog@{host}:{port}/postgres?{rest}");
+    let no_tls = "offers no TLS, or no certificate that verifies";
+    assert!(refusal(&url("localhost", "sslmode=verify-full"), None).contains(no_tls));
+    let Some(tls) = certify(&server) else { return };
+    server.sql("ALTER SYSTEM SET ssl = on");
+    fs::write(server.data().join("pg_hba.conf"), "local all all trust\nhostssl all all 127.0.0.1/32 trust\n")
+        .unwrap();
+    server.stop();
+    server.start();
+    let trusted = |host, authority| {
+        url(host, &format!("sslmode=verify-full&sslrootcert={}", tls.join(authority).display()))
+    };
+    assert!(refusal(&trusted("localhost", "other.pem"), None).contains(no_tls));
+    assert!(refusal(&trusted("127.0.0.1", "authority.pem"), None).contains(no_tls));
+    assert!(refusal(&url("localhost", "sslmode=require"), None).contains(no_tls));
+    // The server takes nobody without TLS.
+    assert!(refusal(&url("localhost", ""), None).contains("refuses the user"));
+    let one = replicator(&trusted("localhost", "authority.pem"), "one", retries());
+    claim(&one, SESSION).unwrap();
+    append(&one, SESSION, 1, 0, &["a"]).unwrap();
+    let rows = server.query("SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'foldlog'");
+    assert!(rows[0].get::<_, bool>(0));
+}

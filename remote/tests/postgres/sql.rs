@@ -1,0 +1,76 @@
+//! What a test does to a server as its administrator.
+
+use std::future::poll_fn;
+use std::time::Instant;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
+
+use crate::server::{PATIENCE, Server};
+
+/// Is a connection of the administrator's.
+pub(crate) struct Administrator {
+    client: Client,
+    runtime: Runtime,
+    /// What the server has notified it of.
+    heard: mpsc::UnboundedReceiver<String>,
+}
+
+impl Administrator {
+    fn run(&self, statements: &str) {
+        self.runtime.block_on(self.client.batch_execute(statements)).unwrap();
+    }
+
+    /// Returns what the next notification says.
+    pub(crate) fn hear(&mut self) -> String {
+        self.runtime.block_on(self.heard.recv()).unwrap()
+    }
+}
+
+impl Server {
+    fn administrator(&self) -> Administrator {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(self.folder()).port(self.port()).user("foldlog").dbname("postgres");
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (hears, heard) = mpsc::unbounded_channel();
+        let client = runtime.block_on(async {
+            let (client, mut connection) = config.connect(NoTls).await.unwrap();
+            tokio::spawn(async move {
+                while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                    if let AsyncMessage::Notification(notification) = message {
+                        let _ = hears.send(notification.payload().to_owned());
+                    }
+                }
+            });
+            client
+        });
+        Administrator { client, runtime, heard }
+    }
+
+    /// Runs statements.
+    pub(crate) fn sql(&self, statements: &str) {
+        self.administrator().run(statements);
+    }
+
+    /// Runs a query.
+    pub(crate) fn query(&self, statement: &str) -> Vec<Row> {
+        let Administrator { client, runtime, .. } = self.administrator();
+        runtime.block_on(client.query(statement, &[])).unwrap()
+    }
+
+    /// Runs statements whose locks and channels are held until the connection is dropped.
+    pub(crate) fn holding(&self, statements: &str) -> Administrator {
+        let administrator = self.administrator();
+        administrator.run(statements);
+        administrator
+    }
+
+    /// Returns once somebody waits for a lock.
+    pub(crate) fn wait_for_lock(&self) {
+        let began = Instant::now();
+        while self.query("SELECT 1 FROM pg_locks WHERE NOT granted").is_empty() {
+            assert!(began.elapsed() < PATIENCE, "nobody waits");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What tests do with a replicator: records to append, and what is held.
+
+use foldlog::replication::{Held, ReplicaError, Replicator};
+use foldlog::{Kind, Record};
+use foldlog_remote::PostgresReplicator;
+use uuid::Uuid;
+
+/// Reads and claims a session, and returns where it ended and the claim's epoch.
+pub(crate) fn claim(replicator: &PostgresReplicator, session: Uuid) -> Result<(u64, u64), ReplicaError> {
+    let held = replicator.read(session, &mut |_| {})?;
+    let epoch = replicator.claim(session, held.next)?;
+    Ok((held.next.get(), epoch))
+}
+
+/// Appends one record for each text.
+pub(crate) fn append(
+    replicator: &PostgresReplicator,
+    session: Uuid,
+    epoch: u64,
+    first: u64,
+    texts: &[&str],
+) -> Result<(), ReplicaError> {
+    let records: Vec<Record<'_>> =
+        (first..).zip(texts).map(|(sequence, text)| record(sequence, text)).collect();
+    replicator.append(session, epoch, &records)
+}
+
+pub(crate) fn record(sequence: u64, text: &str) -> Record<'_> {
+    Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 7, body: text.as_bytes() }
+}
+
+/// Returns what is held of a session.
+pub(crate) fn held(
+    replicator: &PostgresReplicator,
+    session: Uuid,
+) -> Result<(Held, Vec<String>), ReplicaError> {
+    let mut texts = Vec::new();
+    let held = replicator.read(session, &mut |record| {
+        assert_eq!(record.sequence.get(), texts.len() as u64);
+        texts.push(String::from_utf8(record.body.to_vec()).unwrap());
+    })?;
+    assert_eq!(held.next.get(), texts.len() as u64);
+    Ok((held, texts))
+}
+
+/// Returns the reason of a failure.
+pub(crate) fn reason<T: std::fmt::Debug>(done: Result<T, ReplicaError>) -> String {
+    match done {
+        Err(ReplicaError::Failed { reason } | ReplicaError::Unknown { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
