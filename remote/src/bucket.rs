@@ -136,7 +136,8 @@ impl Bucket {
         let mut attempts = self.retries.begin();
         while attempts.another().await {
             let list = self.store.list_with_delimiter(Some(&folder));
-            match time::timeout(self.retries.request_timeout, list).await {
+            // A list comes in pages of a thousand.
+            match time::timeout(self.retries.request_timeout.saturating_mul(LIST_PAGES), list).await {
                 Err(_) => attempts.failed(Failure::TimedOut),
                 Ok(Err(error)) => attempts.failed(failure_of(&error)),
                 Ok(Ok(found)) => {
@@ -161,7 +162,7 @@ impl Bucket {
     pub(crate) async fn put_once(&self, key: &Path, payload: &PutPayload) -> Put {
         let options = PutOptions::from(PutMode::Create);
         let put = self.store.put_opts(key, payload.clone(), options);
-        match time::timeout(self.retries.request_timeout, put).await {
+        match time::timeout(self.retries.timeout_of(payload.content_length() as u64), put).await {
             Err(_) => Put::Failed(Failure::TimedOut),
             Ok(Ok(_)) => Put::Created,
             Ok(Err(error)) => match error {
@@ -177,7 +178,7 @@ impl Bucket {
     pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, Get> {
         let get = async {
             match self.store.get(key).await {
-                Ok(found) => read(found, max).await.map(Some),
+                Ok(found) => Ok(Some(found)),
                 // That a whole bucket is missing says nothing of an object.
                 Err(error @ object_store::Error::NotFound { .. }) => match named_failure(&error) {
                     Some(failure) => Err(Get::Failed(failure)),
@@ -186,7 +187,11 @@ impl Bucket {
                 Err(error) => Err(Get::Failed(failure_of(&error))),
             }
         };
-        time::timeout(self.retries.request_timeout, get).await.unwrap_or(Err(Get::Failed(Failure::TimedOut)))
+        let timed_out = Get::Failed(Failure::TimedOut);
+        let found = time::timeout(self.retries.request_timeout, get).await.unwrap_or(Err(timed_out))?;
+        let Some(found) = found else { return Ok(None) };
+        let bounds = self.retries.timeout_of(found.meta.size.min(max as u64));
+        time::timeout(bounds, read(found, max)).await.unwrap_or(Err(timed_out)).map(Some)
     }
 
     /// Reads an object of up to `max` bytes, in several attempts; `None` if it does not exist. `what` says in an error
@@ -248,6 +253,9 @@ impl Bucket {
         Err(attempts.error(PROBE))
     }
 }
+
+/// How often the time of one attempt a list may take.
+const LIST_PAGES: u32 = 10;
 
 const FIRST: &[u8] = b"foldlog: first put\n";
 const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";

@@ -22,7 +22,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::client::{HttpClient, HttpConnector};
+use async_trait::async_trait;
+use http_body_util::{BodyExt, Limited};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
+};
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use reqwest::redirect::Policy;
@@ -152,7 +157,28 @@ impl HttpConnector for Connector {
             .redirect(Policy::none())
             .connect_timeout(if is_provider { PROVIDER_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
             .build();
-        client.map(HttpClient::new).map_err(not_made)
+        client.map(|client| HttpClient::new(Bounded(client))).map_err(not_made)
+    }
+}
+
+/// Most bytes of an answer that says why a request failed. Those of S3 have some hundreds.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// Bounds the answers that `object_store` takes into memory before this crate sees them: it reads the whole text of a failure. What an
+/// object holds is bounded where it is read.
+#[derive(Debug)]
+struct Bounded<S>(S);
+
+#[async_trait]
+impl<S: HttpService> HttpService for Bounded<S> {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let response = self.0.call(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let too_long = |error| HttpError::new_boxed(HttpErrorKind::Decode, error);
+        Ok(response
+            .map(|body| HttpResponseBody::new(Limited::new(body, REFUSAL_BYTES_MAX).map_err(too_long))))
     }
 }
 
@@ -167,4 +193,106 @@ fn tls() -> object_store::Result<ClientConfig> {
 
 fn not_made(error: impl std::error::Error + Send + Sync + 'static) -> object_store::Error {
     object_store::Error::Generic { store: "network", source: Box::new(error) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    fn opened(url: &str, variables: &[(&str, &str)]) -> Result<(Arc<dyn ObjectStore>, String)> {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        open(&Url::parse(url).unwrap(), &variables.collect())
+    }
+
+    fn refused(url: &str, variables: &[(&str, &str)]) -> Error {
+        opened(url, variables).unwrap_err()
+    }
+
+    #[test]
+    fn a_url_names_bucket_and_prefix_and_no_more() {
+        let settings = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
+        for (url, prefix) in
+            [("s3://agents", ""), ("s3://agents/", ""), ("s3://agents/team/of%20two/", "team/of two")]
+        {
+            let (store, found) = opened(url, &settings).unwrap();
+            assert_eq!(found, prefix, "{url}");
+            assert!(store.to_string().contains("agents"), "{store}");
+        }
+        for url in ["s3:///team", "s3://%2e%2e/team", "s3://a%20b/team"] {
+            assert_eq!(refused(url, &settings), Error::Url { reason: "it names no bucket" }, "{url}");
+        }
+        let reason = "its prefix is not made of names with `/` between them";
+        assert_eq!(refused("s3://agents/team//two", &settings), Error::Url { reason });
+    }
+
+    /// Answers each request with a status and so many bytes.
+    #[derive(Debug)]
+    struct Answers(u16, usize);
+
+    #[async_trait]
+    impl HttpService for Answers {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let mut response = HttpResponse::new(vec![b'x'; self.1].into());
+            *response.status_mut() = self.0.try_into().unwrap();
+            Ok(response)
+        }
+    }
+
+    #[test]
+    fn no_text_of_a_failure_is_taken_into_memory_whatever_its_length() {
+        for (status, len, is_read) in [
+            (503, REFUSAL_BYTES_MAX, true),
+            (503, REFUSAL_BYTES_MAX + 1, false),
+            (301, 1 << 20, false),
+            (200, 1 << 20, true),
+        ] {
+            let answered = futures_lite::future::block_on(async {
+                let answer =
+                    Bounded(Answers(status, len)).call(HttpRequest::new(Vec::new().into())).await.unwrap();
+                answer.into_body().collect().await.map(|body| body.to_bytes().len())
+            });
+            assert_eq!(answered.ok(), is_read.then_some(len), "{status}: {len}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "s3")]
+    fn settings_that_do_not_fit_together_are_refused_and_not_quoted() {
+        let reason = "those that begin with AWS_";
+        for settings in [
+            &[("AWS_ACCESS_KEY_ID", "hunter2")][..],
+            &[("AWS_SECRET_ACCESS_KEY", "hunter2")],
+            &[("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_S3_EXPRESS", "hunter2")],
+        ] {
+            let error = refused("s3://agents/team", settings);
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+            assert_eq!(error, Error::Settings { reason });
+        }
+        // An empty variable is none, as for every other program.
+        assert!(
+            opened("s3://agents/team", &[("AWS_SECRET_ACCESS_KEY", ""), ("AWS_ENDPOINT_URL", "")]).is_ok()
+        );
+    }
+
+    #[test]
+    #[cfg(feature = "gcs")]
+    fn a_bucket_of_google_is_reached_with_the_keys_of_its_variables() {
+        assert!(opened("gs://agents/team", &[("GOOGLE_SKIP_SIGNATURE", "true")]).is_ok());
+        let error =
+            refused("gs://agents/team", &[("GOOGLE_SERVICE_ACCOUNT_KEY", "{\"private_key\": \"hunter2\"}")]);
+        assert!(!format!("{error} {error:?}").contains("hunter2"));
+        assert_eq!(error, Error::Settings { reason: "those that begin with GOOGLE_" });
+    }
+
+    #[test]
+    #[cfg(feature = "azure")]
+    fn a_container_of_azure_is_reached_with_the_account_of_its_variables() {
+        let account = ("AZURE_STORAGE_ACCOUNT_NAME", "foldlog");
+        let key = ("AZURE_STORAGE_ACCOUNT_KEY", "aHVudGVyMg==");
+        assert!(opened("az://agents/team", &[account, key]).is_ok());
+        let error = refused("az://agents/team", &[key]);
+        assert_eq!(error, Error::Settings { reason: "those that begin with AZURE_" });
+        assert!(!format!("{error} {error:?}").contains("aHVudGVyMg"));
+    }
 }

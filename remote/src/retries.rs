@@ -11,7 +11,7 @@ use crate::error::{Error, Failure};
 pub struct Retries {
     /// Number of attempts, the first included.
     pub attempts: u32,
-    /// How long one attempt may take.
+    /// How long one attempt may take, and for what a bucket holds a second more for each MiB that it moves.
     pub request_timeout: Duration,
     /// How long to wait before the second attempt.
     pub first_wait: Duration,
@@ -32,6 +32,12 @@ impl Default for Retries {
 }
 
 impl Retries {
+    /// Returns how long an attempt may take that moves so many bytes.
+    #[cfg(feature = "object-store")]
+    pub(crate) fn timeout_of(self, bytes: u64) -> Duration {
+        self.request_timeout.saturating_add(Duration::from_secs(bytes >> 20))
+    }
+
     /// Begins to count the attempts of one request.
     pub(crate) fn begin(self) -> Attempts {
         Attempts { retries: self, made: 0, last: Failure::Unavailable }

@@ -4,12 +4,11 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use foldlog_codec::{Kind, Record};
-use foldlog_remote::{Error, Reader, Runtime, Writer, open_remote};
+use foldlog_remote::{Error, Reader, Remote, Runtime, Writer, open_remote};
 use uuid::Uuid;
 
 use crate::server;
 
-const RACES: u128 = 200;
 const WRITERS: usize = 8;
 
 /// What was acknowledged in each race: sequence number and body.
@@ -18,19 +17,25 @@ type Told = Mutex<Vec<Vec<(u64, Vec<u8>)>>>;
 #[test]
 fn two_hundred_races_of_eight_writers_append_nothing_twice() {
     let Some(server) = server::bucket() else { return };
-    let told: Arc<Told> = Arc::new(Mutex::new(vec![Vec::new(); RACES as usize]));
+    race(200, || open_remote(&server.url(), server::retries(), &server.variables()).unwrap());
+}
+
+/// Has eight writers race so many times, each time for a session that nobody has claimed.
+pub(crate) fn race(races: usize, open: impl Fn() -> Remote) {
+    let sessions: Arc<Vec<Uuid>> = Arc::new((0..races).map(|_| Uuid::new_v4()).collect());
+    let told: Arc<Told> = Arc::new(Mutex::new(vec![Vec::new(); races]));
     let start = Arc::new(Barrier::new(WRITERS));
     let threads: Vec<_> = (0..WRITERS)
         .map(|who| {
-            let (told, start) = (Arc::clone(&told), Arc::clone(&start));
-            let remote = open_remote(&server.url(), server::retries(), &server.variables()).unwrap();
+            let (told, start, sessions) = (Arc::clone(&told), Arc::clone(&start), Arc::clone(&sessions));
+            let remote = open();
             thread::spawn(move || {
                 let runtime = Runtime::start().unwrap();
-                for race in 0..RACES {
+                for (race, session) in sessions.iter().enumerate() {
                     start.wait();
-                    let reader = Reader::new(remote.bucket().clone(), Uuid::from_u128(race));
+                    let reader = Reader::new(remote.bucket().clone(), *session);
                     if let Some(appended) = runtime.run(race_once(reader, who)).unwrap() {
-                        told.lock().unwrap()[race as usize].push(appended);
+                        told.lock().unwrap()[race].push(appended);
                     }
                 }
             })
@@ -38,21 +43,21 @@ fn two_hundred_races_of_eight_writers_append_nothing_twice() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 
-    let remote = open_remote(&server.url(), server::retries(), &server.variables()).unwrap();
+    let remote = open();
     let mut won = 0;
     for (race, told) in told.lock().unwrap().iter_mut().enumerate() {
         let mut log = Vec::new();
         let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
             log.extend(chunk.records().map(|record| (record.sequence.get(), record.body.to_vec())));
         };
-        remote.read_here(Uuid::from_u128(race as u128), &mut each).unwrap();
+        remote.read_here(sessions[race], &mut each).unwrap();
         told.sort();
         // Nothing was in doubt, so the log holds what was acknowledged, each once, and nothing else.
         assert_eq!(&log, told, "race {race}");
         won += log.len();
     }
     assert!(won > 0);
-    println!("{RACES} races of {WRITERS} writers: {won} records acknowledged, none twice");
+    println!("{races} races of {WRITERS} writers: {won} records acknowledged, none twice");
 }
 
 /// Claims the session and appends one record. `None` if somebody else was faster.
