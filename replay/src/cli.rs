@@ -3,12 +3,13 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::held;
 use crate::hints::Places;
 use crate::output::Output;
 use crate::pager::{Paged, Pager};
@@ -18,7 +19,8 @@ use crate::verbs;
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
 ///
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
-/// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Only `run`,
+/// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Verbs that only read
+/// a session take URL/sessions/ID, or URL ID, for one that a bucket holds; `foldlog help pull` says which URLs there are. Only `run`,
 /// `recover`, `restore`, `rewind`, `settle`, `push` and `validate --repair` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
@@ -217,6 +219,33 @@ impl Verb {
         matches!(self, Verb::Show(_) | Verb::Diff(_) | Verb::Transcript(_) | Verb::Ledger(_))
     }
 
+    /// Returns where the path of the session stands that the verb only reads, if it is one.
+    fn read_session(&mut self) -> Option<&mut PathBuf> {
+        Some(match self {
+            Verb::Verify(arguments) => match arguments.paths.as_mut_slice() {
+                [only] => only,
+                _ => return None,
+            },
+            Verb::Show(arguments) => &mut arguments.session,
+            Verb::State(arguments) => &mut arguments.session,
+            Verb::Diff(arguments) => &mut arguments.session,
+            Verb::Replay(arguments) => &mut arguments.session,
+            Verb::Stats(arguments) => &mut arguments.session,
+            Verb::Report(arguments) => &mut arguments.session,
+            Verb::Ledger(arguments) => &mut arguments.session,
+            Verb::Transcript(arguments) => &mut arguments.session,
+            Verb::Checkpoints(arguments) => &mut arguments.session,
+            Verb::Tasks(arguments) => &mut arguments.session,
+            Verb::Export(arguments) => &mut arguments.session,
+            _ => return None,
+        })
+    }
+
+    /// Returns whether the verb itself takes a place in the place of a folder.
+    fn reads_places(&self) -> bool {
+        matches!(self, Verb::Sessions(_) | Verb::Tail(_))
+    }
+
     /// Returns the folder of the one session or store that the command line is about.
     fn folder(&self) -> Option<&Path> {
         let folder = match self {
@@ -268,7 +297,7 @@ impl Verb {
 /// The exit code is 0 if what was asked holds, 1 if a log does not hold, and 2 for wrong usage and for what cannot be read.
 /// Errors are written to `output.stderr`, with what to do next.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = held::joined(arguments.into_iter().collect());
     let is_run_as_json = asks_for_run_as_json(&arguments);
     output.color = color_of(&arguments);
     let is_colored = output.colors_results() || output.colors_notes();
@@ -314,6 +343,8 @@ fn paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
         pager: None,
         child: output.child,
         pause: output.pause,
+        is_process: output.is_process,
+        is_held: output.is_held,
         json: output.json,
         color: output.color,
         places: output.places.clone(),
@@ -379,7 +410,35 @@ fn not_parsed(error: &clap::Error, is_run_as_json: bool, output: &mut Output<'_>
     }
 }
 
-fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
+/// Runs a verb, over a copy where it reads a session in a place.
+fn verb(mut asked: Verb, output: &mut Output<'_>) -> Result<u8> {
+    let Some(url) = asked.folder().and_then(held::url).filter(|_| !asked.reads_places()) else {
+        return local(asked, output);
+    };
+    let url = url.to_owned();
+    if asked.read_session().is_none() {
+        return Err(held::not_written(&url));
+    }
+    over_copy(asked, &url, output)
+}
+
+#[cfg(feature = "object-store")]
+fn over_copy(mut asked: Verb, url: &str, output: &mut Output<'_>) -> Result<u8> {
+    let session = held::HeldSession::of(url).ok_or_else(|| held::no_session(url))?;
+    held::with_copy(&session, output, |copy, output| {
+        if let Some(path) = asked.read_session() {
+            copy.clone_into(path);
+        }
+        local(asked, output)
+    })
+}
+
+#[cfg(not(feature = "object-store"))]
+fn over_copy(_: Verb, _: &str, _: &mut Output<'_>) -> Result<u8> {
+    Err(held::not_built())
+}
+
+fn local(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
     match verb {
         Verb::Demo(arguments) => arguments.run(output),
         Verb::Backup(arguments) => arguments.run(output),

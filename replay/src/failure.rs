@@ -32,6 +32,9 @@ pub enum Failure {
     /// A log is corrupt or diverged. The text says where; what was printed before says more.
     #[error("{0}")]
     DoesNotHold(String),
+    /// What a place holds of a session does not verify. The text says where.
+    #[error("{0}")]
+    Held(String),
     /// An argument names something that is not there, or is of another kind.
     #[error("{what}")]
     Usage {
@@ -133,7 +136,7 @@ impl Failure {
     /// Returns the exit code of a verb that ended for this reason.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::DoesNotHold(_) => DOES_NOT_HOLD,
+            Failure::DoesNotHold(_) | Failure::Held(_) => DOES_NOT_HOLD,
             Failure::Engine(error) if error.is_damage() => DOES_NOT_HOLD,
             Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
@@ -157,6 +160,9 @@ impl Failure {
             Failure::DoesNotHold(_) => {
                 "nothing was changed; keep the folder as it is, and take the session from a copy, or copy its sound part: \
                  `foldlog salvage SESSION --to STORE`"
+            }
+            Failure::Held(_) => {
+                "nothing was changed; keep the place as it is: whoever wrote the session may have all of it in a store"
             }
             Failure::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
                 "name another place, or replace what is there by --force"

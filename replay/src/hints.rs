@@ -24,6 +24,12 @@ impl Places {
         Places { session: path.is_dir().then(|| quoted(path.as_os_str())), store }
     }
 
+    /// Returns the places of a command line that names a session in a place.
+    #[cfg(feature = "object-store")]
+    pub(crate) fn of_held(place: &str, session: &str) -> Places {
+        Places { session: Some(quoted(session.as_ref())), store: Some(quoted(place.as_ref())) }
+    }
+
     /// Puts the places into the commands of a text, which stand in backquotes. A `STORE` that a command is to make stays.
     pub(crate) fn put_into(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());

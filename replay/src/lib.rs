@@ -18,6 +18,7 @@
 //! | [`pager`] | the program through which long results are shown on a terminal |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
 //! | [`spending`] | tokens and money that a session has spent |
+//! | `held` | sessions in the places that hold them, read there |
 //! | `hints` | the commands that errors and notes tell a person to run, with the paths of this command line |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
@@ -36,6 +37,7 @@ pub mod cli;
 mod conversations;
 pub mod diff;
 pub mod failure;
+mod held;
 mod hints;
 mod interrupts;
 pub mod output;

@@ -42,6 +42,10 @@ pub struct Output<'a> {
     pub child: &'a ChildCommand<'a>,
     /// Waits, for a verb that goes on without end.
     pub pause: &'a Pause<'a>,
+    /// Whether this is a process of its own, whose signals a verb may handle.
+    pub(crate) is_process: bool,
+    /// Whether what is read is a copy of what a place holds now.
+    pub(crate) is_held: bool,
     pub(crate) json: bool,
     /// When a stream is coloured, as the command line says.
     pub(crate) color: When,
@@ -75,6 +79,8 @@ impl<'a> Output<'a> {
             pager: None,
             child,
             pause: &|_| Ok(false),
+            is_process: false,
+            is_held: false,
             json: false,
             color: When::Auto,
             places: Places::default(),
@@ -183,6 +189,7 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     };
     let mut output = Output::new(&mut stdout, &mut stderr, &child);
     output.pause = &pause;
+    output.is_process = true;
     output.progress = terminal.stderr;
     output.terminal = terminal;
     output.columns = if terminal.stdout { columns() } else { None };

@@ -253,7 +253,13 @@ fn noted(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
     note_torn(report.torn.as_ref(), output);
     match reader.replicated() {
         None => note_interrupted(&report.interrupted, &report.unsettled, output),
-        Some(replicated) => note_replicated(replicated, &report.interrupted, &report.unsettled, output),
+        Some(replicated) => {
+            // Of what the place itself says now, nothing else has to be feared.
+            if !output.is_held {
+                note_replicated(replicated, output);
+            }
+            note_held_calls(&report.interrupted, &report.unsettled, output);
+        }
     }
     if let Some((sequence, kind)) = report.unsupported {
         output.note(format_args!(
@@ -299,17 +305,16 @@ pub(crate) fn held_text(replicated: &Replicated) -> String {
     format!("a replica holds this session's records ({at}, first claimed by `{by}`)")
 }
 
-/// Notes that a replica holds a session, and which calls of this copy of its log are for whoever writes it there.
-fn note_replicated(
-    replicated: &Replicated,
-    open: &[OpenOperation],
-    unsettled: &[UnsettledOperation],
-    output: &mut Output<'_>,
-) {
+/// Notes that a replica holds a session.
+fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
     output.note(format_args!(
         "note: {}: another worker may have gone on with it, which this log does not tell",
         held_text(replicated)
     ));
+}
+
+/// Notes which calls of a held session's log are for whoever writes it there.
+fn note_held_calls(open: &[OpenOperation], unsettled: &[UnsettledOperation], output: &mut Output<'_>) {
     let open = open.iter().map(|open| (open.operation, &open.tool, "has not ended in this log"));
     let unsettled = unsettled.iter().map(|one| (one.operation, &one.tool, "was interrupted"));
     for (operation, tool, what) in open.chain(unsettled) {

@@ -9,6 +9,7 @@ mod conversation;
 mod copies;
 mod damaged;
 mod escaped;
+mod held;
 mod imports;
 mod incidents;
 mod irregular;

@@ -125,10 +125,7 @@ fn a_store_goes_on_with_its_own_sessions_and_gets_back_what_its_log_lost() {
     // The folder as it was then comes back later.
     let older = Store::open(lost.path()).unwrap();
     older
-        .backup_from(
-            &store(&folder, place.as_ref(), "one").session_dir(id),
-            foldlog::BackupOptions::default(),
-        )
+        .backup_from(store(&folder, place.as_ref(), "one").session_dir(id), foldlog::BackupOptions::default())
         .unwrap();
     let session = store(&folder, place.as_ref(), "one").open_session(id, &types()).unwrap();
     session.dispatch(note("second")).unwrap();

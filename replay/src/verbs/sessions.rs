@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::pending::now;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::held;
 use crate::output::Output;
 use crate::reading;
 use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
@@ -35,13 +36,16 @@ With --json one object a line:
   open                   calls that have begun and not ended: operation, tool, since
   unsettled, suspended   calls that were interrupted, and that wait for an answer: operation, tool, since
   damage                 where its sound part ends: segment, offset, sequence
-  error                  why it cannot be read, or not all of it";
+  error                  why it cannot be read, or not all of it
+
+Of a place (file://, s3://, gs://, az:// or postgres://, as `foldlog help pull` says) the id, and as its log says: epoch and by, the last claim and
+who made it; records; last_at, the time of its last record; error. Every log is read for it.";
 
 /// Holds what the command line asks of `foldlog sessions`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = SESSIONS_JSON)]
 pub struct Arguments {
-    /// The store's folder.
+    /// The store's folder, or the URL of a place that holds sessions.
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
     /// Only sessions of which this is true; may be given several times.
@@ -66,7 +70,14 @@ impl Arguments {
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { dir, status, since, tags, sort } = self;
-        run(&dir, &Asked { status, since, tags, sort }, output)
+        let asked = Asked { status, since, tags, sort };
+        match held::url(&dir) {
+            #[cfg(feature = "object-store")]
+            Some(url) => held::list(url, &asked, output),
+            #[cfg(not(feature = "object-store"))]
+            Some(_) => Err(held::not_built()),
+            None => run(&dir, &asked, output),
+        }
     }
 }
 
@@ -129,6 +140,14 @@ pub enum Sort {
 /// Names a time: itself, or how long ago it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since(i64);
+
+#[cfg(feature = "object-store")]
+impl Since {
+    /// Returns whether a time is this one or a later one.
+    pub(crate) fn is_at_most(self, time_us: i64) -> bool {
+        self.0 <= time_us
+    }
+}
 
 impl std::str::FromStr for Since {
     type Err = String;

@@ -162,7 +162,7 @@ fn known_kind(name: &str) -> Result<Kind> {
 
 /// Tells the words for where records stand.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(crate) struct Standing {
     /// Ranges of records that no rollback has abandoned.
     pub(super) live: Vec<RangeInclusive<SequenceNumber>>,
     /// LOG slices.
@@ -172,7 +172,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    pub(super) fn new(live: Vec<RangeInclusive<SequenceNumber>>, declared: &Declare) -> Standing {
+    pub(crate) fn new(live: Vec<RangeInclusive<SequenceNumber>>, declared: &Declare) -> Standing {
         let logs = declared.slices.iter().filter(|slice| slice.policy == Policy::Log);
         let logs: BTreeSet<u32> = logs.map(|slice| slice.id).collect();
         let is_logged = |event: &&EventDeclaration| {
@@ -188,7 +188,7 @@ impl Standing {
     }
 
     /// Returns the word for where a record stands.
-    pub(super) fn path_of(&self, record: &Record<'_>) -> &'static str {
+    pub(crate) fn path_of(&self, record: &Record<'_>) -> &'static str {
         match self.is_live(record.sequence) {
             true => LIVE,
             false if self.is_logged(record) => LOG_ONLY,
@@ -266,7 +266,7 @@ impl Timeline {
 }
 
 /// Word for a record that no rollback has abandoned.
-pub(super) const LIVE: &str = "live";
+pub(crate) const LIVE: &str = "live";
 
 /// Word for a record that a rollback has abandoned, and whose item in a LOG slice stays.
 const LOG_ONLY: &str = "log-only";
@@ -278,7 +278,7 @@ const ABANDONED: &str = "abandoned";
 pub(crate) const UNATTACHED: &str = "unattached";
 
 /// Writes a record as one line for a person. `path` is the word for where it stands.
-pub(super) fn line(record: &Record<'_>, names: &Names, path: &str) -> String {
+pub(crate) fn line(record: &Record<'_>, names: &Names, path: &str) -> String {
     let (time, name) = (time_text(record.time_us), record_name(record, names));
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
     // A kind with a long name takes what is over from the name, so that the columns behind it stay in line.
@@ -298,7 +298,7 @@ pub(super) fn style_of(record: &Record<'_>, path: &str) -> Style {
 }
 
 /// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.
-pub(super) fn value<'a>(record: &Record<'a>, names: &Names, path: &str) -> RecordJson<'a> {
+pub(crate) fn value<'a>(record: &Record<'a>, names: &Names, path: &str) -> RecordJson<'a> {
     let mut value = record.to_json(names).unwrap_or_else(|error| {
         // A record without a JSON form of its own still has a sequence number, a time and a kind.
         let mut value = RecordJson::default();

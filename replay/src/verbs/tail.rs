@@ -10,6 +10,7 @@ use foldlog_codec::body::{Rollback, ToolEnd};
 
 use super::show::{LIVE, Standing, Timeline, line, value};
 use crate::failure::{Failure, HOLDS, Result};
+use crate::held;
 use crate::output::Output;
 use crate::reading::{
     Position, code_of, each_record, note_torn, open_sound_outline, position, position_at, position_of,
@@ -19,7 +20,7 @@ use crate::reading::{
 /// Holds what the command line asks of `foldlog tail`.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// How many records before the end.
     #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "from")]
@@ -31,6 +32,9 @@ pub struct Arguments {
     /// Go on as another process writes, until this one is interrupted.
     #[arg(short, long)]
     pub follow: bool,
+    /// Time between two looks at a place, in milliseconds.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000, requires = "follow")]
+    pub every: u64,
 }
 
 impl Arguments {
@@ -40,6 +44,9 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        if let Some(url) = held::url(&self.session) {
+            return self.held(url, output);
+        }
         let start = match self.from {
             None => Start::Last(self.lines),
             Some(Position::At(from)) => Start::From(from),
@@ -49,6 +56,27 @@ impl Arguments {
             }
         };
         run(&self.session, start, self.follow, output)
+    }
+
+    #[cfg(feature = "object-store")]
+    fn held(&self, url: &str, output: &mut Output<'_>) -> Result<u8> {
+        let start = match &self.from {
+            None => Start::Last(self.lines),
+            Some(Position::At(from)) => Start::From(*from),
+            Some(Position::Tagged(_)) => {
+                return Err(Failure::usage(
+                    "tags are not looked for in a place",
+                    "give the number of a record; `foldlog show SESSION` lists them",
+                ));
+            }
+        };
+        let session = held::HeldSession::of(url).ok_or_else(|| held::no_session(url))?;
+        held::tail(&session, start, self.follow.then(|| Duration::from_millis(self.every)), output)
+    }
+
+    #[cfg(not(feature = "object-store"))]
+    fn held(&self, _: &str, _: &mut Output<'_>) -> Result<u8> {
+        Err(held::not_built())
     }
 }
 

@@ -145,7 +145,7 @@ impl Begins for Session {
 }
 
 /// A worker over a bucket in a folder.
-fn worker(folder: &Path, bucket: &Path, name: &str) -> Store {
+pub(super) fn worker(folder: &Path, bucket: &Path, name: &str) -> Store {
     let files = LocalFileSystem::new_with_prefix(bucket).unwrap();
     let replicator = ObjectReplicator::new(Arc::new(files), "team", name, Retries::default()).unwrap();
     let replication = Some(Replication::new(Arc::new(replicator)));

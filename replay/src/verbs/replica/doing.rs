@@ -7,12 +7,13 @@ use foldlog::audit::LogReader;
 use foldlog::replication::{Replication, Replicator};
 use foldlog::{OperationId, Store, StoreOptions};
 use foldlog_codec::escape;
-use foldlog_remote::{Place, Retries, open_place};
+use foldlog_remote::Place;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::{Pull, Push, TakeOver};
 use crate::failure::{Failure, HOLDS, Result};
+use crate::held::{failure, place};
 use crate::output::Output;
 use crate::reading::{check_store, counted};
 
@@ -155,18 +156,13 @@ fn store(path: &Path, replicator: Arc<dyn Replicator>, unreplicated: bool) -> Re
     Ok(Store::open_with(path, StoreOptions { replication, unreplicated, ..StoreOptions::default() })?)
 }
 
-/// Opens the place that a URL names.
-fn place(url: &str) -> Result<Arc<dyn Place>> {
-    open_place(url, Retries::default()).map_err(refused)
-}
-
 /// Returns who speaks to the place, and would claim under that name.
 fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
-    place.replicator(name).map_err(refused)
+    place.replicator(name).map_err(failure)
 }
 
 fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
-    let sessions = place.sessions().map_err(refused)?;
+    let sessions = place.sessions().map_err(failure)?;
     if sessions.is_empty() {
         return Err(Failure::usage(
             "no session is held there",
@@ -174,35 +170,6 @@ fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
         ));
     }
     Ok(sessions)
-}
-
-fn refused(error: foldlog_remote::Error) -> Failure {
-    let next = match error {
-        foldlog_remote::Error::Url { .. } => {
-            "give a place with the prefix of its sessions, as `foldlog help pull` lists them, and no key: keys come from the environment"
-        }
-        foldlog_remote::Error::Settings { .. } => "correct the variables; `foldlog help pull` names some",
-        foldlog_remote::Error::Store { failure, .. } => after(failure),
-        _ => "check the place, and the way to it",
-    };
-    Failure::usage(error.to_string(), next)
-}
-
-/// Says what to do after a failure of a store.
-fn after(failure: foldlog_remote::Failure) -> &'static str {
-    use foldlog_remote::Failure::{ClockSkew, Denied, Elsewhere, Missing, NoCredentials};
-    match failure {
-        Denied => {
-            "check the keys in the environment, and that they may list, read and put objects beneath the prefix"
-        }
-        NoCredentials => {
-            "set the keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        }
-        Elsewhere => "set AWS_REGION, or AWS_ENDPOINT_URL, to where the bucket is",
-        Missing => "check the name of the bucket, and the endpoint",
-        ClockSkew => "set the clock",
-        _ => "check the place, and the way to it",
-    }
 }
 
 /// Returns the name under which a session was claimed first, as its log says.
@@ -221,9 +188,9 @@ fn each(
         let mut code = HOLDS;
         for session in sessions {
             match act(*session, output) {
-                Err(failure @ (Failure::Engine(_) | Failure::Usage { .. })) => {
-                    output.error(format_args!("session {session}: {failure}"));
-                    code = code.max(failure.exit_code());
+                Err(failed @ (Failure::Engine(_) | Failure::Usage { .. })) => {
+                    output.error(format_args!("session {session}: {failed}"));
+                    code = code.max(failed.exit_code());
                 }
                 done => done?,
             }

@@ -16,8 +16,9 @@ use crate::output::Output;
 /// Says what a place is, in the help of each verb.
 const PLACES: &str = "\
 URL is the place that the host's replicator keeps its sessions in, with its prefix: file:///PATH, s3://BUCKET/PREFIX,
-gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Keys, region (AWS_REGION) and endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the
-environment, or from what the provider gives to its machines, and never stand in the URL.";
+gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or postgres://USER@HOST/DATABASE with ?schema=NAME&sslrootcert=PATH where needed. Keys,
+password (PGPASSWORD), region (AWS_REGION) and endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the environment, or from what the
+provider gives to its machines, and never stand in the URL.";
 
 /// Holds what the command line asks of `foldlog pull`.
 #[derive(Clone, Debug, Args)]
@@ -76,14 +77,6 @@ pub struct TakeOver {
     pub reason: String,
 }
 
-#[cfg(not(feature = "object-store"))]
-fn not_built() -> crate::Failure {
-    crate::Failure::usage(
-        "this program was built without what speaks to buckets",
-        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs` or `azure`",
-    )
-}
-
 impl Pull {
     /// Copies sessions from a bucket into a store, or what is new of them. Claims nothing.
     ///
@@ -97,7 +90,7 @@ impl Pull {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(not_built())
+            Err(crate::held::not_built())
         }
     }
 }
@@ -115,7 +108,7 @@ impl Push {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(not_built())
+            Err(crate::held::not_built())
         }
     }
 }
@@ -134,7 +127,7 @@ impl TakeOver {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(not_built())
+            Err(crate::held::not_built())
         }
     }
 }

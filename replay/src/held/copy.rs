@@ -1,0 +1,250 @@
+//! A copy of one held session, for a verb that goes back and forth in a log. It is gone when the verb ends.
+
+use std::fmt;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use foldlog::replication::{Held, ReplicaError, Replication, Replicator};
+use foldlog::{ObjectId, Record, SequenceNumber, Store, StoreOptions};
+use foldlog_codec::escape;
+use foldlog_remote::{Met, Place, Standing};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{SigId, flag, low_level};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use super::HeldSession;
+use super::renaming::Renaming;
+use crate::failure::{Failure, Result};
+use crate::hints::Places;
+use crate::output::Output;
+
+/// Has `verb` read a copy of a session that a place holds. Where it prints the copy's path, the session's URL is printed.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the place cannot be opened or asked, or a temporary folder cannot be made.
+/// - [`Failure::Engine`] if the place holds nothing of the session, or what no copy can be made of.
+/// - Those of the verb.
+pub(crate) fn with_copy(
+    asked: &HeldSession,
+    output: &mut Output<'_>,
+    verb: impl FnOnce(&Path, &mut Output<'_>) -> Result<u8>,
+) -> Result<u8> {
+    let place = super::place(&asked.url)?;
+    let folder = TemporaryFolder::new(output.is_process)?;
+    let source = Arc::new(Source { place, standing: Mutex::default(), failed: Mutex::default() });
+    let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
+    let store = Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() })?;
+    store.pull(asked.session).map_err(|error| match source.failed.lock() {
+        // What the place itself said is nearer to what a person can do.
+        Ok(mut failed) => failed.take().map_or_else(|| error.into(), super::failure),
+        Err(_) => error.into(),
+    })?;
+    let dir = store.session_dir(asked.session);
+    drop(store);
+    let standing = source.standing();
+    output.note(format_args!(
+        "note: {} is read in {}: epoch {}, claimed by `{}`",
+        asked.session,
+        source.place(),
+        standing.epoch,
+        escape::text(&standing.name)
+    ));
+    let places = Places::of_held(&asked.url, &asked.to_string());
+    let names = [(folder.path().to_owned(), asked.url.clone())];
+    let (mut stdout, mut stderr) =
+        (Renaming::new(&mut *output.stdout, &names), Renaming::new(&mut *output.stderr, &names));
+    let mut within = Output {
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        progress: output.progress,
+        terminal: output.terminal,
+        pager: None,
+        child: output.child,
+        pause: output.pause,
+        is_process: output.is_process,
+        is_held: true,
+        json: output.json,
+        color: output.color,
+        places,
+        columns: output.columns,
+        memory_bytes: output.memory_bytes,
+    };
+    let done = verb(&dir, &mut within);
+    // If standard error is gone, nobody is left to be told.
+    let _ = stderr.flush();
+    let flushed = stdout.flush();
+    let done = done.map_err(|failure| renamed(failure, &names))?;
+    flushed?;
+    Ok(done)
+}
+
+/// Returns a failure with the session's URL where its texts name the copy.
+fn renamed(failure: Failure, names: &[(PathBuf, String); 1]) -> Failure {
+    let (text, next, code) = (failure.to_string(), failure.next(), failure.exit_code());
+    let [(path, url)] = names;
+    let path = path.display().to_string();
+    if failure.is_closed_pipe() || !(text.contains(&path) || next.iter().any(|next| next.contains(&path))) {
+        return failure;
+    }
+    let what = text.replace(&path, url);
+    match code {
+        crate::failure::DOES_NOT_HOLD => Failure::Held(what),
+        _ => Failure::usage(what, next.unwrap_or_default().replace(&path, url)),
+    }
+}
+
+/// Hands the engine what a place holds, to be copied. It claims nothing and holds nothing.
+struct Source {
+    place: Arc<dyn Place>,
+    standing: Mutex<Standing>,
+    /// Why the place could not be read.
+    failed: Mutex<Option<foldlog_remote::Error>>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    fn standing(&self) -> Standing {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn failed(&self, error: foldlog_remote::Error) -> ReplicaError {
+        let reason = error.to_string();
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        ReplicaError::Failed { reason }
+    }
+}
+
+fn reads_only<T>() -> Result<T, ReplicaError> {
+    Err(ReplicaError::Failed { reason: "it is only read here".to_owned() })
+}
+
+impl Replicator for Source {
+    fn place(&self) -> String {
+        self.place.url().to_owned()
+    }
+
+    fn name(&self) -> String {
+        String::new()
+    }
+
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+        let mut standing = Standing::default();
+        let mut reader = self.place.reader(session).map_err(|error| self.failed(error))?;
+        reader
+            .read_on(&mut |met| {
+                standing.take(&met);
+                if let Met::Record(record) = &met {
+                    visit(record);
+                }
+            })
+            .map_err(|error| self.failed(error))?;
+        let (next, epoch) = (standing.next, standing.epoch);
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+        Ok(Held { next, epoch, is_ours: false, others_end: next })
+    }
+
+    fn claim(&self, _: Uuid, _: SequenceNumber) -> Result<u64, ReplicaError> {
+        reads_only()
+    }
+
+    fn put_object(&self, _: Uuid, _: ObjectId, _: &[u8]) -> Result<(), ReplicaError> {
+        reads_only()
+    }
+
+    fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
+        let found = self.place.reader(session).and_then(|reader| reader.object(object));
+        let found = found.map_err(|error| self.failed(error))?;
+        let missing = || format!("the payload {} is missing", object.file_name());
+        found.ok_or_else(|| ReplicaError::Failed { reason: missing() })
+    }
+
+    fn append(&self, _: Uuid, _: u64, _: &[Record<'_>]) -> Result<(), ReplicaError> {
+        reads_only()
+    }
+
+    fn release(&self, _: Uuid, _: u64) {}
+}
+
+/// Is a folder of this user alone, which is removed when this is dropped, and when a signal ends the process.
+#[derive(Debug)]
+struct TemporaryFolder {
+    folder: TempDir,
+    guard: Option<Guard>,
+}
+
+/// Waits in a thread for signals that end the process.
+#[derive(Debug)]
+struct Guard {
+    stop: UnixStream,
+    actions: Vec<SigId>,
+}
+
+impl TemporaryFolder {
+    /// Makes the folder. Signals are handled where this is a process of its own.
+    fn new(is_process: bool) -> Result<TemporaryFolder> {
+        let refused = |error: std::io::Error| {
+            let what = format!("no temporary folder can be made: {}", escape::shown(error));
+            Failure::usage(what, "name another place for temporary files by TMPDIR")
+        };
+        let folder = tempfile::Builder::new().prefix("foldlog-").tempdir().map_err(refused)?;
+        let guard = if is_process { Some(Guard::over(folder.path()).map_err(refused)?) } else { None };
+        Ok(TemporaryFolder { folder, guard })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for TemporaryFolder {
+    fn drop(&mut self) {
+        if let Some(Guard { stop, actions }) = self.guard.take() {
+            // The handlers stay without effect: what is left of the process is to return its exit code.
+            for action in actions {
+                low_level::unregister(action);
+            }
+            let _ = stop.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Guard {
+    /// Has a signal that ends the process remove a folder before it does.
+    fn over(folder: &Path) -> std::io::Result<Guard> {
+        let (mut wake, waker) = UnixStream::pair()?;
+        let met = Arc::new(AtomicUsize::new(0));
+        let mut actions = Vec::new();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            actions.push(flag::register_usize(
+                signal,
+                Arc::clone(&met),
+                usize::try_from(signal).unwrap_or(0),
+            )?);
+            actions.push(low_level::pipe::register(signal, waker.try_clone()?)?);
+        }
+        let folder = folder.to_owned();
+        let stop = wake.try_clone()?;
+        thread::Builder::new().name("foldlog-signals".to_owned()).spawn(move || {
+            let woken = wake.read(&mut [0]);
+            if matches!(woken, Ok(1)) {
+                // Whoever writes there still may make a file meanwhile, so it is tried twice.
+                let _ = std::fs::remove_dir_all(&folder).or_else(|_| std::fs::remove_dir_all(&folder));
+                let signal = i32::try_from(met.load(Ordering::SeqCst)).unwrap_or(SIGTERM);
+                let _ = low_level::emulate_default_handler(signal);
+            }
+        })?;
+        Ok(Guard { stop, actions })
+    }
+}

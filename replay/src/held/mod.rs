@@ -1,0 +1,143 @@
+//! Sessions that a place holds, read there: a verb that reads is given `URL/sessions/ID` in place of a folder.
+//!
+//! `sessions` and `tail` read what the place holds as it comes. The other verbs need a log that they can go back and forth in: they get
+//! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (A
+//! SIGKILL leaves it in the folder of temporary files.) No verb claims anything, or writes into a place.
+//!
+//! All this needs the feature `object-store`; without it a URL is refused with how to build it in.
+
+#[cfg(feature = "object-store")]
+mod copy;
+#[cfg(feature = "object-store")]
+mod listing;
+#[cfg(feature = "object-store")]
+mod opening;
+#[cfg(feature = "object-store")]
+mod renaming;
+#[cfg(feature = "object-store")]
+mod tail;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use uuid::Uuid;
+
+#[cfg(feature = "object-store")]
+pub(crate) use {
+    copy::with_copy,
+    listing::list,
+    opening::{failure, place},
+    tail::tail,
+};
+
+/// How the URL of a place begins.
+const SCHEMES: [&str; 6] = ["file://", "s3://", "gs://", "az://", "postgres://", "postgresql://"];
+
+/// Returns the URL that stands in the place of a path, if one does.
+pub(crate) fn url(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| SCHEMES.iter().any(|scheme| text.starts_with(scheme)))
+}
+
+/// Names a session in a place: the place's URL, and the session's id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldSession {
+    pub(crate) url: String,
+    pub(crate) session: Uuid,
+}
+
+impl HeldSession {
+    /// Reads `URL/sessions/ID`, in front of a database's parameters; `None` if no id stands at the end.
+    pub(crate) fn of(url: &str) -> Option<HeldSession> {
+        let (path, parameters) = url.split_at(url.find('?').unwrap_or(url.len()));
+        let (before, id) = path.trim_end_matches('/').rsplit_once('/')?;
+        let session = Uuid::try_parse(id).ok()?;
+        let place = before.strip_suffix("/sessions").unwrap_or(before);
+        Some(HeldSession { url: format!("{place}{parameters}"), session })
+    }
+}
+
+impl std::fmt::Display for HeldSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (path, parameters) = self.url.split_at(self.url.find('?').unwrap_or(self.url.len()));
+        write!(f, "{}/sessions/{}{parameters}", path.trim_end_matches('/'), self.session)
+    }
+}
+
+/// Joins the two words `URL ID` of a command line to the one that names a session in a place.
+pub(crate) fn joined(arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        let session = argument.to_str().and_then(|word| Uuid::try_parse(word).ok());
+        let place = joined.last().and_then(|last| url(Path::new(last)));
+        let named = match (place, session) {
+            (Some(url), Some(session)) if HeldSession::of(url).is_none() => {
+                HeldSession { url: url.trim_end_matches('/').to_owned(), session }
+            }
+            _ => {
+                joined.push(argument);
+                continue;
+            }
+        };
+        joined.pop();
+        joined.push(named.to_string().into());
+    }
+    joined
+}
+
+/// Says that a URL names a place where a session is asked for.
+#[cfg(feature = "object-store")]
+pub(crate) fn no_session(url: &str) -> crate::Failure {
+    let what = format!("{} names no session", foldlog_codec::escape::text(url));
+    crate::Failure::usage(
+        what,
+        "give URL/sessions/ID, or the URL and the id; `foldlog sessions URL` lists them",
+    )
+}
+
+/// Says that a verb writes, and a place is read.
+pub(crate) fn not_written(url: &str) -> crate::Failure {
+    let what = format!("{} is a place, and this verb is for a folder", foldlog_codec::escape::text(url));
+    let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
+    crate::Failure::usage(what, next)
+}
+
+/// Says that the program reaches no places.
+#[cfg(not(feature = "object-store"))]
+pub(crate) fn not_built() -> crate::Failure {
+    crate::Failure::usage(
+        "this program was built without what speaks to places of sessions",
+        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "014417e2-088b-4e39-825e-7d031e0f8187";
+
+    #[test]
+    fn a_url_and_an_id_are_a_session_in_one_word_or_in_two() {
+        let words = |words: &str| joined(words.split(' ').map(OsString::from).collect());
+        let whole = format!("show s3://bucket/team/sessions/{ID} --json");
+        for words_of in [format!("show s3://bucket/team {ID} --json"), whole.clone()] {
+            assert_eq!(words(&words_of).join(" ".as_ref()), *whole);
+        }
+        assert_eq!(words(&format!("show STORE {ID}")).len(), 3, "a folder is none");
+        for url in [format!("s3://bucket/team/sessions/{ID}"), format!("s3://bucket/team/{ID}/")] {
+            let session = HeldSession::of(&url).map(|held| held.url);
+            assert_eq!(session.as_deref(), Some("s3://bucket/team"));
+        }
+        let database = "postgres://u@/db?host=/run&schema=x";
+        let named = words(&format!("show {database} {ID}"));
+        assert_eq!(
+            named.join(" ".as_ref()),
+            *format!("show postgres://u@/db/sessions/{ID}?host=/run&schema=x")
+        );
+        let held =
+            HeldSession::of(&named[1].to_string_lossy()).map(|held| (held.url, held.session.to_string()));
+        assert_eq!(held, Some((database.to_owned(), ID.to_owned())));
+        assert_eq!(HeldSession::of("s3://bucket/team"), None);
+        assert!(url(Path::new("s3:/bucket")).is_none() && url(Path::new("file:///x")).is_some());
+    }
+}

@@ -1,0 +1,66 @@
+//! Opening a place, and what is said where that or a request fails.
+
+use std::sync::Arc;
+
+use foldlog_remote::{Error, Place, Retries, open_place};
+
+use crate::failure::{Failure, Result};
+
+/// Opens the place that a URL names.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if it is none, or none that this program reaches.
+pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
+    open_place(url, Retries::default()).map_err(failure)
+}
+
+/// Says why a place did not do what it was asked for, and what to do next.
+pub(crate) fn failure(error: Error) -> Failure {
+    let next = match error {
+        Error::Url { .. } => {
+            "give a place with the prefix of its sessions, as `foldlog help pull` lists them, and no key: keys come from the environment"
+        }
+        Error::Settings { .. } => "correct the variables; `foldlog help pull` names some",
+        Error::Store { failure, .. } => after(failure),
+        Error::NewerFormat { .. } | Error::NewerTables { .. } => {
+            "read the session with a newer version of foldlog"
+        }
+        Error::Damaged { .. }
+        | Error::Broken { .. }
+        | Error::Malformed { .. }
+        | Error::NotOurs { .. }
+        | Error::RemoteWentBack { .. }
+        | Error::Row { .. }
+        | Error::DatabaseWentBack { .. }
+        | Error::Payload { .. } => return Failure::Held(error.to_string()),
+        _ => "check the place, and the way to it",
+    };
+    Failure::usage(error.to_string(), next)
+}
+
+/// Says what to do after a failure of a store.
+fn after(failure: foldlog_remote::Failure) -> &'static str {
+    use foldlog_remote::Failure::{
+        ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls, Password,
+        ReadOnly,
+    };
+    match failure {
+        Denied => {
+            "check the keys in the environment, and that they may list, read and put objects beneath the prefix"
+        }
+        NoCredentials => {
+            "set the keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        }
+        Elsewhere => "set AWS_REGION, or AWS_ENDPOINT_URL, to where the bucket is",
+        Missing => "check the name of the bucket, and the endpoint",
+        ClockSkew => "set the clock",
+        Password => "check the user in the URL, and PGPASSWORD or ~/.pgpass, which its owner alone may read",
+        NoDatabase => "check the database in the URL, or have it created",
+        NoRight => "have the user granted CONNECT on the database, and its own schema or CREATE",
+        ReadOnly => "name the server that takes writes: several hosts and target_session_attrs=read-write",
+        Full => "make room on the server",
+        NoTls => "give the authority's file as sslrootcert=PATH, or the host that the certificate names",
+        _ => "check the place, and the way to it",
+    }
+}

@@ -1,0 +1,277 @@
+//! Sessions that a place holds, read there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use foldlog::{Session, Store};
+use foldlog_tests::child;
+use foldlog_tests::host::types;
+use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::replicated::worker;
+use super::{noted, step};
+
+/// A place in a folder, and the store of a worker whose sessions it holds.
+struct Held {
+    folder: tempfile::TempDir,
+    store: Store,
+    url: String,
+}
+
+impl Held {
+    fn new() -> Held {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("bucket/team")).unwrap();
+        let store = worker(&folder.path().join("one"), &folder.path().join("bucket"), "one");
+        let url = format!("file://{}", folder.path().join("bucket/team").display());
+        Held { folder, store, url }
+    }
+
+    /// A session with a rollback, and with a payload that is held as an object.
+    fn session(&self) -> Session {
+        let session = self.store.create(&types()).unwrap();
+        for part in 0..3 {
+            session.dispatch(step("go", part)).unwrap();
+        }
+        session.rollback_to(session.position().unwrap() - 1).unwrap();
+        session.dispatch(noted(&"long ".repeat(30_000))).unwrap();
+        session.sync().unwrap();
+        session
+    }
+
+    /// Runs a verb. `URL` stands for the place.
+    fn run(&self, words: &str) -> Ran {
+        foldlog(words.replace("URL", &self.url).split(' ').map(PathBuf::from))
+    }
+
+    /// Every file of the place with its bytes.
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        let mut folders = vec![self.folder.path().join("bucket")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => drop(files.insert(path.clone(), fs::read(path).unwrap())),
+                }
+            }
+        }
+        files
+    }
+
+    fn chunk(&self, session: Uuid, number: u64) -> PathBuf {
+        self.folder.path().join(format!("bucket/team/sessions/{session}/log/{number:020}"))
+    }
+}
+
+#[test]
+fn a_session_is_read_in_its_place_as_it_is_read_in_its_folder() {
+    let held = Held::new();
+    let session = held.session();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let before = held.files();
+    for verb in
+        ["show S", "show S --json", "state S", "ledger S", "transcript S", "diff S 1 3", "show S --payload"]
+    {
+        let there = held.run(&verb.replace('S', &format!("URL {id}")));
+        let here = foldlog(verb.replace('S', &dir.display().to_string()).split(' '));
+        assert_eq!((there.code, &there.stdout), (here.code, &here.stdout), "{verb}: {}", there.stderr);
+        let said = format!("is read in {}: epoch 1, claimed by `one`", held.url);
+        assert!(there.stderr.contains(&said), "{}", there.stderr);
+        assert!(!there.stderr.contains("another worker may have gone on"), "{}", there.stderr);
+    }
+    let one_word = held.run(&format!("verify URL/sessions/{id}"));
+    assert_eq!(one_word.code, 0, "{}{}", one_word.stdout, one_word.stderr);
+    assert!(one_word.stdout.contains("every frame, body, seal and object holds"), "{}", one_word.stdout);
+    let stats: Value = serde_json::from_str(&held.run(&format!("stats URL {id} --json")).stdout).unwrap();
+    assert_eq!(stats["session"], id.to_string());
+    // What names the copy names the place.
+    let walked = held.run(&format!("verify URL/sessions/{id} --json"));
+    assert!(!walked.stdout.contains("/foldlog-"), "{}", walked.stdout);
+    assert_eq!(held.files(), before, "reading claims nothing and puts nothing");
+}
+
+#[test]
+fn tail_prints_of_a_place_what_show_prints_of_a_folder() {
+    let held = Held::new();
+    let session = held.session();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    let last = session.position().unwrap();
+    session.close().unwrap();
+    let dir = dir.display();
+    for (tail, show) in [
+        (format!("tail URL {id} -n 100"), format!("show {dir}")),
+        (format!("tail URL {id} --from 0 --json"), format!("show {dir} --json")),
+        (format!("tail URL/sessions/{id} --from 3"), format!("show {dir} --from 3")),
+        (format!("tail URL {id} -n 2 --json"), format!("show {dir} --from {} --json", last - 1)),
+    ] {
+        let (tail, show) = (held.run(&tail), foldlog(show.split(' ')));
+        assert!(show.stdout.lines().count() > 1);
+        assert_eq!((tail.code, tail.stdout), (0, show.stdout), "{}", tail.stderr);
+    }
+    assert!(foldlog(["show", &dir.to_string()]).stdout.contains("abandoned"));
+    for (words, said) in [
+        (format!("tail URL {id} --from 99"), "there is no record 99 yet"),
+        (format!("tail URL {id} --from tag:x"), "tags are not looked for in a place"),
+        (format!("tail URL {}", Uuid::from_u128(9)), "nothing is held of session"),
+        ("tail URL".to_owned(), "names no session"),
+    ] {
+        let ran = held.run(&words);
+        assert_eq!(ran.code, 2, "{words}");
+        assert!(ran.stderr.contains(said), "{words}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn following_a_place_prints_what_comes_and_who_takes_the_session_over() {
+    let held = Held::new();
+    let session = held.session();
+    let id = session.id();
+    let next = session.position().unwrap().get() + 1;
+    let other = worker(&held.folder.path().join("two"), &held.folder.path().join("bucket"), "two");
+    let (mut round, mut taken) = (0, None);
+    let words = format!("tail {} {id} -n 0 --follow --every 7 --json", held.url);
+    let ran = foldlog_following(words.split(' '), || {
+        match round {
+            1 => drop(session.dispatch(noted("first")).and_then(|_| session.sync()).unwrap()),
+            3 => taken = Some(other.take_over(id, &types()).unwrap()),
+            4 => {
+                let taken = taken.as_ref().unwrap();
+                taken.dispatch(noted("second")).unwrap();
+                taken.sync().unwrap();
+            }
+            _ => {}
+        }
+        round += 1;
+        round < 7
+    });
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let lines: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sequences: Vec<u64> = lines.iter().map(|line| line["sequence"].as_u64().unwrap()).collect();
+    let end = taken.unwrap().position().unwrap().get();
+    assert_eq!(sequences, (next..=end).collect::<Vec<_>>());
+    assert!(lines.iter().any(|line| line["name"] == "noted") || lines.len() >= 2, "{}", ran.stdout);
+    assert_eq!(ran.stderr, "note: epoch 2: `two` has claimed the session\n");
+}
+
+#[test]
+fn the_sessions_of_a_place_are_listed_with_who_holds_each() {
+    let held = Held::new();
+    let (first, second) = (held.session(), held.session());
+    let (first_id, second_id) = (first.id(), second.id());
+    let elsewhere = held.folder.path().join("two");
+    let bucket = held.folder.path().join("bucket");
+    let taken = worker(&elsewhere, &bucket, "Ada\u{1b}[2J").take_over(first_id, &types()).unwrap();
+    taken.sync().unwrap();
+    let ran = held.run("sessions URL --json");
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    let rows: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let row = |id: Uuid| rows.iter().find(|row| row["session"] == id.to_string()).unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!((&row(first_id)["epoch"], &row(second_id)["epoch"]), (&2.into(), &1.into()));
+    assert_eq!(row(second_id)["by"], "one");
+    assert_eq!(row(first_id)["records"], taken.position().unwrap().get() + 1);
+    assert!(row(first_id)["last_at"].is_string());
+    let text = held.run("sessions URL --sort records").stdout;
+    assert!(text.contains("Ada\\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
+    assert_eq!(held.run("sessions URL --since 2099-01-01T00:00:00Z").stdout.lines().count(), 1);
+    let refused = held.run("sessions URL --status running");
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("`foldlog pull URL --to STORE`"), "{}", refused.stderr);
+
+    // A log that is damaged is a row, and keeps nobody from the others.
+    let chunk = held.chunk(second_id, 1);
+    let mut bytes = fs::read(&chunk).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&chunk, bytes).unwrap();
+    let ran = held.run("sessions URL");
+    assert_eq!((ran.code, ran.stdout.lines().count()), (1, 3), "{}", ran.stderr);
+    assert!(ran.stdout.contains("cannot be read: chunk 1 is damaged"), "{}", ran.stdout);
+    for verb in ["verify", "show", "tail"] {
+        let ran = held.run(&format!("{verb} URL/sessions/{second_id}"));
+        assert_eq!(ran.code, 1, "{verb}: {}", ran.stderr);
+        assert!(ran.stderr.contains("chunk 1 is damaged"), "{verb}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_place_is_not_written_and_what_is_none_is_refused() {
+    let held = Held::new();
+    let id = held.session().id();
+    let before = held.files();
+    let secret = format!("show s3://key:hunter2@bucket/team {id}");
+    for (words, said) in [
+        (format!("recover URL {id}"), "is a place, and this verb is for a folder"),
+        (format!("rewind URL/sessions/{id} 0 --by Ada --reason back"), "`foldlog takeover`"),
+        ("gc URL".to_owned(), "is a place"),
+        ("show URL".to_owned(), "names no session"),
+        (format!("show URL/nowhere {id}"), "there is no such folder"),
+        (format!("show URL {}", Uuid::from_u128(9)), "it holds nothing of that session"),
+        (secret, "it holds more than a place"),
+        (format!("state s3://bucket/team {id}"), "built without what speaks to that network"),
+    ] {
+        let ran = held.run(&words);
+        assert_eq!(ran.code, 2, "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{words}: {}", ran.stderr);
+        let quoted = ran.stderr.lines().filter(|line| line.contains("hunter2")).count();
+        assert_eq!(quoted, 0, "{}", ran.stderr);
+    }
+    assert_eq!(held.files(), before);
+}
+
+/// The child's part: shows a session with the process's own streams and signals.
+#[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
+fn part_of_a_child_that_shows() {
+    let Some(argument) = child::argument() else { return };
+    let code = foldlog_replay::output::with_process(|output| {
+        let arguments = ["foldlog", "show", "--payload", &argument];
+        foldlog_replay::run(arguments.map(Into::into), output)
+    });
+    std::process::exit(code.into());
+}
+
+#[test]
+fn nothing_is_left_of_what_was_read_also_by_a_signal() {
+    let held = Held::new();
+    let session = held.session();
+    // More than a pipe holds, so that the child is still writing when the signal comes.
+    for _ in 0..5_000 {
+        session.dispatch(noted("a line of its own")).unwrap();
+    }
+    session.sync().unwrap();
+    let url = format!("{}/sessions/{}", held.url, session.id());
+    let temporary = held.folder.path().join("tmp");
+    let left = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    for signal in [None, Some(Signal::SIGINT), Some(Signal::SIGTERM), Some(Signal::SIGHUP)] {
+        fs::create_dir_all(&temporary).unwrap();
+        let mut process = child::command("binary::held::part_of_a_child_that_shows", &url)
+            .env("TMPDIR", &temporary)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut line = || lines.next().and_then(Result::ok);
+        while line().expect("it shows records").split_whitespace().next() != Some("0") {}
+        assert_eq!(left(&temporary), 1, "a copy is read");
+        if let Some(signal) = signal {
+            kill(Pid::from_raw(process.id().try_into().unwrap()), signal).unwrap();
+        } else {
+            while line().is_some() {}
+        }
+        let status = process.wait().unwrap();
+        let by = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(by, signal.map(|signal| signal as i32), "{status}");
+        assert_eq!(left(&temporary), 0, "{signal:?}");
+    }
+}
