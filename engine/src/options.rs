@@ -175,7 +175,7 @@ pub struct CompactOptions {
     /// How the files of finished segments are kept; `None` leaves them as they are.
     pub compression: Option<Compression>,
     /// Length in bytes from which a segment is compressed; `None` for 64 KiB. Below that a file saves a few of the disk's blocks,
-    /// which counts where a store has many short sessions.
+    /// which counts where a store has many short sessions. The segment that was written last is finished for it from 16 KiB on.
     pub compress_bytes_min: Option<u64>,
     /// Whether no body is dropped, so that segments are only compressed, or made plain.
     pub keep_bodies: bool,

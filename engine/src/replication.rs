@@ -17,12 +17,21 @@
 //! With [`Durability::Process`](crate::Durability::Process) no call waits, except where the replicator is more than
 //! [`Replication::records_behind_max`] records behind: then the next write waits for it.
 //!
+//! # Captures
+//!
+//! A record names the captures of workspaces that it was written with, and says nothing of their objects. What these need and the
+//! replicator does not hold yet is put as *packs*, never object by object: packs of up to 8 MiB, each under its hash as a payload is,
+//! and a last one, of up to 1 MiB, that stands beside the records in the same [append](Replicator::append_with). So what a
+//! takeover has to ask for follows from what is appended, and no list of a store is relied on. A call that changed little costs no
+//! put of its own.
+//!
 //! # Invariants
 //!
 //! 1. The replicator is fed only what is durable in the local log, so it is never ahead of it, unless the disk lost what it had
 //!    synced, the folder is an older copy, or somebody else wrote. What this replicator's name appended is fetched then, when the session
 //!    is opened; what another name appended never is.
-//! 2. An object is put before any record that names it.
+//! 2. An object is put before any record that names it; so is what a capture of a workspace needs, where the session keeps it
+//!    in [`captures_dir`](crate::Session::captures_dir), and the replicator [holds captures](Replicator::holds_captures).
 //! 3. After [`ReplicaError::Fenced`] the session takes no writes, and its running calls are told to stop. After any other
 //!    failure it takes none until it is opened again, since nobody knows what the replicator holds.
 //! 4. Local records are never merged with another writer's: where they differ, or stand behind another writer's claim, opening
@@ -75,6 +84,34 @@ pub struct Held {
     pub others_end: SequenceNumber,
 }
 
+/// Names what captures of workspaces add to what is held: packs, which the engine makes and takes apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CapturePacks<'a> {
+    /// Packs that [`put_object`](Replicator::put_object) put before, in their order.
+    pub packs: &'a [ObjectId],
+    /// Bytes of one more pack, which comes last; empty if there is none.
+    pub inlined: &'a [u8],
+}
+
+/// Length of [`CapturePacks::inlined`] in bytes at most.
+pub const INLINED_BYTES_MAX: usize = 1 << 20;
+
+/// Shows a part of what is held of a session, in the order in which it was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeldPart<'a> {
+    /// What captures add that the records below `next` name, of those that follow. It is told of each append whose writer holds
+    /// captures, also if they add nothing: records of which it is not told were appended without their captures.
+    Captures {
+        /// Sequence number behind the last record of the append.
+        next: SequenceNumber,
+        /// The packs.
+        captures: CapturePacks<'a>,
+    },
+    /// A record.
+    Record(Record<'a>),
+}
+
 /// Keeps copies of sessions' records elsewhere. See the [module](self).
 ///
 /// The engine calls the methods of one session from one thread at a time, and none while it holds a lock that a host could wait
@@ -125,6 +162,38 @@ pub trait Replicator: fmt::Debug + Send + Sync {
     /// [`ReplicaError::Fenced`] if another writer claimed the session, else [`ReplicaError::Unknown`] or
     /// [`ReplicaError::Failed`].
     fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError>;
+
+    /// Returns whether it holds captures of workspaces: whether [`append_with`](Replicator::append_with) and
+    /// [`read_parts`](Replicator::read_parts) do more than their namesakes.
+    fn holds_captures(&self) -> bool {
+        false
+    }
+
+    /// Does what [`append`](Replicator::append) does, and holds what captures add, which these records name, with the first
+    /// record or before it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`append`](Replicator::append).
+    fn append_with(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        captures: CapturePacks<'_>,
+        records: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
+        let _ = captures;
+        self.append(session, epoch, records)
+    }
+
+    /// Does what [`read`](Replicator::read) does, and hands on what captures add too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Replicator::read).
+    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+        self.read(session, &mut |record| visit(HeldPart::Record(*record)))
+    }
 
     /// Forgets what it keeps in memory for the writer of `epoch`, which appends nothing any more.
     fn release(&self, session: Uuid, epoch: u64);

@@ -85,6 +85,7 @@ foldlog_codec::breakages! {
     OthersFetched = "others-fetched": "A log gets records that another writer has appended.",
     FetchedUnheld = "fetched-unheld": "What a log has lost is claimed and not fetched.",
     BegunUnheld = "begun-unheld": "A tool runs before the replicator holds its begin.",
+    CapturesUnheld = "captures-unheld": "A tool runs before the replicator holds what its begin has captured.",
 
     // Compaction.
     NeededBodyDropped = "needed-body-dropped": "A compaction drops bodies whose items slices still hold.",

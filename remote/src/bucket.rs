@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! sessions/{session}/log/{chunk:020}     a chunk
-//! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there
+//! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there; or
+//!                                        a pack of what captures of workspaces need
 //! sessions/{session}/probe/{random}      what opening finds out with whether puts are conditional; removed at once
 //! ```
 

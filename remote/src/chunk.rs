@@ -18,6 +18,7 @@
 //! 120 32  content digest of the records (`foldlog_codec::digest`)
 //! 152  4  length of the note in bytes
 //! 156  …  note: who claims the session, in UTF-8; empty in all chunks but claims
+//!   …  …  in format version 2: captures
 //!   …  …  records
 //! end-32 32  hash of the chunk: BLAKE3 of all bytes before it
 //! ```
@@ -25,6 +26,10 @@
 //! A record is `kind` (1 byte), `time` (8, microseconds since 1970-01-01 UTC, signed), `length of the body` (4), and
 //! the body. Its sequence number is that of the first record plus its place among the records, so a chunk has no gap.
 //! All integers are little-endian.
+//!
+//! The *captures* are what the captures of workspaces add that the records name: number of packs (4), each pack's hash (32, BLAKE3)
+//! and length (8), length of one more pack (4), and that pack itself. A chunk of format version 1 has no such part: a claim, or
+//! records that were appended without their captures.
 //!
 //! A chunk carries records and never frames: a recovery of the local log rewrites salts and checksums, and content is
 //! what two sides must agree on. For the same reason the content digest is the one of the local log: a record whose
@@ -40,6 +45,7 @@
 
 use std::fmt;
 
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -47,8 +53,11 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 
-/// Format version that this crate writes into chunks, and the newest that it reads.
-pub const FORMAT_VERSION: u16 = 1;
+/// Newest format version that this crate writes into chunks, and the newest that it reads.
+pub const FORMAT_VERSION: u16 = 2;
+
+/// Format version of chunks without captures.
+const FORMAT_VERSION_PLAIN: u16 = 1;
 
 /// Greatest length of a chunk in bytes: room for a record of the greatest length, and as much again.
 pub const CHUNK_BYTES_MAX: usize = 32 << 20;
@@ -56,10 +65,17 @@ pub const CHUNK_BYTES_MAX: usize = 32 << 20;
 /// Greatest length of a claim's note in bytes.
 pub const NOTE_BYTES_MAX: usize = 1024;
 
+/// Greatest number of packs that a chunk names.
+pub const PACKS_MAX: usize = 1 << 16;
+
+/// Greatest length of the pack in a chunk, in bytes.
+pub const INLINED_BYTES_MAX: usize = 1 << 20;
+
 const MAGIC: [u8; 8] = *b"FOLDRMT\n";
 const HEAD_LEN: usize = 156;
 const HASH_LEN: usize = 32;
 const RECORD_HEAD_LEN: usize = 13;
+const PACK_NAME_LEN: usize = 40;
 
 /// Names a chunk by the BLAKE3 of its bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -163,7 +179,25 @@ pub struct Chunk<'a> {
     pub content: [u8; 32],
     /// Hash of the chunk, which the next one names as its predecessor.
     pub hash: ChunkHash,
+    /// What the captures add that the records name; `None` if the records were appended without their captures.
+    pub captures: Option<Captures<'a>>,
     records: &'a [u8],
+}
+
+/// Names what captures add, in a chunk that was decoded and verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Captures<'a> {
+    packs: &'a [u8],
+    /// Bytes of one more pack; empty if there is none.
+    pub inlined: &'a [u8],
+}
+
+impl Captures<'_> {
+    /// Returns the ids of the packs that were put before the chunk, in their order.
+    pub fn packs(&self) -> impl Iterator<Item = ObjectId> {
+        let mut fields = Fields { bytes: self.packs };
+        std::iter::from_fn(move || Some(ObjectId { hash: fields.take()?, len: fields.u64()? }))
+    }
 }
 
 /// Gathers records into one chunk.
@@ -198,6 +232,8 @@ pub struct Encoder {
     head: ChunkHead,
     count: u32,
     digest: SegmentDigest,
+    /// Captures as they stand in the chunk; `None` in a chunk without.
+    captures: Option<Vec<u8>>,
     records: Vec<u8>,
 }
 
@@ -224,12 +260,40 @@ impl Encoder {
                 max: NOTE_BYTES_MAX as u64,
             });
         }
-        Ok(Encoder { head, count: 0, digest: SegmentDigest::new(), records: Vec::new() })
+        Ok(Encoder { head, count: 0, digest: SegmentDigest::new(), captures: None, records: Vec::new() })
+    }
+
+    /// Says what the captures add that the records name: packs that were put, and the bytes of one more, which may be none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if there are more than [`PACKS_MAX`] packs, or the one more is longer than [`INLINED_BYTES_MAX`].
+    pub fn set_captures(&mut self, packs: &[ObjectId], inlined: &[u8]) -> Result<()> {
+        let too_large = |what, len: usize, max: usize| {
+            (len > max).then_some(Error::TooLarge { what, len: len as u64, max: max as u64 })
+        };
+        let packs_len = packs.len() * PACK_NAME_LEN;
+        let refused = too_large("list of packs", packs_len, PACKS_MAX * PACK_NAME_LEN)
+            .or_else(|| too_large("pack of captures", inlined.len(), INLINED_BYTES_MAX));
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        let mut captures = Vec::with_capacity(8 + packs_len + inlined.len());
+        captures.extend_from_slice(&(packs.len() as u32).to_le_bytes());
+        for pack in packs {
+            captures.extend_from_slice(&pack.hash);
+            captures.extend_from_slice(&pack.len.to_le_bytes());
+        }
+        captures.extend_from_slice(&(inlined.len() as u32).to_le_bytes());
+        captures.extend_from_slice(inlined);
+        self.captures = Some(captures);
+        Ok(())
     }
 
     /// Returns how long the chunk is so far, in bytes.
     pub fn len(&self) -> usize {
-        HEAD_LEN + self.head.note.len() + self.records.len() + HASH_LEN
+        let captures = self.captures.as_ref().map_or(0, Vec::len);
+        HEAD_LEN + self.head.note.len() + captures + self.records.len() + HASH_LEN
     }
 
     /// Returns whether the chunk holds no record yet.
@@ -280,7 +344,8 @@ impl Encoder {
     pub(crate) fn finish_as(&self, head: &ChunkHead) -> Encoded {
         let mut out = Vec::with_capacity(self.len());
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let version = if self.captures.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN };
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&(HEAD_LEN as u16).to_le_bytes());
         out.extend_from_slice(&self.count.to_le_bytes());
         out.extend_from_slice(head.session.as_bytes());
@@ -293,6 +358,7 @@ impl Encoder {
         out.extend_from_slice(&self.digest.finish());
         out.extend_from_slice(&(head.note.len() as u32).to_le_bytes());
         out.extend_from_slice(head.note.as_bytes());
+        out.extend_from_slice(self.captures.as_deref().unwrap_or_default());
         out.extend_from_slice(&self.records);
         let hash = ChunkHash(*blake3::hash(&out).as_bytes());
         out.extend_from_slice(&hash.0);
@@ -338,13 +404,17 @@ impl<'a> Chunk<'a> {
         }
         let (head, count, content) =
             fields.head().filter(|_| version != 0).ok_or_else(|| malformed("its head does not decode"))?;
+        let captures = match version {
+            FORMAT_VERSION_PLAIN => None,
+            _ => Some(fields.captures().ok_or_else(|| malformed("its captures do not decode"))?),
+        };
         let records = fields.bytes;
         let digest = walk(records, head.first_sequence, count)
             .ok_or_else(|| malformed("its records do not decode"))?;
         if digest != content {
             return Err(malformed("its records do not have the content digest that it names"));
         }
-        Ok(Chunk { head, count, content, hash, records })
+        Ok(Chunk { head, count, content, hash, captures, records })
     }
 
     /// Returns the chunk's records, in order.
@@ -448,6 +518,14 @@ impl<'a> Fields<'a> {
         let note = str::from_utf8(self.slice(note)?).ok()?.to_owned();
         let head = ChunkHead { session, number, epoch, writer, nonce, previous, first_sequence, note };
         Some((head, count, content))
+    }
+
+    /// Takes what stands between the note and the records.
+    fn captures(&mut self) -> Option<Captures<'a>> {
+        let count = self.u32().filter(|count| *count as usize <= PACKS_MAX)?;
+        let packs = self.slice(count.checked_mul(PACK_NAME_LEN as u32)?)?;
+        let len = self.u32().filter(|len| *len as usize <= INLINED_BYTES_MAX)?;
+        Some(Captures { packs, inlined: self.slice(len)? })
     }
 
     fn record(&mut self, sequence: SequenceNumber) -> Option<Record<'a>> {

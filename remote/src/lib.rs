@@ -13,6 +13,7 @@
 //! | *epoch* | number of a claim; every chunk holds the one of its writer |
 //! | *claim* | a chunk without records that raises the epoch; whoever puts it is the writer from there on |
 //! | *fenced* | what a writer is that finds another writer's claim where its next chunk was to be |
+//! | *pack* | what captures of workspaces add: bytes that the engine makes, in an object that a chunk names, or in the chunk |
 //! | *acknowledged* | the chain holds the record, and every record before it |
 //!
 //! # Rooms
@@ -51,9 +52,8 @@
 //!
 //! # Not yet
 //!
-//! Captures of workspaces are not held: a call that was open on a workspace is recovered elsewhere only with the captures of the
-//! lost machine, the folder `files` of its session, and stays interrupted without them. Forks, salvaged and compacted sessions are
-//! held and cannot be taken over. There are no images (a claim reads every chunk), no collection and no lease.
+//! Captures of the calls of child sessions are not held, and a database holds none. Forks, salvaged and compacted sessions are held and
+//! cannot be taken over. There are no images (a claim reads every chunk), no collection and no lease.
 
 #![deny(clippy::indexing_slicing)]
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
 use object_store::ObjectStore;
 use uuid::Uuid;
@@ -152,13 +153,36 @@ impl RemoteWriter {
     ///
     /// Those of [`Writer::append`], and [`Error::NoRuntime`].
     pub fn append<'a>(&mut self, records: impl IntoIterator<Item = Record<'a>>) -> Result<SequenceNumber> {
+        self.append_all(None, records)
+    }
+
+    /// Appends records with what their captures add: packs that the store has, and the bytes of one more, which may be none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RemoteWriter::append`], and [`Error::TooLarge`] for what captures add.
+    pub fn append_with<'a>(
+        &mut self,
+        (packs, inlined): (&[ObjectId], &[u8]),
+        records: impl IntoIterator<Item = Record<'a>>,
+    ) -> Result<SequenceNumber> {
+        self.append_all(Some((packs, inlined)), records)
+    }
+
+    fn append_all<'a>(
+        &mut self,
+        mut captures: Option<(&[ObjectId], &[u8])>,
+        records: impl IntoIterator<Item = Record<'a>>,
+    ) -> Result<SequenceNumber> {
         let mut records = records.into_iter().peekable();
         loop {
             let next = self.settle()?;
             if records.peek().is_none() {
                 return Ok(next);
             }
-            self.writer.as_mut().ok_or(Error::NoRuntime)?.queue(&mut records)?;
+            self.writer.as_mut().ok_or(Error::NoRuntime)?.queue(captures, &mut records)?;
+            // The first chunk has them, for the others too.
+            captures = captures.map(|_| (&[][..], &[][..]));
         }
     }
 

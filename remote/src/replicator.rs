@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldlog::replication::{Held, ReplicaError, Replicator};
+use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber};
 use futures_lite::future;
 use object_store::ObjectStore;
@@ -115,6 +115,24 @@ impl ObjectReplicator {
     }
 }
 
+impl ObjectReplicator {
+    /// Has the writer of `epoch` append something.
+    fn write(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        append: impl FnOnce(&mut RemoteWriter) -> Result<SequenceNumber>,
+    ) -> Result<(), ReplicaError> {
+        let mut writer = self.writer(session, epoch)?;
+        let appended = append(&mut writer);
+        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        if writer.writer().is_some() {
+            self.sessions().insert(session, Slot::Claimed(writer));
+        }
+        appended.map(drop).map_err(replica_error)
+    }
+}
+
 impl Replicator for ObjectReplicator {
     fn place(&self) -> String {
         self.at.clone()
@@ -125,6 +143,14 @@ impl Replicator for ObjectReplicator {
     }
 
     fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+        self.read_parts(session, &mut |part| {
+            if let HeldPart::Record(record) = part {
+                visit(&record);
+            }
+        })
+    }
+
+    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
         let mut claimed_by = String::new();
         let mut others_end = SequenceNumber::MIN;
         let mut each = |chunk: &Chunk<'_>| {
@@ -133,7 +159,12 @@ impl Replicator for ObjectReplicator {
             } else if claimed_by != self.name {
                 others_end = chunk.next_sequence();
             }
-            chunk.records().for_each(|record| visit(&record));
+            if let Some(captures) = &chunk.captures {
+                let packs: Vec<ObjectId> = captures.packs().collect();
+                let captures = CapturePacks { packs: &packs, inlined: captures.inlined };
+                visit(HeldPart::Captures { next: chunk.next_sequence(), captures });
+            }
+            chunk.records().for_each(|record| visit(HeldPart::Record(record)));
         };
         let reader = self.remote.read_here(session, &mut each).map_err(replica_error)?;
         let chain = *reader.chain();
@@ -180,13 +211,21 @@ impl Replicator for ObjectReplicator {
     }
 
     fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
-        let mut writer = self.writer(session, epoch)?;
-        let appended = writer.append(records.iter().copied());
-        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
-        if writer.writer().is_some() {
-            self.sessions().insert(session, Slot::Claimed(writer));
-        }
-        appended.map(drop).map_err(replica_error)
+        self.write(session, epoch, |writer| writer.append(records.iter().copied()))
+    }
+
+    fn holds_captures(&self) -> bool {
+        true
+    }
+
+    fn append_with(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        CapturePacks { packs, inlined }: CapturePacks<'_>,
+        records: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
+        self.write(session, epoch, |writer| writer.append_with((packs, inlined), records.iter().copied()))
     }
 
     fn release(&self, session: Uuid, epoch: u64) {

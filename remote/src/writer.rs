@@ -22,6 +22,7 @@
 //!
 //! A future of this module that is dropped leaves the writer as [`Error::Unknown`] does.
 
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
 use object_store::PutPayload;
 use uuid::Uuid;
@@ -161,16 +162,21 @@ impl Writer {
             if records.peek().is_none() {
                 return Ok(next);
             }
-            self.queue(&mut records)?;
+            self.queue(None, &mut records)?;
         }
     }
 
-    /// Takes as many records as fit into one chunk, in memory alone: [`Writer::settle`] puts it.
+    /// Takes as many records as fit into one chunk, in memory alone: [`Writer::settle`] puts it. `captures` are the packs that their
+    /// captures add, which the store has, and the bytes of one more pack; `None` says nothing of captures.
     ///
     /// # Errors
     ///
     /// Those of [`Writer::append`], and [`Error::Unknown`] if earlier records are still in doubt. On an error no record is taken.
-    pub fn queue<'a, I>(&mut self, records: &mut std::iter::Peekable<I>) -> Result<()>
+    pub fn queue<'a, I>(
+        &mut self,
+        captures: Option<(&[ObjectId], &[u8])>,
+        records: &mut std::iter::Peekable<I>,
+    ) -> Result<()>
     where
         I: Iterator<Item = Record<'a>>,
     {
@@ -180,6 +186,9 @@ impl Writer {
         }
         let chain = self.reader.chain();
         let mut encoder = Encoder::new(head(chain, self.id, self.epoch, ""))?;
+        if let Some((packs, inlined)) = captures {
+            encoder.set_captures(packs, inlined)?;
+        }
         while let Some(record) = records.peek() {
             if !encoder.is_empty() && !encoder.has_room(record.body.len()) {
                 break;

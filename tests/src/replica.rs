@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog::replication::{Held, ReplicaError, Replication, Replicator};
+use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
 use foldlog::{Kind, ObjectId, Record, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -17,7 +17,12 @@ struct Sessions {
     /// Epoch of the last claim of each, and its name.
     claims: BTreeMap<Uuid, (u64, String)>,
     objects: BTreeMap<(Uuid, ObjectId), Vec<u8>>,
+    /// What captures add, by the session and the first record of each append.
+    captures: BTreeMap<(Uuid, u64), HeldCaptures>,
 }
+
+/// What captures add: the number of records with which that came, names of packs, and one pack more.
+type HeldCaptures = (u64, Vec<ObjectId>, Vec<u8>);
 
 /// Holds sessions for writers of one name. [`named`](MemoryReplica::named) returns one for another.
 #[derive(Clone, Debug)]
@@ -59,6 +64,18 @@ impl Replicator for MemoryReplica {
     }
 
     fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+        self.read_parts(session, &mut |part| {
+            if let HeldPart::Record(record) = part {
+                visit(&record);
+            }
+        })
+    }
+
+    fn holds_captures(&self) -> bool {
+        true
+    }
+
+    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
         // The lock is not held while the engine makes something of a record.
         let records = self.sessions.lock().records.get(&session).cloned().unwrap_or_default();
         let mut others_end = 0;
@@ -66,7 +83,13 @@ impl Replicator for MemoryReplica {
             if *by != self.name {
                 others_end = sequence + 1;
             }
-            visit(&Record { sequence: SequenceNumber::new(sequence), kind: *kind, time_us: *time_us, body });
+            let captures = self.sessions.lock().captures.get(&(session, sequence)).cloned();
+            if let Some((records, packs, inlined)) = captures {
+                let captures = CapturePacks { packs: &packs, inlined: &inlined };
+                visit(HeldPart::Captures { next: SequenceNumber::new(sequence + records), captures });
+            }
+            let sequence = SequenceNumber::new(sequence);
+            visit(HeldPart::Record(Record { sequence, kind: *kind, time_us: *time_us, body }));
         }
         let claim = self.sessions.lock().claims.get(&session).cloned();
         let (epoch, by) = claim.unwrap_or_default();
@@ -109,6 +132,21 @@ impl Replicator for MemoryReplica {
         for record in records {
             assert_eq!(record.sequence, held.len() as u64, "records come in their order");
             held.push((record.kind, record.time_us, record.body.to_vec(), self.name.clone()));
+        }
+        Ok(())
+    }
+
+    fn append_with(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        CapturePacks { packs, inlined }: CapturePacks<'_>,
+        records: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
+        self.append(session, epoch, records)?;
+        if let Some(first) = records.first() {
+            let captures = (records.len() as u64, packs.to_vec(), inlined.to_vec());
+            self.sessions.lock().captures.insert((session, first.sequence.get()), captures);
         }
         Ok(())
     }

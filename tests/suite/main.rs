@@ -22,6 +22,7 @@ mod proportion;
 mod real_data;
 mod replaying;
 mod replicated;
+mod replicated_captures;
 mod report;
 #[cfg(feature = "sabotage")]
 mod sabotage;

@@ -18,6 +18,7 @@ use foldlog_codec::body::{Opened, Replicated};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
+use super::held_captures::{HeldFrom, Receiving};
 use super::open_store::OpenStore;
 use super::opening::{OpenAs, Read, open_read};
 use super::replica::{self, Claimed, Replica, replica_error};
@@ -26,7 +27,7 @@ use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::LogSlices;
 use crate::log::reader::Places;
 use crate::log::writer::{AppendContext, Body, Log};
-use crate::replication::{Held, Replication, Replicator};
+use crate::replication::{Held, HeldPart, Replication, Replicator};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
@@ -59,13 +60,14 @@ pub(super) fn claim(
         };
     };
     let storage = &store.options.storage;
-    let held = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
+    let compared = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
+    let held = &compared.held;
     if !store.options.unreplicated {
-        check_place(replication, session, &held, read.folded.projection.replicated.as_deref())?;
+        check_place(replication, session, held, read.folded.projection.replicated.as_deref())?;
     }
     let local = read.scan.next_sequence;
     if held.next <= local || sabotage::is(Breakage::FetchedUnheld) {
-        return Ok((read, Some(Replica::claim(replication, session, held.next)?)));
+        return Ok((read, Some(Replica::claim(replication, (session, dir), &compared)?)));
     }
     if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
         return Err(Error::ReplicaAhead { session, local, held: held.next });
@@ -76,7 +78,7 @@ pub(super) fn claim(
         let reason = "somebody appends to the session while it is opened; open it again".to_owned();
         return Err(Error::ReplicaFailed { session, reason });
     }
-    let replica = Replica::claim(replication, session, held.next)?;
+    let replica = Replica::claim(replication, (session, dir), &compared)?;
     Ok((Read { fetched: held.next.since(local), ..read }, Some(replica)))
 }
 
@@ -111,8 +113,9 @@ fn fetch_behind(
 ) -> Result<Read> {
     let (session, storage) = (read.scan.session, &store.options.storage);
     let log = Log::open(&store.ground(), dir, read.scan);
-    let mut fetch = Fetch { session, replicator, storage, live: Some((log, read.folded)), create: None };
-    let end = fetch.read()?;
+    let (live, captures) = (Some((log, read.folded)), Receiving::new(dir));
+    let mut fetch = Fetch { session, replicator, storage, live, create: None, captures };
+    let end = fetch.read()?.next;
     let mut log = fetch.finish()?;
     log.attest(end)?;
     log.sync_plan().run(storage.as_ref(), &|| ())?;
@@ -130,7 +133,7 @@ pub(crate) fn pull(
     let read = open_read(storage, dir, None, LogSlices::InLog)?;
     let local = read.scan.next_sequence;
     let Some(replication) = &store.options.replication else { return Ok((local, local)) };
-    let held = replica::compare(replication, session, storage, &read.scan.places())?;
+    let held = replica::compare(replication, session, storage, &read.scan.places())?.held;
     let end = match held.next > local {
         true => fetch_behind(store, dir, read, None, replication.replicator.as_ref())?.scan.next_sequence,
         false => local,
@@ -139,18 +142,23 @@ pub(crate) fn pull(
 }
 
 /// Claims a session that is created now, and of which the store's replicator, if there is one, holds nothing.
-pub(super) fn claim_new(store: &Arc<OpenStore>, session: Uuid) -> Result<Option<Replica>> {
+pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Result<Option<Replica>> {
     let Some(replication) = &store.options.replication else { return Ok(None) };
-    let held = replica::compare_to_write(replication, session, &store.options.storage, &Places::default())?;
-    match held.next {
-        SequenceNumber::MIN => Replica::claim(replication, session, held.next).map(Some),
+    let compared =
+        replica::compare_to_write(replication, session, &store.options.storage, &Places::default())?;
+    match compared.held.next {
+        SequenceNumber::MIN => Replica::claim(replication, (session, dir), &compared).map(Some),
         held => Err(Error::ReplicaAhead { session, local: SequenceNumber::MIN, held }),
     }
 }
 
 /// Returns what feeds a session that this process has claimed and made of what the replicator holds.
-pub(super) fn claimed(store: &Arc<OpenStore>, session: Uuid, claimed: Claimed) -> Option<Replica> {
-    store.options.replication.as_ref().map(|replication| Replica::of(replication, session, claimed))
+pub(super) fn claimed(
+    store: &Arc<OpenStore>,
+    (session, dir): (Uuid, &Path),
+    claimed: Claimed,
+) -> Option<Replica> {
+    store.options.replication.as_ref().map(|replication| Replica::of(replication, (session, dir), claimed))
 }
 
 /// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
@@ -165,17 +173,35 @@ pub(crate) struct Fetch<'a> {
     live: Option<(Log, LiveState)>,
     /// Makes the log of a new session with this id and seed.
     create: Option<&'a dyn Fn((Uuid, u64)) -> Log>,
+    /// Makes what captures need, which is durable before the records that name them.
+    captures: Receiving,
+}
+
+/// Says how far a log goes that was fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetched {
+    /// Sequence number behind the last record.
+    pub(crate) next: SequenceNumber,
+    /// Sequence number of the first record of those at the end whose captures are held.
+    pub(crate) captures_from: SequenceNumber,
 }
 
 impl<'a> Fetch<'a> {
-    /// Appends to a new log, which `create` makes.
+    /// Appends to a new log in the folder `dir`, which `create` makes.
     pub(crate) fn anew(
-        session: Uuid,
+        (session, dir): (Uuid, &Path),
         replicator: &'a dyn Replicator,
         storage: &'a Arc<dyn Storage>,
         create: &'a dyn Fn((Uuid, u64)) -> Log,
     ) -> Fetch<'a> {
-        Fetch { session, replicator, storage, live: None, create: Some(create) }
+        Fetch {
+            session,
+            replicator,
+            storage,
+            live: None,
+            create: Some(create),
+            captures: Receiving::new(dir),
+        }
     }
 
     /// Reads all that is held, appends what the log does not have, and returns how far it goes.
@@ -183,13 +209,15 @@ impl<'a> Fetch<'a> {
     /// # Errors
     ///
     /// [`Error::ReplicaFailed`] if the replicator cannot be asked, holds what no log can be made of, or holds fewer records than the log
-    /// has; those of the log.
-    pub(crate) fn read(&mut self) -> Result<SequenceNumber> {
+    /// has; those of the log, and of the folder of captures.
+    pub(crate) fn read(&mut self) -> Result<Fetched> {
         let mut result = Ok(());
+        let mut from = HeldFrom::default();
         let replicator = self.replicator;
-        let read = replicator.read(self.session, &mut |record| {
-            if result.is_ok() && record.sequence >= self.next() {
-                result = self.append(record);
+        let read = replicator.read_parts(self.session, &mut |part| {
+            from.see(&part);
+            if result.is_ok() {
+                result = self.take(part);
             }
         });
         let Held { next, .. } = read.map_err(|error| replica_error(self.session, error))?;
@@ -197,11 +225,24 @@ impl<'a> Fetch<'a> {
         if next != self.next() {
             return Err(self.refused("it holds fewer records than it did"));
         }
-        Ok(next)
+        Ok(Fetched { next, captures_from: from.from() })
+    }
+
+    fn take(&mut self, part: HeldPart<'_>) -> Result<()> {
+        match part {
+            HeldPart::Captures { next, captures } if next > self.next() => {
+                self.captures.take((self.session, self.replicator), next, captures)?;
+                // Of a log that goes on a power cut may leave any part; a new one has no name yet.
+                if self.create.is_none() { self.captures.sync() } else { Ok(()) }
+            }
+            HeldPart::Record(record) if record.sequence >= self.next() => self.append(&record),
+            HeldPart::Captures { .. } | HeldPart::Record(_) => Ok(()),
+        }
     }
 
     /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
-    pub(crate) fn finish(self) -> Result<Log> {
+    pub(crate) fn finish(mut self) -> Result<Log> {
+        self.captures.sync()?;
         let nothing = self.refused("it holds nothing of that session");
         let (mut log, _) = self.live.ok_or(nothing)?;
         log.finish()?;

@@ -23,6 +23,7 @@
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
 //! | `replica`, `fetching` | what is fed to the store's replicator, and what opening makes of what it holds |
+//! | `held_captures` | what captures of workspaces need, fed and fetched with the records that name them |
 //! | `open_store` | what the sessions of one store share |
 //! | `replaying`, `recording`, `comparing` | a host that runs again over its log |
 //! | `attempting`, `replayed_calls`, `retelling` | its refused writes, its calls, its subscribers |
@@ -47,6 +48,7 @@ mod event_plan;
 mod fetching;
 #[cfg(feature = "async")]
 mod futures;
+mod held_captures;
 mod imaging;
 mod inputs;
 mod large_payloads;
@@ -102,7 +104,7 @@ use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
 pub use conversation_follower::ConversationFollower;
-pub(crate) use fetching::{Fetch, pull};
+pub(crate) use fetching::{Fetch, Fetched, pull};
 pub use log_view::LogView;
 pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};

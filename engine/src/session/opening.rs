@@ -346,7 +346,7 @@ pub(crate) fn open_claimed(
     let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
     let session = read.scan.session;
     lock_folder(dir, &mut open_as, session)?;
-    let replica = claimed(store, session, by);
+    let replica = claimed(store, (session, dir), by);
     let session = open_beside(store, dir, open_as, read, replica)?;
     if let Some((by, reason)) = said {
         session.inner.note_takeover(by, reason)?;
@@ -480,7 +480,7 @@ pub(crate) fn begin(
         read_only: None,
     };
     lock_folder(dir, &mut open_as, id)?;
-    let replica = claim_new(store, id)?;
+    let replica = claim_new(store, dir, id)?;
     let note = replica.as_ref().map(|replica| (Kind::REPLICATED, replica.note().encode()));
     let session =
         assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), (state, replica))?;

@@ -5,6 +5,7 @@
 //! the session's own, so that a slow replicator holds up neither writers nor the store's background.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread;
 
@@ -16,12 +17,13 @@ use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::Inner;
+use super::held_captures::{HeldFrom, Holding, Packed, Sources};
 use super::writing::PendingRecord;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
-use crate::replication::{Held, ReplicaError, Replication};
+use crate::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
@@ -46,6 +48,8 @@ pub(super) struct Replica {
     /// Everything below its end is held.
     gate: SyncGate<Error>,
     feeding: Arc<Feeding>,
+    /// What is held of captures; locked by the one thread that feeds.
+    captures: Mutex<Holding>,
 }
 
 /// Wakes the thread that feeds what no call waits for.
@@ -68,6 +72,16 @@ pub(crate) struct Claimed {
     pub(crate) epoch: u64,
     /// Sequence number behind the last record that was held then.
     pub(crate) held: SequenceNumber,
+    /// Sequence number of the first record of those at the end whose captures were held then.
+    pub(crate) captures_from: SequenceNumber,
+}
+
+/// Says how a local log stands beside what is held.
+#[derive(Clone, Debug)]
+pub(super) struct Compared {
+    pub(super) held: Held,
+    /// As in [`Claimed`].
+    pub(super) captures_from: SequenceNumber,
 }
 
 /// Compares what the replicator holds with the local log, and returns how far it goes. Either may go on where the other ends.
@@ -80,16 +94,22 @@ pub(super) fn compare(
     session: Uuid,
     storage: &Arc<dyn Storage>,
     places: &Places,
-) -> Result<Held> {
+) -> Result<Compared> {
     let mut comparison =
         Comparison { storage, places, hashes: Vec::new(), next: 0.into(), verdict: Ok(None) };
-    let read = replication.replicator.read(session, &mut |record| comparison.take(record));
+    let mut from = HeldFrom::default();
+    let read = replication.replicator.read_parts(session, &mut |part| {
+        from.see(&part);
+        if let HeldPart::Record(record) = part {
+            comparison.take(&record);
+        }
+    });
     let held = read.map_err(|error| replica_error(session, error))?;
     comparison.compare();
     if let Some(sequence) = comparison.verdict? {
         return Err(Error::Superseded { session, sequence });
     }
-    Ok(held)
+    Ok(Compared { held, captures_from: from.from() })
 }
 
 /// Does what [`compare`] does, for a log that is about to be written.
@@ -102,26 +122,39 @@ pub(super) fn compare_to_write(
     session: Uuid,
     storage: &Arc<dyn Storage>,
     places: &Places,
-) -> Result<Held> {
-    let held = compare(replication, session, storage, places)?;
+) -> Result<Compared> {
+    let compared = compare(replication, session, storage, places)?;
+    let held = &compared.held;
     if held.next < places.next_sequence && held.epoch > 0 && !held.is_ours {
         return Err(Error::Superseded { session, sequence: held.next });
     }
-    Ok(held)
+    Ok(compared)
 }
 
 impl Replica {
-    /// Claims a session of which the replicator holds the records below `held`, and the local log at least these.
-    pub(super) fn claim(replication: &Replication, session: Uuid, held: SequenceNumber) -> Result<Replica> {
+    /// Claims the session in the folder `dir`, of which the replicator holds what `compared` says, and the local log at least that.
+    pub(super) fn claim(
+        replication: &Replication,
+        (session, dir): (Uuid, &Path),
+        Compared { held, captures_from }: &Compared,
+    ) -> Result<Replica> {
+        let (held, captures_from) = (held.next, *captures_from);
         let epoch = replication.replicator.claim(session, held);
         let epoch = epoch.map_err(|error| replica_error(session, error))?;
-        Ok(Replica::of(replication, session, Claimed { epoch, held }))
+        Ok(Replica::of(replication, (session, dir), Claimed { epoch, held, captures_from }))
     }
 
     /// Feeds under a claim that was made.
-    pub(super) fn of(replication: &Replication, session: Uuid, Claimed { epoch, held }: Claimed) -> Replica {
-        let gate = SyncGate::new(held);
-        Replica { replication: replication.clone(), session, epoch, gate, feeding: Arc::default() }
+    pub(super) fn of(replication: &Replication, (session, dir): (Uuid, &Path), claimed: Claimed) -> Replica {
+        let Claimed { epoch, held, captures_from } = claimed;
+        Replica {
+            replication: replication.clone(),
+            session,
+            epoch,
+            gate: SyncGate::new(held),
+            feeding: Arc::default(),
+            captures: Mutex::new(Holding::new(dir, captures_from)),
+        }
     }
 
     /// Returns the epoch of the claim.
@@ -267,7 +300,14 @@ impl Inner {
                     .put_object(session, object, &bytes)
                     .map_err(|error| replica_error(session, error))?;
             }
-            replicator.append(session, epoch, &records).map_err(|error| replica_error(session, error))?;
+            let sources =
+                Sources { storage: &self.store.options.storage, places: &places, objects: &objects };
+            let Packed { packs, inlined } =
+                replica.captures.lock().put((session, replicator.as_ref()), sources, &records)?;
+            let captures = CapturePacks { packs: &packs, inlined: &inlined };
+            replicator
+                .append_with(session, epoch, captures, &records)
+                .map_err(|error| replica_error(session, error))?;
             next = last.sequence + 1;
         }
         Ok(next)

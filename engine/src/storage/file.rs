@@ -26,6 +26,10 @@ mod locks;
 /// each later sync of a few bytes writes a whole folio anew.
 const FILL_PIECE: [u8; 4096] = [0; 4096];
 
+/// How often a file is linked whose path leads somewhere and which is not found all the same. Linux says so of a file that another one
+/// replaces by a rename just then (`vfs_link` finds that it has no name left): the next attempt finds the other one.
+const LINK_ATTEMPTS: u32 = 64;
+
 /// Reads and writes the real file system of this machine.
 ///
 /// The type has no state of its own: every value sees the same files, whichever way it writes them.
@@ -197,10 +201,18 @@ impl Storage for FileStorage {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        if !fs::symlink_metadata(from)?.is_file() {
-            return Err(not_regular(from));
-        }
-        fs::hard_link(from, to).map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+        let mut attempts = LINK_ATTEMPTS;
+        let linked = loop {
+            if !fs::symlink_metadata(from)?.is_file() {
+                return Err(not_regular(from));
+            }
+            attempts -= 1;
+            match fs::hard_link(from, to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts > 0 => {}
+                linked => break linked,
+            }
+        };
+        linked.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
             // Each of these is how some file system says that it will not give this file another name; the
             // caller's answer to all of them is to copy.
             Some(Errno::EXDEV | Errno::EPERM | Errno::EMLINK | Errno::EOPNOTSUPP | Errno::ENOSYS) => {

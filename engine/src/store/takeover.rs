@@ -1,19 +1,22 @@
 //! Takeover: a local session made of what the store's replicator holds, and from then on written here.
 //!
 //! 1. What the replicator holds is written into a folder with a temporary name: each record with its sequence number, time and body, and
-//!    the payloads that the records name, before them. It is folded meanwhile.
+//!    before them the payloads that the records name, and the objects of captures of workspaces, into the folder `files`. It is folded
+//!    meanwhile.
 //! 2. The session is claimed directly behind what was read, so that its writer, wherever it is, gets nothing acknowledged any more that
 //!    it begins from here on. If that one appended meanwhile, what is new is read, and the claim is put once more.
 //! 3. What was written is read again as an audit reads, and only then renamed.
-//! 4. The session is opened under that claim, as after any crash: a call that the other worker left open is recovered here.
+//! 4. The session is opened under that claim, as after any crash: a call that the other worker left open is recovered here. Its
+//!    workspace is another folder than that of the captures, so whoever recovers it says that an empty one takes its
+//!    place (`HostFilesystem::rebind`).
 //!
 //! A kill leaves a folder with a temporary name at most, which the next takeover removes, and a claim that nobody writes under.
 //!
 //! A copy that is only read needs no claim: [`Store::pull`] makes one in the same way, or brings it up to what is held.
 //!
-//! Not yet: sessions that were forked, salvaged or compacted, whose logs are no plain sequence of records, are refused. Captures
-//! of workspaces are not held: a call that was left open on a workspace is recovered only with the captures of the lost machine, the
-//! folder `files` of its session.
+//! Not yet: sessions that were forked, salvaged or compacted, whose logs are no plain sequence of records, are refused. Captures that a
+//! host keeps in another folder than that of the session, and those of calls of child sessions, which stand in the parent's folder,
+//! are not held.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +32,9 @@ use crate::log::lock::WriterLock;
 use crate::log::partial_creation::PartialCreation;
 use crate::log::writer::{Ground, Log};
 use crate::replication::{ReplicaError, Replicator};
-use crate::session::{Claimed, Fetch, OpenAs, Session, lock_or_read_only, open_claimed, pull, replica_error};
+use crate::session::{
+    Claimed, Fetch, Fetched, OpenAs, Session, lock_or_read_only, open_claimed, pull, replica_error,
+};
 use crate::types::SessionTypes;
 
 /// Reports what was copied from a replicator.
@@ -97,8 +102,8 @@ impl Store {
         let records = self.made(session, |building| {
             let ground = self.inner.ground();
             let create = |identity| create(&ground, building, identity);
-            let mut fetch = Fetch::anew(session, replicator.as_ref(), self.storage(), &create);
-            let records = fetch.read()?;
+            let mut fetch = Fetch::anew((session, building), replicator.as_ref(), self.storage(), &create);
+            let records = fetch.read()?.next;
             self.name_fetched(building, session, fetch.finish()?)?;
             Ok(records.get())
         })?;
@@ -157,11 +162,11 @@ impl Store {
     fn fetch(&self, session: Uuid, replicator: &dyn Replicator, building: &Path) -> Result<(Log, Claimed)> {
         let ground = self.inner.ground();
         let create = |identity| create(&ground, building, identity);
-        let mut fetch = Fetch::anew(session, replicator, self.storage(), &create);
+        let mut fetch = Fetch::anew((session, building), replicator, self.storage(), &create);
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
         for _ in 0..CLAIMS_MAX {
-            let held = fetch.read()?;
+            let Fetched { next: held, captures_from } = fetch.read()?;
             if held == 0 {
                 let reason =
                     "it holds nothing of that session: its id, or where the replicator looks, is another one";
@@ -170,7 +175,7 @@ impl Store {
             match replicator.claim(session, held) {
                 Ok(epoch) => {
                     let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
-                    return Ok((finished?, Claimed { epoch, held }));
+                    return Ok((finished?, Claimed { epoch, held, captures_from }));
                 }
                 // Its writer appended, or somebody else claimed: what is held now says which.
                 Err(error @ ReplicaError::Fenced { .. }) => last = error,

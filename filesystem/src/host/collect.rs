@@ -12,6 +12,7 @@
 //! 2. Commits go before what they name, so that no commit is found whose tree is gone.
 //! 3. The next collection removes the rest.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::ErrorKind;
@@ -59,7 +60,8 @@ pub struct Collection {
 /// Says which snapshots of a store are collected.
 #[derive(Clone, Copy, Debug)]
 pub struct Collecting<'a> {
-    /// Snapshots that stay. Those of which the store lacks the commit are passed over.
+    /// Snapshots that stay. Those of which the store lacks the commit are passed over: another store has them. Of one whose commit
+    /// is there and whose metadata is not, the commit stays with its tree: a session and its fork may have captured the same files.
     pub keep: &'a [FilesystemSnapshot],
     /// Snapshots that are known and not to stay, which the store remembers as collected. What neither list names goes too.
     pub give_up: &'a [FilesystemSnapshot],
@@ -89,11 +91,16 @@ pub fn collect_snapshots(store: &Path, asked: &Collecting<'_>) -> Result<Collect
         };
         // Where something else stands in the commit's place, nobody knows what the snapshot needs.
         match is_file(&path) {
-            Ok(true) => keep.push(snapshot),
+            Ok(true) => {
+                let named = snapshot.metadata.as_ref().and_then(|name| ObjectId::parse(name));
+                let is_elsewhere = named.is_some_and(|id| !exists(&objects.path(id)));
+                keep.push(if is_elsewhere { Cow::Owned(tree_of(snapshot)) } else { Cow::Borrowed(snapshot) });
+            }
             Ok(false) => {}
             Err(error) => return Err(Error::Object { path, reason: error.to_string() }),
         }
     }
+    let keep: Vec<&FilesystemSnapshot> = keep.iter().map(AsRef::as_ref).collect();
     let needed = needed_by(&objects, &mut Trees::default(), &keep)?;
     if !asked.dry_run {
         give_up(&objects, asked.give_up, &needed)?;
@@ -161,6 +168,16 @@ impl HostFilesystem {
         }
         mark
     }
+}
+
+/// Returns what a snapshot says of its tree alone.
+fn tree_of(snapshot: &FilesystemSnapshot) -> FilesystemSnapshot {
+    FilesystemSnapshot { metadata: None, repositories: None, left_out_by: None, ..snapshot.clone() }
+}
+
+/// Returns whether anything stands at a path.
+fn exists(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 fn is_store(objects: &Objects) -> bool {

@@ -10,6 +10,7 @@
 //! | `changes` | snapshots read from their store alone: what differs, files, contents |
 //! | `merge` | a snapshot with what was changed by hand since put in, for a rewind |
 //! | `comparison` | the walk through two snapshots side by side |
+//! | `packs` | what snapshots need as bytes for another machine, and made objects of there |
 //! | `pool` | one file for what several stores hold |
 //! | `collect` | removing from the store what no snapshot needs |
 //! | `state` | what is known from one call to the next; when the stat cache is read and written |
@@ -77,6 +78,7 @@ mod object_files;
 mod objects;
 mod operations;
 mod options;
+mod packs;
 mod parallel;
 mod plan;
 mod pool;
@@ -117,6 +119,7 @@ pub use mark::WorkspaceMark;
 pub use merge::{Merged, Merging};
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions};
+pub use packs::{PACK_BYTES_MAX, PackReceiver, SnapshotPacker};
 pub use pool::{collect_pool, unpool};
 pub use restore::Restored;
 use root::Root;

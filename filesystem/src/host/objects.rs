@@ -27,7 +27,7 @@ use crate::sabotage::{self, Breakage};
 const COMPRESSION: Compression = Compression::new(1);
 
 /// The longest head that an object can have: `commit `, a length, NUL.
-const HEAD_BYTES_MAX: u64 = 32;
+pub(super) const HEAD_BYTES_MAX: u64 = 32;
 
 /// A tree or a commit is read into memory whole; no sound one comes near to this.
 pub(super) const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
@@ -90,7 +90,7 @@ pub(super) enum ObjectKind {
 }
 
 impl ObjectKind {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             ObjectKind::Blob => "blob",
             ObjectKind::Tree => "tree",
@@ -257,7 +257,7 @@ impl Objects {
         })
     }
 
-    fn temporary(&self) -> PathBuf {
+    pub(super) fn temporary(&self) -> PathBuf {
         self.folder().join(self.temporary_name())
     }
 
@@ -370,7 +370,7 @@ impl Objects {
         Error::io("write", self.path(id), error)
     }
 
-    fn name(&self, temporary: &Path, id: ObjectId) -> io::Result<()> {
+    pub(super) fn name(&self, temporary: &Path, id: ObjectId) -> io::Result<()> {
         let path = self.path(id);
         match fs::rename(temporary, &path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -550,7 +550,7 @@ pub(super) fn create_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Makes a file for nobody but its owner, whatever the umask says.
-fn create(path: &Path) -> io::Result<File> {
+pub(super) fn create(path: &Path) -> io::Result<File> {
     let mode = if sabotage::is(Breakage::CapturesReadable) { 0o444 } else { 0o600 };
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);

@@ -60,12 +60,13 @@ impl Tool for Acts {
     }
 }
 
-/// Makes a runner whose tool does what `act` does.
-pub(crate) fn runner(
+/// Makes a runner over resources whose tool does what `act` does.
+pub(crate) fn runner_over(
     session: &Session,
+    resources: ResourceRegistry,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
 ) -> foldlog::Result<ToolRunner> {
-    let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    let state = ExecutionState::new(session.clone(), resources);
     Ok(ToolRunner::new(state, ToolRegistry::new().with(Acts(Arc::new(act)))))
 }
 

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldlog::audit::LogReader;
 use foldlog::replication::Replication;
 use foldlog::tools::ExecuteOptions;
-use foldlog::{Error, ObjectId, Store, StoreOptions};
+use foldlog::{Error, ObjectId, ResourceRegistry, Store, StoreOptions};
 use foldlog_remote::{Met, Place, Variables, open_place_with};
 
-use crate::notes::{call, note, runner, texts, types};
+use crate::notes::{call, note, runner_over, texts, types};
 use crate::server::{hasty, retries, shared};
 
 fn place(url: &str) -> Arc<dyn Place> {
@@ -34,7 +34,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
         old.dispatch(note(format!("{n}"))).unwrap();
     }
     old.dispatch(note("long ".repeat(30_000))).unwrap();
-    assert!(call(&runner(&old, |_| Ok(())).unwrap()).unwrap().success);
+    assert!(call(&runner_over(&old, ResourceRegistry::default(), |_| Ok(())).unwrap()).unwrap().success);
     old.sync().unwrap();
 
     assert_eq!(place.sessions().unwrap(), [id]);
@@ -63,7 +63,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     let last = old.position().unwrap();
     let (local, taken) = (LogReader::open(old.dir()).unwrap(), LogReader::open(new.dir()).unwrap());
     assert_eq!(local.digest_through(last).unwrap(), taken.digest_through(last).unwrap());
-    let refused = call(&runner(&old, |_| panic!("it runs")).unwrap());
+    let refused = call(&runner_over(&old, ResourceRegistry::default(), |_| panic!("it runs")).unwrap());
     assert!(
         matches!(&refused, Err(Error::Fenced { epoch: 2, by, .. }) if by.starts_with("two, ")),
         "{refused:?}"
@@ -96,7 +96,7 @@ fn a_call_that_a_lost_worker_left_open_is_recovered_by_the_next_and_its_begin_wa
     let (begun, second) = (Arc::new(AtomicU64::new(0)), store(&two, place.as_ref(), "two"));
     let (begins, (takes, taken)) = (Arc::clone(&begun), std::sync::mpsc::channel());
     let lost = call(
-        &runner(&old, move |context| {
+        &runner_over(&old, ResourceRegistry::default(), move |context| {
             begins.store(context.operation().get(), Ordering::SeqCst);
             // The machine is gone for the others, and does not know it.
             takes.send(second.take_over(id, &types()).unwrap()).unwrap();
@@ -108,7 +108,10 @@ fn a_call_that_a_lost_worker_left_open_is_recovered_by_the_next_and_its_begin_wa
     let new = taken.recv().unwrap();
     let open: Vec<u64> = new.open_operations().iter().map(|open| open.operation.get()).collect();
     assert_eq!(open, [begun.load(Ordering::SeqCst)]);
-    let recovered = runner(&new, |_| Ok(())).unwrap().recover(&ExecuteOptions::default()).unwrap();
+    let recovered = runner_over(&new, ResourceRegistry::default(), |_| Ok(()))
+        .unwrap()
+        .recover(&ExecuteOptions::default())
+        .unwrap();
     assert_eq!(recovered.len(), 1);
     assert!(!new.is_interrupted());
 }

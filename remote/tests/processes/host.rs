@@ -4,14 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, audit_captures};
+use foldlog::filesystem::{HostFilesystemOptions, Rebind};
 use foldlog::replication::Replication;
-use foldlog::{Durability, Kind, Session, Store, StoreOptions};
+use foldlog::tools::{RewindOptions, ToolContext, ToolError, ToolRunner};
+use foldlog::{Durability, Kind, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_remote::{ObjectReplicator, Retries};
 use object_store::local::LocalFileSystem;
 use uuid::Uuid;
 
-use crate::notes::texts;
+use crate::notes::{runner_over, texts};
 use crate::requests::Answered;
 use crate::steps::Steps;
 
@@ -36,6 +38,41 @@ pub(crate) fn store(folder: &Path, bucket: &Path, name: &str, steps: Steps) -> S
         ..StoreOptions::default()
     };
     Store::open_with(folder, options).unwrap()
+}
+
+/// Makes a runner of a session over the files of a folder, which takes the place of the one before it, and is empty where that
+/// matters.
+pub(crate) fn runner_in(
+    session: &Session,
+    folder: &Path,
+    act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
+) -> ToolRunner {
+    std::fs::create_dir_all(folder).unwrap();
+    let files = session.open_workspace(folder, HostFilesystemOptions::default()).unwrap();
+    files.rebind(Rebind::Overwrite).unwrap();
+    runner_over(session, ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap(), act)
+        .unwrap()
+}
+
+/// Brings what the last call left into the folder of a runner whose session had no call open.
+pub(crate) fn rewind_to_last(runner: &ToolRunner) -> foldlog::Result<()> {
+    let last = runner.state().session().position().unwrap();
+    runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).map(drop)
+}
+
+/// Checks that all is there that the captures need which a session's records name.
+pub(crate) fn assert_captures_are_sound(session: &Session, what: &str) {
+    let audited = audit_captures(session.dir()).unwrap();
+    assert!(audited.damaged.is_empty() && audited.elsewhere.is_empty(), "{what}: {audited:?}");
+}
+
+/// Name of the file in which each call leaves its operation's number.
+pub(crate) const CALLS: &str = "calls";
+
+/// Returns which calls left their number in a folder.
+pub(crate) fn calls_in(folder: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(folder.join(CALLS)).unwrap_or_default();
+    text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
 /// What a log says: the notes, and the begins of calls.

@@ -1,11 +1,15 @@
 //! Workers that are killed, each at another step, and whose session the next one takes over.
 
+use std::path::Path;
+
 use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
 
 use crate::child::{Said, Worker};
-use crate::host::{SESSION, Told, store, told};
-use crate::notes::{call, runner, types};
+use crate::host::{
+    SESSION, Told, assert_captures_are_sound, calls_in, rewind_to_last, runner_in, store, told,
+};
+use crate::notes::{call, types};
 use crate::steps::Steps;
 use crate::worker::Orders;
 
@@ -58,7 +62,7 @@ pub(crate) fn assert_holds(told: &Told, said: &[Said], what: &str) {
 fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
     let steps = steps();
     assert!(steps > 20, "{steps}");
-    let mut taken_over = 0;
+    let (mut taken_over, mut interrupted) = (0, 0);
     for step in 0..steps {
         let places = tempfile::tempdir().unwrap();
         let orders = Orders { waits_at: Some(step), ..orders(&places, "killed") };
@@ -78,15 +82,73 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
             Err(error) => panic!("step {step}: {error}"),
         };
         taken_over += 1;
-        assert_holds(&told(&session), &said, &format!("step {step}"));
-        let runner = runner(&session, |_| Ok(())).unwrap();
+        let (told, what) = (told(&session), format!("step {step}"));
+        assert_holds(&told, &said, &what);
+        assert_captures_are_sound(&session, &what);
+        // The files are as the begin of the open call captured them, or as the last call left them.
+        let open: Vec<u64> = session.open_operations().iter().map(|open| open.operation.get()).collect();
+        let left: Vec<u64> = told.begins.iter().copied().filter(|begin| !open.contains(begin)).collect();
+        let folder = places.path().join("work");
+        let runner = runner_in(&session, &folder, |_| Ok(()));
         runner.recover(&ExecuteOptions::default()).unwrap();
+        if open.is_empty() && !left.is_empty() {
+            rewind_to_last(&runner).unwrap();
+        }
+        assert_eq!(calls_in(&folder), left, "{what}");
+        interrupted += u64::from(!open.is_empty() && !left.is_empty());
         assert!(session.unsettled_operations().is_empty(), "step {step}");
         assert!(call(&runner).unwrap().success);
         drop(runner);
         session.close().unwrap();
     }
     assert!(taken_over > steps / 3, "{taken_over} of {steps}");
+    assert!(interrupted > 0, "no call of several was interrupted");
+}
+
+/// Copies a folder with all that is in it.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn a_takeover_that_is_killed_at_any_step_is_made_again_in_the_same_folder() {
+    let places = tempfile::tempdir().unwrap();
+    let first = orders(&places, "first");
+    assert!(matches!(Worker::start(&first).hear_out().last(), Some(Said::Done(_))));
+    let mut step = 0;
+    loop {
+        // Each claim makes the log longer, so each takeover is over a bucket of its own.
+        let bucket = places.path().join(format!("bucket {step}"));
+        copy(&first.bucket, &bucket);
+        let taking = orders(&places, &format!("{step}"));
+        let orders = Orders { bucket, waits_at: Some(step), takes_over: true, rounds: 0, ..taking };
+        let mut worker = Worker::start(&orders);
+        if worker.hear_until_it_waits().last() != Some(&Said::At) {
+            break;
+        }
+        worker.kill();
+        let what = format!("step {step}");
+        let again = store(&orders.folder, &orders.bucket, &orders.name, Steps::default());
+        let session = again.take_over(SESSION, &types()).unwrap();
+        assert_captures_are_sound(&session, &what);
+        let folder = places.path().join(format!("work {step}"));
+        let runner = runner_in(&session, &folder, |_| Ok(()));
+        rewind_to_last(&runner).unwrap();
+        assert_eq!(calls_in(&folder).len() as u64, rounds(), "{what}");
+        assert_eq!(std::fs::metadata(folder.join("large")).unwrap().len(), 3 << 19, "{what}");
+        drop(runner);
+        session.close().unwrap();
+        step += 1;
+    }
+    assert!(step > 10, "{step} steps");
 }
 
 #[test]
@@ -112,6 +174,7 @@ fn a_session_outlives_any_number_of_workers() {
     let session = last.take_over(SESSION, &types()).unwrap();
     assert!(all.iter().any(|said| matches!(said, Said::Noted(_))));
     assert_holds(&told(&session), &all, "at the end");
+    assert_captures_are_sound(&session, "at the end");
     // A worker that was killed before it claimed has no epoch.
     let epoch = session.epoch().unwrap();
     assert!((workers * 2 / 3..=workers + 1).contains(&epoch), "{epoch}");

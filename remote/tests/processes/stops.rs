@@ -4,9 +4,9 @@ use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
 
 use crate::child::{Said, Worker};
-use crate::host::{SESSION, store, told};
+use crate::host::{SESSION, runner_in, store, told};
 use crate::kills::{assert_holds, orders, steps};
-use crate::notes::{call, note, runner, types};
+use crate::notes::{call, note, types};
 use crate::steps::Steps;
 use crate::worker::Orders;
 
@@ -38,7 +38,7 @@ fn a_worker_that_was_stopped_and_taken_over_is_refused_and_starts_no_further_han
         };
         let taken = told(&session);
         assert_holds(&taken, &said, &format!("step {step}, before"));
-        let runner = runner(&session, |_| Ok(())).unwrap();
+        let runner = runner_in(&session, &places.path().join("work"), |_| Ok(()));
         runner.recover(&ExecuteOptions::default()).unwrap();
 
         worker.go_on();

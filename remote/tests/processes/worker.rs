@@ -5,11 +5,15 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use foldlog::filesystem::Filesystem;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{Error, Session, SessionOptions};
 
-use crate::host::{SESSION, store};
-use crate::notes::{call, note, runner, types};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::host::{CALLS, SESSION, runner_in, store};
+use crate::notes::{call, note, types};
 use crate::steps::Steps;
 
 /// Name of the variable that holds a worker's orders.
@@ -86,10 +90,16 @@ fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
     if *counts_late {
         steps.begin_anew();
     }
-    let runner = runner(&session, |context| {
+    let runner = runner_in(&session, &folder.join("work"), |context| {
         say("within", context.operation());
+        let files = context.resources().get::<dyn Filesystem>().unwrap();
+        files.append(CALLS, format!("{}\n", context.operation()).as_bytes()).unwrap();
+        if !files.exists("large").unwrap() {
+            // More than fits beside records: a pack of its own.
+            files.write("large", &noise(3 << 19)).unwrap();
+        }
         Ok(())
-    })?;
+    });
     runner.recover(&ExecuteOptions::default())?;
     for round in 0..*rounds {
         let text = format!("{name} {round}");
@@ -105,6 +115,13 @@ fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
 
 fn closed(session: Session) -> foldlog::Result<()> {
     session.close()
+}
+
+/// Returns bytes that no compression makes shorter.
+fn noise(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    ChaCha8Rng::seed_from_u64(7).fill_bytes(&mut bytes);
+    bytes
 }
 
 /// Names the error that ended the work, whatever it poisoned.

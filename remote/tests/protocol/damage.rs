@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Kind, Record};
 use foldlog_remote::chunk::{Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
 use foldlog_remote::{Error, Reader, Writer};
@@ -15,11 +16,14 @@ fn key(number: u64) -> String {
     format!("team/agents/sessions/{SESSION}/log/{number:020}")
 }
 
-/// A log of a claim and two chunks.
+/// A log of a claim and two chunks, of which the first has captures.
 async fn log() -> Arc<Net> {
     let net = Net::new(1, 0);
     let mut writer = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
-    writer.append([record(0, b"zero"), record(1, b"one")]).await.unwrap();
+    let packs = [ObjectId::of(b"a pack"), ObjectId::of(b"another pack")];
+    let mut records = [record(0, b"zero"), record(1, b"one")].into_iter().peekable();
+    writer.queue(Some((&packs, b"a third")), &mut records).unwrap();
+    writer.settle().await.unwrap();
     writer.append([record(2, b"two")]).await.unwrap();
     net
 }
@@ -63,6 +67,33 @@ fn every_wrong_byte_of_a_chunk_is_noticed() {
         assert!(matches!(claim, Err(Error::Damaged { chunk: 1, .. })));
         net.set(&key(1), whole);
         assert_eq!(read(&net).await, (3, Ok(())));
+    });
+}
+
+#[test]
+fn captures_are_read_as_they_were_written_and_no_length_in_them_is_believed() {
+    run(async {
+        let net = log().await;
+        let whole = net.objects()[&key(1)].clone();
+        let chunk = Chunk::decode(&whole, 1).unwrap();
+        let captures = chunk.captures.unwrap();
+        let packs: Vec<ObjectId> = captures.packs().collect();
+        assert_eq!(packs, [ObjectId::of(b"a pack"), ObjectId::of(b"another pack")]);
+        assert_eq!(captures.inlined, b"a third");
+        assert_eq!(chunk.records().count(), 2);
+        // Nothing is said of captures in chunks without.
+        assert_eq!(Chunk::decode(&net.objects()[&key(2)], 2).unwrap().captures, None);
+        for at in [156, 156 + 4 + 2 * 40] {
+            for count in [3_u32, 1 << 20, u32::MAX] {
+                let mut bytes = whole.clone();
+                bytes[at..at + 4].copy_from_slice(&count.to_le_bytes());
+                let bytes = hashed(bytes);
+                assert!(matches!(Chunk::decode(&bytes, 1), Err(Error::Malformed { .. })), "{at}: {count}");
+            }
+        }
+        let mut encoder = Encoder::new(chunk.head.clone()).unwrap();
+        let refused = encoder.set_captures(&[], &vec![0; (1 << 20) + 1]);
+        assert!(matches!(refused, Err(Error::TooLarge { what: "pack of captures", .. })), "{refused:?}");
     });
 }
 
@@ -127,7 +158,7 @@ fn a_newer_format_is_told_from_damage() {
         let mut bytes = net.objects()[&key(1)].clone();
         bytes[8..10].copy_from_slice(&9_u16.to_le_bytes());
         net.set(&key(1), hashed(bytes));
-        assert_eq!(read(&net).await, (1, Err(Error::NewerFormat { chunk: 1, found: 9, supported: 1 })));
+        assert_eq!(read(&net).await, (1, Err(Error::NewerFormat { chunk: 1, found: 9, supported: 2 })));
         let claim = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
         assert!(matches!(claim, Err(Error::NewerFormat { .. })));
     });

@@ -1,16 +1,19 @@
 //! A bucket in memory that can be told to fail, and what it holds.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use foldlog_remote::chunk::Chunk;
 use foldlog_remote::{Remote, Retries};
 use futures_lite::stream::Boxed;
+use futures_lite::{StreamExt, future};
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{Error, GetOptions, GetResult, ObjectStore, PutOptions, PutPayload, PutResult, Result};
+use object_store::{
+    Error, GetOptions, GetResult, ObjectStore, ObjectStoreExt, PutOptions, PutPayload, PutResult, Result,
+};
 use uuid::Uuid;
 
 use crate::requests::{Answered, Requests};
@@ -35,7 +38,10 @@ pub(crate) struct Bucket {
 #[derive(Debug, Default)]
 struct Switches {
     refuses_puts: AtomicBool,
+    /// Part of the keys that cannot be put; empty means none.
+    refused: Mutex<String>,
     puts: AtomicU64,
+    put_bytes: AtomicU64,
 }
 
 /// One record as a bucket holds it.
@@ -46,8 +52,38 @@ impl Bucket {
         self.switches.refuses_puts.store(refuse, Ordering::SeqCst);
     }
 
+    /// Refuses to put objects of which the keys hold `part`.
+    pub(crate) fn refuse_puts_of(&self, part: &str) {
+        part.clone_into(&mut self.switches.refused.lock().unwrap());
+    }
+
     pub(crate) fn puts(&self) -> u64 {
         self.switches.puts.load(Ordering::SeqCst)
+    }
+
+    /// Returns how many bytes were to be put so far.
+    pub(crate) fn put_bytes(&self) -> u64 {
+        self.switches.put_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Returns the keys of all objects of which the names hold `part`.
+    pub(crate) fn keys(&self, part: &str) -> Vec<Path> {
+        let listed = future::block_on(self.held.list(None).collect::<Vec<_>>());
+        let keys = listed.into_iter().map(|found| found.unwrap().location);
+        keys.filter(|key| key.as_ref().contains(part)).collect()
+    }
+
+    /// Returns the bytes of an object.
+    pub(crate) fn bytes(&self, key: &Path) -> Vec<u8> {
+        future::block_on(async { self.held.get(key).await.unwrap().bytes().await.unwrap() }).to_vec()
+    }
+
+    /// Puts other bytes in the place of an object, or removes it.
+    pub(crate) fn exchange(&self, key: &Path, bytes: Option<Vec<u8>>) {
+        match bytes {
+            Some(bytes) => drop(future::block_on(self.held.put(key, bytes.into())).unwrap()),
+            None => future::block_on(self.held.delete(key)).unwrap(),
+        }
     }
 
     /// Returns a bucket of its own that holds what this one holds now.
@@ -87,7 +123,10 @@ impl Bucket {
 impl Requests for Bucket {
     async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.switches.puts.fetch_add(1, Ordering::SeqCst);
-        if self.switches.refuses_puts.load(Ordering::SeqCst) {
+        self.switches.put_bytes.fetch_add(payload.content_length() as u64, Ordering::SeqCst);
+        let part = self.switches.refused.lock().unwrap().clone();
+        let is_refused = !part.is_empty() && location.as_ref().contains(&part);
+        if is_refused || self.switches.refuses_puts.load(Ordering::SeqCst) {
             return Err(Error::Generic { store: "bucket", source: "down".into() });
         }
         self.held.put_opts(location, payload, options).await

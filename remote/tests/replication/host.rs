@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use foldlog::replication::Replication;
 use foldlog::tools::{ExecuteOptions, ToolContext, ToolError, ToolReport};
-use foldlog::{Durability, Session, Store, StoreOptions};
+use foldlog::{Durability, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_remote::ObjectReplicator;
 
 use crate::bucket::{Bucket, retries};
-use crate::notes::{call, runner};
+use crate::notes::{call, runner_over};
 
 /// Opens the store of a worker of that name in a folder.
 pub(crate) fn store_at(
@@ -51,7 +51,7 @@ pub(crate) fn run(
     session: &Session,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
 ) -> foldlog::Result<ToolReport> {
-    call(&runner(session, act)?)
+    call(&runner_over(session, ResourceRegistry::default(), act)?)
 }
 
 /// Recovers a session, whose open calls of that tool run again.
@@ -59,6 +59,9 @@ pub(crate) fn recover_by_running_again(
     session: &Session,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
 ) {
-    let recovered = runner(session, act).unwrap().recover(&ExecuteOptions::default()).unwrap();
+    let recovered = runner_over(session, ResourceRegistry::default(), act)
+        .unwrap()
+        .recover(&ExecuteOptions::default())
+        .unwrap();
     assert_eq!(recovered.len(), 1);
 }

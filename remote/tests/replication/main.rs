@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bucket;
+mod captures;
 mod feeding;
 mod fencing;
 mod fetching;
@@ -14,3 +15,4 @@ mod notes;
 #[path = "../parts/requests.rs"]
 mod requests;
 mod takeover;
+mod workspace;

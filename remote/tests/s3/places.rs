@@ -1,10 +1,10 @@
 //! Stores whose sessions a bucket holds that is named by its URL.
 
 use foldlog::replication::Replication;
-use foldlog::{Error, Store, StoreOptions};
+use foldlog::{Error, ResourceRegistry, Store, StoreOptions};
 use foldlog_remote::{Met, Place, open_place_with};
 
-use crate::notes::{call, note, runner, texts, types};
+use crate::notes::{call, note, runner_over, texts, types};
 use crate::server;
 
 fn store(folder: &tempfile::TempDir, place: &dyn Place, name: &str) -> Store {
@@ -21,7 +21,7 @@ fn a_session_goes_to_a_bucket_and_is_taken_over_from_there() {
     let id = old.id();
     old.dispatch(note("short")).unwrap();
     old.dispatch(note("long ".repeat(30_000))).unwrap();
-    assert!(call(&runner(&old, |_| Ok(())).unwrap()).unwrap().success);
+    assert!(call(&runner_over(&old, ResourceRegistry::default(), |_| Ok(())).unwrap()).unwrap().success);
     old.sync().unwrap();
 
     assert_eq!(place.sessions().unwrap(), [id]);
@@ -33,7 +33,7 @@ fn a_session_goes_to_a_bucket_and_is_taken_over_from_there() {
 
     let new = store(&two, place.as_ref(), "two").take_over(id, &types()).unwrap();
     assert_eq!(texts(&new), texts(&old));
-    let refused = call(&runner(&old, |_| panic!("it runs")).unwrap());
+    let refused = call(&runner_over(&old, ResourceRegistry::default(), |_| panic!("it runs")).unwrap());
     assert!(matches!(refused, Err(Error::Fenced { epoch: 2, .. })), "{refused:?}");
     new.dispatch(note("went on")).unwrap();
     new.close().unwrap();

@@ -12,11 +12,11 @@ mod server;
 use std::path::Path;
 
 use foldlog::replication::Replication;
-use foldlog::{Session, Store, StoreOptions};
+use foldlog::{ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_remote::{Variables, open_place_with};
 use serde_json::Value;
 
-use notes::{call, note, runner, texts, types};
+use notes::{call, note, runner_over, texts, types};
 
 /// Runs a verb of the program, and returns its code, what it printed, and what it complained of.
 fn foldlog(words: &[&str]) -> (i32, String, String) {
@@ -54,7 +54,7 @@ fn sessions_go_to_a_database_and_back_are_read_there_and_taken_over() {
     let id = session.id().to_string();
     session.dispatch(note("first")).unwrap();
     session.dispatch(note("long ".repeat(30_000))).unwrap();
-    assert!(call(&runner(&session, |_| Ok(())).unwrap()).unwrap().success);
+    assert!(call(&runner_over(&session, ResourceRegistry::default(), |_| Ok(())).unwrap()).unwrap().success);
     session.clone().close().unwrap();
     let pushed = json(&["push", &path("plain"), &url, "--name", "one", "--json"]);
     assert_eq!((pushed["session"].as_str(), pushed["epoch"].as_u64()), (Some(&*id), Some(1)));
@@ -78,7 +78,7 @@ fn sessions_go_to_a_database_and_back_are_read_there_and_taken_over() {
         json(&["takeover", &url, "--to", &path("taken"), "--by", "two", "--reason", "lost", "--json"]);
     assert_eq!(taken["epoch"].as_u64(), Some(3), "{taken}");
     assert_eq!(opened(&path("taken"), &session), texts(&going));
-    assert!(call(&runner(&going, |_| panic!("it runs")).unwrap()).is_err());
+    assert!(call(&runner_over(&going, ResourceRegistry::default(), |_| panic!("it runs")).unwrap()).is_err());
 }
 
 #[test]

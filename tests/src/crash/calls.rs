@@ -137,6 +137,26 @@ pub struct UnsettledCall {
     pub undone: bool,
     /// Whether somebody decided that it is to be run again.
     pub run_again: bool,
+    /// Begin of its last run.
+    begin: SequenceNumber,
+    /// The last decision to run it again, and whether the session went back to before the call since.
+    decided: Option<(SequenceNumber, bool)>,
+}
+
+impl UnsettledCall {
+    fn new(call: Call, begin: SequenceNumber) -> UnsettledCall {
+        UnsettledCall { call, undone: false, run_again: false, begin, decided: None }
+    }
+
+    /// Notes a decision to run it again.
+    pub(super) fn is_to_run_again(&mut self, sequence: SequenceNumber) {
+        (self.run_again, self.decided) = (true, Some((sequence, false)));
+    }
+
+    /// Whether whoever went back to before the call took the decision about it back.
+    fn is_taken_back(&self, live: Option<&Rc<Live>>) -> bool {
+        self.decided.is_some_and(|(decided, went_back)| went_back && !Live::holds(live, decided))
+    }
 }
 
 /// Which tool is called, and with what.
@@ -305,6 +325,10 @@ impl After {
             Act::Change(slices) | Act::Snapshot(slices, _) => next.slices = Rc::clone(slices),
             Act::Rollback(slices, live) => {
                 next.slices = Rc::clone(slices);
+                let to = live.as_ref().map(|live| live.last());
+                for one in next.unsettled.values_mut().filter(|one| to < Some(one.begin)) {
+                    one.decided = one.decided.map(|(decided, _)| (decided, true));
+                }
                 next.live = Live::behind(live.as_ref(), sequence);
             }
             Act::Fork(slices) => {
@@ -317,7 +341,7 @@ impl After {
             }
             Act::Begin(call, again, about) => next.begin(call, (*again, *about), sequence),
             Act::End(end) => next.end(*end, sequence, time_us),
-            Act::Settle(operation, verdict) => next.settle(*operation, *verdict),
+            Act::Settle(operation, verdict) => next.settle(*operation, *verdict, sequence),
             Act::Compacts | Act::Then(_) => {}
         }
         next
@@ -376,8 +400,7 @@ impl After {
             }
             // What ran within another shares its fate.
             End::Interrupted if parent.is_none() => {
-                let unsettled = UnsettledCall { call: open.call, undone: false, run_again: false };
-                self.unsettled.insert(open.operation, unsettled);
+                self.unsettled.insert(open.operation, UnsettledCall::new(open.call, open.begin));
             }
             End::Interrupted => {}
             End::Committed | End::Failed => self.withdraw_within(open.operation),
@@ -409,7 +432,11 @@ impl After {
 
     fn runs_again(&self) -> impl Iterator<Item = Act> {
         let mut acts = Vec::new();
-        for (operation, UnsettledCall { call, undone, run_again }) in &self.unsettled {
+        for (operation, one) in &self.unsettled {
+            let UnsettledCall { call, undone, run_again, .. } = one;
+            if one.is_taken_back(self.live.as_ref()) {
+                continue;
+            }
             match call.idempotency {
                 Idempotency::Manual if !run_again => continue,
                 Idempotency::Verify if !run_again => {

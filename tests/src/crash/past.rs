@@ -25,6 +25,11 @@ impl Live {
         Some(Rc::new(Live { last, before: before.cloned() }))
     }
 
+    /// The last record that counts.
+    pub(super) fn last(&self) -> SequenceNumber {
+        self.last
+    }
+
     /// Whether a record counts.
     pub(super) fn holds(live: Option<&Rc<Live>>, sequence: SequenceNumber) -> bool {
         let mut next = live;

@@ -292,7 +292,7 @@ impl After {
         }
     }
 
-    pub(super) fn settle(&mut self, operation: OperationId, verdict: Verdict) {
+    pub(super) fn settle(&mut self, operation: OperationId, verdict: Verdict, sequence: SequenceNumber) {
         let approvals = Rc::make_mut(&mut self.approvals);
         match verdict {
             Verdict::Approved { until_us, .. } => drop(approvals.insert(operation, Approved { until_us })),
@@ -310,7 +310,10 @@ impl After {
             Some(one) if !is_over || one.parent.is_some() => one.decided = Some(verdict),
             Some(_) => drop(waiting.remove(&operation)),
             None if is_over => drop(self.unsettled.remove(&operation)),
-            None => self.unsettled.get_mut(&operation).expect("it was interrupted").run_again = true,
+            None => {
+                let unsettled = self.unsettled.get_mut(&operation).expect("it was interrupted");
+                unsettled.is_to_run_again(sequence);
+            }
         }
         if is_over {
             self.withdraw_within(operation);

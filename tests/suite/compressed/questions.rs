@@ -8,8 +8,8 @@ use foldlog::audit::{Followed, Follower, LogReader};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::Op;
 use foldlog::{
-    BackupOptions, Compression, Durability, Error, Policy, SequenceNumber, SessionOptions, Store,
-    StoreOptions,
+    BackupOptions, CompactOptions, Compression, Durability, Error, Policy, SequenceNumber, SessionOptions,
+    Store, StoreOptions,
 };
 use foldlog_tests::crash::{Machine, step};
 use foldlog_tests::host::{Notes, Plan, assert_reduced_again, types};
@@ -306,4 +306,27 @@ fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
     let planned = run(&["compact", "DIR", "--keep", "all", "--compress", "zstd", "--dry-run"]);
     assert!(planned.stdout.contains("would be compressed"), "{}", planned.stdout);
     assert!(store.open_session(id, &types()).is_ok());
+}
+
+/// A store of many short sessions can be made small, although each was written in one segment that nothing finished.
+#[test]
+fn the_segment_of_a_short_session_is_finished_and_compressed_where_that_is_asked_for() {
+    let machine = Machine::default();
+    let compacted = |steps: u64, compress_bytes_min| {
+        let session = store(&machine, 128 << 10).create(&types()).unwrap();
+        write(&session, 1, steps);
+        let id = session.id();
+        session.close().unwrap();
+        let options = CompactOptions { compress_bytes_min, ..only(Compression::Zstd) };
+        let before = store(&machine, 128 << 10).read_log(id).unwrap().state().unwrap();
+        let report = store(&machine, 128 << 10).compact(id, &options).unwrap().compressed.unwrap();
+        assert_eq!(store(&machine, 128 << 10).read_log(id).unwrap().state().unwrap().slices, before.slices);
+        report
+    };
+    assert_eq!(compacted(60, None).finished, 0);
+    let report = compacted(60, Some(4096));
+    assert_eq!((report.finished, report.segments), (1, 1));
+    assert!(report.bytes_before > 16 << 10 && report.bytes_after * 2 < report.bytes_before, "{report:?}");
+    // What is this short stays as it is: the segment behind it would take as much.
+    assert_eq!(compacted(10, Some(4096)).finished, 0);
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
@@ -63,9 +64,20 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
 fn a_session_that_is_killed_time_and_again_gets_its_images() {
     const LIVES: u64 = 60;
     let disk = MemoryStorage::new();
-    let process = |background| {
+    let killed = Arc::new((Mutex::new(0), Condvar::new()));
+    // The background of a life gets to its image when that life is over.
+    let too_late = |life: u64| {
+        let (killed, this) = (Arc::clone(&killed), thread::current().id());
+        move |_: Op, path: &Path| {
+            if thread::current().id() != this && path.to_string_lossy().contains("/snapshots/") {
+                let (lives, wait) = (killed.0.lock().unwrap(), Duration::from_secs(60));
+                drop(killed.1.wait_timeout_while(lives, wait, |lives| *lives <= life).unwrap());
+            }
+        }
+    };
+    let process = |life, background| {
         let options = StoreOptions {
-            storage: Arc::new(disk.process()),
+            storage: Arc::new(Watched::new(disk.process(), too_late(life))),
             durability: Durability::Process,
             image_bytes_min: 64 << 10,
             background,
@@ -73,12 +85,12 @@ fn a_session_that_is_killed_time_and_again_gets_its_images() {
         };
         Store::open_with("/store", options).unwrap()
     };
-    let session = process(BackgroundSync::Inline).create(&types()).unwrap();
+    let session = process(0, BackgroundSync::Inline).create(&types()).unwrap();
     let id = session.id();
     session.close().unwrap();
     let mut longest = 0;
     for life in 0..LIVES {
-        let session = process(BackgroundSync::Thread).open_session(id, &types()).unwrap();
+        let session = process(life, BackgroundSync::Thread).open_session(id, &types()).unwrap();
         let report = session.recovery();
         assert_eq!(report.closed, life == 0);
         longest = longest.max(report.records - report.from_image.map_or(0, u64::from));
@@ -88,8 +100,11 @@ fn a_session_that_is_killed_time_and_again_gets_its_images() {
         let kept = session.position().unwrap() - 39;
         session.rollback_to(kept).unwrap();
         disk.crash(CrashKind::Process);
+        *killed.0.lock().unwrap() = life + 1;
+        killed.1.notify_all();
     }
-    let records = process(BackgroundSync::Inline).open_session(id, &types()).unwrap().recovery().records;
+    let records =
+        process(LIVES, BackgroundSync::Inline).open_session(id, &types()).unwrap().recovery().records;
     let images = disk.list(&Path::new("/store/sessions").join(id.to_string()).join("snapshots")).unwrap();
     // Each image that a kill ended was left under a name of its own.
     assert!(images.len() <= 3, "{images:?}");

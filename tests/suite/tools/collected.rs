@@ -523,6 +523,24 @@ fn what_a_rewind_went_back_to_stays_for_the_next_one() {
     assert!(visited(&room, tagged).is_some());
 }
 
+/// What a rollback went back to was collected although the rollback itself was young enough to stay: its position could be gone back to
+/// before the collection, and not afterwards.
+#[test]
+fn where_a_rollback_that_is_kept_went_stays_however_long_ago_it_was() {
+    let room = Room::new();
+    let first = room.call("printf first > page");
+    for n in 0..6 {
+        room.call(&format!("printf {n} > page"));
+    }
+    let back = room.session().rollback_to(first).unwrap().sequence;
+    for n in 0..2 {
+        room.call(&format!("printf later-{n} > page"));
+    }
+    let (room, report) = collected(room, &keeping(3));
+    assert!(report.all.captures > 0, "{report:?}");
+    assert_eq!(visited(&room, back).unwrap()["page"], "first");
+}
+
 /// What a session does between two collections.
 #[derive(Clone, Debug)]
 enum Deed {

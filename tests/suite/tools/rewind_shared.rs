@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{ChangeKind, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::tools::{CaptureMoment, RewindOptions, RewindReport};
-use foldlog::{SequenceNumber, SessionOptions};
+use foldlog::{CollectOptions, SequenceNumber, SessionOptions};
 
 use super::rewind::{Room, root, runner_in, store_in};
 use super::*;
@@ -169,6 +169,32 @@ fn a_fork_that_was_brought_into_a_folder_is_brought_back_and_comes_again() {
     let kept: Vec<_> = report.resources[0].kept.iter().map(|kept| kept.path.as_str()).collect();
     assert_eq!((kept, fork.files()), (vec!["hand"], held(&[("hand", "hand"), ("mine", "mine")])));
     assert_eq!(files_in(&root(room.folder.path())), held(&[("new", "new"), ("page", "two")]));
+}
+
+/// A fork that was rewound has the files of a capture of its parent, which then has the commit of the fork's capture and not its metadata:
+/// a collection called that damage, and passed the parent over from then on.
+#[test]
+fn a_parent_is_collected_although_its_fork_captured_the_same_files() {
+    let room = Room::new();
+    let then = room.call("printf one > page");
+    for n in 0..4 {
+        room.call(&format!("printf {n} > page"));
+    }
+    let fork = Fork::of(&room, |_| {}, Some(Rebind::Overwrite));
+    fork.state.rewind(then, &RewindOptions { overwrite: true, ..RewindOptions::default() }).unwrap();
+    fork.call("mine");
+    let (parent, forked) = (room.session().clone(), fork.state.session().clone());
+    drop(fork);
+    forked.close().unwrap();
+    let Room { folder, runner, .. } = room;
+    drop(runner);
+    parent.close().unwrap();
+    let store = store_in(folder.path());
+    let options = CollectOptions { calls: 1, ..CollectOptions::default() };
+    let report = store.collect(&options).unwrap();
+    assert_eq!(report.skipped, BTreeMap::new());
+    assert!(report.all.captures > 0, "{report:?}");
+    assert!(store.collect(&options).unwrap().all.captures == 0, "all of it was collected at once");
 }
 
 /// An undo that leaves a folder alone changes nothing in it, whatever the calls before had left.

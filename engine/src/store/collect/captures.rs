@@ -9,7 +9,8 @@
 //! 5. what the last call left as far as tools go: after a rewind, the capture that it went back to, by which changes by hand are told.
 //!    So it is with each rewind of which something is kept, since a later one may go back behind it;
 //!
-//! or if it is what holds at one of these positions: at each snapshot that is kept, before what 2 keeps, before the last rewind.
+//! or if it is what holds at one of these positions: at each snapshot that is kept, before what 2 keeps and at each rollback behind that,
+//! before the last rewind.
 //! What holds at a position is what the last call left that was over then and counts there; for a resource without one, what the
 //! first call behind found (as [`captures_at`](crate::session::Session::captures_at) of a rewind has it).
 
@@ -192,6 +193,8 @@ impl Named {
 struct Choosing<'a> {
     named: &'a Named,
     path: LivePath,
+    /// Records of rollbacks, those that rewinds made among them.
+    rollbacks: Vec<SequenceNumber>,
     last: SequenceNumber,
     kept: BTreeSet<SequenceNumber>,
 }
@@ -260,8 +263,10 @@ impl Choosing<'_> {
         let is_young = |run: &&Run| run.begin >= first || run.end.is_some_and(|end| end >= first);
         named.runs.iter().filter(is_young).for_each(|run| self.keep(run));
         self.kept.extend(named.snapshots.iter().map(|(position, _)| *position).filter(|it| *it >= first));
-        if let Some(before) = first.checked_sub(1) {
-            self.keep_at(before);
+        // What holds behind a rollback is what held where it went, however long ago that was.
+        let turns: Vec<_> = self.rollbacks.iter().copied().filter(|at| *at >= first).collect();
+        for position in first.checked_sub(1).into_iter().chain(turns) {
+            self.keep_at(position);
         }
     }
 
@@ -351,10 +356,14 @@ pub(super) fn in_use(
         .chain(operations.unsettled().map(|one| one.operation))
         .chain(operations.suspended().map(|one| one.operation))
         .collect();
-    let rollbacks = read.scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to));
-    let last = read.scan.next_sequence.saturating_sub(1);
-    let mut choosing =
-        Choosing { named: &named, path: LivePath::new(rollbacks), last, kept: BTreeSet::new() };
+    let rollbacks = read.scan.rollbacks.iter();
+    let mut choosing = Choosing {
+        named: &named,
+        path: LivePath::new(rollbacks.clone().map(|(at, rollback)| (*at, rollback.to))),
+        rollbacks: rollbacks.map(|(at, _)| *at).collect(),
+        last: read.scan.next_sequence.saturating_sub(1),
+        kept: BTreeSet::new(),
+    };
     choosing.choose(options, &waiting);
     let kept = choosing.kept;
     let mut in_use = CapturesInUse::default();

@@ -13,6 +13,9 @@ use crate::storage::Storage;
 
 use super::CompactOptions;
 
+/// Fewest bytes with which the segment that was written last is finished: the one behind it takes a page of the disk.
+const FINISHED_BYTES_MIN: u64 = 4 * 4096;
+
 /// Reports what became of the files of a session's finished segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -94,10 +97,10 @@ impl Wanted {
 }
 
 /// Returns whether the segment in which a session was written last is long enough to be finished and compressed, if that is asked
-/// for. Whatever the options say, it has 64 KiB at least: the one behind it takes room too.
+/// for: as long as the options say, and four times as long as what the segment behind it takes of the disk at least.
 pub(super) fn is_worth_finishing(read: &Read, options: &CompactOptions) -> bool {
     let wanted = options.compression.is_some_and(|wanted| wanted != Compression::None);
-    wanted && read.scan.end >= MIN_PLAIN_BYTES
+    wanted && read.scan.end >= bytes_min(options).max(FINISHED_BYTES_MIN)
 }
 
 fn bytes_min(options: &CompactOptions) -> u64 {

@@ -33,8 +33,16 @@ pub(crate) fn see(bytes: &[u8]) -> Seen {
     let end = bytes.len() - 32;
     let hash = array(bytes, end);
     assert_eq!(*blake3::hash(&bytes[..end]).as_bytes(), hash, "the hash at the end");
-    assert_eq!(&bytes[..12], b"FOLDRMT\n\x01\x00\x9c\x00");
+    assert_eq!((&bytes[..8], &bytes[9..12]), (&b"FOLDRMT\n"[..], &b"\x00\x9c\x00"[..]));
     let mut at = 156 + short(bytes, 152);
+    match bytes[8] {
+        1 => {}
+        2 => {
+            at += 4 + 40 * short(bytes, at);
+            at += 4 + short(bytes, at);
+        }
+        other => panic!("format version {other}"),
+    }
     let mut bodies = Vec::new();
     for _ in 0..short(bytes, 12) {
         let len = short(bytes, at + 9);

@@ -1,0 +1,287 @@
+//! What captures of workspaces need, fed to the store's replicator before the records that name them, and brought back from there.
+//!
+//! Captures are held of the folder [`captures_dir`](crate::Session::captures_dir) alone. A capture that is not there, since the host
+//! keeps it elsewhere or it was collected, is passed over; one that is there and damaged fails the feeding, so that nothing is
+//! acknowledged that no takeover could restore.
+//!
+//! What is held is known to the process that put it. A process that opens the session knows what the last [`NEWEST`] captures need
+//! that are held; what only older ones had is put again where it comes back.
+
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::ObjectId;
+
+use crate::log::objects::Objects;
+use crate::log::reader::Places;
+use crate::replication::HeldPart;
+use crate::storage::Storage;
+
+#[cfg(feature = "host-filesystem")]
+pub(super) use holding::{Holding, Receiving};
+#[cfg(not(feature = "host-filesystem"))]
+pub(super) use nothing::{Holding, Receiving};
+
+/// Follows from which record on the captures are held that records name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldFrom {
+    /// Sequence number behind the records of which it is known.
+    next: SequenceNumber,
+    from: SequenceNumber,
+}
+
+impl HeldFrom {
+    pub(super) fn see(&mut self, part: &HeldPart<'_>) {
+        match part {
+            HeldPart::Captures { next, .. } => self.next = *next,
+            HeldPart::Record(record) if record.sequence >= self.next => self.from = record.sequence + 1,
+            HeldPart::Record(_) => {}
+        }
+    }
+
+    /// Returns the sequence number of the first record of those at the end whose captures are all held.
+    pub(super) fn from(self) -> SequenceNumber {
+        self.from
+    }
+}
+
+/// Names where records stand, and what they name.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    pub(super) storage: &'a Arc<dyn Storage>,
+    pub(super) places: &'a Places,
+    pub(super) objects: &'a Objects,
+}
+
+/// Holds packs of what captures add, as they are appended.
+#[derive(Debug, Default)]
+pub(super) struct Packed {
+    pub(super) packs: Vec<ObjectId>,
+    pub(super) inlined: Vec<u8>,
+}
+
+#[cfg(feature = "host-filesystem")]
+mod holding {
+    use std::collections::VecDeque;
+    use std::ops::ControlFlow;
+    use std::path::{Path, PathBuf};
+
+    use foldlog_codec::body::ObjectId;
+    use foldlog_codec::{Record, SequenceNumber, msgpack};
+    use foldlog_filesystem::{FilesystemSnapshot, PACK_BYTES_MAX, PackReceiver, SnapshotPacker};
+    use uuid::Uuid;
+
+    use super::{Packed, Sources};
+    use crate::error::{Error, Result};
+    use crate::log::layout;
+    use crate::log::objects::Objects;
+    use crate::replication::{CapturePacks, INLINED_BYTES_MAX, Replicator};
+    use crate::sabotage::{self, Breakage};
+    use crate::session::operation_records::captures_named_by;
+    use crate::session::replica::replica_error;
+
+    /// Number of captures that an opening looks at.
+    const NEWEST: usize = 64;
+
+    /// Number of records among which it looks for them.
+    const LOOKED_THROUGH: u64 = 65_536;
+
+    /// Holds what the replicator is known to have of a session's captures.
+    #[derive(Debug)]
+    pub(in crate::session) struct Holding {
+        dir: PathBuf,
+        /// Sequence number of the first record of those whose captures were held when the session was opened.
+        from: SequenceNumber,
+        packer: Option<SnapshotPacker>,
+    }
+
+    impl Holding {
+        /// Follows the captures of the session in the folder `dir`, which are held that records from `from` on name.
+        pub(in crate::session) fn new(dir: &Path, from: SequenceNumber) -> Holding {
+            Holding { dir: dir.to_owned(), from, packer: None }
+        }
+
+        /// Puts what the captures need that these records name, and is not held. The records before `next` are held.
+        pub(in crate::session) fn put(
+            &mut self,
+            (session, replicator): (Uuid, &dyn Replicator),
+            sources: Sources<'_>,
+            records: &[Record<'_>],
+        ) -> Result<Packed> {
+            let mut packed = Packed::default();
+            if !replicator.holds_captures() || sabotage::is(Breakage::CapturesUnheld) {
+                return Ok(packed);
+            }
+            let mut named = Vec::new();
+            for record in records {
+                named.extend(snapshots_named_by(record, sources.objects)?);
+            }
+            let Some(first) = records.first().filter(|_| !named.is_empty()) else { return Ok(packed) };
+            if self.packer.is_none() {
+                self.packer = Some(self.packer_behind(sources, first.sequence)?);
+            }
+            let Some(packer) = &mut self.packer else { return Ok(packed) };
+            let Packed { packs, inlined } = &mut packed;
+            let mut put = |pack: &[u8]| {
+                let id = ObjectId::of(pack);
+                replicator.put_object(session, id, pack).map_err(|error| replica_error(session, error))?;
+                packs.push(id);
+                Ok::<(), Error>(())
+            };
+            *inlined = packer.pack(&named, &mut put)?;
+            if inlined.len() > INLINED_BYTES_MAX {
+                put(inlined)?;
+                inlined.clear();
+            }
+            Ok(packed)
+        }
+
+        /// Returns a packer that knows of the newest captures that records before `end` name.
+        fn packer_behind(&self, sources: Sources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
+            let mut packer = SnapshotPacker::new(&layout::captures_dir(&self.dir));
+            let from = self.from.max(end.saturating_sub(LOOKED_THROUGH));
+            let mut newest: VecDeque<FilesystemSnapshot> = VecDeque::new();
+            if from < end {
+                let Sources { storage, places, objects } = sources;
+                places.read_until(storage, from, end.saturating_sub(1), &mut |record| {
+                    for snapshot in snapshots_named_by(&record, objects)? {
+                        newest.retain(|one| *one != snapshot);
+                        newest.push_back(snapshot);
+                    }
+                    newest.drain(..newest.len().saturating_sub(NEWEST));
+                    Ok(ControlFlow::Continue(()))
+                })?;
+            }
+            packer.note_held(&newest);
+            Ok(packer)
+        }
+    }
+
+    /// Returns the snapshots of workspaces among the captures that a record names.
+    fn snapshots_named_by(record: &Record<'_>, objects: &Objects) -> Result<Vec<FilesystemSnapshot>> {
+        let captures = captures_named_by(record, objects)?;
+        Ok(captures
+            .into_values()
+            .flatten()
+            .filter_map(|recorded| msgpack::from_slice(&recorded).ok())
+            .collect())
+    }
+
+    /// Makes the objects of packs that are held, in the folder of a session.
+    #[derive(Debug)]
+    pub(in crate::session) struct Receiving {
+        dir: PathBuf,
+        receiver: Option<PackReceiver>,
+    }
+
+    impl Receiving {
+        pub(in crate::session) fn new(dir: &Path) -> Receiving {
+            Receiving { dir: dir.to_owned(), receiver: None }
+        }
+
+        /// Makes the objects that one append added.
+        pub(in crate::session) fn take(
+            &mut self,
+            (session, replicator): (Uuid, &dyn Replicator),
+            next: SequenceNumber,
+            CapturePacks { packs, inlined }: CapturePacks<'_>,
+        ) -> Result<()> {
+            let damaged = |pack: &str, reason: String| {
+                let reason = format!("the captures of the records before {next}: {pack}: {reason}");
+                Error::ReplicaFailed { session, reason }
+            };
+            let dir = layout::captures_dir(&self.dir);
+            let receiver = || PackReceiver::new(&dir);
+            for pack in packs {
+                let name = format!("pack {}", pack.file_name());
+                if pack.len > PACK_BYTES_MAX as u64 {
+                    return Err(damaged(&name, "it is longer than any may be".to_owned()));
+                }
+                let bytes = replicator.get_object(session, *pack);
+                let bytes = bytes.map_err(|error| match replica_error(session, error) {
+                    Error::ReplicaFailed { reason, .. } => damaged(&name, reason),
+                    other => other,
+                })?;
+                if ObjectId::of(&bytes) != *pack {
+                    return Err(damaged(&name, "it has other bytes than its name says".to_owned()));
+                }
+                taken(self.receiver.get_or_insert_with(receiver).take(&bytes), |reason| {
+                    damaged(&name, reason)
+                })?;
+            }
+            if !inlined.is_empty() {
+                let took = self.receiver.get_or_insert_with(receiver).take(inlined);
+                taken(took, |reason| damaged("the pack beside these records", reason))?;
+            }
+            Ok(())
+        }
+
+        /// Makes durable what was made.
+        pub(in crate::session) fn sync(&mut self) -> Result<()> {
+            Ok(self.receiver.take().map_or(Ok(()), PackReceiver::finish)?)
+        }
+    }
+
+    /// Says of a pack that it is damaged, and of the disk what it says itself.
+    fn taken(took: foldlog_filesystem::Result<()>, damaged: impl FnOnce(String) -> Error) -> Result<()> {
+        took.map_err(|error| match error {
+            foldlog_filesystem::Error::Object { reason, .. } => damaged(reason),
+            other => other.into(),
+        })
+    }
+}
+
+#[cfg(not(feature = "host-filesystem"))]
+mod nothing {
+    use std::path::Path;
+
+    use foldlog_codec::{Record, SequenceNumber};
+    use uuid::Uuid;
+
+    use super::{Packed, Sources};
+    use crate::error::Result;
+    use crate::replication::{CapturePacks, Replicator};
+
+    /// Holds nothing: without real folders as workspaces no capture outlives its process.
+    #[derive(Debug)]
+    pub(in crate::session) struct Holding;
+
+    impl Holding {
+        pub(in crate::session) fn new(_: &Path, _: SequenceNumber) -> Holding {
+            Holding
+        }
+
+        pub(in crate::session) fn put(
+            &mut self,
+            _: (Uuid, &dyn Replicator),
+            Sources { storage, places, objects }: Sources<'_>,
+            _: &[Record<'_>],
+        ) -> Result<Packed> {
+            let _ = (storage, places, objects);
+            Ok(Packed::default())
+        }
+    }
+
+    /// Leaves captures where they are held.
+    #[derive(Debug)]
+    pub(in crate::session) struct Receiving;
+
+    impl Receiving {
+        pub(in crate::session) fn new(_: &Path) -> Receiving {
+            Receiving
+        }
+
+        pub(in crate::session) fn take(
+            &mut self,
+            _: (Uuid, &dyn Replicator),
+            _: SequenceNumber,
+            _: CapturePacks<'_>,
+        ) -> Result<()> {
+            Ok(())
+        }
+
+        pub(in crate::session) fn sync(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+}

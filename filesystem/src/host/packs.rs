@@ -1,0 +1,469 @@
+//! Packs: what snapshots need, as bytes that somebody else keeps and another machine makes a store of.
+//!
+//! A *pack* holds pieces of the files of objects, as they lie in a store, one behind the other:
+//!
+//! ```text
+//!  0  8  magic "FOLDPCK\n"
+//!  8  …  pieces, each:
+//!        0 20  name of the object
+//!       20  8  length of the object's file
+//!       28  8  offset of the piece in that file
+//!       36  4  length of the piece
+//!       40  …  the piece
+//! ```
+//!
+//! All integers are little-endian. A file that does not fit into the rest of a pack goes on in the next one, so no pack is longer than
+//! [`PACK_BYTES_MAX`], however large a file is, and neither side holds more than one pack in memory. Packs are taken in the order in
+//! which they were made.
+//!
+//! # Invariants
+//!
+//! 1. An object is in a pack only if its content was read and is what its name stands for.
+//! 2. A commit comes behind everything that it names, as it is written.
+//! 3. An object that was received gets its name only once its file is whole, and its content was read and is what the name stands
+//!    for. The name is made of the twenty bytes alone, so nothing of a pack is a path.
+//! 4. What a pack says of a length decides how much is read from it, and never how much memory is taken.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::FilesystemSnapshot;
+use super::manifest::{GitMode, join};
+use super::metadata::Metadata;
+use super::object_files::{Inflater, open_file};
+use super::objects::{HEAD_BYTES_MAX, Hasher, ObjectId, ObjectKind, Objects, create, len, pump};
+use super::snapshot::named_object;
+use super::times::{Line, Times};
+use super::trees::{Commit, Trees};
+use crate::error::{Error, Result};
+
+/// Greatest length of a pack in bytes.
+pub const PACK_BYTES_MAX: usize = 8 << 20;
+
+const MAGIC: [u8; 8] = *b"FOLDPCK\n";
+
+/// Number of bytes before each piece.
+const PIECE_HEAD: usize = 40;
+
+/// What is known of more objects than this is forgotten: they are packed again.
+const KNOWN_MAX: usize = 1 << 21;
+
+/// Knows which objects of a store's snapshots somebody holds, and packs those that are missing there.
+///
+/// ```
+/// use foldlog_filesystem::{
+///     Error, Filesystem, HostFilesystem, HostFilesystemOptions, PackReceiver, SnapshotPacker,
+/// };
+///
+/// let dir = tempfile::tempdir()?;
+/// let (folder, store, elsewhere) = (dir.path().join("work"), dir.path().join("store"), dir.path().join("other"));
+/// std::fs::create_dir(&folder)?;
+/// let work = HostFilesystem::open(&folder, &store, HostFilesystemOptions::default())?;
+/// work.write("page", b"one")?;
+/// let snapshot = work.snapshot(None, true)?;
+///
+/// let mut packer = SnapshotPacker::new(&store);
+/// let mut packs = Vec::new();
+/// let rest = packer.pack([&snapshot], &mut |pack| Ok::<(), Error>(packs.push(pack.to_vec())))?;
+/// packs.push(rest);
+/// // What is held is not packed again.
+/// assert!(packer.pack([&snapshot], &mut |_| Ok::<(), Error>(()))?.is_empty());
+///
+/// let mut receiver = PackReceiver::new(&elsewhere);
+/// packs.iter().try_for_each(|pack| receiver.take(pack))?;
+/// receiver.finish()?;
+/// assert!(foldlog_filesystem::audit_snapshots(&elsewhere, [&snapshot], &|_| true).damaged.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SnapshotPacker {
+    objects: Objects,
+    /// Objects that are held. Where a tree is, all beneath it is.
+    held: HashSet<ObjectId>,
+    /// Commits and metadata of the snapshots that are held whole.
+    whole: HashSet<(ObjectId, ObjectId)>,
+    trees: Trees,
+}
+
+impl std::fmt::Debug for SnapshotPacker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotPacker").field("store", &self.objects.store()).finish_non_exhaustive()
+    }
+}
+
+impl SnapshotPacker {
+    /// Packs snapshots of the store at `store`, of which nobody holds any.
+    pub fn new(store: &Path) -> SnapshotPacker {
+        SnapshotPacker {
+            objects: Objects::new(store.to_owned()).exactly(),
+            held: HashSet::new(),
+            whole: HashSet::new(),
+            trees: Trees::default(),
+        }
+    }
+
+    /// Notes that somebody holds all that these snapshots need. What the store lacks of one is passed over: it is packed again where
+    /// another snapshot needs it.
+    pub fn note_held<'a>(&mut self, snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>) {
+        for snapshot in snapshots {
+            let _ = self.missing(snapshot);
+        }
+        self.trees.forget();
+    }
+
+    /// Packs what these snapshots need and nobody holds. Hands each full pack to `put`, and returns the last one, which is shorter;
+    /// empty if nothing is left for it. A snapshot that the store does not have, or no longer, is passed over.
+    ///
+    /// After an error the packer must not be used any more: it takes for held what was to be packed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] if the store has a snapshot and an object of it is missing or damaged; those of `put`.
+    pub fn pack<'a, E: From<Error>>(
+        &mut self,
+        snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
+        put: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Vec<u8>, E> {
+        let mut pack = Vec::new();
+        for snapshot in snapshots {
+            if let Err(unread) = self.pack_one(snapshot, &mut pack, put)? {
+                // A collection removes a snapshot's commit first: nobody is to need that one any more.
+                if named_object(&self.objects, &snapshot.commit)
+                    .is_ok_and(|id| self.objects.path(id).exists())
+                {
+                    return Err(unread.into());
+                }
+                self.forget();
+            }
+        }
+        self.trees.forget();
+        if self.held.len() > KNOWN_MAX {
+            self.forget();
+        }
+        Ok(pack)
+    }
+
+    fn forget(&mut self) {
+        self.held.clear();
+        self.whole.clear();
+    }
+
+    /// Packs what one snapshot needs. The inner error says that something of it could not be read, of which nothing was packed.
+    fn pack_one<E: From<Error>>(
+        &mut self,
+        snapshot: &FilesystemSnapshot,
+        pack: &mut Vec<u8>,
+        put: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<()>, E> {
+        let missing = match self.missing(snapshot) {
+            Ok(missing) => missing,
+            Err(unread) => return Ok(Err(unread)),
+        };
+        for (id, kind) in missing {
+            let path = self.objects.path(id);
+            let opened = open_file(&path).map_err(|error| Error::io("read", &path, error));
+            let file = opened.and_then(|file| self.objects.verify(id, kind).map(|()| file));
+            match file {
+                Ok(file) => self.add(id, file, pack, put)?,
+                Err(unread) => return Ok(Err(unread)),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Adds the file of an object.
+    fn add<E: From<Error>>(
+        &self,
+        id: ObjectId,
+        mut file: File,
+        pack: &mut Vec<u8>,
+        put: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let path = self.objects.path(id);
+        let unread = |error| Error::io("read", &path, error);
+        let length = file.metadata().map_err(unread)?.len();
+        let mut offset = 0;
+        while offset < length {
+            if pack.len() + PIECE_HEAD >= PACK_BYTES_MAX {
+                put(pack)?;
+                pack.clear();
+            }
+            if pack.is_empty() {
+                pack.extend_from_slice(&MAGIC);
+            }
+            let room = PACK_BYTES_MAX - PIECE_HEAD - pack.len();
+            let piece = (length - offset).min(room as u64);
+            pack.extend_from_slice(&id.0);
+            pack.extend_from_slice(&length.to_le_bytes());
+            pack.extend_from_slice(&offset.to_le_bytes());
+            pack.extend_from_slice(&u32::try_from(piece).unwrap_or(u32::MAX).to_le_bytes());
+            let read = (&mut file).take(piece).read_to_end(pack).map_err(unread)?;
+            if read as u64 != piece {
+                let reason = "its file became shorter while it was read".to_owned();
+                return Err(Error::Object { path, reason }.into());
+            }
+            offset += piece;
+        }
+        Ok(())
+    }
+
+    /// Returns the objects that a snapshot needs and nobody holds, each behind those that it names, and takes them for held from now
+    /// on. None, if the store does not have the snapshot.
+    fn missing(&mut self, snapshot: &FilesystemSnapshot) -> Result<Vec<(ObjectId, ObjectKind)>> {
+        let named =
+            |name: &Option<String>| name.as_ref().map(|name| named_object(&self.objects, name)).transpose();
+        let commit = named_object(&self.objects, &snapshot.commit)?;
+        let (metadata, repositories) = (named(&snapshot.metadata)?, named(&snapshot.repositories)?);
+        let left_out_by = named(&snapshot.left_out_by)?;
+        let mut found = Vec::new();
+        if !self.objects.path(commit).exists() {
+            return Ok(found);
+        }
+        let is_whole = self.whole.contains(&(commit, metadata.unwrap_or_default()));
+        if !is_whole {
+            let tree = self.commit(commit, &mut found)?;
+            if let Some(metadata) = metadata {
+                self.metadata(metadata, tree, &mut found)?;
+            }
+        }
+        if let Some(left_out_by) = left_out_by {
+            self.commit(left_out_by, &mut found)?;
+        }
+        self.blobs(repositories, &mut found);
+        self.whole.insert((commit, metadata.unwrap_or_default()));
+        Ok(found)
+    }
+
+    /// Finds a commit and all that is beneath it, and returns its tree.
+    fn commit(&mut self, id: ObjectId, found: &mut Vec<(ObjectId, ObjectKind)>) -> Result<ObjectId> {
+        let root = Commit::read(&self.objects, id)?.tree;
+        let mut left = vec![(Vec::new(), root)];
+        while let Some((path, tree)) = left.pop() {
+            if !self.held.insert(tree) {
+                continue;
+            }
+            for line in self.trees.get(&self.objects, tree, &path)?.iter() {
+                match line.mode {
+                    GitMode::Folder => left.push((join(&path, &line.name), line.id)),
+                    GitMode::File | GitMode::Executable | GitMode::Link => {
+                        self.blobs([line.id], found);
+                    }
+                }
+            }
+            found.push((tree, ObjectKind::Tree));
+        }
+        if self.held.insert(id) {
+            found.push((id, ObjectKind::Commit));
+        }
+        Ok(root)
+    }
+
+    /// Finds what is said of a commit's files beside their contents, and the data of its files with holes.
+    fn metadata(
+        &mut self,
+        id: ObjectId,
+        tree: ObjectId,
+        found: &mut Vec<(ObjectId, ObjectKind)>,
+    ) -> Result<()> {
+        let metadata = Metadata::read(&self.objects, id)?;
+        let data = self.trees.sparse_data(&self.objects, tree, &metadata)?;
+        self.blobs(data, found);
+        let mut left: Vec<_> = metadata.times.map(|times| (Vec::new(), tree, times)).into_iter().collect();
+        while let Some((path, tree, times)) = left.pop() {
+            if self.held.contains(&times) {
+                continue;
+            }
+            let lines = self.trees.get(&self.objects, tree, &path)?;
+            for (line, time) in lines.iter().zip(Times::read(&self.objects, times, &lines)?.lines) {
+                if let Line::Folder(times) = time {
+                    left.push((join(&path, &line.name), line.id, times));
+                }
+            }
+            self.blobs([times], found);
+        }
+        self.blobs([id], found);
+        Ok(())
+    }
+
+    fn blobs(&mut self, ids: impl IntoIterator<Item = ObjectId>, found: &mut Vec<(ObjectId, ObjectKind)>) {
+        let missing = ids.into_iter().filter(|id| self.held.insert(*id));
+        found.extend(missing.map(|id| (id, ObjectKind::Blob)));
+    }
+}
+
+/// Makes the objects of packs, in a store that need not be there yet.
+pub struct PackReceiver {
+    objects: Objects,
+    partial: Option<Partial>,
+    /// Whether an object was made that may not be durable.
+    has_new: bool,
+}
+
+/// An object of whose file a part was received.
+struct Partial {
+    id: ObjectId,
+    length: u64,
+    received: u64,
+    /// The file, under a temporary name; `None` where the store has the object.
+    file: Option<(PathBuf, File)>,
+}
+
+impl std::fmt::Debug for PackReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PackReceiver").field("store", &self.objects.store()).finish_non_exhaustive()
+    }
+}
+
+/// One piece of a pack.
+struct Piece<'a> {
+    id: ObjectId,
+    length: u64,
+    offset: u64,
+    bytes: &'a [u8],
+}
+
+impl PackReceiver {
+    /// Makes objects in the store at `store`. Makes nothing yet.
+    pub fn new(store: &Path) -> PackReceiver {
+        PackReceiver { objects: Objects::new(store.to_owned()).exactly(), partial: None, has_new: false }
+    }
+
+    /// Makes the objects of the next pack. An object that the store has is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] if the bytes are no pack, do not follow on the pack before, or an object's content is not what its name stands
+    /// for; [`Error::Io`] and [`Error::Full`] if a file cannot be made. What was made stays.
+    pub fn take(&mut self, pack: &[u8]) -> Result<()> {
+        let damaged = |reason: &str| Error::Object {
+            path: self.objects.store().to_owned(),
+            reason: format!("a pack of captures {reason}"),
+        };
+        let mut rest = pack.strip_prefix(&MAGIC).ok_or_else(|| damaged("does not begin as one does"))?;
+        let no_piece = damaged("holds what is no piece of an object");
+        let no_part = damaged("does not follow on the one before");
+        self.objects.prepare()?;
+        while !rest.is_empty() {
+            let piece = next_piece(&mut rest).ok_or_else(|| no_piece.clone())?;
+            let partial = match (self.partial.take(), piece.offset) {
+                (None, 0) => self.begin(piece.id, piece.length)?,
+                (Some(partial), offset)
+                    if (partial.id, partial.length, partial.received) == (piece.id, piece.length, offset) =>
+                {
+                    partial
+                }
+                (partial, _) => {
+                    self.partial = partial;
+                    return Err(no_part);
+                }
+            };
+            self.go_on(partial, piece.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] if the last pack ended within an object; [`Error::Io`] if the store cannot be synced.
+    pub fn finish(mut self) -> Result<()> {
+        if let Some(partial) = &self.partial {
+            let path = self.objects.path(partial.id);
+            return Err(Error::Object { path, reason: "the packs end within it".to_owned() });
+        }
+        match std::mem::take(&mut self.has_new) {
+            true => self.objects.sync_all(),
+            false => Ok(()),
+        }
+    }
+
+    fn begin(&self, id: ObjectId, length: u64) -> Result<Partial> {
+        let file = match verify(&self.objects.path(id), id) {
+            Ok(()) => None,
+            Err(_) => {
+                let temporary = self.objects.temporary();
+                let made = create(&temporary);
+                let made = made.map_err(|error| Error::unmade("create", &temporary, length, error))?;
+                Some((temporary, made))
+            }
+        };
+        Ok(Partial { id, length, received: 0, file })
+    }
+
+    /// Adds a piece to the file of an object, and names the file that is whole by that.
+    fn go_on(&mut self, mut partial: Partial, bytes: &[u8]) -> Result<()> {
+        partial.received += len(bytes);
+        let is_whole = partial.received == partial.length;
+        if let Some((temporary, file)) = &mut partial.file {
+            let left = partial.length - partial.received;
+            let written = file.write_all(bytes);
+            let written = written.map_err(|error| Error::unmade("write", &*temporary, left, error));
+            let named = written
+                .and_then(|()| if is_whole { self.name_received(temporary, partial.id) } else { Ok(()) });
+            if named.is_err() {
+                let _ = fs::remove_file(&*temporary);
+            }
+            named?;
+            self.has_new = true;
+        }
+        self.partial = Some(partial).filter(|_| !is_whole);
+        Ok(())
+    }
+
+    fn name_received(&self, temporary: &Path, id: ObjectId) -> Result<()> {
+        let path = self.objects.path(id);
+        verify(temporary, id).map_err(|reason| Error::Object { path: path.clone(), reason })?;
+        self.objects.name(temporary, id).map_err(|error| Error::io("write", path, error))
+    }
+}
+
+impl Drop for PackReceiver {
+    fn drop(&mut self) {
+        if let Some((temporary, _)) = self.partial.take().and_then(|partial| partial.file) {
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}
+
+/// Takes the next piece off the front of a pack.
+fn next_piece<'a>(rest: &mut &'a [u8]) -> Option<Piece<'a>> {
+    let (id, after) = rest.split_first_chunk()?;
+    let (length, after) = after.split_first_chunk()?;
+    let (offset, after) = after.split_first_chunk()?;
+    let (piece, after) = after.split_first_chunk()?;
+    let (length, offset) = (u64::from_le_bytes(*length), u64::from_le_bytes(*offset));
+    let piece = usize::try_from(u32::from_le_bytes(*piece)).ok()?;
+    let (bytes, after) = after.split_at_checked(piece)?;
+    *rest = after;
+    let ends = offset.checked_add(len(bytes))?;
+    (!bytes.is_empty() && ends <= length).then_some(Piece { id: ObjectId(*id), length, offset, bytes })
+}
+
+/// Reads the file of an object of whatever kind, and says what is wrong with it.
+fn verify(path: &Path, id: ObjectId) -> Result<(), String> {
+    let shown = |error: io::Error| error.to_string();
+    let mut content = BufReader::with_capacity(4096, Inflater::new(open_file(path).map_err(shown)?));
+    let mut head = Vec::new();
+    (&mut content).take(HEAD_BYTES_MAX).read_until(0, &mut head).map_err(shown)?;
+    let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
+    let kinds = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit];
+    let (kind, said) = kinds
+        .into_iter()
+        .find_map(|kind| Some((kind, said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse().ok()?)))
+        .ok_or("it does not begin as an object does")?;
+    let mut hash = Hasher::new(kind, said);
+    let read = pump(&mut (&mut content).take(said.saturating_add(1)), &mut |bytes| {
+        hash.update(bytes);
+        Ok(())
+    });
+    let read = read.map_err(shown)?;
+    if hash.finish().ok() != Some(id) || read != said {
+        return Err("its content is not what its name stands for".to_owned());
+    }
+    match content.get_mut().has_more().map_err(shown)? {
+        true => Err("other bytes follow on its content in the file".to_owned()),
+        false => Ok(()),
+    }
+}

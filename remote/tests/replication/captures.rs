@@ -1,0 +1,213 @@
+//! What captures of workspaces need: held before the records that name them, and brought to another machine.
+
+use std::collections::BTreeMap;
+
+use foldlog::audit::audit_captures;
+use foldlog::filesystem::{Filesystem, HostFilesystem, Rebind};
+use foldlog::tools::{RewindOptions, ToolContext};
+use foldlog::{Error, ResourceRegistry, Session};
+
+use crate::bucket::Bucket;
+use crate::host::copy;
+use crate::notes::{call, runner_over, types};
+use crate::workspace::{Worker, contents, noise};
+
+fn workers(bucket: &Bucket) -> [Worker; 2] {
+    ["one", "two"].map(|name| Worker::new(bucket, name))
+}
+
+fn assert_sound(session: &Session) {
+    let audited = audit_captures(session.dir()).unwrap();
+    assert!(audited.damaged.is_empty() && audited.elsewhere.is_empty(), "{audited:?}");
+    assert!(audited.captures > 0);
+}
+
+/// Returns the files of a session as a rewind to its last position brings them into the worker's empty folder.
+fn rewound(worker: &Worker, session: &Session) -> BTreeMap<String, Vec<u8>> {
+    let runner = worker.runner(session, Some(Rebind::Overwrite), |_| Ok(()));
+    let last = session.position().unwrap();
+    runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).unwrap();
+    contents(&worker.work())
+}
+
+#[test]
+fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_machine() {
+    let bucket = Bucket::default();
+    let [first, second] = workers(&bucket);
+    let session = first.store.create(&types()).unwrap();
+    let id = session.id();
+    let large = noise(3 << 20, 1);
+    let (work, later) = (first.work(), first.work());
+    std::fs::create_dir_all(work.join("src/deep")).unwrap();
+    std::fs::write(work.join("src/deep/page"), "one").unwrap();
+    std::fs::write(work.join("large"), &large).unwrap();
+    std::os::unix::fs::symlink("src/deep/page", work.join("link")).unwrap();
+    // A file with holes: its data is an object of its own.
+    std::fs::File::create(work.join("holes")).unwrap().set_len(64 << 20).unwrap();
+    assert!(first.write(&session, &[("src/new", b"by a tool".to_vec())]).unwrap().success);
+    let before = contents(&work);
+
+    let (taken, took) = std::sync::mpsc::channel();
+    let lost = first.runner(&session, None, move |context: &ToolContext| {
+        // The machine is gone for the others, in the midst of the call.
+        let files = context.resources().get::<dyn Filesystem>().unwrap();
+        files.write("src/new", b"half done").unwrap();
+        std::fs::remove_file(later.join("large")).unwrap();
+        taken
+            .send(second.store.take_over(id, &types()).map(|session| (second.store.clone(), session)))
+            .unwrap();
+        Ok(())
+    });
+    let _ = call(&lost);
+    let (store, new) = took.recv().unwrap().unwrap();
+    assert!(new.is_interrupted());
+    assert_sound(&new);
+    let third = Worker::at(store);
+    third.recover(&new);
+    assert_eq!(contents(&third.work()), before);
+    assert!(std::fs::symlink_metadata(third.work().join("link")).unwrap().is_symlink());
+    assert_eq!(std::fs::read(third.work().join("large")).unwrap(), large);
+    // It goes on there.
+    assert!(third.write(&new, &[("src/new", b"two".to_vec())]).unwrap().success);
+}
+
+#[test]
+fn what_the_last_call_left_is_there_and_each_side_of_a_call_costs_one_put_unless_much_is_new() {
+    let bucket = Bucket::default();
+    let [first, second] = workers(&bucket);
+    let session = first.store.create(&types()).unwrap();
+    let id = session.id();
+    for n in 0..200_u64 {
+        std::fs::write(first.work().join(format!("{n}")), noise(2_000, n)).unwrap();
+    }
+    let puts_of = |files: &[(&str, Vec<u8>)]| {
+        let (puts, bytes) = (bucket.puts(), bucket.put_bytes());
+        assert!(first.write(&session, files).unwrap().success);
+        (bucket.puts() - puts, bucket.put_bytes() - bytes)
+    };
+    // All that is there, beside the begin; the change, beside the end.
+    let (puts, bytes) = puts_of(&[("page", b"one".to_vec())]);
+    assert!(puts == 2 && bytes > 400_000, "{puts} puts of {bytes} bytes");
+    let (puts, bytes) = puts_of(&[("page", b"two".to_vec())]);
+    assert!(puts == 2 && bytes < 60_000, "{puts} puts of {bytes} bytes");
+    // What was there before is not put again.
+    let (puts, bytes) = puts_of(&[("page", b"one".to_vec())]);
+    assert!(puts == 2 && bytes < 60_000, "{puts} puts of {bytes} bytes");
+    // More than fits beside records is a pack of its own, and much more a few.
+    assert_eq!(puts_of(&[("large", noise(2 << 20, 7))]).0, 3);
+    assert_eq!(puts_of(&[("larger", noise(20 << 20, 8))]).0, 2 + 3);
+    let (puts, bytes) = puts_of(&[]);
+    assert!(puts == 2 && bytes < 60_000, "{puts} puts of {bytes} bytes");
+    session.close().unwrap();
+
+    // Whoever opens the session knows what the last captures need.
+    let session = first.store.open_session(id, &types()).unwrap();
+    let bytes = bucket.put_bytes();
+    assert!(first.write(&session, &[("page", b"three".to_vec())]).unwrap().success);
+    assert!(bucket.put_bytes() - bytes < 60_000, "{}", bucket.put_bytes() - bytes);
+
+    let new = second.store.take_over(id, &types()).unwrap();
+    assert_sound(&new);
+    assert_eq!(rewound(&second, &new), contents(&first.work()));
+    // So does whoever took it over.
+    let bytes = bucket.put_bytes();
+    assert!(second.write(&new, &[("page", b"four".to_vec())]).unwrap().success);
+    assert!(bucket.put_bytes() - bytes < 60_000, "{}", bucket.put_bytes() - bytes);
+}
+
+#[test]
+fn a_handler_does_not_run_whose_captures_cannot_be_held() {
+    let bucket = Bucket::default();
+    let [first, _] = workers(&bucket);
+    let session = first.store.create(&types()).unwrap();
+    std::fs::write(first.work().join("large"), noise(2 << 20, 1)).unwrap();
+    bucket.refuse_puts_of("/objects/");
+    let refused = call(&first.runner(&session, None, |_| panic!("the handler runs")));
+    assert!(matches!(refused, Err(Error::ReplicaFailed { .. })), "{refused:?}");
+    assert!(
+        !bucket.kinds(session.id()).contains(&"tool_begin".to_owned()),
+        "a record is held without its captures"
+    );
+
+    // An object that is damaged here is no capture that anybody could restore.
+    let [first, _] = workers(&Bucket::default());
+    let session = first.store.create(&types()).unwrap();
+    std::fs::write(first.work().join("page"), "one").unwrap();
+    let captures = session.captures_dir();
+    let files = first.files(&session, None);
+    files.snapshot(None, true).unwrap();
+    for (path, bytes) in contents(&captures.join("objects")) {
+        std::fs::write(captures.join("objects").join(path), bytes.iter().rev().copied().collect::<Vec<_>>())
+            .unwrap();
+    }
+    let resources = ResourceRegistry::builder().filesystem::<HostFilesystem>(files).build().unwrap();
+    let refused = call(&runner_over(&session, resources, |_| panic!("the handler runs")).unwrap());
+    assert!(matches!(refused, Err(Error::Filesystem(_))), "{refused:?}");
+}
+
+#[test]
+fn a_pack_that_is_damaged_or_gone_is_named_and_nothing_is_made_of_it() {
+    let bucket = Bucket::default();
+    let [first, second] = workers(&bucket);
+    let session = first.store.create(&types()).unwrap();
+    let id = session.id();
+    assert!(first.write(&session, &[("larger", noise(20 << 20, 1))]).unwrap().success);
+    assert!(first.write(&session, &[("page", noise(2 << 20, 2))]).unwrap().success);
+    session.close().unwrap();
+    let packs = bucket.keys("/objects/");
+    assert_eq!(packs.len(), 4);
+    for pack in &packs {
+        let bytes = bucket.bytes(pack);
+        let (mut wrong, mut short) = (bytes.clone(), bytes.clone());
+        *wrong.last_mut().unwrap() ^= 1;
+        short.pop();
+        for damaged in [Some(wrong), Some(short), Some(Vec::new()), None] {
+            bucket.exchange(pack, damaged);
+            let refused = second.store.take_over(id, &types()).unwrap_err();
+            let Error::ReplicaFailed { reason, .. } = &refused else { panic!("{refused:?}") };
+            assert!(reason.contains(pack.filename().unwrap()) && reason.contains("captures"), "{reason}");
+            assert!(second.store.session_ids().unwrap().is_empty());
+            let left: Vec<_> = std::fs::read_dir(second.path().join("sessions")).unwrap().collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+        bucket.exchange(pack, Some(bytes));
+    }
+    let new = second.store.take_over(id, &types()).unwrap();
+    assert_sound(&new);
+    assert_eq!(rewound(&second, &new), contents(&first.work()));
+}
+
+#[test]
+fn a_log_that_gets_back_what_it_lost_gets_back_its_captures_and_a_copy_that_is_read_has_them_too() {
+    let bucket = Bucket::default();
+    let [first, second] = workers(&bucket);
+    let session = first.store.create(&types()).unwrap();
+    let id = session.id();
+    assert!(first.write(&session, &[("page", b"one".to_vec())]).unwrap().success);
+    session.sync().unwrap();
+    assert!(second.store.pull(id).unwrap().new > 0);
+    let older = tempfile::tempdir().unwrap();
+    copy(session.dir(), older.path());
+    assert!(
+        first.write(&session, &[("page", b"two".to_vec()), ("more", noise(2 << 20, 1))]).unwrap().success
+    );
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+
+    // A power cut took the last records, and what they name.
+    std::fs::remove_dir_all(&dir).unwrap();
+    copy(older.path(), &dir);
+    let session = first.store.open_session(id, &types()).unwrap();
+    assert!(session.recovery().fetched > 0);
+    assert_sound(&session);
+    session.close().unwrap();
+
+    assert!(second.store.pull(id).unwrap().new > 0);
+    let audited = audit_captures(second.store.session_dir(id)).unwrap();
+    assert!(
+        audited.damaged.is_empty() && audited.elsewhere.is_empty() && audited.captures > 2,
+        "{audited:?}"
+    );
+    let new = second.store.open_session(id, &types()).unwrap();
+    assert_eq!(rewound(&second, &new), contents(&first.work()));
+}
