@@ -96,7 +96,8 @@ fn a_writer_notices_a_row_behind_the_end() {
     claim(&one, session).unwrap();
     append(&one, session, 1, 0, &["a"]).unwrap();
     server.sql(&format!(
-        "INSERT INTO {schema}.records SELECT session, 1, epoch, kind, time_us, body, link FROM {schema}.records"
+        "INSERT INTO {schema}.records (session, sequence, epoch, kind, time_us, body, link) \
+         SELECT session, 1, epoch, kind, time_us, body, link FROM {schema}.records"
     ));
     let text = reason(append(&one, session, 1, 1, &["b"]));
     assert!(text.contains(&format!("record 1 of session {session}")), "{text}");
