@@ -11,7 +11,7 @@ use crate::worker::{append, claim, held, reason};
 
 /// Number of kills; `FOLDLOG_POSTGRES_KILLS` says how many instead.
 fn kills() -> u64 {
-    std::env::var("FOLDLOG_POSTGRES_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5)
+    std::env::var("FOLDLOG_POSTGRES_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(10)
 }
 
 #[test]
