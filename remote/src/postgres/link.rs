@@ -6,6 +6,7 @@
 //! ```text
 //! session   "foldlog session 1\n"  session id (16 bytes)
 //! claim     "c"  link before (32)  epoch (8)  writer id (16)  sequence number of the next record (8)  name (the rest)
+//! captures  "p"  link before (32)  the column `captures` of a record, which they stand in front of (the rest)
 //! record    "r"  link before (32)  epoch (8)  sequence number (8)  kind (1)  time (8)  BLAKE3 of the body (32)
 //! ```
 //!
@@ -38,6 +39,11 @@ impl Link {
     pub(super) fn claim(self, epoch: Epoch, writer: WriterId, next: SequenceNumber, name: &str) -> Link {
         let epoch = epoch.get().to_le_bytes();
         Link::of(&[b"c", &self.0, &epoch, writer.as_bytes(), &next.to_le_bytes(), name.as_bytes()])
+    }
+
+    /// Returns the link behind what captures add, as a column holds it.
+    pub(super) fn captures(self, column: &[u8]) -> Link {
+        Link::of(&[b"p", &self.0, column])
     }
 
     /// Returns the link behind a record that the writer of `epoch` appended.

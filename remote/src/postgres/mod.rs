@@ -18,6 +18,7 @@
 //! | `connection` | connections, bounds in time, and what a server's refusal means |
 //! | `schema`, `statements` | the tables and their versions; all statements |
 //! | `link` | the hashes that chain what is held |
+//! | `captures` | what captures of workspaces add, beside the records that name them |
 //! | `reader`, `writer` | reading and verifying; claiming, appending, and what is made of a lost answer |
 //! | `tail` | following a session that somebody else writes |
 //! | `replicator`, `place` | what the engine feeds: [`PostgresReplicator`]; what a URL opens |
@@ -32,6 +33,7 @@
 //! 4. What a server says in words of its own is dropped; its error codes are shown. Passwords are in no URL, text or log.
 //! 5. No length that a row has decides how much memory is taken.
 
+mod captures;
 mod connection;
 mod database;
 mod link;

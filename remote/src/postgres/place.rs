@@ -67,6 +67,7 @@ impl PlaceReader for DatabaseReader {
     fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()> {
         let mut each = |item| match item {
             Item::Claim { epoch, name } => visit(Met::Claim { epoch: epoch.get(), name: &name }),
+            Item::Captures(_) => {}
             Item::Record(held) => visit(Met::Record(held.record())),
         };
         let (reader, read) = self.reads.read_here(self.reader.clone(), &mut each);

@@ -17,6 +17,7 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Tables;
+use super::captures::{COLUMN_BYTES_MAX, Captures};
 use super::connection::{Refusal, refusal};
 use super::link::Link;
 use super::schema;
@@ -91,6 +92,7 @@ pub(super) struct Reader {
 #[derive(Debug)]
 pub(super) enum Item {
     Claim { epoch: Epoch, name: String },
+    Captures(Captures),
     Record(HeldRecord),
 }
 
@@ -200,12 +202,13 @@ impl Reader {
         let tables = Arc::clone(&self.tables);
         let mut lease = tables.pool.lease().await?;
         let (from, to) = (column(self.stand.next.get()), column(head.next.get()));
-        let most = BODY_LEN_MAX as i32;
+        let (most, captures) = (BODY_LEN_MAX as i32, COLUMN_BYTES_MAX as i32);
         let parameters = [
             (&self.session as _, UUID),
             (&from as _, Type::INT8),
             (&to as _, Type::INT8),
             (&most as _, Type::INT4),
+            (&captures as _, Type::INT4),
         ];
         let mut rows = pin!(lease.rows(&tables.statements.records, &parameters).await?);
         loop {
@@ -247,9 +250,16 @@ impl Reader {
         };
         let epoch = self.stand.epoch;
         let record = HeldRecord { sequence, kind, time_us, body: body.to_vec(), epoch };
-        let behind = self.stand.link.record(epoch, &record.record());
+        let captures = row.try_get::<_, Option<&[u8]>>(6).ok().flatten();
+        let link_before = captures.map_or(self.stand.link, |column| self.stand.link.captures(column));
+        let behind = link_before.record(epoch, &record.record());
         if link(row, 5) != Some(behind) {
             return damaged("its content, or a record before it, is not what was appended");
+        }
+        if let Some(column) = captures {
+            let Some(captures) = Captures::decode(column) else { return damaged("its captures are none") };
+            page.bytes += column.len();
+            page.items.push(Item::Captures(captures));
         }
         self.stand.link = behind;
         self.stand.next += 1;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldlog::replication::{Held, ReplicaError, Replicator};
+use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
 use foldlog_codec::{Record, SequenceNumber};
 use futures_lite::future;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
+use super::captures::Captures;
 use super::connection::{Pool, Refusal};
 use super::reader::{Item, Reader, Sink, Stand};
 use super::statements::{Statements, UUID, column, number};
@@ -202,9 +203,10 @@ impl PostgresReplicator {
     }
 
     /// Appends with a writer that was taken out of its place, and returns it.
-    fn append_with(
+    fn write(
         &self,
         mut writer: Box<Writer>,
+        mut captures: Option<Captures>,
         records: &[Record<'_>],
     ) -> (Option<Box<Writer>>, Result<()>) {
         let mut left = records;
@@ -224,11 +226,37 @@ impl PostgresReplicator {
             if settled.is_err() || left.is_empty() {
                 return (Some(writer), settled);
             }
-            match writer.queue(left) {
-                Ok(taken) => left = left.get(taken..).unwrap_or_default(),
+            match writer.queue(captures.as_ref(), left) {
+                Ok(taken) => {
+                    left = left.get(taken..).unwrap_or_default();
+                    // The first statement has all of it; the others say that there is no more.
+                    captures = captures.map(|_| Captures::none());
+                }
                 Err(error) => return (Some(writer), Err(error)),
             }
         }
+    }
+}
+
+impl PostgresReplicator {
+    /// Appends records, and what captures add that they name.
+    fn append_both(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        captures: Option<Captures>,
+        records: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
+        let writer = self.writer(session, epoch)?;
+        let (writer, appended) = self.write(writer, captures, records);
+        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        if let Some(writer) = writer {
+            self.slots().insert(session, Slot::Claimed(writer));
+        }
+        appended.map_err(replica_error)?;
+        // Whoever follows the session looks by himself too, so nothing is lost where this is.
+        let _ = self.news.send(session);
+        Ok(())
     }
 }
 
@@ -257,10 +285,20 @@ impl Replicator for PostgresReplicator {
     }
 
     fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
-        let mut each = |item| {
-            if let Item::Record(record) = item {
-                visit(&record.record());
+        self.read_parts(session, &mut |part| {
+            if let HeldPart::Record(record) = part {
+                visit(&record);
             }
+        })
+    }
+
+    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+        let mut each = |item| match item {
+            Item::Claim { .. } => {}
+            Item::Captures(captures) => {
+                visit(HeldPart::Captures { next: captures.next, captures: captures.packs() });
+            }
+            Item::Record(record) => visit(HeldPart::Record(record.record())),
         };
         let (reader, read) = self.read_here(self.reader(session), &mut each);
         read.map_err(replica_error)?;
@@ -317,16 +355,22 @@ impl Replicator for PostgresReplicator {
     }
 
     fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
-        let writer = self.writer(session, epoch)?;
-        let (writer, appended) = self.append_with(writer, records);
-        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
-        if let Some(writer) = writer {
-            self.slots().insert(session, Slot::Claimed(writer));
-        }
-        appended.map_err(replica_error)?;
-        // Whoever follows the session looks by himself too, so nothing is lost where this is.
-        let _ = self.news.send(session);
-        Ok(())
+        self.append_both(session, epoch, None, records)
+    }
+
+    fn holds_captures(&self) -> bool {
+        true
+    }
+
+    fn append_with(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        captures: CapturePacks<'_>,
+        records: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
+        let captures = Captures::new(captures).map_err(replica_error)?;
+        self.append_both(session, epoch, Some(captures), records)
     }
 
     fn release(&self, session: Uuid, epoch: u64) {

@@ -46,6 +46,8 @@ const MIGRATIONS: [&str; 1] = ["
         kind     smallint NOT NULL,
         time_us  bigint NOT NULL,
         body     bytea NOT NULL,
+        -- What captures of workspaces add that the records of one append name; beside the first of these.
+        captures bytea,
         link     bytea NOT NULL,
         PRIMARY KEY (session, sequence)
     );

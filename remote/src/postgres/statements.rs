@@ -58,7 +58,8 @@ impl Statements {
             ),
             // No length that a row has decides how much memory is taken.
             records: format!(
-                "SELECT sequence, epoch, kind, time_us, CASE WHEN octet_length(body) <= $4 THEN body END, link \
+                "SELECT sequence, epoch, kind, time_us, CASE WHEN octet_length(body) <= $4 THEN body END, link, \
+                 CASE WHEN octet_length(captures) <= $5 THEN captures END \
                  FROM \"{schema}\".records WHERE session = $1 AND sequence >= $2 AND sequence < $3 ORDER BY sequence"
             ),
             link_before: format!(
@@ -78,10 +79,10 @@ impl Statements {
             append: format!(
                 "WITH {durable}, head AS (UPDATE \"{schema}\".sessions s SET next = $4, nonce = $6, link = $7 FROM durable \
                  WHERE s.session = $1 AND s.epoch = $2 AND s.next = $3 AND s.writer = $5 AND s.link = $8 RETURNING 1), \
-                 added AS (INSERT INTO \"{schema}\".records (session, sequence, epoch, kind, time_us, body, link) \
-                 SELECT $1, $3 + place - 1, $2, kind, time_us, body, link FROM head, \
-                 ROWS FROM (unnest($9), unnest($10), unnest($11), unnest($12)) \
-                 WITH ORDINALITY AS r (kind, time_us, body, link, place) RETURNING 1) \
+                 added AS (INSERT INTO \"{schema}\".records (session, sequence, epoch, kind, time_us, body, captures, link) \
+                 SELECT $1, $3 + place - 1, $2, kind, time_us, body, captures, link FROM head, \
+                 ROWS FROM (unnest($9), unnest($10), unnest($11), unnest($12), unnest($13)) \
+                 WITH ORDINALITY AS r (kind, time_us, body, captures, link, place) RETURNING 1) \
                  {SAID} FROM added"
             ),
             confirm: format!(

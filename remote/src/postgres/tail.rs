@@ -73,7 +73,7 @@ impl Sink for Pages {
     async fn take(&mut self, page: Vec<Item>) -> bool {
         let records = page.into_iter().filter_map(|item| match item {
             Item::Record(record) => Some(record),
-            Item::Claim { .. } => None,
+            Item::Claim { .. } | Item::Captures(_) => None,
         });
         self.0.send(Ok(records.collect())).await.is_ok()
     }

@@ -25,6 +25,7 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Tables;
+use super::captures::Captures;
 use super::connection::Refusal;
 use super::link::Link;
 use super::reader::Stand;
@@ -64,6 +65,7 @@ struct Batch {
     kinds: Vec<i16>,
     times: Vec<i64>,
     bodies: Vec<Vec<u8>>,
+    captures: Vec<Option<Vec<u8>>>,
     links: Vec<Vec<u8>>,
 }
 
@@ -160,27 +162,27 @@ impl Writer {
         Err(Error::Fenced { epoch, by, note })
     }
 
-    /// Takes as many records as fit into one statement, in memory alone, and returns how many.
+    /// Takes as many records as fit into one statement, in memory alone, and returns how many. What captures add stands beside the
+    /// first one.
     ///
     /// # Errors
     ///
     /// [`Error::Unknown`] if earlier records are in doubt, [`Error::OutOfOrder`], [`Error::NotContent`] and [`Error::TooLarge`].
-    pub(super) fn queue(&mut self, records: &[Record<'_>]) -> Result<usize> {
+    pub(super) fn queue(&mut self, captures: Option<&Captures>, records: &[Record<'_>]) -> Result<usize> {
         self.check()?;
         if let Some(pending) = &self.pending {
             return Err(Error::Unknown { next: pending.next, failure: Failure::TimedOut });
         }
         let (next, link, nonce) = (self.next, self.link, Uuid::new_v4());
         let (kinds, times, bodies, links) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut batch = Batch { next, link, nonce, kinds, times, bodies, links };
-        let mut bytes = 0;
+        let mut batch = Batch { next, link, nonce, kinds, times, bodies, captures: Vec::new(), links };
+        let records = records.get(..fitting(records)).unwrap_or_default();
+        let mut beside = captures.map(|captures| {
+            let next = next + records.len() as u64;
+            Captures { next, ..captures.clone() }.encode()
+        });
         for record in records {
             let Record { sequence, kind, time_us, body } = *record;
-            bytes += body.len();
-            let full = batch.bodies.len() >= APPEND_RECORDS || bytes > APPEND_BYTES;
-            if full && !batch.bodies.is_empty() {
-                break;
-            }
             if sequence != batch.next {
                 return Err(Error::OutOfOrder { expected: batch.next, found: sequence });
             }
@@ -191,7 +193,10 @@ impl Writer {
                 let (len, max) = (body.len() as u64, BODY_LEN_MAX as u64);
                 return Err(Error::TooLarge { what: "record", len, max });
             }
-            batch.link = batch.link.record(self.epoch, record);
+            let column = beside.take();
+            let link_before = column.as_deref().map_or(batch.link, |column| batch.link.captures(column));
+            batch.captures.push(column);
+            batch.link = link_before.record(self.epoch, record);
             batch.next += 1;
             batch.kinds.push(i16::from(kind.byte()));
             batch.times.push(time_us);
@@ -242,6 +247,7 @@ impl Writer {
             (&batch.kinds as _, Type::INT2_ARRAY),
             (&batch.times as _, Type::INT8_ARRAY),
             (&batch.bodies as _, Type::BYTEA_ARRAY),
+            (&batch.captures as _, Type::BYTEA_ARRAY),
             (&batch.links as _, Type::BYTEA_ARRAY),
         ];
         let (mut attempts, mut in_doubt) = (tables.retries.begin(), false);
@@ -340,6 +346,16 @@ impl Writer {
     fn check(&self) -> Result<()> {
         self.stopped.clone().map_or(Ok(()), Err)
     }
+}
+
+/// Returns how many records fit into one statement: one at least.
+fn fitting(records: &[Record<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = records.iter().take(APPEND_RECORDS).take_while(|record| {
+        bytes += record.body.len();
+        bytes <= APPEND_BYTES
+    });
+    fits.count().max(1).min(records.len())
 }
 
 impl Tables {

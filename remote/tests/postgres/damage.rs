@@ -96,7 +96,8 @@ fn a_writer_notices_a_row_behind_the_end() {
     claim(&one, session).unwrap();
     append(&one, session, 1, 0, &["a"]).unwrap();
     server.sql(&format!(
-        "INSERT INTO {schema}.records SELECT session, 1, epoch, kind, time_us, body, link FROM {schema}.records"
+        "INSERT INTO {schema}.records (session, sequence, epoch, kind, time_us, body, link) \
+         SELECT session, 1, epoch, kind, time_us, body, link FROM {schema}.records"
     ));
     let text = reason(append(&one, session, 1, 1, &["b"]));
     assert!(text.contains(&format!("record 1 of session {session}")), "{text}");
@@ -157,15 +158,23 @@ fn tables_of_a_later_version_are_refused_by_readers_and_by_writers_that_were_the
 #[test]
 fn writers_that_come_at_once_make_the_tables_together() {
     let Some(server) = shared() else { return };
-    let url = server.url();
-    std::thread::scope(|scope| {
-        let coming: Vec<_> = (0..8_u128)
-            .map(|n| {
-                let url = &url;
-                scope.spawn(move || claim(&replicator(url, "one", retries()), Uuid::from_u128(n)).unwrap())
-            })
-            .collect();
-        assert!(coming.into_iter().all(|one| one.join().unwrap() == (0, 1)));
-    });
-    assert_eq!(replicator(&url, "one", retries()).sessions().unwrap().len(), 8);
+    for _ in 0..10 {
+        let url = server.url();
+        let workers: Vec<_> = (0..8).map(|_| replicator(&url, "one", hasty())).collect();
+        let barrier = std::sync::Barrier::new(workers.len());
+        std::thread::scope(|scope| {
+            let claim = |(worker, session)| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    // Each has a connection by then.
+                    let held = held(worker, session).unwrap().0;
+                    barrier.wait();
+                    worker.claim(session, held.next).unwrap()
+                })
+            };
+            let coming: Vec<_> = workers.iter().zip((0..).map(Uuid::from_u128)).map(claim).collect();
+            assert!(coming.into_iter().all(|one| one.join().unwrap() == 1));
+        });
+        assert_eq!(workers[0].sessions().unwrap().len(), 8);
+    }
 }

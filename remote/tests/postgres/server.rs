@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use foldlog_remote::{Database, PostgresReplicator, Retries};
-use nix::unistd::{Gid, Uid, User};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::{Gid, Pid, Uid, User};
 
 /// How long a server may take to start or to stop.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -180,13 +181,19 @@ impl Server {
         self.folder.path().join("log")
     }
 
-    /// Kills the server, and what it started.
+    /// Kills the server, and what it started, in the midst of whatever they do.
     pub(crate) fn kill(&self) {
         if let Some(mut child) = self.running.lock().unwrap().take() {
+            // Stopped first, so that it starts no more.
+            let pid = Pid::from_raw(child.id() as i32);
+            signal::kill(pid, Signal::SIGSTOP).unwrap();
+            for started in started_by(pid) {
+                let _ = signal::kill(started, Signal::SIGKILL);
+            }
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // Its other processes end by themselves once they notice, and the next server waits for that.
+        // The next server does not begin before they are all gone.
         let began = Instant::now();
         while is_held(&self.data()) {
             assert!(began.elapsed() < PATIENCE, "processes of a killed server do not end");
@@ -197,8 +204,7 @@ impl Server {
     /// Stops the server as an administrator does, without waiting for clients.
     pub(crate) fn stop(&self) {
         if let Some(mut child) = self.running.lock().unwrap().take() {
-            let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+            signal::kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
             child.wait().unwrap();
         }
     }
@@ -228,6 +234,19 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Returns the processes that a process has started.
+fn started_by(parent: Pid) -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Behind the name, which may hold anything, stand the state and the parent.
+        let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+        behind.split(' ').nth(1).and_then(|ppid| ppid.parse().ok()) == Some(parent.as_raw())
+    };
+    pids.filter(is_child).map(Pid::from_raw).collect()
 }
 
 /// Returns whether a process still has the server's lock file, whose shared memory the next one would find in use.

@@ -24,7 +24,8 @@ impl Administrator {
 
     /// Returns what the next notification says.
     pub(crate) fn hear(&mut self) -> String {
-        self.runtime.block_on(self.heard.recv()).unwrap()
+        let heard = async { tokio::time::timeout(PATIENCE, self.heard.recv()).await };
+        self.runtime.block_on(heard).expect("nobody notifies").unwrap()
     }
 }
 

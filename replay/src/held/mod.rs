@@ -46,17 +46,20 @@ pub(crate) struct HeldSession {
 }
 
 impl HeldSession {
-    /// Reads `URL/sessions/ID`; `None` if no id stands at the end.
+    /// Reads `URL/sessions/ID`, in front of a database's parameters; `None` if no id stands at the end.
     pub(crate) fn of(url: &str) -> Option<HeldSession> {
-        let (before, id) = url.trim_end_matches('/').rsplit_once('/')?;
+        let (path, parameters) = url.split_at(url.find('?').unwrap_or(url.len()));
+        let (before, id) = path.trim_end_matches('/').rsplit_once('/')?;
         let session = Uuid::try_parse(id).ok()?;
-        Some(HeldSession { url: before.strip_suffix("/sessions").unwrap_or(before).to_owned(), session })
+        let place = before.strip_suffix("/sessions").unwrap_or(before);
+        Some(HeldSession { url: format!("{place}{parameters}"), session })
     }
 }
 
 impl std::fmt::Display for HeldSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/sessions/{}", self.url, self.session)
+        let (path, parameters) = self.url.split_at(self.url.find('?').unwrap_or(self.url.len()));
+        write!(f, "{}/sessions/{}{parameters}", path.trim_end_matches('/'), self.session)
     }
 }
 
@@ -102,8 +105,8 @@ pub(crate) fn not_written(url: &str) -> crate::Failure {
 #[cfg(not(feature = "object-store"))]
 pub(crate) fn not_built() -> crate::Failure {
     crate::Failure::usage(
-        "this program was built without what speaks to buckets",
-        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs` or `azure`",
+        "this program was built without what speaks to places of sessions",
+        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
     )
 }
 
@@ -125,6 +128,15 @@ mod tests {
             let session = HeldSession::of(&url).map(|held| held.url);
             assert_eq!(session.as_deref(), Some("s3://bucket/team"));
         }
+        let database = "postgres://u@/db?host=/run&schema=x";
+        let named = words(&format!("show {database} {ID}"));
+        assert_eq!(
+            named.join(" ".as_ref()),
+            *format!("show postgres://u@/db/sessions/{ID}?host=/run&schema=x")
+        );
+        let held =
+            HeldSession::of(&named[1].to_string_lossy()).map(|held| (held.url, held.session.to_string()));
+        assert_eq!(held, Some((database.to_owned(), ID.to_owned())));
         assert_eq!(HeldSession::of("s3://bucket/team"), None);
         assert!(url(Path::new("s3:/bucket")).is_none() && url(Path::new("file:///x")).is_some());
     }

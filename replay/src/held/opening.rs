@@ -23,12 +23,16 @@ pub(crate) fn failure(error: Error) -> Failure {
         }
         Error::Settings { .. } => "correct the variables; `foldlog help pull` names some",
         Error::Store { failure, .. } => after(failure),
-        Error::NewerFormat { .. } => "read the session with a newer version of foldlog",
+        Error::NewerFormat { .. } | Error::NewerTables { .. } => {
+            "read the session with a newer version of foldlog"
+        }
         Error::Damaged { .. }
         | Error::Broken { .. }
         | Error::Malformed { .. }
         | Error::NotOurs { .. }
         | Error::RemoteWentBack { .. }
+        | Error::Row { .. }
+        | Error::DatabaseWentBack { .. }
         | Error::Payload { .. } => return Failure::Held(error.to_string()),
         _ => "check the place, and the way to it",
     };
@@ -37,7 +41,10 @@ pub(crate) fn failure(error: Error) -> Failure {
 
 /// Says what to do after a failure of a store.
 fn after(failure: foldlog_remote::Failure) -> &'static str {
-    use foldlog_remote::Failure::{ClockSkew, Denied, Elsewhere, Missing, NoCredentials};
+    use foldlog_remote::Failure::{
+        ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls, Password,
+        ReadOnly,
+    };
     match failure {
         Denied => {
             "check the keys in the environment, and that they may list, read and put objects beneath the prefix"
@@ -48,6 +55,12 @@ fn after(failure: foldlog_remote::Failure) -> &'static str {
         Elsewhere => "set AWS_REGION, or AWS_ENDPOINT_URL, to where the bucket is",
         Missing => "check the name of the bucket, and the endpoint",
         ClockSkew => "set the clock",
+        Password => "check the user in the URL, and PGPASSWORD or ~/.pgpass, which its owner alone may read",
+        NoDatabase => "check the database in the URL, or have it created",
+        NoRight => "have the user granted CONNECT on the database, and its own schema or CREATE",
+        ReadOnly => "name the server that takes writes: several hosts and target_session_attrs=read-write",
+        Full => "make room on the server",
+        NoTls => "give the authority's file as sslrootcert=PATH, or the host that the certificate names",
         _ => "check the place, and the way to it",
     }
 }

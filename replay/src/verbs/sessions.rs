@@ -38,7 +38,7 @@ With --json one object a line:
   damage                 where its sound part ends: segment, offset, sequence
   error                  why it cannot be read, or not all of it
 
-Of a place (file://, s3://, gs:// or az://, as `foldlog help pull` says) the id, and as its log says: epoch and by, the last claim and
+Of a place (file://, s3://, gs://, az:// or postgres://, as `foldlog help pull` says) the id, and as its log says: epoch and by, the last claim and
 who made it; records; last_at, the time of its last record; error. Every log is read for it.";
 
 /// Holds what the command line asks of `foldlog sessions`.

@@ -16,8 +16,9 @@ use crate::output::Output;
 /// Says what a place is, in the help of each verb.
 const PLACES: &str = "\
 URL is the place that the host's replicator keeps its sessions in, with its prefix: file:///PATH, s3://BUCKET/PREFIX,
-gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Keys, region (AWS_REGION) and endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the
-environment, or from what the provider gives to its machines, and never stand in the URL.";
+gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or postgres://USER@HOST/DATABASE with ?schema=NAME&sslrootcert=PATH where needed. Keys,
+password (PGPASSWORD), region (AWS_REGION) and endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the environment, or from what the
+provider gives to its machines, and never stand in the URL.";
 
 /// Holds what the command line asks of `foldlog pull`.
 #[derive(Clone, Debug, Args)]

@@ -1,0 +1,78 @@
+//! What captures of workspaces add that the records of one append name, as a column of the first of these holds it.
+//!
+//! Sequence number behind the append (8 bytes), number of packs (4), each pack's hash (32) and length (8), and the bytes of one more
+//! pack, which is the rest. All integers are little-endian.
+
+use foldlog::replication::{CapturePacks, INLINED_BYTES_MAX};
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::ObjectId;
+
+use crate::chunk::PACKS_MAX;
+use crate::error::{Error, Result};
+
+/// Greatest length of such a column in bytes.
+pub(super) const COLUMN_BYTES_MAX: usize = 12 + PACKS_MAX * 40 + INLINED_BYTES_MAX;
+
+/// Is what an append's captures add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Captures {
+    /// Sequence number behind the append.
+    pub(super) next: SequenceNumber,
+    pub(super) packs: Vec<ObjectId>,
+    pub(super) inlined: Vec<u8>,
+}
+
+impl Captures {
+    /// Takes what an append is given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`].
+    pub(super) fn new(CapturePacks { packs, inlined }: CapturePacks<'_>) -> Result<Captures> {
+        for (what, len, max) in [
+            ("list of packs", packs.len(), PACKS_MAX),
+            ("pack of captures", inlined.len(), INLINED_BYTES_MAX),
+        ] {
+            if len > max {
+                return Err(Error::TooLarge { what, len: len as u64, max: max as u64 });
+            }
+        }
+        Ok(Captures { next: SequenceNumber::MIN, packs: packs.to_vec(), inlined: inlined.to_vec() })
+    }
+
+    /// Says that captures add nothing.
+    pub(super) fn none() -> Captures {
+        Captures { next: SequenceNumber::MIN, packs: Vec::new(), inlined: Vec::new() }
+    }
+
+    /// Shows it as the engine has it.
+    pub(super) fn packs(&self) -> CapturePacks<'_> {
+        CapturePacks { packs: &self.packs, inlined: &self.inlined }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut column = self.next.to_le_bytes().to_vec();
+        column.extend_from_slice(&(self.packs.len() as u32).to_le_bytes());
+        for pack in &self.packs {
+            column.extend_from_slice(&pack.hash);
+            column.extend_from_slice(&pack.len.to_le_bytes());
+        }
+        column.extend_from_slice(&self.inlined);
+        column
+    }
+
+    /// `None` if it is no such column.
+    pub(super) fn decode(column: &[u8]) -> Option<Captures> {
+        let (next, rest) = column.split_first_chunk::<8>()?;
+        let (count, mut rest) = rest.split_first_chunk::<4>()?;
+        let mut packs = Vec::new();
+        for _ in 0..u32::from_le_bytes(*count) {
+            let (hash, behind) = rest.split_first_chunk::<32>()?;
+            let (len, behind) = behind.split_first_chunk::<8>()?;
+            packs.push(ObjectId { hash: *hash, len: u64::from_le_bytes(*len) });
+            rest = behind;
+        }
+        let next = u64::from_le_bytes(*next).into();
+        Some(Captures { next, packs, inlined: rest.to_vec() })
+    }
+}
