@@ -301,6 +301,23 @@ pub enum Error {
         /// Who claimed the session there first, as far as its log says.
         by: String,
     },
+    /// The store's [replicator](crate::replication) is further behind than it may be, and the host has writes refused then. Nothing was
+    /// written; the write succeeds once the replicator has caught up.
+    #[error(
+        "the replicator is too far behind session {session}, by {records} records and {bytes} bytes, the oldest {} s old: \
+         try again once it has caught up",
+        time.as_secs()
+    )]
+    ReplicaBehind {
+        /// Session that was to be written.
+        session: Uuid,
+        /// Number of records that are not held.
+        records: u64,
+        /// Number of bytes of the log that these are, about.
+        bytes: u64,
+        /// How long the oldest of them has been written.
+        time: Duration,
+    },
     /// Nobody knows whether the store's [replicator](crate::replication) holds the last records. They are in the local log, and
     /// the next opening settles it.
     #[error(

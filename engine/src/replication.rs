@@ -14,8 +14,8 @@
 //! | [`Store::take_over`](crate::Store::take_over) | claims a session that another machine wrote, and makes a local one of what is held |
 //! | [`Session::sync`](crate::Session::sync), and the last handle is dropped | the replicator holds every record |
 //!
-//! With [`Durability::Process`](crate::Durability::Process) no call waits, except where the replicator is more than
-//! [`Replication::records_behind_max`] records behind: then the next write waits for it.
+//! With [`Durability::Process`](crate::Durability::Process) no call waits, except where the replicator is further behind than
+//! [`Replication`] allows, in records, in bytes or in time: then the next write waits for it, or is refused, as the host chose.
 //!
 //! # Captures
 //!
@@ -43,6 +43,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
@@ -205,13 +206,36 @@ pub trait Replicator: fmt::Debug + Send + Sync {
 pub struct Replication {
     /// Who holds the records.
     pub replicator: Arc<dyn Replicator>,
-    /// Number of records by which the replicator may be behind. A write that finds it further behind waits for it.
+    /// Number of records by which the replicator may be behind.
     pub records_behind_max: u64,
+    /// Number of bytes of the log by which it may be behind, to within 64 KiB.
+    pub bytes_behind_max: u64,
+    /// How long a record may have been written, on the clock's steady reading, and not be held.
+    pub time_behind_max: Duration,
+    /// What becomes of a write that finds it further behind.
+    pub when_behind: WhenBehind,
+}
+
+/// Says what becomes of a write that finds the replicator further behind than it may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenBehind {
+    /// It waits until the replicator holds the record that it wrote.
+    #[default]
+    Wait,
+    /// It fails with [`Error::ReplicaBehind`](crate::Error::ReplicaBehind), and nothing is written. The ends of calls, and what settles
+    /// them, are written all the same.
+    Refuse,
 }
 
 impl Replication {
-    /// Has records held by `replicator`, which may be 65,536 records behind.
+    /// Has records held by `replicator`, which may be 65,536 records, 64 MiB and a minute behind. Further behind, writes wait for it.
     pub fn new(replicator: Arc<dyn Replicator>) -> Replication {
-        Replication { replicator, records_behind_max: 65_536 }
+        Replication {
+            replicator,
+            records_behind_max: 65_536,
+            bytes_behind_max: 64 << 20,
+            time_behind_max: Duration::from_secs(60),
+            when_behind: WhenBehind::Wait,
+        }
     }
 }

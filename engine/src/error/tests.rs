@@ -83,6 +83,7 @@ fn all() -> Vec<Error> {
         Error::ReplicaAhead { session, local: 1.into(), held: 2.into() },
         Error::Replicated { session, at: text(), by: text() },
         Error::ReplicaElsewhere { session, at: text(), by: text(), epoch: 2, here: text(), held: 1 },
+        Error::ReplicaBehind { session, records: 1, bytes: 2, time: std::time::Duration::from_secs(3) },
         Error::ReplicaUnknown { session, reason: text() },
         Error::ReplicaFailed { session, reason: text() },
         Error::ReadOnly { session, reason: text() },

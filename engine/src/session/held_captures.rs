@@ -4,8 +4,8 @@
 //! keeps it elsewhere or it was collected, is passed over; one that is there and damaged fails the feeding, so that nothing is
 //! acknowledged that no takeover could restore.
 //!
-//! What is held is known to the process that put it. A process that opens the session knows what the last [`NEWEST`] captures need
-//! that are held; what only older ones had is put again where it comes back.
+//! What is held is known to the process that put it. A process that opens the session knows what the last captures need that are held;
+//! what only older ones had is put again where it comes back.
 
 use std::sync::Arc;
 

@@ -23,6 +23,7 @@
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
 //! | `replica`, `fetching` | what is fed to the store's replicator, and what opening makes of what it holds |
+//! | `lag` | how far the replicator is behind |
 //! | `held_captures` | what captures of workspaces need, fed and fetched with the records that name them |
 //! | `open_store` | what the sessions of one store share |
 //! | `replaying`, `recording`, `comparing` | a host that runs again over its log |
@@ -51,6 +52,7 @@ mod futures;
 mod held_captures;
 mod imaging;
 mod inputs;
+mod lag;
 mod large_payloads;
 mod log_view;
 pub(crate) mod open_store;

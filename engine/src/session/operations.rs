@@ -623,6 +623,7 @@ impl Inner {
         leave(&mut state, ticket);
         self.end_what_may(&state);
         let due = state.due(&self.store.background, self.store.options.clock.as_ref());
+        let promised = self.falls_behind(&state, sequence) || promised;
         self.see_to_write(state, sequence, promised, due, || self.schedule.notify_all())
     }
 }

@@ -16,14 +16,16 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
-use super::Inner;
 use super::held_captures::{HeldFrom, Holding, Packed, Sources};
+use super::lag::{Behind, Lag};
 use super::writing::PendingRecord;
+use super::{Inner, WriterState};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
-use crate::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication};
+use crate::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, WhenBehind};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
@@ -48,6 +50,8 @@ pub(super) struct Replica {
     /// Everything below its end is held.
     gate: SyncGate<Error>,
     feeding: Arc<Feeding>,
+    /// What was written since.
+    lag: Mutex<Lag>,
     /// What is held of captures; locked by the one thread that feeds.
     captures: Mutex<Holding>,
 }
@@ -153,6 +157,7 @@ impl Replica {
             epoch,
             gate: SyncGate::new(held),
             feeding: Arc::default(),
+            lag: Mutex::default(),
             captures: Mutex::new(Holding::new(dir, captures_from)),
         }
     }
@@ -173,9 +178,23 @@ impl Replica {
         self.gate.synced()
     }
 
-    /// Returns whether a write of the record `sequence` has to wait for the replicator, which is too far behind.
-    pub(super) fn is_too_far_behind(&self, sequence: SequenceNumber) -> bool {
-        sequence.since(self.held().min(sequence)) > self.replication.records_behind_max
+    /// Notes that the record `sequence` was written, behind which the log has so many bytes, and returns whether that write has to wait for
+    /// the replicator, which is too far behind.
+    pub(super) fn note_written(&self, sequence: SequenceNumber, log_bytes: u64, clock: &dyn Clock) -> bool {
+        let now_us = clock.steady_us();
+        let mut lag = self.lag.lock();
+        lag.note(sequence, log_bytes, now_us);
+        let behind = lag.behind(self.held(), now_us);
+        self.replication.when_behind == WhenBehind::Wait && behind.is_too_far(&self.replication)
+    }
+
+    /// Returns how far the replicator is behind, if writes are refused for that.
+    pub(super) fn refuses(&self, clock: &dyn Clock) -> Option<Behind> {
+        if self.replication.when_behind == WhenBehind::Wait {
+            return None;
+        }
+        let behind = self.lag.lock().behind(self.held(), clock.steady_us());
+        behind.is_too_far(&self.replication).then_some(behind)
     }
 
     /// Has the session's own thread feed what is durable by now.
@@ -267,6 +286,22 @@ impl Inner {
                 Err(Error::clone(&cause))
             }
         }
+    }
+
+    /// Notes a record that was written, and returns whether its write has to wait for the replicator, which is too far behind.
+    #[inline]
+    pub(super) fn falls_behind(&self, state: &WriterState, sequence: SequenceNumber) -> bool {
+        let Some(replica) = &self.replica else { return false };
+        replica.note_written(sequence, state.log.used_bytes(), self.store.options.clock.as_ref())
+    }
+
+    /// Returns how far the replicator is behind, if writes are refused for that, and has it fed.
+    #[inline]
+    pub(super) fn behind(&self) -> Option<Behind> {
+        let replica = self.replica.as_ref()?;
+        let behind = replica.refuses(self.store.options.clock.as_ref())?;
+        replica.wake();
+        Some(behind)
     }
 
     /// Returns the sequence number below which subscribers may be told of records that were promised to be durable.

@@ -8,6 +8,7 @@ use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 use uuid::Uuid;
 
+use super::lag::Behind;
 use super::schedule::inside;
 use super::subscribers::RecordNotification;
 use super::{Inner, WriterState};
@@ -102,6 +103,7 @@ pub(super) enum Refusal {
     /// Sequence number and kind of the record that this version cannot fold.
     UnsupportedKind(SequenceNumber, Kind),
     Interrupted,
+    ReplicaBehind(Behind),
 }
 
 /// Names what a writer does about a sync that no call waits for.
@@ -259,6 +261,7 @@ impl Inner {
         let untyped = self.types.is_none().then_some(Refusal::Untyped);
         let interrupted = || (!recovered).then_some(Refusal::Interrupted);
         let refusal = untyped.or_else(|| self.refusal(&state)).or_else(interrupted);
+        let refusal = refusal.or_else(|| self.behind().map(Refusal::ReplicaBehind));
         self.unless(refusal, state)
     }
 
@@ -326,6 +329,9 @@ impl Inner {
                 Error::ReadOnly { session, reason: self.read_only.clone().unwrap_or_default() }
             }
             Refusal::Closed => Error::Closed { session },
+            Refusal::ReplicaBehind(Behind { records, bytes, time }) => {
+                Error::ReplicaBehind { session, records, bytes, time }
+            }
             Refusal::UnsupportedKind(sequence, kind) => Error::UnsupportedKind { sequence, kind },
             Refusal::Interrupted => Error::Interrupted {
                 session,
@@ -415,11 +421,8 @@ impl Inner {
         promised: bool,
     ) -> Result<SequenceNumber> {
         let due = state.due(&self.store.background, self.store.options.clock.as_ref());
-        let asks = promised
-            || due != Due::Nothing
-            || state.imaged.rolled_over
-            || self.subscribers.listen()
-            || self.replica.as_ref().is_some_and(|replica| replica.is_too_far_behind(sequence));
+        let promised = self.falls_behind(&state, sequence) || promised;
+        let asks = promised || due != Due::Nothing || state.imaged.rolled_over || self.subscribers.listen();
         if asks { self.see_to_write(state, sequence, promised, due, || ()) } else { Ok(sequence) }
     }
 
@@ -441,8 +444,7 @@ impl Inner {
         if sabotage::is(Breakage::ToldBeforeSync) {
             self.subscribers.tell(&|| SequenceNumber::MAX);
         }
-        let waits = self.replica.as_ref().is_some_and(|replica| replica.is_too_far_behind(sequence));
-        if promised || waits {
+        if promised {
             self.sync_through(sequence + 1)?;
             self.hold_through(sequence + 1)?;
         } else {

@@ -14,6 +14,7 @@ use object_store::path::Path;
 use object_store::{
     Error, GetOptions, GetResult, ObjectStore, ObjectStoreExt, PutOptions, PutPayload, PutResult, Result,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use crate::requests::{Answered, Requests};
@@ -37,11 +38,22 @@ pub(crate) struct Bucket {
 
 #[derive(Debug, Default)]
 struct Switches {
+    gate: Gate,
     refuses_puts: AtomicBool,
     /// Part of the keys that cannot be put; empty means none.
     refused: Mutex<String>,
     puts: AtomicU64,
     put_bytes: AtomicU64,
+}
+
+/// Lets one put through after the other, while it is not held shut.
+#[derive(Debug)]
+struct Gate(Arc<Semaphore>);
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate(Arc::new(Semaphore::new(1)))
+    }
 }
 
 /// One record as a bucket holds it.
@@ -50,6 +62,11 @@ pub(crate) type HeldRecord = (u64, String, Vec<u8>);
 impl Bucket {
     pub(crate) fn refuse_puts(&self, refuse: bool) {
         self.switches.refuses_puts.store(refuse, Ordering::SeqCst);
+    }
+
+    /// Leaves puts unanswered until what is returned is dropped.
+    pub(crate) fn leave_puts_unanswered(&self) -> OwnedSemaphorePermit {
+        future::block_on(Arc::clone(&self.switches.gate.0).acquire_owned()).unwrap()
     }
 
     /// Refuses to put objects of which the keys hold `part`.
@@ -124,6 +141,7 @@ impl Requests for Bucket {
     async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.switches.puts.fetch_add(1, Ordering::SeqCst);
         self.switches.put_bytes.fetch_add(payload.content_length() as u64, Ordering::SeqCst);
+        let _answered = self.switches.gate.0.acquire().await.unwrap();
         let part = self.switches.refused.lock().unwrap().clone();
         let is_refused = !part.is_empty() && location.as_ref().contains(&part);
         if is_refused || self.switches.refuses_puts.load(Ordering::SeqCst) {

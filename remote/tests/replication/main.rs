@@ -10,6 +10,7 @@ mod fencing;
 mod fetching;
 mod held;
 mod host;
+mod lag;
 #[path = "../parts/notes.rs"]
 mod notes;
 #[path = "../parts/requests.rs"]

@@ -1,0 +1,192 @@
+//! Packs of what snapshots need: what a receiver makes of damaged, missing and exchanged ones.
+
+#![cfg(feature = "host")]
+// The functions below are all tests, or called by nothing else.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use foldlog_filesystem::{
+    Error, Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PACK_BYTES_MAX,
+    PackReceiver, SnapshotPacker, audit_snapshots, damage_of_object,
+};
+
+struct Site {
+    folder: tempfile::TempDir,
+    work: HostFilesystem,
+}
+
+impl Site {
+    fn new() -> Site {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("work")).unwrap();
+        let (root, store) = (folder.path().join("work"), folder.path().join("store"));
+        let work = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
+        Site { folder, work }
+    }
+
+    fn packer(&self) -> SnapshotPacker {
+        SnapshotPacker::new(&self.folder.path().join("store"))
+    }
+
+    fn snapshot(&self) -> FilesystemSnapshot {
+        self.work.snapshot(None, false).unwrap()
+    }
+}
+
+fn packed(packer: &mut SnapshotPacker, snapshot: &FilesystemSnapshot) -> Vec<Vec<u8>> {
+    let mut packs = Vec::new();
+    let mut put = |pack: &[u8]| {
+        packs.push(pack.to_vec());
+        Ok::<(), Error>(())
+    };
+    let rest = packer.pack([snapshot], &mut put).unwrap();
+    packs.extend(Some(rest).filter(|rest| !rest.is_empty()));
+    packs
+}
+
+fn received<'a>(store: &Path, packs: impl IntoIterator<Item = &'a Vec<u8>>) -> Result<(), Error> {
+    let mut receiver = PackReceiver::new(store);
+    packs.into_iter().try_for_each(|pack| receiver.take(pack))?;
+    receiver.finish()
+}
+
+fn is_whole(store: &Path, snapshot: &FilesystemSnapshot) -> bool {
+    let audited = audit_snapshots(store, [snapshot], &|_| true);
+    audited.snapshots == 1 && audited.damaged.is_empty()
+}
+
+fn files_in(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files_in(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+/// Checks that whatever has an object's name is what the name stands for, and that nothing is beside the store.
+fn assert_nothing_else(around: &Path, what: &str) {
+    let mut found = Vec::new();
+    files_in(around, &mut found);
+    for path in found {
+        assert!(path.starts_with(around.join("to")), "{what}: {}", path.display());
+        assert!(!path.to_string_lossy().contains("tmp_obj_"), "{what}: {}", path.display());
+        assert_eq!(damage_of_object(&path), None, "{what}");
+    }
+}
+
+/// Returns bytes that no compression makes shorter.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let step = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..len).map(step).collect()
+}
+
+#[test]
+fn no_wrong_byte_and_no_length_makes_an_object_of_another_content() {
+    let site = Site::new();
+    site.work.write("page", b"one").unwrap();
+    site.work.write("src/deep/page", b"another").unwrap();
+    let snapshot = site.snapshot();
+    let [pack]: [Vec<u8>; 1] = packed(&mut site.packer(), &snapshot).try_into().unwrap();
+    let (mut refused, mut tried) = (0, 0);
+    let flipped = (0..pack.len()).step_by(7).map(|at| {
+        let mut bytes = pack.clone();
+        bytes[at] ^= 1 << (at % 8);
+        (bytes, format!("byte {at}"))
+    });
+    let cut = (0..pack.len()).step_by(19).map(|len| (pack[..len].to_vec(), format!("{len} bytes")));
+    for (bytes, what) in flipped.chain(cut) {
+        let around = tempfile::tempdir().unwrap();
+        let store = around.path().join("to");
+        let took = received(&store, [&bytes]);
+        assert_nothing_else(around.path(), &what);
+        refused += usize::from(took.is_err());
+        tried += 1;
+        // What came of it is in nobody's way.
+        if tried % 29 == 0 {
+            received(&store, [&pack]).unwrap();
+            assert!(is_whole(&store, &snapshot), "{what}");
+        }
+    }
+    // A pack that ends where a piece ends is one, and some bits of what was compressed change nothing of the content.
+    assert!(refused > tried - tried / 10, "{refused} of {tried}");
+}
+
+#[test]
+fn a_file_goes_on_in_the_next_pack_and_packs_are_taken_in_their_order_alone() {
+    let site = Site::new();
+    let large = noise(2 * PACK_BYTES_MAX + PACK_BYTES_MAX / 2);
+    site.work.write("large", &large).unwrap();
+    site.work.write("page", b"one").unwrap();
+    let snapshot = site.snapshot();
+    let mut packer = site.packer();
+    let packs = packed(&mut packer, &snapshot);
+    assert_eq!(packs.len(), 3);
+    assert!(packs.iter().all(|pack| pack.len() <= PACK_BYTES_MAX));
+    let around = tempfile::tempdir().unwrap();
+    let store = around.path().join("to");
+    for order in [&[0, 2][..], &[1], &[0, 0], &[0, 1], &[2, 1, 0]] {
+        assert!(received(&store, order.iter().map(|at| &packs[*at])).is_err(), "{order:?}");
+        assert_nothing_else(around.path(), &format!("{order:?}"));
+    }
+    received(&store, &packs).unwrap();
+    assert!(is_whole(&store, &snapshot));
+    // Again over what is there.
+    received(&store, &packs).unwrap();
+    assert_nothing_else(around.path(), "again");
+    let folder = around.path().join("work");
+    std::fs::create_dir(&folder).unwrap();
+    let copy = HostFilesystem::open(&folder, &store, HostFilesystemOptions::default()).unwrap();
+    copy.rebind(foldlog_filesystem::Rebind::IfEmpty).unwrap();
+    copy.restore(&snapshot).unwrap();
+    assert_eq!(copy.read("large").unwrap(), large);
+
+    // A change packs what is new of it, and what was noted as held is not packed by another one.
+    site.work.write("page", b"two").unwrap();
+    let next = site.snapshot();
+    let [change]: [Vec<u8>; 1] = packed(&mut packer, &next).try_into().unwrap();
+    assert!(change.len() < 4096, "{}", change.len());
+    let mut other = site.packer();
+    other.note_held([&snapshot]);
+    assert_eq!(packed(&mut other, &next), std::slice::from_ref(&change));
+    received(&store, [&change]).unwrap();
+    assert!(is_whole(&store, &next));
+}
+
+#[test]
+fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
+    let site = Site::new();
+    site.work.write("page", b"one").unwrap();
+    let snapshot = site.snapshot();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut other = SnapshotPacker::new(&elsewhere.path().join("store"));
+    assert!(packed(&mut other, &snapshot).is_empty());
+    let mut found = Vec::new();
+    files_in(&site.folder.path().join("store/objects"), &mut found);
+    assert!(found.len() > 3);
+    for path in found {
+        let bytes = std::fs::read(&path).unwrap();
+        let mut wrong = bytes.clone();
+        wrong[bytes.len() / 2] ^= 4;
+        let is_commit = path.to_string_lossy().replace('/', "").ends_with(&snapshot.commit);
+        for damage in [Some(wrong), Some([&bytes[..], b"more"].concat()), None] {
+            match &damage {
+                Some(damage) => std::fs::write(&path, damage).unwrap(),
+                None => std::fs::remove_file(&path).unwrap(),
+            }
+            let packs = site.packer().pack([&snapshot], &mut |_| Ok::<(), Error>(()));
+            // Whose commit is gone was collected.
+            assert_eq!(packs.is_ok(), is_commit && damage.is_none(), "{}: {packs:?}", path.display());
+        }
+        std::fs::write(&path, bytes).unwrap();
+    }
+    assert_eq!(packed(&mut site.packer(), &snapshot).len(), 1);
+}
