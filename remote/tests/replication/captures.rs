@@ -8,7 +8,7 @@ use foldlog::tools::{RewindOptions, ToolContext};
 use foldlog::{Error, ResourceRegistry, Session};
 
 use crate::bucket::Bucket;
-use crate::host::copy;
+use crate::host::{copy, timeless_store};
 use crate::notes::{call, runner_over, types};
 use crate::workspace::{Worker, contents, noise};
 
@@ -74,7 +74,9 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
 #[test]
 fn what_the_last_call_left_is_there_and_each_side_of_a_call_costs_one_put_unless_much_is_new() {
     let bucket = Bucket::default();
-    let [first, second] = workers(&bucket);
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [first, second] = [(&folders[0], "one"), (&folders[1], "two")]
+        .map(|(folder, name)| Worker::at(timeless_store(folder, &bucket, name)));
     let session = first.store.create(&types()).unwrap();
     let id = session.id();
     for n in 0..200_u64 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldlog::replication::Replication;
 use foldlog::tools::{ExecuteOptions, ToolContext, ToolError, ToolReport};
-use foldlog::{Durability, ResourceRegistry, Session, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, FixedClock, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_remote::ObjectReplicator;
 
 use crate::bucket::{Bucket, retries};
@@ -22,6 +22,18 @@ pub(crate) fn store_at(
     let replication = Some(Replication::new(Arc::new(replicator)));
     Store::open_with(folder.path(), StoreOptions { replication, durability, ..StoreOptions::default() })
         .unwrap()
+}
+
+/// Opens a store in which no time passes: nothing is fed but what a call waits for.
+pub(crate) fn timeless_store(folder: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {
+    let replicator = ObjectReplicator::new(Arc::new(bucket.store()), "team", name, retries()).unwrap();
+    let options = StoreOptions {
+        replication: Some(Replication::new(Arc::new(replicator))),
+        background: BackgroundSync::Inline,
+        clock: Arc::new(FixedClock::new(1_800_000_000_000_000)),
+        ..StoreOptions::default()
+    };
+    Store::open_with(folder.path(), options).unwrap()
 }
 
 pub(crate) fn store(folder: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {

@@ -1,6 +1,7 @@
 //! Compactions of sessions that are open for writing, and go on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
@@ -119,16 +120,18 @@ fn threads_write_and_read_while_their_session_is_compacted() {
     write(&session, 40);
     let stop = AtomicBool::new(false);
     let mut dropped = 0;
+    let (wrote, writes) = mpsc::channel();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
+        let (session, stop) = (&session, &stop);
+        scope.spawn(move || {
             let mut written = 0_u64;
             while !stop.load(Ordering::Relaxed) {
                 let line = format!("{written} {}", "goes on ".repeat(20));
                 session.dispatch(DraftEdited { place: 0, line }).unwrap();
                 session.dispatch(large_note(written)).unwrap();
                 written += 1;
+                let _ = wrote.send(());
             }
-            written
         });
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -136,11 +139,11 @@ fn threads_write_and_read_while_their_session_is_compacted() {
                 assert_eq!(notes.iter().filter(Result::is_ok).count() as u64, notes.len());
             }
         });
+        writes.recv().unwrap();
         for _ in 0..8 {
             dropped += session.compact(&CompactOptions::default()).unwrap().dropped;
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(writer.join().unwrap() > 0);
     });
     assert!(dropped > 30, "{dropped}");
     let (id, state) = (session.id(), session.state().unwrap());
