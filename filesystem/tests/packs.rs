@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use foldlog_filesystem::{
-    Error, Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PACK_BYTES_MAX,
-    PackReceiver, SnapshotPacker, audit_snapshots, damage_of_object,
+    Collecting, Error, Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PACK_BYTES_MAX,
+    PackReceiver, SnapshotPacker, audit_snapshots, collect_snapshots, damage_of_object,
 };
 
 struct Site {
@@ -189,4 +189,40 @@ fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
         std::fs::write(&path, bytes).unwrap();
     }
     assert_eq!(packed(&mut site.packer(), &snapshot).len(), 1);
+}
+
+/// A snapshot with the content of one that was collected makes its objects anew, and not its metadata: whoever took that one for held
+/// acknowledged a call whose files no other machine had, and whoever packed it called the store damaged.
+#[test]
+fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
+    let site = Site::new();
+    let store = site.folder.path().join("store");
+    site.work.write("page", b"one").unwrap();
+    let first = site.snapshot();
+    site.work.write("page", b"two").unwrap();
+    let second = site.snapshot();
+    let asked = Collecting {
+        keep: std::slice::from_ref(&second),
+        give_up: std::slice::from_ref(&first),
+        pool: None,
+        dry_run: false,
+    };
+    assert!(collect_snapshots(&store, &asked).unwrap().objects > 0);
+    site.work.write("page", b"one").unwrap();
+    let again = site.snapshot();
+    assert_eq!(again.commit, first.commit);
+    assert_ne!(again.metadata, first.metadata, "its file has another time");
+
+    // A process that opens the session knows of the first one by its record alone.
+    let mut packer = site.packer();
+    packer.note_held([&first, &second]);
+    let elsewhere = site.folder.path().join("elsewhere");
+    let mut receiver = PackReceiver::new(&elsewhere);
+    for pack in packed(&mut site.packer(), &second).iter().chain(&packed(&mut packer, &again)) {
+        receiver.take(pack).unwrap();
+    }
+    receiver.finish().unwrap();
+    assert!(audit_snapshots(&elsewhere, [&second, &again], &|_| true).damaged.is_empty());
+    // It is passed over, as it is where its commit is gone.
+    assert!(packed(&mut site.packer(), &first).iter().all(Vec::is_empty));
 }

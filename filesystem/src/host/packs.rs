@@ -30,6 +30,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::FilesystemSnapshot;
+use super::collect::{collected, was_collected};
 use super::manifest::{GitMode, join};
 use super::metadata::Metadata;
 use super::object_files::{Inflater, open_file};
@@ -104,10 +105,14 @@ impl SnapshotPacker {
     }
 
     /// Notes that somebody holds all that these snapshots need. What the store lacks of one is passed over: it is packed again where
-    /// another snapshot needs it.
+    /// another snapshot needs it. So is one that was collected: it was not packed if that was before, though a later snapshot with the
+    /// same content has made its objects anew.
     pub fn note_held<'a>(&mut self, snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>) {
+        let collected: HashSet<ObjectId> = collected(self.objects.store()).into_iter().collect();
         for snapshot in snapshots {
-            let _ = self.missing(snapshot);
+            if !names_of(snapshot).any(|id| collected.contains(&id)) {
+                let _ = self.missing(snapshot);
+            }
         }
         self.trees.forget();
     }
@@ -128,10 +133,13 @@ impl SnapshotPacker {
         let mut pack = Vec::new();
         for snapshot in snapshots {
             if let Err(unread) = self.pack_one(snapshot, &mut pack, put)? {
-                // A collection removes a snapshot's commit first: nobody is to need that one any more.
-                if named_object(&self.objects, &snapshot.commit)
-                    .is_ok_and(|id| self.objects.path(id).exists())
-                {
+                // A collection removes a snapshot's commit first: nobody is to need that one any more. It may be back, where a later
+                // snapshot has the same content, and then the metadata are gone.
+                let is_gone =
+                    |id: ObjectId| !self.objects.path(id).exists() && was_collected(self.objects.store(), id);
+                let has_commit = named_object(&self.objects, &snapshot.commit)
+                    .is_ok_and(|id| self.objects.path(id).exists());
+                if has_commit && !names_of(snapshot).any(is_gone) {
                     return Err(unread.into());
                 }
                 self.forget();
@@ -425,6 +433,14 @@ impl Drop for PackReceiver {
             let _ = fs::remove_file(temporary);
         }
     }
+}
+
+/// Returns the ids by which a snapshot is collected.
+fn names_of(snapshot: &FilesystemSnapshot) -> impl Iterator<Item = ObjectId> {
+    [Some(&snapshot.commit), snapshot.metadata.as_ref()]
+        .into_iter()
+        .flatten()
+        .filter_map(|name| ObjectId::parse(name))
 }
 
 /// Takes the next piece off the front of a pack.
