@@ -541,6 +541,20 @@ fn where_a_rollback_that_is_kept_went_stays_however_long_ago_it_was() {
     assert_eq!(visited(&room, back).unwrap()["page"], "first");
 }
 
+/// Each rewind counted as one of the latest calls that are kept, so that a hundred of them pushed out every call.
+#[test]
+fn rewinds_push_out_no_call() {
+    let room = Room::new();
+    let ends: Vec<_> = (0..3).map(|n| room.call(&format!("printf {n} > page"))).collect();
+    for _ in 0..3 {
+        room.rewind(ends[1]);
+    }
+    let (room, _) = collected(room, &keeping(3));
+    for (n, end) in ends.iter().enumerate() {
+        assert_eq!(visited(&room, *end).unwrap()["page"], n.to_string());
+    }
+}
+
 /// What a session does between two collections.
 #[derive(Clone, Debug)]
 enum Deed {

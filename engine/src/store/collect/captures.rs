@@ -3,7 +3,7 @@
 //! A capture is kept if a record names it that belongs to
 //!
 //! 1. a call that is open, unsettled or suspended, with all its runs;
-//! 2. one of the latest calls, as many as the options say, or a call or a snapshot that is younger than they say;
+//! 2. one of the latest calls, as many as the options say and rewinds not counted, or a call or a snapshot that is younger than they say;
 //! 3. a snapshot whose position the options keep;
 //! 4. the last rewind that counts, so that it can be undone, and the last recovery;
 //! 5. what the last call left as far as tools go: after a rewind, the capture that it went back to, by which changes by hand are told.
@@ -277,7 +277,9 @@ impl Choosing<'_> {
             named.runs.iter().filter(is_waiting).for_each(|run| self.keep(run));
         }
         let calls = usize::try_from(options.calls).unwrap_or(usize::MAX);
-        let naming = named.runs.iter().filter(|run| !run.before.is_empty() || !run.after.is_empty());
+        // Rewinds and restores push out no call.
+        let names = |run: &&Run| !(run.is_restore || run.before.is_empty() && run.after.is_empty());
+        let naming = named.runs.iter().filter(names);
         let latest = naming.rev().take(calls).last().map(|run| run.begin);
         for first in latest.into_iter().chain(named.young) {
             self.keep_from(first);
