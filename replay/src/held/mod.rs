@@ -30,12 +30,23 @@ pub(crate) use {
     tail::tail,
 };
 
-/// How the URL of a place begins.
-const SCHEMES: [&str; 6] = ["file://", "s3://", "gs://", "az://", "postgres://", "postgresql://"];
-
-/// Returns the URL that stands in the place of a path, if one does.
+/// Returns the URL that stands in the place of a path, if one does: whatever has a scheme, also one that is no place's, since the error
+/// that says so quotes no password.
 pub(crate) fn url(path: &Path) -> Option<&str> {
-    path.to_str().filter(|text| SCHEMES.iter().any(|scheme| text.starts_with(scheme)))
+    let is_scheme = |scheme: &str| {
+        scheme.len() > 1
+            && scheme.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+    };
+    path.to_str()
+        .filter(|text| text.trim_start().split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)))
+}
+
+/// Returns a URL as it may be printed: without user, password and parameters.
+fn shown(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (scheme, rest) = url.get(..end).and_then(|url| url.split_once("://")).unwrap_or(("", url));
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    foldlog_codec::escape::text(&format!("{}://{place}", scheme.trim_start())).to_string()
 }
 
 /// Names a session in a place: the place's URL, and the session's id.
@@ -87,16 +98,16 @@ pub(crate) fn joined(arguments: Vec<OsString>) -> Vec<OsString> {
 /// Says that a URL names a place where a session is asked for.
 #[cfg(feature = "object-store")]
 pub(crate) fn no_session(url: &str) -> crate::Failure {
-    let what = format!("{} names no session", foldlog_codec::escape::text(url));
+    let what = format!("{} names no session", shown(url));
     crate::Failure::usage(
         what,
-        "give URL/sessions/ID, or the URL and the id; `foldlog sessions URL` lists them",
+        "give URL/sessions/ID, in front of a `?`, or the URL and the id; `foldlog sessions URL` lists them",
     )
 }
 
 /// Says that a verb writes, and a place is read.
 pub(crate) fn not_written(url: &str) -> crate::Failure {
-    let what = format!("{} is a place, and this verb is for a folder", foldlog_codec::escape::text(url));
+    let what = format!("{} is a place, and this verb is for a folder", shown(url));
     let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
     crate::Failure::usage(what, next)
 }
@@ -115,6 +126,20 @@ mod tests {
     use super::*;
 
     const ID: &str = "014417e2-088b-4e39-825e-7d031e0f8187";
+
+    #[test]
+    fn a_url_is_printed_without_what_may_be_a_password() {
+        for url in [
+            "postgres://adv:hunter2@h/db",
+            " Postgres://adv:hunter2@h/db?password=hunter2",
+            "s3://k:hunter2@h/db#hunter2",
+            "https://k:p@hunter2@h/db",
+        ] {
+            let text = format!("{} {}", shown(super::url(Path::new(url)).unwrap()), not_written(url));
+            assert!(text.contains("h/db") && !text.contains("hunter2"), "{text}");
+        }
+        assert_eq!(super::url(Path::new("/work/c:/x")), None);
+    }
 
     #[test]
     fn a_url_and_an_id_are_a_session_in_one_word_or_in_two() {
