@@ -402,7 +402,7 @@ pub enum Error {
         store: PathBuf,
     },
     /// The store already holds a session with this id.
-    #[error("session {session} already exists")]
+    #[error("session {session} already exists in this store")]
     SessionExists {
         /// Session that was to be created.
         session: Uuid,

@@ -109,7 +109,7 @@ pub struct StoreOptions {
 impl Default for StoreOptions {
     /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
     /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, no retention, no
-    /// replication, no writes past one, a background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
+    /// replication, no unreplicated writes, a background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),

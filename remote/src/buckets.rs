@@ -61,7 +61,8 @@ fn folder(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     if path.parent().is_none() {
         return Err(refused("it names the root of all folders"));
     }
-    let files = LocalFileSystem::new_with_prefix(path).map_err(|_| refused("there is no such folder"))?;
+    let files = LocalFileSystem::new_with_prefix(path)
+        .map_err(|_| refused("there is no such folder: make it first"))?;
     Ok(Arc::new(files.with_fsync(true)))
 }
 

@@ -134,6 +134,13 @@ impl Standing {
 /// Opens the place that a URL names, with keys from the process's environment or from the provider of its machine. Asks the place
 /// for nothing yet.
 ///
+/// | URL | place | feature |
+/// |---|---|---|
+/// | `file:///PATH` | a bucket in a local folder, which exists | `object-store` |
+/// | `s3://BUCKET/PREFIX` | what speaks as S3 does | `s3` |
+/// | `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` | Google's and Azure's buckets | `gcs`, `azure` |
+/// | `postgres://USER@HOST/DATABASE`, `postgres:///DATABASE?host=/FOLDER` | a database, over TCP or a socket | `postgres` |
+///
 /// # Errors
 ///
 /// - [`Error::Url`] if it is no such URL, holds more than a place, names a folder that is not there, or what keeps the place is not
@@ -199,7 +206,7 @@ mod tests {
     fn what_is_no_place_is_refused_and_no_error_quotes_it() {
         assert_eq!(reason("bucket"), "it is no URL");
         assert_eq!(reason("ftp://bucket/x"), "places begin with file://, s3://, gs://, az:// or postgres://");
-        assert_eq!(reason("file:///nowhere/at/all"), "there is no such folder");
+        assert_eq!(reason("file:///nowhere/at/all"), "there is no such folder: make it first");
         for url in ["file://", "file:///", "file:///.."] {
             assert_eq!(reason(url), "it names the root of all folders");
         }
