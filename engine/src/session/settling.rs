@@ -125,7 +125,8 @@ impl Session {
     /// [`Error::Blank`] if `by` names nobody; the reason may be left empty. [`Error::AlreadySettled`] if somebody has settled the
     /// operation. [`Error::NoSuchOperation`] if it waits for nobody otherwise, also if it is still open, since the session must be
     /// recovered first; if its question has expired or was withdrawn; if an approval names other arguments, or is for an operation that
-    /// does not ask; if an operation that asks is to run again without an approval, or one that waits for its result is to run again. Else those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// does not ask; if an operation that asks is to run again without an approval, or one that waits for its result is to run again. Else
+    /// those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn settle(
         &self,
         operation: impl Into<OperationId>,

@@ -298,8 +298,8 @@ impl Store {
         let objects = Objects::new(Arc::clone(storage), dir);
         let next = scan.next_sequence;
         // A segment behind the end of the log is none of it: where the last record of the one before was lost, that one is not finished.
-        let begins = scan.segments.iter().rev().map(|segment| segment.header.first_sequence);
-        let finished = begins.filter(|first| *first <= next).max().unwrap_or(SequenceNumber::MIN);
+        let mut begins = scan.segments.iter().rev().map(|segment| segment.header.first_sequence);
+        let finished = begins.find(|first| *first <= next).unwrap_or(SequenceNumber::MIN);
         let marks = self.marks(&places, options)?;
         let Some(mut through) = (if whole { next } else { finished }).checked_sub(1) else { return Ok(None) };
         if options.younger_than.is_some() {

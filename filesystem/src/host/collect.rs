@@ -93,7 +93,7 @@ pub fn collect_snapshots(store: &Path, asked: &Collecting<'_>) -> Result<Collect
         match is_file(&path) {
             Ok(true) => {
                 let named = snapshot.metadata.as_ref().and_then(|name| ObjectId::parse(name));
-                let is_elsewhere = named.is_some_and(|id| !exists(&objects.path(id)));
+                let is_elsewhere = named.is_some_and(|id| fs::symlink_metadata(objects.path(id)).is_err());
                 keep.push(if is_elsewhere { Cow::Owned(tree_of(snapshot)) } else { Cow::Borrowed(snapshot) });
             }
             Ok(false) => {}
@@ -146,7 +146,7 @@ impl HostFilesystem {
     /// [`Error::Collected`] if it was.
     pub fn check_kept(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         let store = self.objects.store();
-        for name in [Some(&snapshot.commit), snapshot.metadata.as_ref()].into_iter().flatten() {
+        for name in snapshot.names() {
             let id = self.object_of(name)?;
             if !self.objects.path(id).exists() && was_collected(store, id) {
                 return Err(Error::Collected { store: store.to_owned(), object: id.to_string() });
@@ -173,11 +173,6 @@ impl HostFilesystem {
 /// Returns what a snapshot says of its tree alone.
 fn tree_of(snapshot: &FilesystemSnapshot) -> FilesystemSnapshot {
     FilesystemSnapshot { metadata: None, repositories: None, left_out_by: None, ..snapshot.clone() }
-}
-
-/// Returns whether anything stands at a path.
-fn exists(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
 }
 
 fn is_store(objects: &Objects) -> bool {
@@ -231,7 +226,7 @@ fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet
     }
     let mut ids = collected(objects.store());
     let mut known: HashSet<ObjectId> = ids.iter().copied().collect();
-    for name in snapshots.iter().flat_map(|it| [Some(&it.commit), it.metadata.as_ref()]).flatten() {
+    for name in snapshots.iter().flat_map(FilesystemSnapshot::names) {
         let id = named_object(objects, name)?;
         if !needed.contains(&id) && objects.path(id).is_file() && known.insert(id) {
             ids.push(id);

@@ -110,7 +110,8 @@ impl SnapshotPacker {
     pub fn note_held<'a>(&mut self, snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>) {
         let collected: HashSet<ObjectId> = collected(self.objects.store()).into_iter().collect();
         for snapshot in snapshots {
-            if !names_of(snapshot).any(|id| collected.contains(&id)) {
+            let mut ids = snapshot.names().filter_map(|name| ObjectId::parse(name));
+            if !ids.any(|id| collected.contains(&id)) {
                 let _ = self.missing(snapshot);
             }
         }
@@ -139,7 +140,8 @@ impl SnapshotPacker {
                     |id: ObjectId| !self.objects.path(id).exists() && was_collected(self.objects.store(), id);
                 let has_commit = named_object(&self.objects, &snapshot.commit)
                     .is_ok_and(|id| self.objects.path(id).exists());
-                if has_commit && !names_of(snapshot).any(is_gone) {
+                let mut ids = snapshot.names().filter_map(|name| ObjectId::parse(name));
+                if has_commit && !ids.any(is_gone) {
                     return Err(unread.into());
                 }
                 self.forget();
@@ -433,14 +435,6 @@ impl Drop for PackReceiver {
             let _ = fs::remove_file(temporary);
         }
     }
-}
-
-/// Returns the ids by which a snapshot is collected.
-fn names_of(snapshot: &FilesystemSnapshot) -> impl Iterator<Item = ObjectId> {
-    [Some(&snapshot.commit), snapshot.metadata.as_ref()]
-        .into_iter()
-        .flatten()
-        .filter_map(|name| ObjectId::parse(name))
 }
 
 /// Takes the next piece off the front of a pack.

@@ -58,6 +58,13 @@ pub struct FilesystemSnapshot {
     pub unless_changed: bool,
 }
 
+impl FilesystemSnapshot {
+    /// Returns the ids by which a collection knows the snapshot, in hexadecimal: those of its commit and of its metadata.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        [Some(&self.commit), self.metadata.as_ref()].into_iter().flatten()
+    }
+}
+
 impl HostFilesystem {
     /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the folder, and reads and
     /// writes nothing. `tag` becomes a part of the commit's message, for readers who look into the store with git.

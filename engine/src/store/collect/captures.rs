@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{self, Outcome, Payload, ResourceSnapshot, ToolBegin, ToolEnd};
+use foldlog_codec::body::{self, Outcome, Payload, ResourceSnapshot, Rollback, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
 use super::{CollectOptions, Collected, Store};
@@ -193,8 +193,8 @@ impl Named {
 struct Choosing<'a> {
     named: &'a Named,
     path: LivePath,
-    /// Records of rollbacks, those that rewinds made among them.
-    rollbacks: Vec<SequenceNumber>,
+    /// Rollbacks by their records, those that rewinds made among them.
+    rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
     last: SequenceNumber,
     kept: BTreeSet<SequenceNumber>,
 }
@@ -264,7 +264,7 @@ impl Choosing<'_> {
         named.runs.iter().filter(is_young).for_each(|run| self.keep(run));
         self.kept.extend(named.snapshots.iter().map(|(position, _)| *position).filter(|it| *it >= first));
         // What holds behind a rollback is what held where it went, however long ago that was.
-        let turns: Vec<_> = self.rollbacks.iter().copied().filter(|at| *at >= first).collect();
+        let turns = self.rollbacks.range(first..).map(|(at, _)| *at);
         for position in first.checked_sub(1).into_iter().chain(turns) {
             self.keep_at(position);
         }
@@ -358,11 +358,11 @@ pub(super) fn in_use(
         .chain(operations.unsettled().map(|one| one.operation))
         .chain(operations.suspended().map(|one| one.operation))
         .collect();
-    let rollbacks = read.scan.rollbacks.iter();
+    let rollbacks = &read.scan.rollbacks;
     let mut choosing = Choosing {
         named: &named,
-        path: LivePath::new(rollbacks.clone().map(|(at, rollback)| (*at, rollback.to))),
-        rollbacks: rollbacks.map(|(at, _)| *at).collect(),
+        path: LivePath::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
+        rollbacks,
         last: read.scan.next_sequence.saturating_sub(1),
         kept: BTreeSet::new(),
     };
