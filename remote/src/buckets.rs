@@ -73,7 +73,7 @@ fn network_store(url: &Url, variables: &Variables) -> Result<(Arc<dyn ObjectStor
 
 #[cfg(not(feature = "network"))]
 fn network_store(_: &Url, _: &Variables) -> Result<(Arc<dyn ObjectStore>, String)> {
-    Err(Error::Url { reason: "this program was built without what speaks to that network" })
+    Err(Error::NotBuiltIn { what: "that network" })
 }
 
 impl Place for BucketPlace {

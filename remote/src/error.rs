@@ -230,6 +230,12 @@ pub enum Error {
         /// Why. The URL is not quoted: it may hold a password.
         reason: &'static str,
     },
+    /// The crate was built without the feature that speaks to a kind of place.
+    #[error("not a place of sessions: this program was built without what speaks to {what}")]
+    NotBuiltIn {
+        /// Which kind.
+        what: &'static str,
+    },
     /// The environment's settings of what keeps the sessions do not fit together, or lack something.
     #[error("the environment's settings of the store are not usable: {reason}")]
     Settings {

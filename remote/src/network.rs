@@ -66,9 +66,7 @@ pub(crate) fn open(url: &Url, variables: &Variables) -> Result<(Arc<dyn ObjectSt
         #[cfg(feature = "azure")]
         "az" => azure(bucket, variables)?,
         _ => {
-            return Err(Error::Url {
-                reason: "this program was built without what speaks to that kind of bucket",
-            });
+            return Err(Error::NotBuiltIn { what: "that kind of bucket" });
         }
     };
     Ok((store, prefix.to_string()))

@@ -1,14 +1,7 @@
 //! A place of sessions as a person writes it: a URL, and what can be asked of any place, whatever keeps it.
 //!
-//! | URL | what keeps the sessions | feature |
-//! |---|---|---|
-//! | `file:///PATH` | a local folder, which exists | `object-store` |
-//! | `s3://BUCKET/PREFIX` | S3, and what speaks as S3 does: R2, MinIO, Ceph | `s3` |
-//! | `gs://BUCKET/PREFIX` | Google Cloud Storage | `gcs` |
-//! | `az://CONTAINER/PREFIX` | Azure Blob Storage | `azure` |
-//! | `postgres://USER@HOST/DATABASE` | PostgreSQL; `Database` says what more may stand there | `postgres` |
-//!
-//! A URL is a place and nothing else. Keys, regions and endpoints come from the environment or from what the provider gives to its
+//! A URL, of which [`open_place`] lists the forms, is a place and nothing else. Keys, regions and endpoints come from the environment or
+//! from what the provider gives to its
 //! machines; `network` says which variables count. No error quotes a URL, which may hold a password all the same.
 
 use std::collections::BTreeMap;
@@ -134,17 +127,18 @@ impl Standing {
 /// Opens the place that a URL names, with keys from the process's environment or from the provider of its machine. Asks the place
 /// for nothing yet.
 ///
-/// | URL | place | feature |
+/// | URL | what keeps the sessions | feature |
 /// |---|---|---|
-/// | `file:///PATH` | a bucket in a local folder, which exists | `object-store` |
-/// | `s3://BUCKET/PREFIX` | what speaks as S3 does | `s3` |
-/// | `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` | Google's and Azure's buckets | `gcs`, `azure` |
-/// | `postgres://USER@HOST/DATABASE`, `postgres:///DATABASE?host=/FOLDER` | a database, over TCP or a socket | `postgres` |
+/// | `file:///PATH` | a local folder, which exists | `object-store` |
+/// | `s3://BUCKET/PREFIX` | S3, and what speaks as S3 does: R2, MinIO, Ceph | `s3` |
+/// | `gs://BUCKET/PREFIX` | Google Cloud Storage | `gcs` |
+/// | `az://CONTAINER/PREFIX` | Azure Blob Storage | `azure` |
+/// | `postgres://USER@HOST/DATABASE`, `postgres:///DATABASE?host=/FOLDER` for a socket | PostgreSQL; `Database` says what more may stand there | `postgres` |
 ///
 /// # Errors
 ///
-/// - [`Error::Url`] if it is no such URL, holds more than a place, names a folder that is not there, or what keeps the place is not
-///   built in.
+/// - [`Error::Url`] if it is no such URL, holds more than a place, or names a folder that is not there.
+/// - [`Error::NotBuiltIn`] if what keeps the place is not built in.
 /// - [`Error::Settings`] if the environment's settings do not fit together.
 pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
     let readable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -177,7 +171,7 @@ fn bucket(url: &Url, retries: Retries, variables: &Variables) -> Result<Arc<dyn 
 
 #[cfg(not(feature = "object-store"))]
 fn bucket(_: &Url, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
-    Err(Error::Url { reason: "this program was built without what speaks to buckets" })
+    Err(Error::NotBuiltIn { what: "buckets" })
 }
 
 #[cfg(feature = "postgres")]
@@ -187,7 +181,7 @@ fn database(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dy
 
 #[cfg(not(feature = "postgres"))]
 fn database(_: &str, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
-    Err(Error::Url { reason: "this program was built without what speaks to PostgreSQL" })
+    Err(Error::NotBuiltIn { what: "PostgreSQL" })
 }
 
 #[cfg(all(test, feature = "object-store"))]

@@ -18,7 +18,7 @@ pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
 /// Says why a place did not do what it was asked for, and what to do next.
 pub(crate) fn failure(error: Error) -> Failure {
     let next = match error {
-        Error::Url { reason } if reason.starts_with("this program was built without") => {
+        Error::NotBuiltIn { .. } => {
             "build it with what does: `cargo install --path replay --features s3` (or gcs, azure, postgres)"
         }
         Error::Url { .. } => {
