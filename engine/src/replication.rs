@@ -21,7 +21,7 @@
 //!
 //! A record names the captures of workspaces that it was written with, and says nothing of their objects. What these need and the
 //! replicator does not hold yet is put as *packs*, never object by object: packs of up to 8 MiB, each under its hash as a payload is,
-//! and a last one, of up to 1 MiB, that stands beside the records in the same [append](Replicator::append_with). So what a
+//! and a last one, of up to 1 MiB, that stands beside the records in the same [append](Replicator::append). So what a
 //! takeover has to ask for follows from what is appended, and no list of a store is relied on. A call that changed little costs no
 //! put of its own.
 //!
@@ -101,15 +101,15 @@ pub const INLINED_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldPart<'a> {
-    /// What captures add that the records below `next` name, of those that follow. It is told of each append whose writer holds
-    /// captures, also if they add nothing: records of which it is not told were appended without their captures.
+    /// Names what captures add that the records below `next` name, of those that follow. It stands in front of each append with captures,
+    /// also if they add nothing: records without it were appended without their captures.
     Captures {
         /// Sequence number behind the last record of the append.
         next: SequenceNumber,
-        /// The packs.
+        /// Packs of the append.
         captures: CapturePacks<'a>,
     },
-    /// A record.
+    /// Holds a record.
     Record(Record<'a>),
 }
 
@@ -124,13 +124,13 @@ pub trait Replicator: fmt::Debug + Send + Sync {
     /// Returns the name that claims are made in. It belongs to one folder of sessions.
     fn name(&self) -> String;
 
-    /// Hands every record that is held of the session to `visit`, in order, and returns how far they go and who claimed the
-    /// session last. Changes nothing.
+    /// Hands all that is held of the session to `visit`, in order, and returns how far the records go and who claimed the session last.
+    /// Changes nothing.
     ///
     /// # Errors
     ///
     /// [`ReplicaError::Failed`].
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError>;
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError>;
 
     /// Claims the session for this writer and returns the claim's epoch, which is higher than any before. From then on every
     /// earlier writer is fenced. Fails, and claims nothing, if records are held from `expected` on, or anybody claimed the session
@@ -155,45 +155,25 @@ pub trait Replicator: fmt::Debug + Send + Sync {
     /// [`ReplicaError::Failed`], also where it is not held.
     fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError>;
 
-    /// Appends records behind those that are held, the first of which follows the last one held, as the writer of `epoch`. Returns
+    /// Appends records behind those that are held, the first of which follows the last one held, as the writer of `epoch`. Holds what
+    /// captures add that these records name with the first record or before it; `None` appends records without their captures. Returns
     /// once all are held.
     ///
     /// # Errors
     ///
     /// [`ReplicaError::Fenced`] if another writer claimed the session, else [`ReplicaError::Unknown`] or
     /// [`ReplicaError::Failed`].
-    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError>;
-
-    /// Returns whether it holds captures of workspaces: whether [`append_with`](Replicator::append_with) and
-    /// [`read_parts`](Replicator::read_parts) do more than their namesakes.
-    fn holds_captures(&self) -> bool {
-        false
-    }
-
-    /// Does what [`append`](Replicator::append) does, and holds what captures add, which these records name, with the first
-    /// record or before it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`append`](Replicator::append).
-    fn append_with(
+    fn append(
         &self,
         session: Uuid,
         epoch: u64,
-        captures: CapturePacks<'_>,
+        captures: Option<CapturePacks<'_>>,
         records: &[Record<'_>],
-    ) -> Result<(), ReplicaError> {
-        let _ = captures;
-        self.append(session, epoch, records)
-    }
+    ) -> Result<(), ReplicaError>;
 
-    /// Does what [`read`](Replicator::read) does, and hands on what captures add too.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read`](Replicator::read).
-    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
-        self.read(session, &mut |record| visit(HeldPart::Record(*record)))
+    /// Returns whether it holds captures of workspaces. One that does not is given none, and hands none to whoever reads.
+    fn holds_captures(&self) -> bool {
+        false
     }
 
     /// Forgets what it keeps in memory for the writer of `epoch`, which appends nothing any more.
@@ -219,10 +199,10 @@ pub struct Replication {
 /// Says what becomes of a write that finds the replicator further behind than it may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenBehind {
-    /// It waits until the replicator holds the record that it wrote.
+    /// Waits until the replicator holds the record that it wrote.
     #[default]
     Wait,
-    /// It fails with [`Error::ReplicaBehind`](crate::Error::ReplicaBehind), and nothing is written. The ends of calls, and what settles
+    /// Fails with [`Error::ReplicaBehind`](crate::Error::ReplicaBehind), and nothing is written. The ends of calls, and what settles
     /// them, are written all the same.
     Refuse,
 }

@@ -80,6 +80,8 @@ mod replicator;
 mod retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod slots;
 #[cfg(feature = "object-store")]
 mod writer;
 

@@ -153,23 +153,16 @@ impl RemoteWriter {
     ///
     /// Those of [`Writer::append`], and [`Error::NoRuntime`].
     pub fn append<'a>(&mut self, records: impl IntoIterator<Item = Record<'a>>) -> Result<SequenceNumber> {
-        self.append_all(None, records)
+        self.append_with(None, records)
     }
 
-    /// Appends records with what their captures add: packs that the store has, and the bytes of one more, which may be none.
+    /// Appends records with what their captures add: packs that the store has, and the bytes of one more, which may be none. `None`
+    /// appends them without their captures.
     ///
     /// # Errors
     ///
     /// Those of [`RemoteWriter::append`], and [`Error::TooLarge`] for what captures add.
     pub fn append_with<'a>(
-        &mut self,
-        (packs, inlined): (&[ObjectId], &[u8]),
-        records: impl IntoIterator<Item = Record<'a>>,
-    ) -> Result<SequenceNumber> {
-        self.append_all(Some((packs, inlined)), records)
-    }
-
-    fn append_all<'a>(
         &mut self,
         mut captures: Option<(&[ObjectId], &[u8])>,
         records: impl IntoIterator<Item = Record<'a>>,

@@ -1,7 +1,6 @@
 //! Feeds the sessions of a store into object storage: what the engine asks of a [`Replicator`].
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber};
@@ -16,6 +15,7 @@ use crate::error::{Error, Result, replica_error};
 use crate::reader::Reader;
 use crate::remote::{Remote, RemoteWriter};
 use crate::retries::Retries;
+use crate::slots::Slots;
 use crate::writer::Writer;
 
 /// Number of chunks that are read ahead of whoever takes them.
@@ -47,16 +47,7 @@ pub struct ObjectReplicator {
     /// Where the sessions are, in words for people.
     at: String,
     name: String,
-    sessions: Mutex<BTreeMap<Uuid, Slot>>,
-}
-
-/// Holds what is known of one session.
-#[derive(Debug)]
-enum Slot {
-    /// Holds where the log ends that was read, before it is claimed.
-    Read(Reader),
-    /// Holds who claimed it.
-    Claimed(Box<RemoteWriter>),
+    sessions: Slots<Reader, RemoteWriter>,
 }
 
 impl ObjectReplicator {
@@ -86,50 +77,12 @@ impl ObjectReplicator {
             return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: max as u64 });
         }
         let (at, name) = (at.to_owned(), name.to_owned());
-        Ok(ObjectReplicator { remote, at, name, sessions: Mutex::default() })
+        Ok(ObjectReplicator { remote, at, name, sessions: Slots::default() })
     }
 
     /// Returns the place of the sessions.
     pub fn remote(&self) -> &Remote {
         &self.remote
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, BTreeMap<Uuid, Slot>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the writer of `epoch` out of its place.
-    fn writer(&self, session: Uuid, epoch: u64) -> Result<Box<RemoteWriter>, ReplicaError> {
-        let mut sessions = self.sessions();
-        match sessions.remove(&session) {
-            Some(Slot::Claimed(writer)) if epoch_of(&writer) == epoch => Ok(writer),
-            other => {
-                if let Some(other) = other {
-                    sessions.insert(session, other);
-                }
-                Err(ReplicaError::Failed {
-                    reason: "the session is not claimed here under this epoch".to_owned(),
-                })
-            }
-        }
-    }
-}
-
-impl ObjectReplicator {
-    /// Has the writer of `epoch` append something.
-    fn write(
-        &self,
-        session: Uuid,
-        epoch: u64,
-        append: impl FnOnce(&mut RemoteWriter) -> Result<SequenceNumber>,
-    ) -> Result<(), ReplicaError> {
-        let mut writer = self.writer(session, epoch)?;
-        let appended = append(&mut writer);
-        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
-        if writer.writer().is_some() {
-            self.sessions().insert(session, Slot::Claimed(writer));
-        }
-        appended.map(drop).map_err(replica_error)
     }
 }
 
@@ -142,15 +95,7 @@ impl Replicator for ObjectReplicator {
         self.name.clone()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
-        self.read_parts(session, &mut |part| {
-            if let HeldPart::Record(record) = part {
-                visit(&record);
-            }
-        })
-    }
-
-    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
         let mut claimed_by = String::new();
         let mut others_end = SequenceNumber::MIN;
         let mut each = |chunk: &Chunk<'_>| {
@@ -168,21 +113,13 @@ impl Replicator for ObjectReplicator {
         };
         let reader = self.remote.read_here(session, &mut each).map_err(replica_error)?;
         let chain = *reader.chain();
-        self.sessions().insert(session, Slot::Read(reader));
+        self.sessions.note_read(session, reader);
         let (next, epoch) = (chain.next_sequence(), chain.epoch().get());
         Ok(Held { next, epoch, is_ours: claimed_by == self.name, others_end })
     }
 
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
-        let slot = self.sessions().remove(&session);
-        let reader = match slot {
-            Some(Slot::Read(reader)) if reader.chain().next_sequence() == expected => reader,
-            _ => {
-                return Err(ReplicaError::Failed {
-                    reason: "the session was not read up to there".to_owned(),
-                });
-            }
-        };
+        let reader = self.sessions.take_read(session, |reader| reader.chain().next_sequence() == expected)?;
         let name = self.name.clone();
         let bucket = self.remote.bucket().clone();
         let claim = async move {
@@ -191,7 +128,7 @@ impl Replicator for ObjectReplicator {
         };
         let writer = self.remote.writer_of(claim).map_err(replica_error)?;
         let epoch = epoch_of(&writer);
-        self.sessions().insert(session, Slot::Claimed(Box::new(writer)));
+        self.sessions.note_claimed(session, Box::new(writer));
         Ok(epoch)
     }
 
@@ -210,27 +147,30 @@ impl Replicator for ObjectReplicator {
         })
     }
 
-    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
-        self.write(session, epoch, |writer| writer.append(records.iter().copied()))
-    }
-
     fn holds_captures(&self) -> bool {
         true
     }
 
-    fn append_with(
+    fn append(
         &self,
         session: Uuid,
         epoch: u64,
-        CapturePacks { packs, inlined }: CapturePacks<'_>,
+        captures: Option<CapturePacks<'_>>,
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError> {
-        self.write(session, epoch, |writer| writer.append_with((packs, inlined), records.iter().copied()))
+        let mut writer = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch)?;
+        let captures = captures.map(|CapturePacks { packs, inlined }| (packs, inlined));
+        let appended = writer.append_with(captures, records.iter().copied());
+        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        if writer.writer().is_some() {
+            self.sessions.note_claimed(session, writer);
+        }
+        appended.map(drop).map_err(replica_error)
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
-        let _ = self.writer(session, epoch);
+        let _ = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch);
     }
 }
 

@@ -63,19 +63,11 @@ impl Replicator for MemoryReplica {
         self.name.clone()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
-        self.read_parts(session, &mut |part| {
-            if let HeldPart::Record(record) = part {
-                visit(&record);
-            }
-        })
-    }
-
     fn holds_captures(&self) -> bool {
         true
     }
 
-    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
         // The lock is not held while the engine makes something of a record.
         let records = self.sessions.lock().records.get(&session).cloned().unwrap_or_default();
         let mut others_end = 0;
@@ -122,31 +114,26 @@ impl Replicator for MemoryReplica {
         found.ok_or_else(|| ReplicaError::Failed { reason: "the payload is missing".to_owned() })
     }
 
-    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
+    fn append(
+        &self,
+        session: Uuid,
+        epoch: u64,
+        captures: Option<CapturePacks<'_>>,
+        records: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
         let mut sessions = self.sessions.lock();
         let (last, by) = sessions.claims.get(&session).cloned().unwrap_or_default();
         if last != epoch {
             return Err(ReplicaError::Fenced { epoch: last, by });
         }
+        if let (Some(CapturePacks { packs, inlined }), Some(first)) = (captures, records.first()) {
+            let captures = (records.len() as u64, packs.to_vec(), inlined.to_vec());
+            sessions.captures.insert((session, first.sequence.get()), captures);
+        }
         let held = sessions.records.entry(session).or_default();
         for record in records {
             assert_eq!(record.sequence, held.len() as u64, "records come in their order");
             held.push((record.kind, record.time_us, record.body.to_vec(), self.name.clone()));
-        }
-        Ok(())
-    }
-
-    fn append_with(
-        &self,
-        session: Uuid,
-        epoch: u64,
-        CapturePacks { packs, inlined }: CapturePacks<'_>,
-        records: &[Record<'_>],
-    ) -> Result<(), ReplicaError> {
-        self.append(session, epoch, records)?;
-        if let Some(first) = records.first() {
-            let captures = (records.len() as u64, packs.to_vec(), inlined.to_vec());
-            self.sessions.lock().captures.insert((session, first.sequence.get()), captures);
         }
         Ok(())
     }

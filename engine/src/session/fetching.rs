@@ -214,7 +214,7 @@ impl<'a> Fetch<'a> {
         let mut result = Ok(());
         let mut from = HeldFrom::default();
         let replicator = self.replicator;
-        let read = replicator.read_parts(self.session, &mut |part| {
+        let read = replicator.read(self.session, &mut |part| {
             from.see(&part);
             if result.is_ok() {
                 result = self.take(part);

@@ -101,26 +101,30 @@ mod holding {
             Holding { dir: dir.to_owned(), from, packer: None }
         }
 
-        /// Puts what the captures need that these records name, and is not held. The records before `next` are held.
+        /// Puts what the captures need that these records name, and is not held; `None` if the replicator holds no captures. The records
+        /// before these are held.
         pub(in crate::session) fn put(
             &mut self,
             (session, replicator): (Uuid, &dyn Replicator),
             sources: Sources<'_>,
             records: &[Record<'_>],
-        ) -> Result<Packed> {
+        ) -> Result<Option<Packed>> {
+            if !replicator.holds_captures() {
+                return Ok(None);
+            }
             let mut packed = Packed::default();
-            if !replicator.holds_captures() || sabotage::is(Breakage::CapturesUnheld) {
-                return Ok(packed);
+            if sabotage::is(Breakage::CapturesUnheld) {
+                return Ok(Some(packed));
             }
             let mut named = Vec::new();
             for record in records {
                 named.extend(snapshots_named_by(record, sources.objects)?);
             }
-            let Some(first) = records.first().filter(|_| !named.is_empty()) else { return Ok(packed) };
-            if self.packer.is_none() {
-                self.packer = Some(self.packer_behind(sources, first.sequence)?);
-            }
-            let Some(packer) = &mut self.packer else { return Ok(packed) };
+            let Some(first) = records.first().filter(|_| !named.is_empty()) else { return Ok(Some(packed)) };
+            let mut packer = match self.packer.take() {
+                Some(packer) => packer,
+                None => self.packer_behind(sources, first.sequence)?,
+            };
             let Packed { packs, inlined } = &mut packed;
             let mut put = |pack: &[u8]| {
                 let id = ObjectId::of(pack);
@@ -133,7 +137,9 @@ mod holding {
                 put(inlined)?;
                 inlined.clear();
             }
-            Ok(packed)
+            // Not after an error: it takes for held what was to be packed.
+            self.packer = Some(packer);
+            Ok(Some(packed))
         }
 
         /// Returns a packer that knows of the newest captures that records before `end` name.
@@ -253,12 +259,12 @@ mod nothing {
 
         pub(in crate::session) fn put(
             &mut self,
-            _: (Uuid, &dyn Replicator),
+            (_, replicator): (Uuid, &dyn Replicator),
             Sources { storage, places, objects }: Sources<'_>,
             _: &[Record<'_>],
-        ) -> Result<Packed> {
+        ) -> Result<Option<Packed>> {
             let _ = (storage, places, objects);
-            Ok(Packed::default())
+            Ok(replicator.holds_captures().then(Packed::default))
         }
     }
 

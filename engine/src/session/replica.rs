@@ -102,7 +102,7 @@ pub(super) fn compare(
     let mut comparison =
         Comparison { storage, places, hashes: Vec::new(), next: 0.into(), verdict: Ok(None) };
     let mut from = HeldFrom::default();
-    let read = replication.replicator.read_parts(session, &mut |part| {
+    let read = replication.replicator.read(session, &mut |part| {
         from.see(&part);
         if let HeldPart::Record(record) = part {
             comparison.take(&record);
@@ -337,11 +337,13 @@ impl Inner {
             }
             let sources =
                 Sources { storage: &self.store.options.storage, places: &places, objects: &objects };
-            let Packed { packs, inlined } =
-                replica.captures.lock().put((session, replicator.as_ref()), sources, &records)?;
-            let captures = CapturePacks { packs: &packs, inlined: &inlined };
+            let packed = replica.captures.lock().put((session, replicator.as_ref()), sources, &records)?;
+            let captures = packed.as_ref().map(|Packed { packs, inlined }| CapturePacks {
+                packs: packs.as_slice(),
+                inlined: inlined.as_slice(),
+            });
             replicator
-                .append_with(session, epoch, captures, &records)
+                .append(session, epoch, captures, &records)
                 .map_err(|error| replica_error(session, error))?;
             next = last.sequence + 1;
         }

@@ -10,7 +10,7 @@
 //! record    "r"  link before (32)  epoch (8)  sequence number (8)  kind (1)  time (8)  BLAKE3 of the body (32)
 //! ```
 //!
-//! So two sessions with one link hold the same records, claimed by the same writers, in the same order.
+//! Equal links stand for equal sessions: such sessions hold the same records, claimed by the same writers, in the same order.
 
 use std::fmt;
 

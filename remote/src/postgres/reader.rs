@@ -114,24 +114,20 @@ impl Reader {
         let Some(before) = next.get().checked_sub(1) else { return Ok(true) };
         let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
             [(&self.session, UUID), (&column(before), Type::INT8)];
-        let mut attempts = self.tables.retries.begin();
-        while attempts.another().await {
-            match self.tables.pool.query(&self.tables.statements.link_before, &parameters).await {
-                Ok(rows) => {
-                    let Some(row) = rows.first() else { return Ok(false) };
-                    let (Some(link), Some(epoch)) = (link(row, 0), number(row, 1)) else {
-                        return Err(self.damaged(before.into(), "its link is none"));
-                    };
-                    let epoch = Epoch::new(epoch);
-                    self.stand = Stand { next, epoch, link, name: String::new() };
-                    return Ok(true);
-                }
-                Err(refusal) if refusal.is_no_table() => return Ok(false),
-                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.failure),
-                Err(Refusal { failure, .. }) => return Err(Error::Store { what: READ, failure }),
+        let tables = &self.tables;
+        let look = || async {
+            match tables.pool.query(&tables.statements.link_before, &parameters).await {
+                Err(refusal) if refusal.is_no_table() => Ok(Vec::new()),
+                answer => answer,
             }
-        }
-        Err(attempts.error(READ))
+        };
+        let rows = tables.tried(READ, look).await?;
+        let Some(row) = rows.first() else { return Ok(false) };
+        let (Some(link), Some(epoch)) = (link(row, 0), number(row, 1)) else {
+            return Err(self.damaged(before.into(), "its link is none"));
+        };
+        self.stand = Stand { next, epoch: Epoch::new(epoch), link, name: String::new() };
+        Ok(true)
     }
 
     /// Returns the session.

@@ -1,7 +1,7 @@
 //! Feeds the sessions of a store into a database: what the engine asks of a [`Replicator`].
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
@@ -23,6 +23,7 @@ use crate::error::{Error, Result, replica_error};
 use crate::place::Standing;
 use crate::retries::Retries;
 use crate::runtime::Runtime;
+use crate::slots::Slots;
 
 const PUT_OBJECT: &str = "put a payload into the database";
 const GET_OBJECT: &str = "read a payload from the database";
@@ -59,18 +60,9 @@ pub struct PostgresReplicator {
     /// Where the sessions are, in words.
     words: String,
     runtime: Runtime,
-    sessions: Mutex<BTreeMap<Uuid, Slot>>,
+    sessions: Slots<Stand, Writer>,
     /// Takes the sessions of which somebody may want to hear.
     news: mpsc::UnboundedSender<Uuid>,
-}
-
-/// Holds what is known of one session.
-#[derive(Debug)]
-enum Slot {
-    /// Holds where it ended when it was read, before it is claimed.
-    Read(Stand),
-    /// Holds who claimed it.
-    Claimed(Box<Writer>),
 }
 
 impl PostgresReplicator {
@@ -92,7 +84,7 @@ impl PostgresReplicator {
         let runtime = Runtime::start()?;
         let (news, told) = mpsc::unbounded_channel();
         runtime.spawn(tell(Arc::clone(&tables), told))?;
-        Ok(PostgresReplicator { tables, words, runtime, sessions: Mutex::default(), news })
+        Ok(PostgresReplicator { tables, words, runtime, sessions: Slots::default(), news })
     }
 
     /// Returns the ids of the sessions that the database holds.
@@ -153,26 +145,6 @@ impl PostgresReplicator {
             let last_time_us = rows.first().and_then(|row| row.try_get(0).ok());
             Ok(Some(Standing { next: head.next, epoch: head.epoch.get(), name: head.name, last_time_us }))
         })?
-    }
-
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<Uuid, Slot>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the writer of `epoch` out of its place.
-    fn writer(&self, session: Uuid, epoch: u64) -> Result<Box<Writer>, ReplicaError> {
-        let mut slots = self.slots();
-        match slots.remove(&session) {
-            Some(Slot::Claimed(writer)) if writer.epoch().get() == epoch => Ok(writer),
-            other => {
-                if let Some(other) = other {
-                    slots.insert(session, other);
-                }
-                Err(ReplicaError::Failed {
-                    reason: "the session is not claimed here under this epoch".to_owned(),
-                })
-            }
-        }
     }
 
     /// Returns a reader of what is held of a session, for whoever claims nothing.
@@ -238,28 +210,6 @@ impl PostgresReplicator {
     }
 }
 
-impl PostgresReplicator {
-    /// Appends records, and what captures add that they name.
-    fn append_both(
-        &self,
-        session: Uuid,
-        epoch: u64,
-        captures: Option<Captures>,
-        records: &[Record<'_>],
-    ) -> Result<(), ReplicaError> {
-        let writer = self.writer(session, epoch)?;
-        let (writer, appended) = self.write(writer, captures, records);
-        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
-        if let Some(writer) = writer {
-            self.slots().insert(session, Slot::Claimed(writer));
-        }
-        appended.map_err(replica_error)?;
-        // Whoever follows the session looks by himself too, so nothing is lost where this is.
-        let _ = self.news.send(session);
-        Ok(())
-    }
-}
-
 /// Says how far reading has come.
 enum Step {
     Page(Vec<Item>),
@@ -284,15 +234,7 @@ impl Replicator for PostgresReplicator {
         self.tables.name.clone()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
-        self.read_parts(session, &mut |part| {
-            if let HeldPart::Record(record) = part {
-                visit(&record);
-            }
-        })
-    }
-
-    fn read_parts(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
         let mut each = |item| match item {
             Item::Claim { .. } => {}
             Item::Captures(captures) => {
@@ -305,24 +247,16 @@ impl Replicator for PostgresReplicator {
         let Stand { next, epoch, name, .. } = &reader.stand;
         let is_ours = *name == self.tables.name && epoch.get() > 0;
         let held = Held { next: *next, epoch: epoch.get(), is_ours, others_end: reader.others_end };
-        self.slots().insert(session, Slot::Read(reader.stand));
+        self.sessions.note_read(session, reader.stand);
         Ok(held)
     }
 
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
-        let slot = self.slots().remove(&session);
-        let stand = match slot {
-            Some(Slot::Read(stand)) if stand.next == expected => stand,
-            _ => {
-                return Err(ReplicaError::Failed {
-                    reason: "the session was not read up to there".to_owned(),
-                });
-            }
-        };
+        let stand = self.sessions.take_read(session, |stand| stand.next == expected)?;
         let claim = Writer::claim(Arc::clone(&self.tables), session, stand);
         let writer = self.runtime.run(claim).and_then(|claimed| claimed).map_err(replica_error)?;
         let epoch = writer.epoch().get();
-        self.slots().insert(session, Slot::Claimed(Box::new(writer)));
+        self.sessions.note_claimed(session, Box::new(writer));
         Ok(epoch)
     }
 
@@ -354,28 +288,33 @@ impl Replicator for PostgresReplicator {
         })
     }
 
-    fn append(&self, session: Uuid, epoch: u64, records: &[Record<'_>]) -> Result<(), ReplicaError> {
-        self.append_both(session, epoch, None, records)
-    }
-
     fn holds_captures(&self) -> bool {
         true
     }
 
-    fn append_with(
+    fn append(
         &self,
         session: Uuid,
         epoch: u64,
-        captures: CapturePacks<'_>,
+        captures: Option<CapturePacks<'_>>,
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError> {
-        let captures = Captures::new(captures).map_err(replica_error)?;
-        self.append_both(session, epoch, Some(captures), records)
+        let captures = captures.map(Captures::new).transpose().map_err(replica_error)?;
+        let writer = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch)?;
+        let (writer, appended) = self.write(writer, captures, records);
+        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        if let Some(writer) = writer {
+            self.sessions.note_claimed(session, writer);
+        }
+        appended.map_err(replica_error)?;
+        // Whoever follows the session looks by himself too, so nothing is lost where this is.
+        let _ = self.news.send(session);
+        Ok(())
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
-        let _ = self.writer(session, epoch);
+        let _ = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch);
     }
 }
 
@@ -387,10 +326,18 @@ impl Tables {
         statement: &str,
         parameters: &[super::connection::Parameter<'_>],
     ) -> Result<Vec<tokio_postgres::Row>> {
+        self.tried(what, || self.pool.query(statement, parameters)).await
+    }
+
+    /// Makes a request that may be made again, until it is answered.
+    pub(super) async fn tried<T, F>(&self, what: &'static str, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, Refusal>>,
+    {
         let mut attempts = self.retries.begin();
         while attempts.another().await {
-            match self.pool.query(statement, parameters).await {
-                Ok(rows) => return Ok(rows),
+            match request().await {
+                Ok(answer) => return Ok(answer),
                 Err(refusal) if refusal.may_pass() => attempts.failed(refusal.failure),
                 Err(Refusal { failure, .. }) => return Err(Error::Store { what, failure }),
             }
@@ -400,16 +347,8 @@ impl Tables {
 
     /// Returns whether there are tables, and refuses those that this crate does not know.
     async fn has_tables(&self, what: &'static str) -> Result<bool> {
-        let mut attempts = self.retries.begin();
-        while attempts.another().await {
-            match super::schema::version(&self.pool, &self.schema).await {
-                Ok(Some(version)) => return super::schema::check(version).map(|()| true),
-                Ok(None) => return Ok(false),
-                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.failure),
-                Err(Refusal { failure, .. }) => return Err(Error::Store { what, failure }),
-            }
-        }
-        Err(attempts.error(what))
+        let version = self.tried(what, || super::schema::version(&self.pool, &self.schema)).await?;
+        version.map_or(Ok(false), |version| super::schema::check(version).map(|()| true))
     }
 }
 

@@ -71,9 +71,9 @@ struct Batch {
 
 /// Says what reading the session's row says of a statement.
 enum Fate {
-    /// It was committed.
+    /// Was committed.
     Committed,
-    /// It was not, and may be yet.
+    /// Was not committed, and may be yet.
     Open,
 }
 

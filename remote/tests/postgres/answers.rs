@@ -7,7 +7,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
 
 use crate::proxy::{Proxy, Way};
-use crate::server::{hasty, replicator, retries, shared};
+use crate::server::{hasty, replicator, retries, schema_of, shared};
 use crate::worker::{append, claim, held};
 
 /// Number of places at which connections are cut, each way.
@@ -116,7 +116,7 @@ fn an_append_that_was_committed_in_front_of_anothers_claim_is_acknowledged_and_t
     let (_, epoch) = claim(&one, session).unwrap();
     append(&one, session, epoch, 0, &["a"]).unwrap();
     let two = replicator(&url, "two", retries());
-    let schema = url.rsplit('=').next().unwrap();
+    let schema = schema_of(&url);
     // The answer to the append is lost while the other waits for its row.
     server.sql(&format!(
         "CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS \

@@ -14,7 +14,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
 
 use crate::notes::{call, runner_over, types};
-use crate::server::{replicator, retries, shared};
+use crate::server::{replicator, retries, schema_of, shared};
 use crate::worker::{append, claim, held, reason, record};
 
 fn store(folder: &Path, url: &str, name: &str) -> Store {
@@ -71,14 +71,15 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
 fn captures_come_back_in_front_of_the_records_of_their_append_and_damage_is_seen() {
     let Some(server) = shared() else { return };
     let (url, session) = (server.url(), Uuid::from_u128(1));
-    let schema = url.rsplit('=').next().unwrap();
+    let schema = schema_of(&url);
     let one = replicator(&url, "one", retries());
     claim(&one, session).unwrap();
     append(&one, session, 1, 0, &["without"]).unwrap();
     let packs = [ObjectId::of(b"a"), ObjectId::of(b"b")];
     let many: Vec<String> = (0..5_000).map(|n| n.to_string()).collect();
     let records: Vec<_> = (1..).zip(&many).map(|(sequence, text)| record(sequence, text)).collect();
-    one.append_with(session, 1, CapturePacks { packs: &packs, inlined: b"more" }, &records).unwrap();
+    let captures = CapturePacks { packs: &packs, inlined: b"more" };
+    one.append(session, 1, Some(captures), &records).unwrap();
     let mut seen = Vec::new();
     let mut each = |part: HeldPart<'_>| match part {
         HeldPart::Captures { next, captures } => {
@@ -89,7 +90,7 @@ fn captures_come_back_in_front_of_the_records_of_their_append_and_damage_is_seen
         }
         _ => {}
     };
-    one.read_parts(session, &mut each).unwrap();
+    one.read(session, &mut each).unwrap();
     // Two statements: the second says that there is no more.
     let record = |sequence| (1, sequence, Vec::new(), Vec::new());
     let expected = [

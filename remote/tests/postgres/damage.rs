@@ -1,17 +1,17 @@
 //! Rows that are not as they were written.
 
 use foldlog::ObjectId;
-use foldlog::replication::Replicator;
+use foldlog::replication::{HeldPart, Replicator};
 use uuid::Uuid;
 
-use crate::server::{hasty, replicator, retries, shared};
+use crate::server::{hasty, replicator, retries, schema_of, shared};
 use crate::worker::{append, claim, held, reason};
 
 #[test]
 fn each_wrong_column_and_each_row_that_is_gone_is_named_by_its_session_and_sequence_number() {
     let Some(server) = shared() else { return };
     let url = server.url();
-    let schema = url.rsplit('=').next().unwrap();
+    let schema = schema_of(&url);
     let one = replicator(&url, "one", retries());
     // What is done to record 2, or to the claim in front of it, and what is said.
     let content = "its content, or a record before it, is not what was appended";
@@ -83,7 +83,12 @@ fn each_wrong_column_and_each_row_that_is_gone_is_named_by_its_session_and_seque
     // No wrong record was handed on before it was verified.
     let session = Uuid::from_u128(1);
     let mut seen = Vec::new();
-    one.read(session, &mut |record| seen.push(record.sequence.get())).unwrap_err();
+    let mut see = |part: HeldPart<'_>| {
+        if let HeldPart::Record(record) = part {
+            seen.push(record.sequence.get());
+        }
+    };
+    one.read(session, &mut see).unwrap_err();
     assert!(seen.iter().all(|sequence| *sequence < 2), "{seen:?}");
 }
 
@@ -91,7 +96,7 @@ fn each_wrong_column_and_each_row_that_is_gone_is_named_by_its_session_and_seque
 fn a_writer_notices_a_row_behind_the_end() {
     let Some(server) = shared() else { return };
     let (url, session) = (server.url(), Uuid::from_u128(1));
-    let schema = url.rsplit('=').next().unwrap();
+    let schema = schema_of(&url);
     let one = replicator(&url, "one", hasty());
     claim(&one, session).unwrap();
     append(&one, session, 1, 0, &["a"]).unwrap();
@@ -108,7 +113,7 @@ fn a_writer_notices_a_row_behind_the_end() {
 fn payloads_come_back_as_they_were_or_not_at_all() {
     let Some(server) = shared() else { return };
     let (url, session) = (server.url(), Uuid::from_u128(1));
-    let schema = url.rsplit('=').next().unwrap();
+    let schema = schema_of(&url);
     let one = replicator(&url, "one", hasty());
     claim(&one, session).unwrap();
     let bytes = b"payload ".repeat(1 << 20);
@@ -130,7 +135,7 @@ fn payloads_come_back_as_they_were_or_not_at_all() {
 fn tables_of_a_later_version_are_refused_by_readers_and_by_writers_that_were_there_before() {
     let Some(server) = shared() else { return };
     let (url, session) = (server.url(), Uuid::from_u128(1));
-    let schema = url.rsplit('=').next().unwrap();
+    let schema = schema_of(&url);
     let one = replicator(&url, "one", hasty());
     claim(&one, session).unwrap();
     append(&one, session, 1, 0, &["a"]).unwrap();

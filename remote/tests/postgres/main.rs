@@ -9,6 +9,8 @@ mod damage;
 mod kills;
 #[path = "../parts/notes.rs"]
 mod notes;
+#[path = "../parts/placed.rs"]
+mod placed;
 mod places;
 mod proxy;
 mod races;

@@ -4,21 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
-use foldlog::replication::Replication;
 use foldlog::tools::ExecuteOptions;
-use foldlog::{Error, ObjectId, ResourceRegistry, Store, StoreOptions};
+use foldlog::{Error, ObjectId, ResourceRegistry, Store};
 use foldlog_remote::{Met, Place, Variables, open_place_with};
 
 use crate::notes::{call, note, runner_over, texts, types};
+use crate::placed::store;
 use crate::server::{hasty, retries, shared};
 
 fn place(url: &str) -> Arc<dyn Place> {
     open_place_with(url, retries(), &Variables::new()).unwrap()
-}
-
-fn store(folder: &tempfile::TempDir, place: &dyn Place, name: &str) -> Store {
-    let replication = Some(Replication::new(place.replicator(name).unwrap()));
-    Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
 #[test]

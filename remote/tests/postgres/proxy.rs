@@ -32,13 +32,13 @@ struct State {
     stays_down: AtomicBool,
     is_down: AtomicBool,
     was_cut: AtomicBool,
-    /// Whoever connects passes it.
+    /// Lets in one connection after the other.
     gate: Mutex<()>,
     /// Connections of now, both ends.
     open: Mutex<Vec<UnixStream>>,
 }
 
-/// So many bytes nobody sends.
+/// Number of bytes that no test sends.
 const ENDLESS: i64 = i64::MAX / 2;
 
 impl Proxy {

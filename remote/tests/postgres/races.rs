@@ -116,7 +116,7 @@ fn a_superseded_writer_is_fenced_and_a_takeover_has_what_was_acknowledged() {
     append(&two, session, 2, 4, &["e"]).unwrap();
     assert!(matches!(one.claim(session, read.next), Err(ReplicaError::Fenced { epoch: 2, .. })));
     append(&two, session, 2, 5, &["f"]).unwrap();
-    assert!(matches!(one.append(session, 9, &[record(6, "x")]), Err(ReplicaError::Failed { .. })));
+    assert!(matches!(one.append(session, 9, None, &[record(6, "x")]), Err(ReplicaError::Failed { .. })));
 }
 
 #[test]

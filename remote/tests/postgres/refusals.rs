@@ -7,7 +7,7 @@ use foldlog::replication::Replicator;
 use foldlog_remote::{Database, PostgresReplicator};
 use uuid::Uuid;
 
-use crate::server::{Server, hasty, own_with, replicator, retries, shared};
+use crate::server::{Server, hasty, own_with, replicator, retries, schema_of, shared};
 use crate::worker::{append, claim, held, reason};
 
 const SESSION: Uuid = Uuid::from_u128(1);
@@ -68,7 +68,7 @@ fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password
 fn a_full_or_read_only_database_is_said_in_other_words_than_the_servers() {
     let Some(server) = shared() else { return };
     let url = server.url();
-    let schema = url.rsplit('=').next().unwrap();
+    let schema = schema_of(&url);
     let one = replicator(&url, "one", hasty());
     claim(&one, SESSION).unwrap();
     append(&one, SESSION, 1, 0, &["a"]).unwrap();

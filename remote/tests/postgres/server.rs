@@ -133,6 +133,11 @@ fn programs() -> Option<PathBuf> {
     folders.into_iter().find(|folder| ["initdb", "postgres"].iter().all(|name| folder.join(name).exists()))
 }
 
+/// Returns the schema that such a place names.
+pub(crate) fn schema_of(url: &str) -> &str {
+    url.rsplit('=').next().unwrap()
+}
+
 impl Server {
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
@@ -215,6 +220,7 @@ impl Server {
         self.url_of("foldlog", "postgres", &schema)
     }
 
+    /// Returns the place of sessions that a user has in a schema of a database.
     pub(crate) fn url_of(&self, user: &str, database: &str, schema: &str) -> String {
         let folder = self.folder.path().display();
         format!("postgres://{user}@/{database}?host={folder}&port={}&schema={schema}", self.port)

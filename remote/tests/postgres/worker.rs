@@ -1,6 +1,6 @@
 //! What tests do with a replicator: records to append, and what is held.
 
-use foldlog::replication::{Held, ReplicaError, Replicator};
+use foldlog::replication::{Held, HeldPart, ReplicaError, Replicator};
 use foldlog::{Kind, Record};
 use foldlog_remote::PostgresReplicator;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ pub(crate) fn append(
 ) -> Result<(), ReplicaError> {
     let records: Vec<Record<'_>> =
         (first..).zip(texts).map(|(sequence, text)| record(sequence, text)).collect();
-    replicator.append(session, epoch, &records)
+    replicator.append(session, epoch, None, &records)
 }
 
 pub(crate) fn record(sequence: u64, text: &str) -> Record<'_> {
@@ -35,7 +35,8 @@ pub(crate) fn held(
     session: Uuid,
 ) -> Result<(Held, Vec<String>), ReplicaError> {
     let mut texts = Vec::new();
-    let held = replicator.read(session, &mut |record| {
+    let held = replicator.read(session, &mut |part| {
+        let HeldPart::Record(record) = part else { return };
         assert_eq!(record.sequence.get(), texts.len() as u64);
         texts.push(String::from_utf8(record.body.to_vec()).unwrap());
     })?;

@@ -1,11 +1,10 @@
 //! Workers that are killed, each at another step, and whose session the next one takes over.
 
-use std::path::Path;
-
 use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
 
 use crate::child::{Said, Worker};
+use crate::folders::copy;
 use crate::host::{
     SESSION, Told, assert_captures_are_sound, calls_in, rewind_to_last, runner_in, store, told,
 };
@@ -103,19 +102,6 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
     }
     assert!(taken_over > steps / 3, "{taken_over} of {steps}");
     assert!(interrupted > 0, "no call of several was interrupted");
-}
-
-/// Copies a folder with all that is in it.
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(std::fs::copy(entry.path(), to).unwrap()),
-        }
-    }
 }
 
 #[test]

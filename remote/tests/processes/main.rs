@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod child;
+#[path = "../parts/folders.rs"]
+mod folders;
 mod host;
 mod kills;
 #[path = "../parts/notes.rs"]

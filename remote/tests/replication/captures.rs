@@ -8,7 +8,8 @@ use foldlog::tools::{RewindOptions, ToolContext};
 use foldlog::{Error, ResourceRegistry, Session};
 
 use crate::bucket::Bucket;
-use crate::host::{copy, timeless_store};
+use crate::folders::copy;
+use crate::host::timeless_store;
 use crate::notes::{call, runner_over, types};
 use crate::workspace::{Worker, contents, noise};
 

@@ -11,7 +11,8 @@ use futures_lite::future;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::host::{copy, plain_store, run, store};
+use crate::folders::copy;
+use crate::host::{plain_store, run, store};
 use crate::notes::{note, texts, types};
 
 /// A worker's folder, and a copy of it from before the last records.

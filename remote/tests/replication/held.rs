@@ -6,7 +6,8 @@ use foldlog::{
 };
 
 use crate::bucket::Bucket;
-use crate::host::{copy, plain_store, run, store, store_at};
+use crate::folders::copy;
+use crate::host::{plain_store, run, store, store_at};
 use crate::notes::{Notes, note, texts, types};
 
 fn is_refused<T: std::fmt::Debug>(opened: Result<T, Error>) -> bool {

@@ -45,19 +45,6 @@ pub(crate) fn plain_store(folder: &Path, unreplicated: bool) -> Store {
     Store::open_with(folder, StoreOptions { unreplicated, ..StoreOptions::default() }).unwrap()
 }
 
-/// Copies a folder with all that is in it.
-pub(crate) fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(std::fs::copy(entry.path(), to).unwrap()),
-        }
-    }
-}
-
 /// Runs a tool that does what `act` does.
 pub(crate) fn run(
     session: &Session,

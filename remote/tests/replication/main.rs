@@ -8,6 +8,8 @@ mod captures;
 mod feeding;
 mod fencing;
 mod fetching;
+#[path = "../parts/folders.rs"]
+mod folders;
 mod held;
 mod host;
 mod lag;

@@ -9,6 +9,8 @@
 mod between;
 #[path = "../parts/notes.rs"]
 mod notes;
+#[path = "../parts/placed.rs"]
+mod placed;
 mod places;
 mod races;
 mod refused;

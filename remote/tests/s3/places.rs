@@ -1,16 +1,11 @@
 //! Stores whose sessions a bucket holds that is named by its URL.
 
-use foldlog::replication::Replication;
-use foldlog::{Error, ResourceRegistry, Store, StoreOptions};
+use foldlog::{Error, ResourceRegistry};
 use foldlog_remote::{Met, Place, Retries, open_place, open_place_with, open_remote};
 
 use crate::notes::{call, note, runner_over, texts, types};
+use crate::placed::store;
 use crate::server;
-
-fn store(folder: &tempfile::TempDir, place: &dyn Place, name: &str) -> Store {
-    let replication = Some(Replication::new(place.replicator(name).unwrap()));
-    Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
-}
 
 #[test]
 fn a_session_goes_to_a_bucket_and_is_taken_over_from_there() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use foldlog::replication::{Held, ReplicaError, Replication, Replicator};
+use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber, Store, StoreOptions};
 use foldlog_codec::escape;
 use foldlog_remote::{Met, Place, Standing};
@@ -139,14 +139,14 @@ impl Replicator for Source {
         String::new()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(&Record<'_>)) -> Result<Held, ReplicaError> {
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
         let mut standing = Standing::default();
         let mut reader = self.place.reader(session).map_err(|error| self.failed(error))?;
         reader
             .read_on(&mut |met| {
                 standing.take(&met);
-                if let Met::Record(record) = &met {
-                    visit(record);
+                if let Met::Record(record) = met {
+                    visit(HeldPart::Record(record));
                 }
             })
             .map_err(|error| self.failed(error))?;
@@ -170,7 +170,13 @@ impl Replicator for Source {
         found.ok_or_else(|| ReplicaError::Failed { reason: missing() })
     }
 
-    fn append(&self, _: Uuid, _: u64, _: &[Record<'_>]) -> Result<(), ReplicaError> {
+    fn append(
+        &self,
+        _: Uuid,
+        _: u64,
+        _: Option<CapturePacks<'_>>,
+        _: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
         reads_only()
     }
 

@@ -1,0 +1,78 @@
+//! What a replicator knows of each session between two calls of the engine.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use foldlog::replication::ReplicaError;
+use uuid::Uuid;
+
+/// Keeps, for each session, a reader that stands at its end, or the writer that claimed it behind that.
+#[derive(Debug)]
+pub(crate) struct Slots<R, W>(Mutex<BTreeMap<Uuid, Slot<R, W>>>);
+
+#[derive(Debug)]
+enum Slot<R, W> {
+    /// Stands where the session ended when it was read, before it is claimed.
+    Read(R),
+    /// Claimed the session.
+    Claimed(Box<W>),
+}
+
+impl<R, W> Default for Slots<R, W> {
+    fn default() -> Slots<R, W> {
+        Slots(Mutex::default())
+    }
+}
+
+impl<R, W> Slots<R, W> {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<Uuid, Slot<R, W>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a session was read.
+    pub(crate) fn note_read(&self, session: Uuid, reader: R) {
+        self.slots().insert(session, Slot::Read(reader));
+    }
+
+    /// Notes who claimed a session.
+    pub(crate) fn note_claimed(&self, session: Uuid, writer: Box<W>) {
+        self.slots().insert(session, Slot::Claimed(writer));
+    }
+
+    /// Takes the reader of a session out of its place, to claim behind it. What stands there otherwise is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Failed`] if there is no reader that stands where it should.
+    pub(crate) fn take_read(
+        &self,
+        session: Uuid,
+        stands: impl FnOnce(&R) -> bool,
+    ) -> Result<R, ReplicaError> {
+        match self.slots().remove(&session) {
+            Some(Slot::Read(reader)) if stands(&reader) => Ok(reader),
+            _ => Err(ReplicaError::Failed { reason: "the session was not read up to there".to_owned() }),
+        }
+    }
+
+    /// Takes the writer of a session out of its place, if it is the one that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Failed`] if it is another one, or there is none.
+    pub(crate) fn take_claimed(
+        &self,
+        session: Uuid,
+        is_it: impl FnOnce(&W) -> bool,
+    ) -> Result<Box<W>, ReplicaError> {
+        let mut slots = self.slots();
+        match slots.remove(&session) {
+            Some(Slot::Claimed(writer)) if is_it(&writer) => Ok(writer),
+            other => {
+                slots.extend(other.map(|other| (session, other)));
+                let reason = "the session is not claimed here under this epoch".to_owned();
+                Err(ReplicaError::Failed { reason })
+            }
+        }
+    }
+}
