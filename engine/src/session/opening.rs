@@ -568,6 +568,16 @@ pub(crate) fn check_declared(types: &SessionTypes, names: &Names) -> Result<()> 
     Ok(())
 }
 
+/// Locks a session that is to be written.
+///
+/// # Errors
+///
+/// [`Error::ReadOnly`] if it can only be read, else those of [`lock_or_read_only`].
+pub(crate) fn lock_to_write(store: &OpenStore, session: Uuid) -> Result<WriterLock> {
+    let (lock, read_only) = lock_or_read_only(store, session)?;
+    lock.ok_or_else(|| Error::ReadOnly { session, reason: read_only.unwrap_or_default() })
+}
+
 /// Locks a session, or returns why it can only be read.
 pub(crate) fn lock_or_read_only(
     store: &OpenStore,

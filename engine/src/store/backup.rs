@@ -62,7 +62,7 @@ use crate::log::chain::{self, Segment};
 use crate::log::compressed;
 use crate::log::copying::{Extent, copy_bytes, copy_plain, extent};
 use crate::log::{images, layout, scan};
-use crate::session::lock_or_read_only;
+use crate::session::lock_to_write;
 use crate::storage::{EntryKind, Storage, whole_path};
 use checking::Part;
 use extending::Tip;
@@ -240,10 +240,7 @@ impl Store {
             // The walk knows the error for a session without a sound header.
             None => session_of(&extent(self.storage(), dir, None)?, dir)?,
         };
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        let Some(_lock) = lock else {
-            return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
-        };
+        let _lock = lock_to_write(&self.inner, session)?;
         scan::whole(|| self.back_up_once((dir, &whole_dir), session, options))
     }
 

@@ -47,7 +47,7 @@ use crate::log::layout;
 use crate::log::lock::{self, WriterLock};
 use crate::options::KeptSnapshots;
 use crate::sabotage::{self, Breakage};
-use crate::session::{Read, lock_or_read_only, open_read};
+use crate::session::{Read, lock_to_write, open_read};
 use crate::storage::{EntryKind, HeldLock, Storage};
 
 mod captures;
@@ -307,9 +307,7 @@ impl Store {
             let held = lock::keep_writers_away(self.storage(), &self.session_dir(session))?;
             return Ok(Kept::Watched { _held: held });
         }
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        let refused = Error::ReadOnly { session, reason: read_only.unwrap_or_default() };
-        lock.map(|lock| Kept::Locked { _lock: lock }).ok_or(refused)
+        Ok(Kept::Locked { _lock: lock_to_write(&self.inner, session)? })
     }
 
     /// Reads all records of a session.

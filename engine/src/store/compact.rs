@@ -65,7 +65,7 @@ use crate::names::Names;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::options::CompactOptions;
 use crate::sabotage::{self, Breakage};
-use crate::session::{Read, Session, lock_or_read_only, open_read};
+use crate::session::{Read, Session, lock_to_write, open_read};
 
 /// Bytes that it takes to finish a segment: the observation, and the head of the segment that begins with it.
 const FINISHING_BYTES: u64 = 512;
@@ -219,10 +219,7 @@ impl Store {
         if !self.finish_last_segment(session, &dir, options)? && options.compression.is_none() {
             return Ok(nothing);
         }
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        let Some(_lock) = lock else {
-            return Err(Error::ReadOnly { session, reason: read_only.unwrap_or_default() });
-        };
+        let _lock = lock_to_write(&self.inner, session)?;
         self.compact_finished(session, &dir, options)
     }
 

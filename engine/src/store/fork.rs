@@ -36,7 +36,7 @@ use crate::log::scan::{self, Scan};
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{images, layout};
 use crate::sabotage::{self, Breakage};
-use crate::session::{Images, OpenAs, Read, Session, SharedPrefix, lock_or_read_only, open_as_read};
+use crate::session::{Images, OpenAs, Read, Session, SharedPrefix, lock_to_write, open_as_read};
 use crate::storage::{Access, EntryKind};
 use crate::types::SessionTypes;
 
@@ -116,10 +116,7 @@ impl Store {
             return Err(Error::InsideTransaction { position, operation: open.operation });
         }
         let (id, seed) = self.identity(&options)?;
-        let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
-        if lock.is_none() {
-            return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
-        }
+        let lock = lock_to_write(&self.inner, id)?;
         let building = layout::building_session_dir(&self.inner.root, id);
         let chain = Parent::Fork { session: parent, position, chain: shared_prefix.located.crc };
         let opened = Opened { session: id, seed, tags: options.tags, parent: Some(chain) };
@@ -145,7 +142,7 @@ impl Store {
         let read = self.as_read(&log, &dir, opened, shared_prefix)?;
         drop(log);
         let durability = options.durability.unwrap_or(self.inner.options.durability);
-        let open_as = OpenAs { types: Some(types.clone()), durability, lock, read_only: None };
+        let open_as = OpenAs { types: Some(types.clone()), durability, lock: Some(lock), read_only: None };
         open_as_read(&self.inner, &dir, open_as, read)
     }
 

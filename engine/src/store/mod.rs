@@ -37,7 +37,9 @@ use crate::log::partial_creation::{self, PartialCreation};
 use crate::log::writer::Log;
 use crate::options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
 use crate::session::open_store::{OpenStore, Writers};
-use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, open};
+use crate::session::{
+    OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
+};
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
@@ -283,10 +285,7 @@ impl Store {
             None => self.identity(&options)?,
         };
         let dir = self.session_dir(id);
-        let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
-        let Some(lock) = lock else {
-            return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
-        };
+        let lock = lock_to_write(&self.inner, id)?;
         // Checked again under the lock: another process may have created the session meanwhile.
         let partial_creation = self.partial_creation(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
@@ -620,10 +619,7 @@ impl Store {
     /// writing, [`Error::Io`] if its files cannot be removed.
     pub fn delete(&self, session: Uuid) -> Result<()> {
         let dir = self.existing(session)?;
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        if let Some(reason) = read_only {
-            return Err(Error::ReadOnly { session, reason });
-        }
+        let lock = lock_to_write(&self.inner, session)?;
         // Renamed first, so that a crash in between never leaves a session of which only a part is there.
         let dying = layout::dying_session_dir(&self.inner.root, session);
         let sessions = layout::sessions_dir(&self.inner.root);

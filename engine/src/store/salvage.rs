@@ -41,7 +41,7 @@ use crate::log::scan::salvage::{Behind, Mend, SoundPart, sound_part};
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{layout, lock};
 use crate::operation::{OpenOperation, UnsettledOperation};
-use crate::session::{cut, lock_or_read_only};
+use crate::session::{cut, lock_to_write};
 use crate::storage::Access;
 
 /// Name of the record that says where a salvaged session comes from.
@@ -161,10 +161,7 @@ impl Store {
             return Err(damage.unwrap_or_else(|| nothing_sound(dir)));
         }
         let (id, seed) = self.identity(&options)?;
-        let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
-        let Some(_lock) = lock else {
-            return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
-        };
+        let _lock = lock_to_write(&self.inner, id)?;
         let building = layout::building_session_dir(&self.inner.root, id);
         let salvaged =
             Salvaging { store: self, dir, building: &building, part, damage }.run(id, seed, options);

@@ -33,7 +33,7 @@ use crate::log::partial_creation::PartialCreation;
 use crate::log::writer::{Ground, Log};
 use crate::replication::{ReplicaError, Replicator};
 use crate::session::{
-    Claimed, Fetch, Fetched, OpenAs, Session, lock_or_read_only, open_claimed, pull, replica_error,
+    Claimed, Fetch, Fetched, OpenAs, Session, lock_to_write, open_claimed, pull, replica_error,
 };
 use crate::types::SessionTypes;
 
@@ -116,8 +116,7 @@ impl Store {
 
     /// Locks a session that is fetched, and returns whether this store has it already.
     fn lock_to_fetch(&self, session: Uuid) -> Result<(WriterLock, bool)> {
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        let lock = lock.ok_or_else(|| Error::ReadOnly { session, reason: read_only.unwrap_or_default() })?;
+        let lock = lock_to_write(&self.inner, session)?;
         let dir = self.session_dir(session);
         let entry = self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?;
         Ok((lock, entry.is_some()))
