@@ -12,7 +12,7 @@ use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::replicated::worker;
@@ -200,6 +200,13 @@ fn the_sessions_of_a_place_are_listed_with_who_holds_each() {
     let ran = held.run("sessions URL");
     assert_eq!((ran.code, ran.stdout.lines().count()), (1, 3), "{}", ran.stderr);
     assert!(ran.stdout.contains("cannot be read: chunk 1 is damaged"), "{}", ran.stdout);
+    let ran = held.run("verify URL --json");
+    let verified: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((ran.code, &verified["sessions"]), (1, &json!(1)), "{}", ran.stderr);
+    let damage = verified["corrupt"].as_array().unwrap();
+    assert_eq!(damage.len(), 1, "{}", ran.stdout);
+    assert_eq!(damage[0]["session"], second_id.to_string());
+    assert!(damage[0]["reason"].as_str().unwrap().contains("chunk 1 is damaged"), "{}", ran.stdout);
     for verb in ["verify", "show", "tail"] {
         let ran = held.run(&format!("{verb} URL/sessions/{second_id}"));
         assert_eq!(ran.code, 1, "{verb}: {}", ran.stderr);
