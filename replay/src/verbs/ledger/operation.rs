@@ -379,11 +379,8 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
     let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
     // A call that was fenced before its handler ran has begun in this log alone.
     if let Some(replicated) = reader.replicated().filter(|_| waits(reader, entry)) {
-        let recover = if is_open {
-            format!("`foldlog recover {dir} --unreplicated` first; ")
-        } else {
-            String::new()
-        };
+        let recover =
+            if is_open { format!("`foldlog recover {dir} --unreplicated` first; ") } else { String::new() };
         let text = format!(
             "{}, and this log does not tell whether it has this call's begin, nor what became of the call since: the host that has \
              claimed the session decides. Without that replica: {recover}what is written with --unreplicated counts only if no other \
