@@ -63,7 +63,13 @@ mod bucket;
 mod buckets;
 pub mod chain;
 pub mod chunk;
+#[cfg(feature = "object-store")]
+mod clock;
+#[cfg(feature = "object-store")]
+mod collect;
 mod error;
+#[cfg(feature = "object-store")]
+mod maker;
 #[cfg(feature = "network")]
 mod network;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
@@ -82,6 +88,9 @@ mod retries;
 mod runtime;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;
+pub mod volume;
+#[cfg(feature = "object-store")]
+mod volumes;
 #[cfg(feature = "object-store")]
 mod writer;
 
@@ -89,6 +98,8 @@ mod writer;
 pub use bucket::Bucket;
 #[cfg(feature = "object-store")]
 pub use buckets::open_remote;
+#[cfg(feature = "object-store")]
+pub use collect::{CollectOptions, CollectReport, collect};
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
@@ -106,5 +117,7 @@ pub use replicator::ObjectReplicator;
 pub use retries::Retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use runtime::Runtime;
+#[cfg(feature = "object-store")]
+pub use volumes::MIN_AGE;
 #[cfg(feature = "object-store")]
 pub use writer::Writer;
