@@ -267,10 +267,11 @@ impl Shelf {
             Some(Err(error)) => self.unusable = Some((small, error)),
         }
         // It needs all small ones, and is worth asking for only where it is to be read from its beginning.
-        if self.large && large.first == number {
-            if let Some(Ok(opened)) = read_volume(bucket, self.session, large).await? {
-                (self.opened, self.unusable) = (Some(opened), None);
-            }
+        if self.large
+            && large.first == number
+            && let Some(Ok(opened)) = read_volume(bucket, self.session, large).await?
+        {
+            (self.opened, self.unusable) = (Some(opened), None);
         }
         Ok(if self.opened.is_some() { Looked::Opened } else { Looked::Unusable })
     }

@@ -95,7 +95,12 @@ struct State {
     created: Vec<(String, u64)>,
     counts: BTreeMap<Fault, u64>,
     puts: u64,
+    reads: u64,
+    /// What happens to the store in front of the next reading of a key.
+    hooks: Vec<(String, Hook)>,
 }
+
+type Hook = Box<dyn FnOnce(&Net) + Send>;
 
 /// A time in which requests do not come through.
 struct Outage {
@@ -124,6 +129,8 @@ impl Net {
                 created: Vec::new(),
                 counts: BTreeMap::new(),
                 puts: 0,
+                reads: 0,
+                hooks: Vec::new(),
             }),
         })
     }
@@ -206,6 +213,25 @@ impl Net {
 
     pub(crate) fn puts(&self) -> u64 {
         self.state().puts
+    }
+
+    /// Returns how often anything was read or asked for.
+    pub(crate) fn reads(&self) -> u64 {
+        self.state().reads
+    }
+
+    /// Lets this happen right before the next reading of a key that ends so.
+    pub(crate) fn before_reading(&self, end: &str, hook: impl FnOnce(&Net) + Send + 'static) {
+        self.state().hooks.push((end.to_owned(), Box::new(hook)));
+    }
+
+    fn run_hook(&self, key: &str) {
+        let mut state = self.state();
+        state.reads += 1;
+        let Some(at) = state.hooks.iter().position(|(end, _)| key.ends_with(end.as_str())) else { return };
+        let (_, hook) = state.hooks.remove(at);
+        drop(state);
+        hook(self);
     }
 
     pub(crate) fn client(self: &Arc<Net>, id: usize) -> Arc<Answered<Client>> {
@@ -371,6 +397,7 @@ impl Client {
     }
 
     async fn get(&self, key: &str) -> Option<Result<GetResult>> {
+        self.net.run_hook(key);
         let (there, back) = self.ways();
         let fault = self.net.state().fault(self.id, false);
         time::sleep(there).await;
