@@ -10,7 +10,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::place::{Met, Place, PlaceReader, Variables};
+use crate::place::{CollectOptions, CollectReport, Met, Place, PlaceReader, Variables};
 use crate::reader::Reader;
 use crate::remote::Remote;
 use crate::replicator::ObjectReplicator;
@@ -92,6 +92,10 @@ impl Place for BucketPlace {
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
         let reader = Reader::new(self.remote.bucket().clone(), session);
         Ok(Box::new(BucketReader { remote: self.remote.clone(), reader }))
+    }
+
+    fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
+        self.remote.collect(session, options).map(Some)
     }
 }
 

@@ -12,56 +12,21 @@
 //! so do volumes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use foldlog_codec::SequenceNumber;
 use object_store::PutPayload;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::maker::{self, Made};
+use crate::place::{CollectOptions, CollectReport};
 use crate::reader::Reader;
 use crate::remote::Remote;
-use crate::volume::Extent;
-use crate::volumes::MIN_AGE;
+use crate::volume::{Extent, MIN_AGE};
 
 const COLLECT: &str = "remove collected chunks";
 
 const MARK: &[u8] = b"foldlog: chunks of this range are removed, and stand in its volume\n";
-
-/// Says what a collection of a session's chunks may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CollectOptions {
-    /// How old a volume is at least before chunks that it holds are removed. Less than [`MIN_AGE`] counts as that.
-    pub min_age: Duration,
-    /// Whether nothing is put and nothing removed.
-    pub dry_run: bool,
-}
-
-impl Default for CollectOptions {
-    /// Returns [`MIN_AGE`], and that chunks are removed.
-    fn default() -> CollectOptions {
-        CollectOptions { min_age: MIN_AGE, dry_run: false }
-    }
-}
-
-/// Says what a collection of a session's chunks came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CollectReport {
-    /// Sequence number behind the session's last record.
-    pub next: SequenceNumber,
-    /// Number of volumes that were put.
-    pub volumes: u64,
-    /// Number of chunks that were removed, or would be.
-    pub chunks: u64,
-    /// Length of these in bytes.
-    pub bytes: u64,
-    /// Number of chunks that the store lists and that stay: those without a volume, and those of volumes that are too young.
-    pub left: u64,
-}
 
 impl Remote {
     /// Removes the chunks of a session that its volumes hold, once those are old enough. Readers and writers may go on meanwhile.

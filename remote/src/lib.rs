@@ -99,12 +99,14 @@ pub use bucket::Bucket;
 #[cfg(feature = "object-store")]
 pub use buckets::open_remote;
 #[cfg(feature = "object-store")]
-pub use collect::{CollectOptions, CollectReport, collect};
+pub use collect::collect;
 pub use error::{Error, Failure, Result};
 #[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
-pub use place::{Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with};
+pub use place::{
+    CollectOptions, CollectReport, Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with,
+};
 #[cfg(feature = "postgres")]
 pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
 #[cfg(feature = "object-store")]
@@ -117,7 +119,6 @@ pub use replicator::ObjectReplicator;
 pub use retries::Retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use runtime::Runtime;
-#[cfg(feature = "object-store")]
-pub use volumes::MIN_AGE;
+pub use volume::MIN_AGE;
 #[cfg(feature = "object-store")]
 pub use writer::Writer;

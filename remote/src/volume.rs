@@ -27,6 +27,7 @@
 //! 4. No volume is longer than [`VOLUME_BYTES_MAX`]. Of chunks that are longer together no volume is made.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -40,6 +41,9 @@ pub const VOLUME_BYTES_MAX: usize = 32 << 20;
 
 /// Numbers of chunks that the volumes of a session hold: the small ones and the large ones. A volume begins at a multiple of its own number.
 pub const SPANS: [u64; 2] = [64, 4_096];
+
+/// How old a volume is at least before a chunk that it holds is removed. Whoever reads or writes relies on it.
+pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 const MAGIC: [u8; 8] = *b"FOLDVOL\n";
 const HEAD_LEN: usize = 40;

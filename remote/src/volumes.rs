@@ -46,13 +46,10 @@ use uuid::Uuid;
 use crate::bucket::Bucket;
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
 use crate::error::{Error, Result};
-use crate::volume::{Extent, VOLUME_BYTES_MAX, Volume, encoded_len};
-
-/// How old a volume is at least before a chunk that it holds is removed. Whoever reads or writes relies on it.
-pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+use crate::volume::{Extent, MIN_AGE, VOLUME_BYTES_MAX, Volume, encoded_len};
 
 /// How long what is known of a place's volumes holds: half of [`MIN_AGE`].
-pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(12 * 60 * 60);
+pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
 
 /// How many volumes that are missing are noted at most.
 const MISSING_MAX: usize = 1 << 16;

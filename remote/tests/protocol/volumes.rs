@@ -301,7 +301,7 @@ fn a_reader_that_sleeps_between_asking_for_a_volume_and_reading_a_chunk_takes_no
 
         let mut bodies = Vec::new();
         let mut each = |chunk: &Chunk<'_>| {
-            bodies.extend(chunk.records().map(|one| String::from_utf8_lossy(one.body).into_owned()))
+            bodies.extend(chunk.records().map(|one| String::from_utf8_lossy(one.body).into_owned()));
         };
         Reader::new(asleep, SESSION).read_to_end(&mut each).await.unwrap();
         assert_eq!(bodies, ["body 0", "body 1", "body 2", "body 3"]);
