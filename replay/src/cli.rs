@@ -100,6 +100,9 @@ enum Verb {
     /// That is, objects of bodies that `compact` has dropped, captures of workspaces that no rewind is to need, old images, and what
     /// crashes have left. Captures of the latest calls, of calls that are open or wait for somebody, of the last rewind, and of
     /// snapshots that are kept stay. Sessions that are open or damaged are skipped.
+    ///
+    /// Of a bucket that holds sessions: chunks of records that stand in a larger object as well, which is at least a day old. Workers and
+    /// readers may go on meanwhile.
     Gc(verbs::gc::Arguments),
     /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
@@ -240,7 +243,7 @@ impl Verb {
 
     /// Returns whether the verb itself takes a place in the place of a folder.
     fn reads_places(&self) -> bool {
-        matches!(self, Verb::Sessions(_) | Verb::Tail(_) | Verb::Verify(_))
+        matches!(self, Verb::Gc(_) | Verb::Sessions(_) | Verb::Tail(_) | Verb::Verify(_))
     }
 
     /// Returns the folder of the one session or store that the command line is about.

@@ -3,10 +3,13 @@
 //! `sessions` and `tail` read what the place holds as it comes. `verify` checks every session of a place, by a copy of one after the
 //! other. The other verbs need a log that they can go back and forth in: they get
 //! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (A
-//! SIGKILL leaves it in the folder of temporary files.) No verb claims anything, or writes into a place.
+//! SIGKILL leaves it in the folder of temporary files.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
+//! twice.
 //!
 //! All this needs the feature `object-store`; without it a URL is refused with how to build it in.
 
+#[cfg(feature = "object-store")]
+mod collecting;
 #[cfg(feature = "object-store")]
 mod copy;
 #[cfg(feature = "object-store")]
@@ -25,6 +28,7 @@ use uuid::Uuid;
 
 #[cfg(feature = "object-store")]
 pub(crate) use {
+    collecting::collect,
     copy::{with_copy, with_each_copy},
     listing::list,
     opening::{failure, place},
