@@ -14,6 +14,7 @@
 //! | *claim* | a chunk without records that raises the epoch; whoever puts it is the writer from there on |
 //! | *fenced* | what a writer is that finds another writer's claim where its next chunk was to be |
 //! | *pack* | what captures of workspaces add: bytes that the engine makes, in an object that a chunk names, or in the chunk |
+//! | *lease* | what says that a session's worker lives, and so when to take over, and never whether that is safe: [`SessionLease`] |
 //! | *acknowledged* | the chain holds the record, and every record before it |
 //!
 //! # Rooms
@@ -25,6 +26,7 @@
 //! | `bucket` | requests to a store, bounded in time, size and number |
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
+//! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
 //! | `buckets`, `network` | places in object storage, and how those of networks are reached |
@@ -53,7 +55,7 @@
 //! # Not yet
 //!
 //! Captures of the calls of child sessions are not held. Forks, salvaged and compacted sessions are held and
-//! cannot be taken over. There are no images (a claim reads every chunk), no collection and no lease.
+//! cannot be taken over. There are no images (a claim reads every chunk) and no collection.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -64,6 +66,8 @@ mod buckets;
 pub mod chain;
 pub mod chunk;
 mod error;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod lease;
 #[cfg(feature = "network")]
 mod network;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
@@ -90,6 +94,11 @@ pub use bucket::Bucket;
 #[cfg(feature = "object-store")]
 pub use buckets::open_remote;
 pub use error::{Error, Failure, Result};
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use lease::{
+    LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeaseStanding, LeaseWait, LeaseWatch, Pacing,
+    SessionLease, SteadyPacing, Waited, wait_for_lease,
+};
 #[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
