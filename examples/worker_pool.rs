@@ -1,5 +1,6 @@
 //! Three workers share fifty conversations in a bucket, while they are killed and paused at random. Each worker is a process with a folder
-//! of its own, as if on a machine of its own; the bucket is a folder here, and could be any object store.
+//! of its own, as if on a machine of its own; the bucket is a folder here, and could be any place that a URL names. Whoever is to go on with a
+//! conversation that another worker began waits until that one's lease has run out. That it may take over needs no lease.
 //!
 //! `cargo run --bin worker_pool [SEED]`
 
@@ -8,8 +9,8 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use foldlog::replication::Replication;
 use foldlog::tools::{
@@ -20,8 +21,7 @@ use foldlog::{
     Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionOptions, SessionTypes, Slice,
     Store, StoreOptions,
 };
-use foldlog_remote::object_store::local::LocalFileSystem;
-use foldlog_remote::{ObjectReplicator, Retries};
+use foldlog_remote::{LeaseWait, Place, Retries, SteadyPacing, Waited, open_place, wait_for_lease};
 use serde::{Deserialize, Serialize};
 
 const WORKERS: usize = 3;
@@ -29,6 +29,10 @@ const CONVERSATIONS: u128 = 50;
 const TURNS: u64 = 3;
 /// How many workers are killed, and how many are paused, at most.
 const MISHAPS: usize = 12;
+/// How long a worker that says nothing counts as alive; a host that has no hurry leaves it at 30 s.
+const LEASE: Duration = Duration::from_millis(500);
+/// How long a worker waits for a lease before it does something else.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -55,32 +59,86 @@ fn types() -> Result<SessionTypes> {
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["work", name, folder, bucket] => work(name, folder.as_ref(), bucket.as_ref()),
+        ["work", name, folder, bucket] => Worker::at(name, folder.as_ref(), bucket)?.work(),
         [seed] => pool(seed.parse()?),
         _ => pool(7),
     }
 }
 
-/// Opens the store of a worker, whose sessions the bucket holds.
-fn store(name: &str, folder: &Path, bucket: &Path) -> Result<Store> {
-    let bucket = LocalFileSystem::new_with_prefix(bucket)?;
-    let replicator = ObjectReplicator::new(Arc::new(bucket), "team", name, Retries::default())?;
-    let replication = Some(Replication::new(Arc::new(replicator)));
-    Ok(Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() })?)
+/// One worker, in its own process.
+struct Worker {
+    store: Store,
+    place: std::sync::Arc<dyn Place>,
+    types: SessionTypes,
 }
 
-/// Holds the conversations whose ids it reads, one a line, until its input ends.
-fn work(name: &str, folder: &Path, bucket: &Path) -> Result<()> {
-    let (store, types) = (store(name, folder, bucket)?, types()?);
-    for line in stdin().lines() {
-        let id: Uuid = line?.parse()?;
-        match converse(&store, id, &types) {
-            Ok(()) => println!("done {id}"),
-            Err(error) if is_fenced(&error) => println!("fenced {id}"),
-            Err(error) => println!("failed {id} {error}"),
+impl Worker {
+    /// Opens the store of a worker, whose sessions the bucket holds.
+    fn at(name: &str, folder: &Path, bucket: &str) -> Result<Worker> {
+        let place = open_place(bucket, Retries::default())?;
+        let replication = Some(Replication::new(place.replicator_with(name, Some(LEASE))?));
+        let store = Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() })?;
+        Ok(Worker { store, place, types: types()? })
+    }
+
+    /// Holds the conversations whose ids it reads, one a line, until its input ends.
+    fn work(&self) -> Result<()> {
+        for line in stdin().lines() {
+            let id: Uuid = line?.parse()?;
+            match self.converse(id) {
+                Ok(word) => println!("{word} {id}"),
+                Err(error) if error.downcast_ref().is_some_and(is_fenced) => println!("fenced {id}"),
+                Err(error) => println!("failed {id} {error}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a conversation, or goes on with it wherever it stands, and says in a word what came of it.
+    fn converse(&self, id: Uuid) -> Result<&'static str> {
+        let Some(session) = self.find(id)? else { return Ok("left") };
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+        let runner = ToolRunner::new(state, ToolRegistry::new().with(Speak));
+        // A turn that another worker began and did not end is run again.
+        runner.recover(&ExecuteOptions::default())?;
+        loop {
+            let turn = session.view::<Chat>()?.len();
+            if turn >= TURNS {
+                break;
+            }
+            let call = ToolCall::new("speak", format!(r#"{{"turn":{turn}}}"#));
+            runner.execute(&call, &ExecuteOptions::default())?;
+            println!("said {id}");
+        }
+        drop(runner);
+        session.close()?;
+        Ok("done")
+    }
+
+    /// Opens the conversation: the one in this folder, a new one, or the one that the bucket holds, once no other worker seems to write it.
+    fn find(&self, id: Uuid) -> Result<Option<Session>> {
+        use foldlog::Error::{NoSuchSession, ReplicaAhead, Superseded};
+        match self.store.open_session(id, &self.types) {
+            Err(NoSuchSession { .. }) => {}
+            // Others went on with it, so what is here is of no use any more.
+            Err(Superseded { .. } | ReplicaAhead { .. }) => self.store.delete(id)?,
+            opened => return Ok(Some(opened?)),
+        }
+        let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
+        match self.store.create_with(&self.types, options) {
+            Err(ReplicaAhead { .. }) => {}
+            created => return Ok(Some(created?)),
+        }
+        // A host that is to end stops the pacing, and so the wait.
+        let pacing = SteadyPacing::new();
+        match wait_for_lease(self.place.as_ref(), id, &LeaseWait::new(PATIENCE, &pacing))? {
+            Waited::Free { .. } => {
+                println!("takes-over {id}");
+                Ok(Some(self.store.take_over(id, &self.types)?))
+            }
+            _ => Ok(None),
         }
     }
-    Ok(())
 }
 
 fn is_fenced(error: &foldlog::Error) -> bool {
@@ -88,45 +146,6 @@ fn is_fenced(error: &foldlog::Error) -> bool {
         foldlog::Error::Fenced { .. } => true,
         foldlog::Error::Poisoned { cause } => is_fenced(cause),
         _ => false,
-    }
-}
-
-/// Begins a conversation, or goes on with it wherever it stands.
-fn converse(store: &Store, id: Uuid, types: &SessionTypes) -> foldlog::Result<()> {
-    let session = find(store, id, types)?;
-    let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
-    let runner = ToolRunner::new(state, ToolRegistry::new().with(Speak));
-    // A turn that another worker began and did not end is run again.
-    runner.recover(&ExecuteOptions::default())?;
-    loop {
-        let turn = session.view::<Chat>()?.len();
-        if turn >= TURNS {
-            break;
-        }
-        runner
-            .execute(&ToolCall::new("speak", format!(r#"{{"turn":{turn}}}"#)), &ExecuteOptions::default())?;
-        println!("said {id}");
-    }
-    drop(runner);
-    session.close()
-}
-
-/// Opens the conversation: the one in this folder, a new one, or the one that the bucket holds.
-fn find(store: &Store, id: Uuid, types: &SessionTypes) -> foldlog::Result<Session> {
-    use foldlog::Error::{NoSuchSession, ReplicaAhead, Superseded};
-    match store.open_session(id, types) {
-        Err(NoSuchSession { .. }) => {}
-        // Others went on with it, so what is here is of no use any more.
-        Err(Superseded { .. } | ReplicaAhead { .. }) => store.delete(id)?,
-        opened => return opened,
-    }
-    let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
-    match store.create_with(types, options) {
-        Err(ReplicaAhead { .. }) => {
-            println!("takes-over {id}");
-            store.take_over(id, types)
-        }
-        created => created,
     }
 }
 
@@ -154,25 +173,25 @@ impl Tool for Speak {
 }
 
 /// One worker, as the pool knows it.
-struct Worker {
+struct Member {
     process: Child,
     orders: ChildStdin,
     busy: Option<Uuid>,
     is_paused: bool,
 }
 
-impl Worker {
+impl Member {
     /// Starts a worker on a new machine, which tells the pool each line that it prints.
     fn start(
         number: usize,
         place: usize,
         folder: &Path,
         lines: Sender<(usize, usize, String)>,
-    ) -> Result<Worker> {
+    ) -> Result<Member> {
         let name = format!("worker {number}");
         let mut process = Command::new(std::env::current_exe()?)
             .args(["work", &name])
-            .args([folder.join(&name), folder.join("bucket")])
+            .args([folder.join(&name).as_os_str(), bucket(folder).as_ref()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -183,7 +202,7 @@ impl Worker {
                 let _ = lines.send((place, number, line));
             }
         });
-        Ok(Worker { process, orders, busy: None, is_paused: false })
+        Ok(Member { process, orders, busy: None, is_paused: false })
     }
 
     fn signal(&mut self, signal: &str) -> Result<()> {
@@ -191,6 +210,11 @@ impl Worker {
         self.is_paused = signal == "-STOP";
         Ok(())
     }
+}
+
+/// Returns the URL of the bucket.
+fn bucket(folder: &Path) -> String {
+    format!("file://{}", folder.join("bucket").display())
 }
 
 /// Draws numbers that a seed decides.
@@ -210,7 +234,7 @@ fn pool(seed: u64) -> Result<()> {
     let (send, told) = channel();
     let mut workers = Vec::new();
     for place in 0..WORKERS {
-        workers.push((place, Worker::start(place, place, folder.path(), send.clone())?));
+        workers.push((place, Member::start(place, place, folder.path(), send.clone())?));
     }
     let mut chance = Chance(seed);
     let mut waiting: VecDeque<Uuid> = (1..=CONVERSATIONS).map(Uuid::from_u128).collect();
@@ -234,7 +258,7 @@ fn pool(seed: u64) -> Result<()> {
         let (place, number, line) = told.recv()?;
         let (word, id) = line.split_once(' ').unwrap_or((&line, ""));
         let id: Uuid = id.split(' ').next().unwrap_or_default().parse()?;
-        for known in ["said", "takes-over", "fenced", "failed"] {
+        for known in ["said", "takes-over", "left", "fenced", "failed"] {
             *seen.entry(known).or_default() += usize::from(word == known);
         }
         if word == "failed" {
@@ -243,7 +267,7 @@ fn pool(seed: u64) -> Result<()> {
         if word == "done" {
             done.insert(id);
         }
-        if matches!(word, "done" | "fenced" | "failed") && workers[place].0 == number {
+        if matches!(word, "done" | "left" | "fenced" | "failed") && workers[place].0 == number {
             workers[place].1.busy = None;
         }
         let is_held = |id| workers.iter().any(|(_, worker)| worker.busy == Some(id)) || waiting.contains(&id);
@@ -251,7 +275,7 @@ fn pool(seed: u64) -> Result<()> {
             waiting.push_back(id);
         }
         mishap(&mut workers, (&mut chance, &mut seen), &mut waiting, &mut next_number, |number, place| {
-            Worker::start(number, place, folder.path(), send.clone())
+            Member::start(number, place, folder.path(), send.clone())
         })?;
     }
     for (_, mut worker) in workers {
@@ -264,11 +288,11 @@ fn pool(seed: u64) -> Result<()> {
 
 /// Kills a worker or pauses it, now and then. What it worked on is given to another one.
 fn mishap(
-    workers: &mut [(usize, Worker)],
+    workers: &mut [(usize, Member)],
     (chance, seen): (&mut Chance, &mut BTreeMap<&str, usize>),
     waiting: &mut VecDeque<Uuid>,
     next_number: &mut usize,
-    start: impl Fn(usize, usize) -> Result<Worker>,
+    start: impl Fn(usize, usize) -> Result<Member>,
 ) -> Result<()> {
     let (place, what) = (chance.below(WORKERS), chance.below(12));
     let count = |seen: &BTreeMap<&str, usize>, what| seen.get(what).copied().unwrap_or(0);
@@ -294,11 +318,11 @@ fn mishap(
 
 /// Reads what the bucket holds, as anybody could, and says whether each turn of each conversation is there once.
 fn report(folder: &Path, seen: &BTreeMap<&str, usize>) -> Result<()> {
-    let reader = store("reader", &folder.join("reader"), &folder.join("bucket"))?;
+    let reader = Worker::at("reader", &folder.join("reader"), &bucket(folder))?;
     let mut complete = 0;
     for id in (1..=CONVERSATIONS).map(Uuid::from_u128) {
-        reader.pull(id)?;
-        let session = reader.open_read_only(id, &types()?)?;
+        reader.store.pull(id)?;
+        let session = reader.store.open_read_only(id, &reader.types)?;
         let turns: Vec<u64> = session.view::<Chat>()?.iter().map(|said| said.turn).collect();
         if turns != (0..TURNS).collect::<Vec<_>>() {
             return Err(format!("conversation {id} has the turns {turns:?}").into());
@@ -313,6 +337,10 @@ fn report(folder: &Path, seen: &BTreeMap<&str, usize>) -> Result<()> {
         count("paused"),
         count("fenced")
     );
-    println!("conversations taken over: {}", count("takes-over"));
+    println!(
+        "conversations taken over: {}, left for later since their lease had not run out: {}",
+        count("takes-over"),
+        count("left")
+    );
     Ok(())
 }

@@ -2,7 +2,8 @@
 //!
 //! Three operations are all that the protocol relies on: create an object that does not exist, read one, and tell that
 //! one does not exist. No update, no rename, no list. Only [`Bucket::sessions`] lists, for people, who ask which sessions
-//! there are, and a collection, which removes what the list shows of what may be removed. What a store says in words of its own is turned into a [`Failure`] here, and dropped.
+//! there are, whoever watches a lease, which decides nothing about safety, and a collection, which removes what the list shows of what may
+//! be removed. What a store says in words of its own is turned into a [`Failure`] here, and dropped.
 //!
 //! Keys, below the prefix of the [`Bucket`]:
 //!
@@ -14,6 +15,8 @@
 //!                                        a mark: chunks of the small volume that begins there are removed
 //! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there; or
 //!                                        a pack of what captures of workspaces need
+//! sessions/{session}/lease/{epoch:020}   under which worker's lease the session was claimed (`lease::objects`)
+//! leases/{worker}/{renewal:020}          a renewal of a worker's lease
 //! sessions/{session}/probe/{random}      what opening finds out with whether puts are conditional; removed at once
 //! ```
 
@@ -196,9 +199,42 @@ impl Bucket {
     }
 
     fn key(&self, session: Uuid, folder: &str, name: &str) -> Path {
-        let session = session.to_string();
-        let below = ["sessions", &session, folder, name].map(PathPart::from);
+        self.key_of(&["sessions", &session.to_string(), folder, name])
+    }
+
+    /// Returns the key that these names lead to, beneath the prefix.
+    pub(crate) fn key_of(&self, below: &[&str]) -> Path {
+        let below = below.iter().map(|name| PathPart::from(*name));
         self.prefix.parts().map(|part| PathPart::from(part.as_ref().to_owned())).chain(below).collect()
+    }
+
+    /// Removes an object, as far as the store lets it. Nothing may depend on whether it does.
+    pub(crate) async fn remove(&self, key: &Path) {
+        let _ = time::timeout(self.retries.request_timeout, self.store.delete(key)).await;
+    }
+
+    /// Returns the object directly beneath a folder whose name is the greatest number, with that number and when the store says that it
+    /// was put, in microseconds since 1970; `None` if there is none. Relies on no order of the list.
+    pub(crate) async fn greatest(&self, folder: &Path, what: &'static str) -> Result<Option<(u64, i64)>> {
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
+            let find = async {
+                let (mut greatest, mut listed) = (None, self.store.list(Some(folder)));
+                while let Some(object) = listed.next().await {
+                    let object = object?;
+                    let number = object.location.filename().and_then(|name| name.parse::<u64>().ok());
+                    let found = number.map(|number| (number, object.last_modified.timestamp_micros()));
+                    greatest = greatest.max(found);
+                }
+                Ok(greatest)
+            };
+            match time::timeout(self.retries.request_timeout.saturating_mul(LIST_PAGES), find).await {
+                Err(_) => attempts.failed(Failure::TimedOut),
+                Ok(Err(error)) => attempts.failed(failure_of(&error)),
+                Ok(Ok(found)) => return Ok(found),
+            }
+        }
+        Err(attempts.error(what))
     }
 
     /// Puts an object that must not exist, once.
@@ -383,7 +419,7 @@ impl Bucket {
         }
         .await;
         // What stays behind if this fails is a few bytes under a name that nobody reads.
-        let _ = time::timeout(self.retries.request_timeout, self.store.delete(&key)).await;
+        self.remove(&key).await;
         answer
     }
 

@@ -1,6 +1,7 @@
 //! Places in object storage: a folder, or a bucket that is reached over a network.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog::replication::Replicator;
 use foldlog_codec::body::ObjectId;
@@ -10,6 +11,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::lease::{SessionLease, objects};
 use crate::place::{CollectOptions, CollectReport, Met, Place, PlaceReader, Variables};
 use crate::reader::Reader;
 use crate::remote::Remote;
@@ -81,12 +83,21 @@ impl Place for BucketPlace {
         &self.url
     }
 
-    fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>> {
-        Ok(Arc::new(ObjectReplicator::over(self.remote.clone(), &self.url, name)?))
+    fn replicator_with(&self, name: &str, lease: Option<Duration>) -> Result<Arc<dyn Replicator>> {
+        let replicator = ObjectReplicator::over(self.remote.clone(), &self.url, name)?;
+        Ok(match lease {
+            Some(length) => Arc::new(replicator.with_lease(length)?),
+            None => Arc::new(replicator.without_lease()),
+        })
     }
 
     fn sessions(&self) -> Result<Vec<Uuid>> {
         self.remote.sessions()
+    }
+
+    fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
+        let bucket = self.remote.bucket().clone();
+        self.remote.runtime().run(async move { objects::lease(&bucket, session).await })?
     }
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {

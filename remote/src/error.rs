@@ -301,6 +301,12 @@ pub enum Error {
         /// Name of the setting.
         setting: &'static str,
     },
+    /// A worker cannot keep a lease of that length.
+    #[error("a lease of {length:?} is no lease: it lasts from 100 ms to an hour")]
+    LeaseLength {
+        /// Length that was asked for.
+        length: std::time::Duration,
+    },
     /// The crate's thread has ended, could not be started, or was left behind by a fork of the process.
     #[error("the thread that speaks to remote stores does not run in this process")]
     NoRuntime,

@@ -16,6 +16,7 @@
 //! | *pack* | what captures of workspaces add: bytes that the engine makes, in an object that a chunk names, or in the chunk |
 //! | *volume* | one object with the chunks of a whole range of numbers ([`volume`] draws its bytes) |
 //! | *collected* | a chunk that was removed, since a volume holds it |
+//! | *lease* | what says that a session's worker lives, and so when to take over, and never whether that is safe: [`SessionLease`] |
 //! | *acknowledged* | the chain holds the record, and every record before it |
 //!
 //! # Rooms
@@ -30,6 +31,7 @@
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `maker`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
+//! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
 //! | `buckets`, `network` | places in object storage, and how those of networks are reached |
@@ -59,7 +61,7 @@
 //! # Not yet
 //!
 //! Captures of the calls of child sessions are not held. Forks, salvaged and compacted sessions are held and
-//! cannot be taken over. There are no images (a claim reads every record) and no lease. What only a superseded
+//! cannot be taken over. There are no images (a claim reads every record). What only a superseded
 //! writer's chunk names, payloads and packs, is never removed.
 
 #![deny(clippy::indexing_slicing)]
@@ -75,6 +77,8 @@ mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
 mod error;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod lease;
 #[cfg(feature = "object-store")]
 mod maker;
 #[cfg(feature = "network")]
@@ -108,6 +112,11 @@ pub use buckets::open_remote;
 #[cfg(feature = "object-store")]
 pub use collect::collect;
 pub use error::{Error, Failure, Result};
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use lease::{
+    LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeaseStanding, LeaseWait, LeaseWatch, Pacing,
+    SessionLease, SteadyPacing, Waited, wait_for_lease,
+};
 #[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(any(feature = "object-store", feature = "postgres"))]

@@ -16,6 +16,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::lease::{LEASE_LENGTH, SessionLease};
 use crate::retries::Retries;
 use crate::volume::MIN_AGE;
 
@@ -35,7 +36,16 @@ pub trait Place: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`Error::TooLarge`] for the name, and what keeps the place from being opened for writing.
-    fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>>;
+    fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>> {
+        self.replicator_with(name, Some(LEASE_LENGTH))
+    }
+
+    /// Returns what [`replicator`](Place::replicator) does, whose lease lasts so long, of 100 ms to an hour; `None` keeps none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Place::replicator`], and [`Error::LeaseLength`].
+    fn replicator_with(&self, name: &str, lease: Option<Duration>) -> Result<Arc<dyn Replicator>>;
 
     /// Returns the ids of the sessions that the place lists, in ascending order. A list may lack what was put just now: it finds ids,
     /// and decides nothing.
@@ -44,6 +54,14 @@ pub trait Place: fmt::Debug + Send + Sync {
     ///
     /// [`Error::Store`].
     fn sessions(&self) -> Result<Vec<Uuid>>;
+
+    /// Returns the lease under which a session was claimed last; `None` if nobody keeps one. It says when it may be time to take the
+    /// session over ([`wait_for_lease`](crate::wait_for_lease)), and never whether that is safe.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    fn lease(&self, session: Uuid) -> Result<Option<SessionLease>>;
 
     /// Returns a reader that stands in front of a session's first record, and asks the place for nothing.
     ///
@@ -274,6 +292,7 @@ mod tests {
         assert!(place.sessions().unwrap().is_empty());
         let nobody = Uuid::from_u128(7);
         assert_eq!(place.standing(nobody).unwrap(), None);
+        assert_eq!(place.lease(nobody).unwrap(), None);
         assert!(place.replicator("worker 7").unwrap().place().starts_with("file:///"));
     }
 }

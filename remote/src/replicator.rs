@@ -1,6 +1,7 @@
 //! Feeds the sessions of a store into object storage: what the engine asks of a [`Replicator`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber};
@@ -11,6 +12,9 @@ use uuid::Uuid;
 
 use crate::chunk::Chunk;
 use crate::error::{Error, Result, replica_error};
+use crate::lease::keeper::Keeper;
+use crate::lease::objects::ObjectLeases;
+use crate::lease::{LEASE_LENGTH, check_length};
 use crate::reader::{Read, Reader};
 use crate::remote::{Remote, RemoteWriter};
 use crate::retries::Retries;
@@ -47,6 +51,8 @@ pub struct ObjectReplicator {
     at: String,
     name: String,
     sessions: Slots<Reader, RemoteWriter>,
+    /// `None` if it keeps no lease.
+    lease: Option<Arc<Keeper<ObjectLeases>>>,
 }
 
 impl ObjectReplicator {
@@ -76,7 +82,25 @@ impl ObjectReplicator {
             return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: max as u64 });
         }
         let (at, name) = (at.to_owned(), name.to_owned());
-        Ok(ObjectReplicator { remote, at, name, sessions: Slots::default() })
+        ObjectReplicator { remote, at, name, sessions: Slots::default(), lease: None }
+            .with_lease(LEASE_LENGTH)
+    }
+
+    /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It puts an object three times in
+    /// that time, while it has sessions claimed, and one with each claim. For before anything is claimed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseLength`].
+    pub fn with_lease(self, length: Duration) -> Result<ObjectReplicator> {
+        let leases = ObjectLeases::new(self.remote.bucket().clone(), &self.name, check_length(length)?);
+        Ok(ObjectReplicator { lease: Some(Keeper::new(leases, length)), ..self })
+    }
+
+    /// Keeps no lease, so that nobody waits before taking its sessions over.
+    #[must_use]
+    pub fn without_lease(self) -> ObjectReplicator {
+        ObjectReplicator { lease: None, ..self }
     }
 
     /// Returns the place of the sessions.
@@ -120,10 +144,14 @@ impl Replicator for ObjectReplicator {
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
         let reader = self.sessions.take_read(session, |reader| reader.chain().next_sequence() == expected)?;
         let name = self.name.clone();
-        let bucket = self.remote.bucket().clone();
+        let (bucket, lease) = (self.remote.bucket().clone(), self.lease.clone());
         let claim = async move {
             bucket.require_conditional_puts(session).await?;
-            Writer::claim_behind(reader, &name).await
+            let writer = Writer::claim_behind(reader, &name).await?;
+            if let Some(lease) = lease {
+                lease.hold(session, writer.epoch().get()).await;
+            }
+            Ok(writer)
         };
         let writer = self.remote.writer_of(claim).map_err(replica_error)?;
         let epoch = epoch_of(&writer);
@@ -164,12 +192,19 @@ impl Replicator for ObjectReplicator {
         if writer.writer().is_some() {
             self.sessions.note_claimed(session, writer);
         }
+        if let (Err(Error::Fenced { .. }), Some(lease)) = (&appended, &self.lease) {
+            lease.lose(session, epoch);
+        }
         appended.map(drop).map_err(replica_error)
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
         let _ = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch);
+        if let Some(lease) = self.lease.clone() {
+            // Where this fails, others wait until the lease has run out.
+            let _ = self.remote.runtime().run(async move { lease.release(session, epoch).await });
+        }
     }
 }
 

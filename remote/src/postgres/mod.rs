@@ -20,6 +20,7 @@
 //! | `link` | the hashes that chain what is held |
 //! | `captures` | what captures of workspaces add, beside the records that name them |
 //! | `reader`, `writer` | reading and verifying; claiming, appending, and what is made of a lost answer |
+//! | `leases` | when it is time to take a session over, by the server's clock |
 //! | `tail` | following a session that somebody else writes |
 //! | `replicator`, `place` | what the engine feeds: [`PostgresReplicator`]; what a URL opens |
 //!
@@ -36,6 +37,7 @@
 mod captures;
 mod connection;
 mod database;
+mod leases;
 mod link;
 mod password;
 pub(crate) mod place;

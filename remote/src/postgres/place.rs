@@ -1,6 +1,7 @@
 //! A database as a place that a URL names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog::replication::Replicator;
 use foldlog_codec::body::ObjectId;
@@ -9,6 +10,7 @@ use uuid::Uuid;
 use super::reader::{Item, Reader};
 use super::{Database, PostgresReplicator};
 use crate::error::Result;
+use crate::lease::SessionLease;
 use crate::place::{Met, Place, PlaceReader, Standing, Variables};
 use crate::retries::Retries;
 
@@ -38,8 +40,16 @@ impl Place for DatabasePlace {
         &self.url
     }
 
-    fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>> {
-        Ok(Arc::new(PostgresReplicator::new(self.database.clone(), name, self.retries)?))
+    fn replicator_with(&self, name: &str, lease: Option<Duration>) -> Result<Arc<dyn Replicator>> {
+        let replicator = PostgresReplicator::new(self.database.clone(), name, self.retries)?;
+        Ok(match lease {
+            Some(length) => Arc::new(replicator.with_lease(length)?),
+            None => Arc::new(replicator.without_lease()),
+        })
+    }
+
+    fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
+        self.reads.lease(session)
     }
 
     fn sessions(&self) -> Result<Vec<Uuid>> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use super::captures::Captures;
 use super::connection::{Pool, Refusal};
+use super::leases::{self, WorkerLease};
 use super::reader::{Item, Reader, Sink, Stand};
 use super::statements::{Statements, UUID, column, number};
 use super::tail::{self, Tail};
@@ -20,6 +22,7 @@ use super::writer::Writer;
 use super::{Database, Tables};
 use crate::chunk::NOTE_BYTES_MAX;
 use crate::error::{Error, Result, replica_error};
+use crate::lease::{LEASE_LENGTH, SessionLease};
 use crate::place::Standing;
 use crate::retries::Retries;
 use crate::runtime::Runtime;
@@ -63,6 +66,8 @@ pub struct PostgresReplicator {
     sessions: Slots<Stand, Writer>,
     /// Takes the sessions of which somebody may want to hear.
     news: mpsc::UnboundedSender<Uuid>,
+    /// `None` if it keeps no lease.
+    lease: Option<WorkerLease>,
 }
 
 impl PostgresReplicator {
@@ -84,7 +89,30 @@ impl PostgresReplicator {
         let runtime = Runtime::start()?;
         let (news, told) = mpsc::unbounded_channel();
         runtime.spawn(tell(Arc::clone(&tables), told))?;
-        Ok(PostgresReplicator { tables, words, runtime, sessions: Slots::default(), news })
+        let sessions = Slots::default();
+        PostgresReplicator { tables, words, runtime, sessions, news, lease: None }.with_lease(LEASE_LENGTH)
+    }
+
+    /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It writes a row three times in that
+    /// time, while it has sessions claimed. For before anything is claimed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LeaseLength`].
+    pub fn with_lease(self, length: Duration) -> Result<PostgresReplicator> {
+        Ok(PostgresReplicator { lease: Some(WorkerLease::new(&self.tables, length)?), ..self })
+    }
+
+    /// Keeps no lease, so that nobody waits before taking its sessions over.
+    #[must_use]
+    pub fn without_lease(self) -> PostgresReplicator {
+        PostgresReplicator { lease: None, ..self }
+    }
+
+    /// Returns the lease under which a session was claimed last.
+    pub(super) fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
+        let tables = Arc::clone(&self.tables);
+        self.runtime.run(async move { leases::lease(&tables, session).await })?
     }
 
     /// Returns the ids of the sessions that the database holds.
@@ -253,7 +281,14 @@ impl Replicator for PostgresReplicator {
 
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
         let stand = self.sessions.take_read(session, |stand| stand.next == expected)?;
-        let claim = Writer::claim(Arc::clone(&self.tables), session, stand);
+        let (tables, lease) = (Arc::clone(&self.tables), self.lease.clone());
+        let claim = async move {
+            let writer = Writer::claim(tables, session, stand, lease.as_ref()).await?;
+            if let Some(lease) = lease {
+                lease.keeper.hold(session, writer.epoch().get()).await;
+            }
+            Ok(writer)
+        };
         let writer = self.runtime.run(claim).and_then(|claimed| claimed).map_err(replica_error)?;
         let epoch = writer.epoch().get();
         self.sessions.note_claimed(session, Box::new(writer));
@@ -306,6 +341,9 @@ impl Replicator for PostgresReplicator {
         if let Some(writer) = writer {
             self.sessions.note_claimed(session, writer);
         }
+        if let (Err(Error::Fenced { .. }), Some(lease)) = (&appended, &self.lease) {
+            lease.keeper.lose(session, epoch);
+        }
         appended.map_err(replica_error)?;
         // Whoever follows the session looks by himself too, so nothing is lost where this is.
         let _ = self.news.send(session);
@@ -315,12 +353,16 @@ impl Replicator for PostgresReplicator {
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
         let _ = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch);
+        if let Some(WorkerLease { keeper, .. }) = self.lease.clone() {
+            // Where this fails, others wait until the lease has run out.
+            let _ = self.runtime.run(async move { keeper.release(session, epoch).await });
+        }
     }
 }
 
 impl Tables {
     /// Runs a statement that may be run again, until it is answered.
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         what: &'static str,
         statement: &str,
@@ -347,8 +389,13 @@ impl Tables {
 
     /// Returns whether there are tables, and refuses those that this crate does not know.
     async fn has_tables(&self, what: &'static str) -> Result<bool> {
+        self.version(what).await.map(|version| version.is_some())
+    }
+
+    /// Returns the version of the tables, `None` if there are none, and refuses those that this crate does not know.
+    pub(super) async fn version(&self, what: &'static str) -> Result<Option<i32>> {
         let version = self.tried(what, || super::schema::version(&self.pool, &self.schema)).await?;
-        version.map_or(Ok(false), |version| super::schema::check(version).map(|()| true))
+        version.map(|version| super::schema::check(version).map(|()| version)).transpose()
     }
 }
 

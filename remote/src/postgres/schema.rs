@@ -17,7 +17,8 @@ pub(super) const VERSION: i32 = MIGRATIONS.len() as i32;
 const LOCK: i64 = 0x66_6f_6c_64_6c_6f_67;
 
 /// What brings the tables from each version to the next; `{}` is the schema.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
     -- One row for each session: how far it goes, and who writes it.
     CREATE TABLE {}.sessions (
         session uuid PRIMARY KEY,
@@ -59,7 +60,18 @@ const MIGRATIONS: [&str; 1] = ["
         PRIMARY KEY (session, hash)
     );
     ALTER TABLE {}.objects ALTER COLUMN bytes SET STORAGE EXTERNAL;
-"];
+",
+    "
+    -- One row for each worker that has sessions claimed: it says when to take over, and nothing about what is safe.
+    CREATE TABLE {}.leases (
+        worker    uuid PRIMARY KEY,
+        length_ms bigint NOT NULL CHECK (length_ms > 0),
+        renewed   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+    );
+    -- Under whose lease the last claim stands; NULL once the session was closed.
+    ALTER TABLE {}.sessions ADD COLUMN lease uuid;
+",
+];
 
 /// Returns the version of the tables; `None` if there are none.
 pub(super) async fn version(pool: &Pool, schema: &str) -> Result<Option<i32>, Refusal> {

@@ -34,6 +34,11 @@ pub(super) struct Statements {
     pub(super) confirm: String,
     pub(super) put_object: String,
     pub(super) get_object: String,
+    pub(super) lease: String,
+    pub(super) renew_lease: String,
+    pub(super) release_lease: String,
+    pub(super) end_lease: String,
+    pub(super) clear_leases: String,
 }
 
 impl Statements {
@@ -44,6 +49,7 @@ impl Statements {
              CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true) \
              AS level FROM \"{schema}\".version WHERE version = {VERSION})"
         );
+        let known = format!("(SELECT FROM \"{schema}\".version WHERE version = {VERSION}) AS known");
         let claimed = format!(
             ", history AS (INSERT INTO \"{schema}\".claims (session, epoch, next, writer, name, link) \
              SELECT session, epoch, next, writer, name, link FROM head RETURNING 1) {SAID} FROM history"
@@ -68,13 +74,13 @@ impl Statements {
             time: format!("SELECT time_us FROM \"{schema}\".records WHERE session = $1 AND sequence = $2"),
             sessions: format!("SELECT session FROM \"{schema}\".sessions ORDER BY session"),
             first_claim: format!(
-                "WITH {durable}, head AS (INSERT INTO \"{schema}\".sessions (session, epoch, next, writer, name, nonce, link) \
-                 SELECT $1, $2, $3, $4, $5, $6, $7 FROM durable ON CONFLICT DO NOTHING RETURNING *){claimed}"
+                "WITH {durable}, head AS (INSERT INTO \"{schema}\".sessions (session, epoch, next, writer, name, nonce, link, lease) \
+                 SELECT $1, $2, $3, $4, $5, $6, $7, $8 FROM durable ON CONFLICT DO NOTHING RETURNING *){claimed}"
             ),
             claim: format!(
                 "WITH {durable}, head AS (UPDATE \"{schema}\".sessions s \
-                 SET epoch = $2, writer = $4, name = $5, nonce = $6, link = $7 FROM durable \
-                 WHERE s.session = $1 AND s.epoch = $8 AND s.next = $3 AND s.link = $9 RETURNING s.*){claimed}"
+                 SET epoch = $2, writer = $4, name = $5, nonce = $6, link = $7, lease = $8 FROM durable \
+                 WHERE s.session = $1 AND s.epoch = $9 AND s.next = $3 AND s.link = $10 RETURNING s.*){claimed}"
             ),
             append: format!(
                 "WITH {durable}, head AS (UPDATE \"{schema}\".sessions s SET next = $4, nonce = $6, link = $7 FROM durable \
@@ -98,6 +104,26 @@ impl Statements {
             get_object: format!(
                 "SELECT octet_length(bytes), CASE WHEN octet_length(bytes) = $3 THEN bytes END \
                  FROM \"{schema}\".objects WHERE session = $1 AND hash = $2"
+            ),
+            // A server whose clock was set back says of no lease that more is left than its length.
+            lease: format!(
+                "SELECT s.epoch, s.name, l.worker, l.length_ms, (extract(epoch FROM l.renewed) * 1000000)::bigint, \
+                 greatest(0, least(l.length_ms, l.length_ms \
+                 - (extract(epoch FROM clock_timestamp() - l.renewed) * 1000)::bigint)) \
+                 FROM \"{schema}\".sessions s JOIN \"{schema}\".leases l ON l.worker = s.lease WHERE s.session = $1"
+            ),
+            renew_lease: format!(
+                "INSERT INTO \"{schema}\".leases (worker, length_ms) SELECT $1, $2 FROM {known} \
+                 ON CONFLICT (worker) DO UPDATE SET renewed = clock_timestamp(), length_ms = excluded.length_ms"
+            ),
+            release_lease: format!(
+                "UPDATE \"{schema}\".sessions s SET lease = NULL FROM {known} \
+                 WHERE s.session = $1 AND s.epoch = $2 AND s.lease = $3"
+            ),
+            end_lease: format!("DELETE FROM \"{schema}\".leases l USING {known} WHERE l.worker = $1"),
+            // None lasts that long.
+            clear_leases: format!(
+                "DELETE FROM \"{schema}\".leases l USING {known} WHERE l.renewed < clock_timestamp() - interval '1 day'"
             ),
         }
     }

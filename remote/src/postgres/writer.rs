@@ -27,6 +27,7 @@ use uuid::Uuid;
 use super::Tables;
 use super::captures::Captures;
 use super::connection::Refusal;
+use super::leases::WorkerLease;
 use super::link::Link;
 use super::reader::Stand;
 use super::statements::{Head, UUID, column, losing_setting, number, writer};
@@ -78,9 +79,18 @@ enum Fate {
 }
 
 impl Writer {
-    /// Claims a session that was read to `stand`, once: if anything was added behind that, nothing is claimed.
-    pub(super) async fn claim(tables: Arc<Tables>, session: Uuid, stand: Stand) -> Result<Writer> {
+    /// Claims a session that was read to `stand`, once: if anything was added behind that, nothing is claimed. `lease` is renewed
+    /// before the claim names it.
+    pub(super) async fn claim(
+        tables: Arc<Tables>,
+        session: Uuid,
+        stand: Stand,
+        lease: Option<&WorkerLease>,
+    ) -> Result<Writer> {
         super::schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
+        if let Some(lease) = lease {
+            lease.keeper.renew().await;
+        }
         let next = stand.next;
         let epoch = stand.epoch.next().ok_or(Error::Row {
             session,
@@ -90,11 +100,11 @@ impl Writer {
         let id = WriterId::random();
         let link = stand.link.claim(epoch, id, next, &tables.name);
         let mut claiming = Writer { tables, session, id, epoch, next, link, pending: None, stopped: None };
-        claiming.put_claim(&stand).await?;
+        claiming.put_claim(&stand, lease.map(|lease| lease.worker)).await?;
         Ok(claiming)
     }
 
-    async fn put_claim(&mut self, stand: &Stand) -> Result<()> {
+    async fn put_claim(&mut self, stand: &Stand, lease: Option<Uuid>) -> Result<()> {
         let tables = Arc::clone(&self.tables);
         let (next, epoch) = (column(self.next.get()), column(self.epoch.get()));
         let (before, id, nonce) = (column(stand.epoch.get()), writer(self.id), Uuid::new_v4());
@@ -108,6 +118,7 @@ impl Writer {
             (&tables.name as _, Type::TEXT),
             (&nonce as _, UUID),
             (&link as _, Type::BYTEA),
+            (&lease as _, UUID),
         ];
         let statement = if stand.epoch == Epoch::default() {
             &tables.statements.first_claim

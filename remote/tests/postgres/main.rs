@@ -7,8 +7,11 @@ mod answers;
 mod captures;
 mod damage;
 mod kills;
+mod leases;
 #[path = "../parts/notes.rs"]
 mod notes;
+#[path = "../parts/pacing.rs"]
+mod pacing;
 #[path = "../parts/placed.rs"]
 mod placed;
 mod places;

@@ -12,7 +12,7 @@ use crate::notes::{call, note, runner_over, texts, types};
 use crate::placed::store;
 use crate::server::{hasty, retries, shared};
 
-fn place(url: &str) -> Arc<dyn Place> {
+pub(crate) fn place(url: &str) -> Arc<dyn Place> {
     open_place_with(url, retries(), &Variables::new()).unwrap()
 }
 

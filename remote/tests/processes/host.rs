@@ -9,7 +9,7 @@ use foldlog::filesystem::{HostFilesystemOptions, Rebind};
 use foldlog::replication::Replication;
 use foldlog::tools::{RewindOptions, ToolContext, ToolError, ToolRunner};
 use foldlog::{Durability, Kind, ResourceRegistry, Session, Store, StoreOptions};
-use foldlog_remote::{ObjectReplicator, Retries};
+use foldlog_remote::{LEASE_LENGTH_MAX, ObjectReplicator, Retries};
 use object_store::local::LocalFileSystem;
 use uuid::Uuid;
 
@@ -32,6 +32,8 @@ pub(crate) fn store(folder: &Path, bucket: &Path, name: &str, steps: Steps) -> S
     };
     let replicator =
         ObjectReplicator::new(Arc::new(Answered(steps.over(files))), "team", name, retries).unwrap();
+    // Its steps are counted: no timer renews its lease.
+    let replicator = replicator.with_lease(LEASE_LENGTH_MAX).unwrap();
     let options = StoreOptions {
         replication: Some(Replication::new(Arc::new(replicator))),
         durability: Durability::Every,

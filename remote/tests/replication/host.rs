@@ -6,10 +6,16 @@ use std::sync::Arc;
 use foldlog::replication::Replication;
 use foldlog::tools::{ExecuteOptions, ToolContext, ToolError, ToolReport};
 use foldlog::{BackgroundSync, Durability, FixedClock, ResourceRegistry, Session, Store, StoreOptions};
-use foldlog_remote::ObjectReplicator;
+use foldlog_remote::{LEASE_LENGTH_MAX, ObjectReplicator};
 
 use crate::bucket::{Bucket, retries};
 use crate::notes::{call, runner_over};
+
+/// Returns a replicator whose lease no timer renews: a test counts what is put.
+fn replicator(bucket: &Bucket, name: &str) -> ObjectReplicator {
+    let replicator = ObjectReplicator::new(Arc::new(bucket.store()), "team", name, retries()).unwrap();
+    replicator.with_lease(LEASE_LENGTH_MAX).unwrap()
+}
 
 /// Opens the store of a worker of that name in a folder.
 pub(crate) fn store_at(
@@ -18,7 +24,7 @@ pub(crate) fn store_at(
     name: &str,
     durability: Durability,
 ) -> Store {
-    let replicator = ObjectReplicator::new(Arc::new(bucket.store()), "team", name, retries()).unwrap();
+    let replicator = replicator(bucket, name);
     let replication = Some(Replication::new(Arc::new(replicator)));
     Store::open_with(folder.path(), StoreOptions { replication, durability, ..StoreOptions::default() })
         .unwrap()
@@ -26,7 +32,7 @@ pub(crate) fn store_at(
 
 /// Opens a store in which no time passes: nothing is fed but what a call waits for.
 pub(crate) fn timeless_store(folder: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {
-    let replicator = ObjectReplicator::new(Arc::new(bucket.store()), "team", name, retries()).unwrap();
+    let replicator = replicator(bucket, name);
     let options = StoreOptions {
         replication: Some(Replication::new(Arc::new(replicator))),
         background: BackgroundSync::Inline,

@@ -13,8 +13,11 @@ mod folders;
 mod held;
 mod host;
 mod lag;
+mod leases;
 #[path = "../parts/notes.rs"]
 mod notes;
+#[path = "../parts/pacing.rs"]
+mod pacing;
 #[path = "../parts/requests.rs"]
 mod requests;
 mod takeover;

@@ -1,10 +1,11 @@
 //! `foldlog sessions URL`: the sessions of a place, and who holds each of them.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
-use foldlog_remote::Standing;
+use foldlog_remote::{SessionLease, Standing};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -22,9 +23,41 @@ struct Row {
     records: Option<u64>,
     last_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<Lease>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip)]
     last_us: Option<i64>,
+}
+
+/// Holds what the place says of the lease of whoever claimed the session last.
+#[derive(Debug, Serialize)]
+struct Lease {
+    worker: Uuid,
+    length_ms: u64,
+    renewed_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_ms: Option<u64>,
+}
+
+impl Lease {
+    fn of(lease: SessionLease) -> Lease {
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Lease {
+            worker: lease.worker,
+            length_ms: milliseconds(lease.length),
+            renewed_at: lease.renewed_us.map(time_text),
+            left_ms: lease.left.map(milliseconds),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match (self.left_ms, &self.renewed_at) {
+            (Some(0), _) => "ran out",
+            (_, Some(renewed_at)) => renewed_at,
+            (_, None) => "-",
+        }
+    }
 }
 
 /// Lists the sessions that a place holds, each as its log says that it stands now: the list of the place finds ids alone. A session
@@ -47,8 +80,13 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
     let mut rows = Vec::new();
     let mut progress = output.progress("reading sessions", ids.len() as u64);
     for (done, id) in ids.into_iter().enumerate() {
-        match place.standing(id) {
-            Ok(Some(standing)) => rows.push(Row::of(id, standing)),
+        // The lease of an earlier claim says nothing.
+        let lease = |standing: &Standing| {
+            place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
+        };
+        let read = place.standing(id);
+        match read.and_then(|standing| standing.map(|read| Ok((lease(&read)?, read))).transpose()) {
+            Ok(Some((lease, standing))) => rows.push(Row::of(id, standing, lease.map(Lease::of))),
             // Whoever was to claim it has put a probe or a payload at most.
             Ok(None) => {}
             Err(error) => {
@@ -84,11 +122,10 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
     Ok(code)
 }
 
-const HEADINGS: &str =
-    "session                                epoch  last_activity                      records  claimed_by";
+const HEADINGS: &str = "session                                epoch  last_activity                      records  lease_renewed                     claimed_by";
 
 impl Row {
-    fn of(session: Uuid, standing: Standing) -> Row {
+    fn of(session: Uuid, standing: Standing, lease: Option<Lease>) -> Row {
         let Standing { next, epoch, name, last_time_us, .. } = standing;
         Row {
             session,
@@ -96,6 +133,7 @@ impl Row {
             by: Some(name),
             records: Some(next.get()),
             last_at: last_time_us.map(time_text),
+            lease,
             error: None,
             last_us: last_time_us,
         }
@@ -103,7 +141,16 @@ impl Row {
 
     fn unread(session: Uuid, error: String) -> Row {
         let error = Some(error);
-        Row { session, epoch: None, by: None, records: None, last_at: None, error, last_us: None }
+        Row {
+            session,
+            epoch: None,
+            by: None,
+            records: None,
+            last_at: None,
+            lease: None,
+            error,
+            last_us: None,
+        }
     }
 
     fn text(&self) -> String {
@@ -115,6 +162,7 @@ impl Row {
             (Some(by), None) => escape::text(by).into_owned(),
             (None, None) => "-".to_owned(),
         };
-        format!("{}  {epoch:>6}  {last_at:<32}  {records:>8}  {what}", self.session)
+        let lease = self.lease.as_ref().map_or("-", Lease::text);
+        format!("{}  {epoch:>6}  {last_at:<32}  {records:>8}  {lease:<32}  {what}", self.session)
     }
 }

@@ -39,7 +39,9 @@ With --json one object a line:
   error                  why it cannot be read, or not all of it
 
 Of a place (file://, s3://, gs://, az:// or postgres://, as `foldlog help pull` says) the id, and as its log says: epoch and by, the last claim and
-who made it; records; last_at, the time of its last record; error. Every log is read for it.";
+who made it; records; last_at, the time of its last record; error. Every log is read for it. lease, left out if nobody keeps one: worker,
+length_ms, renewed_at by the place's clock, and left_ms where the place can tell: 0 once it has run out. Of a bucket it has run out once
+renewed_at stays the same for length_ms.";
 
 /// Holds what the command line asks of `foldlog sessions`.
 #[derive(Clone, Debug, Args)]

@@ -74,8 +74,16 @@ fn sessions_go_to_a_database_and_back_are_read_there_and_taken_over() {
     let going = store(Path::new(&path("plain")), &url, "one").open_session(session.id(), &types()).unwrap();
     going.dispatch(note("went on")).unwrap();
     going.sync().unwrap();
-    let taken =
-        json(&["takeover", &url, "--to", &path("taken"), "--by", "two", "--reason", "lost", "--json"]);
+    // The server knows whether it lives.
+    let listed = json(&["sessions", &url, "--json"]);
+    assert_eq!(listed["lease"]["length_ms"].as_u64(), Some(30_000), "{listed}");
+    assert!(listed["lease"]["left_ms"].is_u64(), "{listed}");
+    let (to, takes) = (path("taken"), ["--by", "two", "--reason", "lost", "--json"]);
+    let takes: Vec<&str> = ["takeover", &url, "--to", &to].into_iter().chain(takes).collect();
+    let (code, _, complaints) = foldlog(&takes);
+    assert!(code == 2 && complaints.contains("is written by the worker `one`, epoch 2"), "{complaints}");
+    assert!(!complaints.contains("watching"), "{complaints}");
+    let taken = json(&[takes.as_slice(), &["--now"]].concat());
     assert_eq!(taken["epoch"].as_u64(), Some(3), "{taken}");
     assert_eq!(opened(&path("taken"), &session), texts(&going));
     assert!(call(&runner_over(&going, ResourceRegistry::default(), |_| panic!("it runs")).unwrap()).is_err());

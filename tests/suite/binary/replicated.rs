@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog::replication::Replication;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
@@ -148,10 +149,18 @@ impl Begins for Session {
     }
 }
 
-/// A worker over a bucket in a folder.
+/// A worker over a bucket in a folder, which keeps no lease.
 pub(super) fn worker(folder: &Path, bucket: &Path, name: &str) -> Store {
+    worker_with(folder, bucket, name, None)
+}
+
+pub(super) fn worker_with(folder: &Path, bucket: &Path, name: &str, lease: Option<Duration>) -> Store {
     let files = LocalFileSystem::new_with_prefix(bucket).unwrap();
     let replicator = ObjectReplicator::new(Arc::new(files), "team", name, Retries::default()).unwrap();
+    let replicator = match lease {
+        Some(length) => replicator.with_lease(length).unwrap(),
+        None => replicator.without_lease(),
+    };
     let replication = Some(Replication::new(Arc::new(replicator)));
     Store::open_with(folder, StoreOptions { replication, ..options() }).unwrap()
 }
@@ -225,4 +234,66 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
         assert!(words.stderr.contains(said) && !words.stderr.contains("secret"), "{}", words.stderr);
     }
     assert!(!place("three").exists());
+}
+
+#[test]
+fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_worker_is_gone_by_anybody() {
+    let places = tempfile::tempdir().unwrap();
+    let place = |name: &str| places.path().join(name);
+    std::fs::create_dir_all(place("bucket/team")).unwrap();
+    let lease = Some(Duration::from_millis(500));
+    let session = worker_with(&place("one"), &place("bucket"), "on\u{1b}e", lease).create(&types()).unwrap();
+    session.dispatch(noted("held")).unwrap();
+    session.sync().unwrap();
+    let words = |words: &str, bucket: &str| {
+        let url = format!("file://{}", place(bucket).join("team").display());
+        foldlog(words.replace("URL", &url).split(' ').map(|word| match word.strip_prefix('@') {
+            Some(name) => place(name),
+            None => PathBuf::from(word),
+        }))
+    };
+    let takes = |to: &str, bucket| words(&format!("takeover URL --to @{to} --by Ada --reason gone"), bucket);
+
+    // It renews its lease while the verb watches.
+    let refused = takes("two", "bucket");
+    assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
+    let said = "is written by the worker `on\\u{1b}e`, epoch 1, which renewed its lease of 0.5 s";
+    assert!(refused.stderr.contains("watching for 0.5 s"), "{}", refused.stderr);
+    assert!(refused.stderr.contains(said) && refused.stderr.contains("--now"), "{}", refused.stderr);
+    assert!(!place("two").exists());
+    let listed = json(&words("sessions URL --json", "bucket"));
+    assert_eq!(listed["lease"]["length_ms"], 500);
+    let renewed_at = listed["lease"]["renewed_at"].as_str().unwrap();
+    assert!(renewed_at.starts_with("20") && listed["lease"]["left_ms"].is_null(), "{listed}");
+    assert!(words("sessions URL", "bucket").stdout.contains("lease_renewed"));
+
+    // In a copy of the bucket nobody renews anything.
+    copy(&place("bucket"), &place("copy"));
+    let taken = takes("three", "copy");
+    assert_eq!(taken.code, 0, "{}{}", taken.stdout, taken.stderr);
+    assert!(taken.stderr.contains("watching for 0.5 s"), "{}", taken.stderr);
+    // Closed by the verb, it is nobody's.
+    assert!(json(&words("sessions URL --json", "copy"))["lease"].is_null());
+    let again = takes("four", "copy");
+    assert_eq!((again.code, again.stderr.contains("watching")), (0, false), "{}", again.stderr);
+
+    let taken = words("takeover URL --to @two --by Ada --reason gone --now", "bucket");
+    assert_eq!(taken.code, 0, "{}{}", taken.stdout, taken.stderr);
+    session.dispatch(noted("too late")).unwrap();
+    assert!(matches!(session.sync(), Err(Error::Fenced { epoch: 2, .. })));
+}
+
+/// Copies a folder. What is removed meanwhile is not in the copy.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name())),
+            false => match std::fs::copy(entry.path(), to.join(entry.file_name())) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                copied => drop(copied.unwrap()),
+            },
+        }
+    }
 }

@@ -7,7 +7,7 @@ use foldlog::audit::LogReader;
 use foldlog::replication::{Replication, Replicator};
 use foldlog::{OperationId, Store, StoreOptions};
 use foldlog_codec::escape;
-use foldlog_remote::Place;
+use foldlog_remote::{LeaseWait, Place, SessionLease, SteadyPacing, Waited, wait_for_lease};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -118,6 +118,9 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
             }
         },
     };
+    if !asked.now {
+        wait_for_its_worker(place.as_ref(), session, output)?;
+    }
     let store = store(&asked.to, replicator, false)?;
     let taken = store.take_over_to_recover(session, &asked.by, &asked.reason)?;
     let open = taken.open_operations();
@@ -148,6 +151,42 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
         escape::text(&asked.by)
     ));
     Ok(HOLDS)
+}
+
+/// Waits until the lease of a session has run out, or refuses once its worker is seen to live.
+fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>) -> Result<()> {
+    let Some(lease) = place.lease(session).map_err(failure)? else { return Ok(()) };
+    if lease.left.is_none() {
+        output.note(format_args!(
+            "note: watching for {} s whether the worker `{}` renews its lease of the session; --now does not wait",
+            lease.length.as_secs_f64(),
+            escape::text(&lease.name)
+        ));
+    }
+    let pacing = SteadyPacing::new();
+    // A worker that comes and goes meanwhile is waited for as well, and no longer.
+    let wait = LeaseWait::new(lease.length.saturating_mul(2), &pacing).until_it_lives();
+    match wait_for_lease(place, session, &wait).map_err(failure)? {
+        Waited::Kept { lease, .. } => Err(kept(session, &lease)),
+        _ => Ok(()),
+    }
+}
+
+/// Says that the worker of a session lives.
+fn kept(session: Uuid, lease: &SessionLease) -> Failure {
+    let renewed = lease.renewed_us.map_or_else(String::new, |renewed_us| {
+        format!(" at {} by the place's clock", foldlog_codec::record::time_text(renewed_us))
+    });
+    let what = format!(
+        "session {session} is written by the worker `{}`, epoch {}, which renewed its lease of {} s{renewed}",
+        escape::text(&lease.name),
+        lease.epoch,
+        lease.length.as_secs_f64()
+    );
+    Failure::usage(
+        what,
+        "let it go on, or stop it, and take the session over then; --now fences it all the same: its open calls are recovered here",
+    )
 }
 
 /// Opens a store whose sessions a replicator holds, or `unreplicated` says that it shall.

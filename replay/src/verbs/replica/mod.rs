@@ -59,6 +59,9 @@ pub struct Push {
 /// Holds what the command line asks of `foldlog takeover`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("{PLACES}\n\n\
+A worker that writes a session renews a lease there, of 30 s where its host says nothing else. While it does, the session is not taken
+over. A bucket tells whether it does to whoever watches it for that long, which this verb does. That a takeover is safe no lease decides:
+--now fences a worker that lives as well.\n\n\
 With --json one object: session, dir, epoch, records, open: operation, tool of each call that the other worker left open"))]
 pub struct TakeOver {
     /// Where the session is held.
@@ -75,6 +78,9 @@ pub struct TakeOver {
     /// Why.
     #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
     pub reason: String,
+    /// Take it over without asking whether the worker that writes it lives.
+    #[arg(long)]
+    pub now: bool,
 }
 
 impl Pull {
@@ -119,7 +125,7 @@ impl TakeOver {
     /// # Errors
     ///
     /// - [`Failure::Usage`](crate::Failure::Usage) if the URL is no place that this program reaches, or it is not clear which session is
-    ///   meant.
+    ///   meant, or its worker lives.
     /// - [`Failure::Engine`](crate::Failure::Engine) if the store has the session, or it cannot be taken over.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]

@@ -1,0 +1,132 @@
+//! Keeps a worker's lease: renews it by a timer while the worker has sessions claimed.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time;
+use uuid::Uuid;
+
+/// How many times a lease is renewed in its length: one renewal may be lost.
+const RENEWALS: u32 = 3;
+
+/// Writes leases into a place. What fails is not tried again until the next renewal: a lease costs only time.
+pub(crate) trait Leases: Send + Sync + 'static {
+    /// Renews the worker's lease.
+    fn renew(&self) -> impl Future<Output = ()> + Send;
+
+    /// Notes that the session was claimed under this lease. Returns whether that is written.
+    fn link(&self, session: Uuid, epoch: u64) -> impl Future<Output = bool> + Send;
+
+    /// Notes that the session is not written under this lease any more.
+    fn unlink(&self, session: Uuid, epoch: u64) -> impl Future<Output = ()> + Send;
+
+    /// Gives the lease up, under which nothing is claimed any more. It may be renewed later.
+    fn end(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Keeps the lease of one worker.
+#[derive(Debug)]
+pub(crate) struct Keeper<L> {
+    leases: L,
+    length: Duration,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    sessions: BTreeMap<Uuid, Claimed>,
+    /// Whether a task renews.
+    is_renewed: bool,
+}
+
+/// A session that is claimed.
+#[derive(Clone, Copy, Debug)]
+struct Claimed {
+    epoch: u64,
+    is_linked: bool,
+}
+
+impl<L: Leases> Keeper<L> {
+    pub(crate) fn new(leases: L, length: Duration) -> Arc<Keeper<L>> {
+        Arc::new(Keeper { leases, length, held: Mutex::default() })
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews, on behalf of a session that is about to be claimed.
+    #[cfg(feature = "postgres")]
+    pub(crate) async fn renew(&self) {
+        self.leases.renew().await;
+    }
+
+    /// Keeps the lease for a session that was claimed. Runs within a runtime, whose timer renews from then on.
+    pub(crate) async fn hold(self: &Arc<Self>, session: Uuid, epoch: u64) {
+        let begins = {
+            let mut held = self.held();
+            held.sessions.insert(session, Claimed { epoch, is_linked: false });
+            !std::mem::replace(&mut held.is_renewed, true)
+        };
+        if begins {
+            // Before the session names it.
+            self.leases.renew().await;
+            tokio::spawn(keep(Arc::downgrade(self), self.length / RENEWALS));
+        }
+        self.link(session, epoch).await;
+    }
+
+    async fn link(&self, session: Uuid, epoch: u64) {
+        let is_linked = self.leases.link(session, epoch).await;
+        if let Some(claimed) = self.held().sessions.get_mut(&session).filter(|held| held.epoch == epoch) {
+            claimed.is_linked = is_linked;
+        }
+    }
+
+    /// Forgets a session that another worker has claimed. Returns whether it was held under that epoch.
+    pub(crate) fn lose(&self, session: Uuid, epoch: u64) -> bool {
+        let mut held = self.held();
+        let is_held = held.sessions.get(&session).is_some_and(|claimed| claimed.epoch == epoch);
+        is_held && held.sessions.remove(&session).is_some()
+    }
+
+    /// Says that a session is not written any more, so that nobody waits for it.
+    pub(crate) async fn release(&self, session: Uuid, epoch: u64) {
+        if self.lose(session, epoch) {
+            self.leases.unlink(session, epoch).await;
+        }
+    }
+
+    /// Renews for the sessions that are held, and returns whether there are any.
+    async fn renew_held(&self) -> bool {
+        let (is_renewed, unlinked) = {
+            let mut held = self.held();
+            held.is_renewed = !held.sessions.is_empty();
+            let unlinked = held.sessions.iter().filter(|(_, claimed)| !claimed.is_linked);
+            let unlinked = unlinked.map(|(session, claimed)| (*session, claimed.epoch));
+            (held.is_renewed, unlinked.collect::<Vec<_>>())
+        };
+        if !is_renewed {
+            self.leases.end().await;
+            return false;
+        }
+        self.leases.renew().await;
+        for (session, epoch) in unlinked {
+            self.link(session, epoch).await;
+        }
+        true
+    }
+}
+
+/// Renews for as long as somebody has the keeper, and it holds sessions.
+async fn keep<L: Leases>(keeper: Weak<Keeper<L>>, every: Duration) {
+    loop {
+        time::sleep(every).await;
+        let Some(keeper) = keeper.upgrade() else { return };
+        if !keeper.renew_held().await {
+            return;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Judges leases by what is seen of them, and waits for sessions.
+
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use foldlog::{Clock, SystemClock};
+use uuid::Uuid;
+
+use super::SessionLease;
+use crate::error::Result;
+use crate::place::Place;
+
+/// Watches the lease of one session, from one look at it to the next.
+///
+/// Two looks that found the same renewal say that nothing was renewed from the end of the first to the beginning of the second: a worker
+/// that lives renews three times in a lease's length.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseWatch {
+    /// Which renewal was seen last, and when the first look that saw it had ended.
+    seen: Option<(Seen, Duration)>,
+    was_renewed: bool,
+}
+
+type Seen = (u64, Uuid, u64);
+
+/// Says how a session's lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseStanding {
+    /// Nobody keeps one: the session was closed, or whoever writes it keeps none.
+    None,
+    /// Nothing says whether its worker lives. It has run out in so long, if it is not renewed until then.
+    Watched {
+        /// By the watcher's clock.
+        left: Duration,
+    },
+    /// Its worker lives, as far as the place knows: it was renewed while it was watched, or has not run out by the place's own clock.
+    Alive {
+        /// In how long it has run out, if it is not renewed once more.
+        left: Duration,
+    },
+    /// It has run out.
+    RanOut,
+}
+
+impl LeaseWatch {
+    /// Begins to watch.
+    pub fn new() -> LeaseWatch {
+        LeaseWatch::default()
+    }
+
+    /// Judges what a look at the lease found, which was asked for and answered at these readings of a steady clock.
+    pub fn look(
+        &mut self,
+        lease: Option<&SessionLease>,
+        asked: Duration,
+        answered: Duration,
+    ) -> LeaseStanding {
+        let Some(lease) = lease else {
+            *self = LeaseWatch::new();
+            return LeaseStanding::None;
+        };
+        // A place that compares its own times knows at once.
+        match lease.left {
+            Some(Duration::ZERO) => return LeaseStanding::RanOut,
+            Some(left) => return LeaseStanding::Alive { left },
+            None => {}
+        }
+        let now: Seen = (lease.epoch, lease.worker, lease.renewal);
+        match self.seen {
+            Some((seen, since)) if seen == now => {
+                let left = lease.length.saturating_sub(asked.saturating_sub(since));
+                match left {
+                    Duration::ZERO => LeaseStanding::RanOut,
+                    left if self.was_renewed => LeaseStanding::Alive { left },
+                    left => LeaseStanding::Watched { left },
+                }
+            }
+            seen => {
+                // Whoever claimed the session meanwhile lives as well.
+                self.was_renewed = seen.is_some();
+                self.seen = Some((now, answered));
+                let left = lease.length;
+                if self.was_renewed { LeaseStanding::Alive { left } } else { LeaseStanding::Watched { left } }
+            }
+        }
+    }
+}
+
+/// Reads a steady clock, and waits: what decides when a lease is looked at again. A test's own lets no time pass.
+pub trait Pacing: fmt::Debug + Send + Sync {
+    /// Returns the time since some fixed moment, on a clock that nobody sets.
+    fn now(&self) -> Duration;
+
+    /// Waits for so long, or until whoever waits shall stop. Returns whether it shall go on.
+    fn pause(&self, wait: Duration) -> bool;
+}
+
+/// Paces by the machine's steady clock, until it is told to stop.
+#[derive(Debug, Default)]
+pub struct SteadyPacing {
+    is_stopped: Mutex<bool>,
+    stops: Condvar,
+}
+
+impl SteadyPacing {
+    /// Begins.
+    pub fn new() -> SteadyPacing {
+        SteadyPacing::default()
+    }
+
+    /// Ends every wait that is paced by this, and every later one.
+    pub fn stop(&self) {
+        *self.stopped() = true;
+        self.stops.notify_all();
+    }
+
+    fn stopped(&self) -> MutexGuard<'_, bool> {
+        self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pacing for SteadyPacing {
+    fn now(&self) -> Duration {
+        Duration::from_micros(SystemClock.steady_us().unsigned_abs())
+    }
+
+    fn pause(&self, wait: Duration) -> bool {
+        let stopped = self.stops.wait_timeout_while(self.stopped(), wait, |is_stopped| !*is_stopped);
+        !*stopped.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Says how long to wait for a session's lease to run out.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LeaseWait<'a> {
+    /// How long to wait at most.
+    pub at_most: Duration,
+    /// Whether to give up as soon as its worker is known to live.
+    pub until_it_lives: bool,
+    /// By whose clock, and who may end the wait.
+    pub pacing: &'a dyn Pacing,
+}
+
+impl<'a> LeaseWait<'a> {
+    /// Waits for so long at most.
+    pub fn new(at_most: Duration, pacing: &'a dyn Pacing) -> LeaseWait<'a> {
+        LeaseWait { at_most, until_it_lives: false, pacing }
+    }
+
+    /// Gives up as soon as the worker is known to live.
+    #[must_use]
+    pub fn until_it_lives(self) -> LeaseWait<'a> {
+        LeaseWait { until_it_lives: true, ..self }
+    }
+}
+
+/// Says what came of waiting for a session's lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Waited {
+    /// The lease has run out, or nobody keeps one: it is time to take the session over. Others may have waited for it too, and whoever
+    /// takes over last goes on.
+    Free {
+        /// The lease that has run out.
+        lease: Option<SessionLease>,
+    },
+    /// The lease may be alive still.
+    Kept {
+        /// The lease as it was seen last.
+        lease: SessionLease,
+        /// Whether it was seen to be alive, and not only not to have run out.
+        lives: bool,
+    },
+    /// The host ended the wait.
+    Stopped,
+}
+
+/// How many times a lease is looked at in its length.
+const LOOKS: u32 = 6;
+
+/// Waits until a session may be taken over: until its lease has run out, or nobody keeps one.
+///
+/// This says when to take over, and not that it is safe: that needs no lease. Blocks, and must not be called on an async runtime's
+/// own threads.
+///
+/// # Errors
+///
+/// Those of [`Place::lease`].
+pub fn wait_for_lease(place: &dyn Place, session: Uuid, wait: &LeaseWait<'_>) -> Result<Waited> {
+    let LeaseWait { at_most, until_it_lives, pacing } = *wait;
+    let (begun, mut watch) = (pacing.now(), LeaseWatch::new());
+    loop {
+        let asked = pacing.now();
+        let lease = place.lease(session)?;
+        let answered = pacing.now();
+        let standing = watch.look(lease.as_ref(), asked, answered);
+        let (left, lives) = match standing {
+            LeaseStanding::None | LeaseStanding::RanOut => return Ok(Waited::Free { lease }),
+            LeaseStanding::Watched { left } => (left, false),
+            LeaseStanding::Alive { left } => (left, true),
+        };
+        let Some(lease) = lease else { return Ok(Waited::Free { lease: None }) };
+        let still = at_most.saturating_sub(answered.saturating_sub(begun));
+        if still.is_zero() || lives && until_it_lives {
+            return Ok(Waited::Kept { lease, lives });
+        }
+        let next_look = (lease.length / LOOKS).max(Duration::from_millis(1));
+        if !pacing.pause(left.min(still).min(next_look)) {
+            return Ok(Waited::Stopped);
+        }
+    }
+}

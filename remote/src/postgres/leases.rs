@@ -1,0 +1,102 @@
+//! Leases in a database: a row for each worker, which its server's clock dates, and a column of the session's row that names the worker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::Tables;
+use super::statements::{UUID, column, number};
+use crate::error::Result;
+use crate::lease::keeper::{Keeper, Leases};
+use crate::lease::{SessionLease, check_length};
+
+/// Version of the tables from which on they have leases.
+const SINCE: i32 = 2;
+
+const WHAT: &str = "ask the database for a session's lease";
+
+/// Is the lease of one worker.
+#[derive(Clone, Debug)]
+pub(super) struct WorkerLease {
+    pub(super) worker: Uuid,
+    pub(super) keeper: Arc<Keeper<TableLeases>>,
+}
+
+impl WorkerLease {
+    pub(super) fn new(tables: &Arc<Tables>, length: Duration) -> Result<WorkerLease> {
+        let (worker, length) = (Uuid::new_v4(), check_length(length)?);
+        let leases = TableLeases::new(Arc::clone(tables), worker, length);
+        Ok(WorkerLease { worker, keeper: Keeper::new(leases, length) })
+    }
+}
+
+/// Writes the lease of one worker into a database.
+#[derive(Debug)]
+pub(super) struct TableLeases {
+    tables: Arc<Tables>,
+    worker: Uuid,
+    length_ms: i64,
+    has_cleared: AtomicBool,
+}
+
+impl TableLeases {
+    fn new(tables: Arc<Tables>, worker: Uuid, length: Duration) -> TableLeases {
+        let length_ms = i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
+        TableLeases { tables, worker, length_ms, has_cleared: AtomicBool::new(false) }
+    }
+}
+
+impl Leases for TableLeases {
+    async fn renew(&self) {
+        let Tables { pool, statements, .. } = self.tables.as_ref();
+        let parameters = [(&self.worker as _, UUID), (&self.length_ms as _, Type::INT8)];
+        let _ = pool.query(&statements.renew_lease, &parameters).await;
+        if !self.has_cleared.swap(true, Ordering::SeqCst) {
+            let _ = pool.query(&statements.clear_leases, &[]).await;
+        }
+    }
+
+    /// The claim has named the worker.
+    async fn link(&self, _: Uuid, _: u64) -> bool {
+        true
+    }
+
+    async fn unlink(&self, session: Uuid, epoch: u64) {
+        let Tables { pool, statements, .. } = self.tables.as_ref();
+        let epoch = column(epoch);
+        let parameters = [(&session as _, UUID), (&epoch as _, Type::INT8), (&self.worker as _, UUID)];
+        let _ = pool.query(&statements.release_lease, &parameters).await;
+    }
+
+    async fn end(&self) {
+        let Tables { pool, statements, .. } = self.tables.as_ref();
+        let _ = pool.query(&statements.end_lease, &[(&self.worker, UUID)]).await;
+    }
+}
+
+/// Returns the lease under which a session was claimed last, and what is left of it by the server's clock.
+pub(super) async fn lease(tables: &Tables, session: Uuid) -> Result<Option<SessionLease>> {
+    if tables.version(WHAT).await?.is_none_or(|version| version < SINCE) {
+        return Ok(None);
+    }
+    let rows = tables.ask(WHAT, &tables.statements.lease, &[(&session, UUID)]).await?;
+    Ok(rows.first().and_then(lease_of))
+}
+
+fn lease_of(row: &Row) -> Option<SessionLease> {
+    let milliseconds = |column| number(row, column).map(Duration::from_millis);
+    let renewed_us: i64 = row.try_get(4).ok()?;
+    Some(SessionLease {
+        epoch: number(row, 0)?,
+        name: row.try_get(1).ok()?,
+        worker: row.try_get(2).ok()?,
+        length: milliseconds(3)?,
+        renewal: renewed_us.unsigned_abs(),
+        renewed_us: Some(renewed_us),
+        left: Some(milliseconds(5)?),
+    })
+}
