@@ -37,9 +37,11 @@ fn nothing_promised_is_lost_and_nothing_else_is_invented_whenever_the_power_or_t
 /// 12281: a decision to run a call again goes with a rollback to before that call, as the engine says and the model did not.
 /// 51366: a compaction went through a record whose payload the power had taken, where a segment had been begun behind it. It made that
 /// record one that counts, and the log could not be opened any more.
+/// 149632: a collection removed what was in the folder of a session whose deletion had failed before its new name was durable. A power cut
+/// gave the session its name back, and it was damaged.
 #[test]
 fn what_single_seeds_found_stays_mended() {
-    for seed in [12_281, 51_366] {
+    for seed in [12_281, 51_366, 149_632] {
         simulator::run(seed, Files::InMemory, false);
     }
 }

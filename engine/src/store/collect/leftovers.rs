@@ -71,6 +71,7 @@ impl Store {
     ) -> Result<()> {
         let mut sweeping = Sweeping::of(self, options.dry_run);
         let sessions = layout::sessions_dir(&self.inner.root);
+        let mut is_synced = options.dry_run;
         for entry in sweeping.list(&sessions)? {
             let path = sessions.join(&entry.name);
             let unfinished = layout::unfinished_session(&entry.name);
@@ -90,6 +91,13 @@ impl Store {
                 kept => kept?,
             };
             if unfinished.is_some() || self.is_without_record(id)? {
+                // A power cut may give a session its name back whose deletion failed before that was durable.
+                if !is_synced {
+                    self.storage()
+                        .sync_dir(&sessions)
+                        .map_err(|error| Error::io("sync", &sessions, error))?;
+                    is_synced = true;
+                }
                 sweeping.remove_folder(&path)?;
             }
             drop(kept);
