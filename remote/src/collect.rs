@@ -10,6 +10,9 @@
 //! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
 //! of the chunks, and the next collection goes on. Nothing is removed but chunks: packs and payloads that only an ignored chunk names stay, and
 //! so do volumes.
+//!
+//! A version of foldlog that knows no volumes takes a collected session for an empty one. So nothing is to be collected before every worker
+//! and reader of a place has one that does.
 
 use std::collections::BTreeMap;
 

@@ -124,8 +124,7 @@ async fn serve(
     while let Some(Work { extent, kept }) = queue.recv().await {
         let bytes: usize = kept.iter().map(PutPayload::content_length).sum();
         let made = if !kept.is_empty() {
-            let chunks = kept.iter().map(|payload| payload.iter().flat_map(|piece| piece.to_vec()).collect());
-            put(&bucket, session, extent, chunks.collect()).await
+            put(&bucket, session, extent, kept.iter().map(whole).collect()).await
         } else if queue.is_closed() {
             continue;
         } else {
@@ -135,6 +134,12 @@ async fn serve(
         // Whoever reads the log next notices that it is missing.
         let _ = made;
     }
+}
+
+fn whole(payload: &PutPayload) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(payload.content_length());
+    payload.iter().for_each(|piece| bytes.extend_from_slice(piece));
+    bytes
 }
 
 /// Makes the volume of a range all of whose numbers are taken.

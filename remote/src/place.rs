@@ -99,7 +99,8 @@ pub trait Place: fmt::Debug + Send + Sync {
 pub struct CollectOptions {
     /// How old a volume is at least before chunks that it holds are removed. Less than [`MIN_AGE`] counts as that.
     pub min_age: Duration,
-    /// Whether nothing is put and nothing removed.
+    /// Whether no volume is put and nothing removed. What the store's clock shows is asked for with an object all the same, which is removed at
+    /// once.
     pub dry_run: bool,
 }
 

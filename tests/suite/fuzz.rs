@@ -54,6 +54,11 @@ fn any_input_holds(name: &str, share: u64) {
 }
 
 #[test]
+fn any_object_of_a_place_is_a_chunk_or_a_volume_or_refused() {
+    any_input_holds("chunks", 1);
+}
+
+#[test]
 fn any_segment_file_is_scanned() {
     any_input_holds("frames", 1);
 }
