@@ -168,6 +168,13 @@ pub trait Snapshotable: Send + Sync + 'static {
         true
     }
 
+    /// Brings a resource that [does not roll back](Snapshotable::rolls_back) up to what `recorded` says, which the session's last call
+    /// recorded of it, in another process perhaps. The engine calls this when a [run](crate::ExecutionState) of the session begins, with what
+    /// the call left, and then with what a recovery of it found if there was one. The default does nothing.
+    fn carry_over(&self, recorded: &Self::Snapshot) {
+        let _ = recorded;
+    }
+
     /// Returns whether the resource is still as it was when `since` was captured, so that the engine need not
     /// capture it again. `false`, the default, says that only a new capture can tell.
     fn is_unchanged(&self, since: &Self::Snapshot) -> bool {
@@ -238,12 +245,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Tells the host, in a way of its own, what of the resource is not as the session's last call left it. Called once in a run, with the
     /// first capture `now` that a call of it takes; `left` is what the last call left, which another process may have recorded, and
     /// `found` what a recovery of that call found, which restored `left` since. Changes nothing and fails no call; does nothing by default.
-    fn tell_of_changes(
-        &self,
-        left: &Self::Snapshot,
-        found: Option<&Self::Snapshot>,
-        now: &Self::Snapshot,
-    ) {
+    fn tell_of_changes(&self, left: &Self::Snapshot, found: Option<&Self::Snapshot>, now: &Self::Snapshot) {
         let _ = (left, found, now);
     }
 
@@ -311,6 +313,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
     fn rolls_back(&self) -> bool;
+    fn carry_over(&self, recorded: &AnySnapshot);
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_shared(&self) -> bool;
     #[cfg(feature = "async")]
@@ -372,6 +375,12 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn rolls_back(&self) -> bool {
         Snapshotable::rolls_back(self)
+    }
+
+    fn carry_over(&self, recorded: &AnySnapshot) {
+        if let Ok(recorded) = typed::<R>(recorded) {
+            Snapshotable::carry_over(self, recorded);
+        }
     }
 
     fn is_shared(&self) -> bool {
