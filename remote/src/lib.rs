@@ -52,8 +52,7 @@
 //!
 //! # Not yet
 //!
-//! Captures of the calls of child sessions are not held. Forks, salvaged and compacted sessions are held and
-//! cannot be taken over. There are no images (a claim reads every chunk), no collection and no lease.
+//! There are no images (a claim reads every chunk), no collection and no lease.
 
 #![deny(clippy::indexing_slicing)]
 

@@ -6,7 +6,12 @@
 mod answers;
 mod captures;
 mod damage;
+mod elsewhere;
+#[path = "../parts/folders.rs"]
+mod folders;
 mod kills;
+#[path = "../parts/lineages.rs"]
+mod lineages;
 #[path = "../parts/notes.rs"]
 mod notes;
 #[path = "../parts/placed.rs"]

@@ -5,6 +5,8 @@
 
 mod bucket;
 mod captures;
+mod children;
+mod elsewhere;
 mod feeding;
 mod fencing;
 mod fetching;
@@ -13,6 +15,8 @@ mod folders;
 mod held;
 mod host;
 mod lag;
+#[path = "../parts/lineages.rs"]
+mod lineages;
 #[path = "../parts/notes.rs"]
 mod notes;
 #[path = "../parts/requests.rs"]

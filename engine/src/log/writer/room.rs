@@ -71,6 +71,13 @@ impl Log {
         }
     }
 
+    /// Ends what the background was asked for, of a log that is not finished: its folder is about to be removed.
+    pub(crate) fn abandon(&self) {
+        if !sabotage::is(Breakage::AbandonedMakesOn) {
+            self.ahead.give_back();
+        }
+    }
+
     /// Returns the place of the image that is being written.
     pub(crate) fn unfinished_image(&self) -> Arc<Unfinished> {
         Arc::clone(&self.unfinished_image)
