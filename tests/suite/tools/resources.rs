@@ -439,6 +439,7 @@ fn what_was_spent_stays_spent_in_the_next_process() {
     next(&mut run);
     assert_eq!((spent(&run), run.budget.of("planning").cost_micros), (20, 7_000));
     // So has one that was killed, as far as anybody knows.
+    run.counts.lock().unwrap().ran = 0;
     assert!(run.write("paper", "three", Then::Die).is_err());
     next(&mut run);
     run.runner.recover(&ExecuteOptions::default()).unwrap();
