@@ -325,3 +325,47 @@ fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
         .map(|bytes| run(bytes).ok_or_else(|| bad("base", "the names of its items end early")))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(position: u64, goes_on: bool) -> Base {
+        let first = ItemId { sequence: 1.into(), ordinal: 0 };
+        let slices = vec![BaseSlice { slice: 2, items: vec![ItemRun { first, version: 1, count: 2 }] }];
+        Base { position: position.into(), goes_on, slices }
+    }
+
+    #[test]
+    fn what_a_replica_holds_of_a_dropped_record_is_read_as_what_the_log_has() {
+        let dropped = Dropped::of(Kind::DISPATCH, b"a body");
+        let object = ObjectId::of(b"known positions");
+        let held = dropped.encode_held(object);
+        assert_eq!((Dropped::decode(&held), Dropped::known(&held)), (Ok(dropped), Ok(Some(object))));
+        assert_eq!(Dropped::known(&dropped.encode()), Ok(None));
+        let mut wrong = Writer::new();
+        wrong.map(1).str("known").unsigned(7);
+        assert!(Dropped::known(&wrong.finish()).is_err());
+        for len in 0..held.len() {
+            assert!(Dropped::known(held.get(..len).unwrap_or_default()).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn known_positions_come_back_in_order_or_not_at_all() {
+        let known = KnownPositions {
+            ends: vec![5.into(), 9.into()],
+            bases: vec![base(5, true), base(5, false), base(9, false)],
+        };
+        let bytes = known.encode();
+        assert_eq!(KnownPositions::decode(&bytes), Ok(known.clone()));
+        for len in 0..bytes.len() {
+            assert!(KnownPositions::decode(bytes.get(..len).unwrap_or_default()).is_err(), "{len}");
+        }
+        let back = |known: &KnownPositions| KnownPositions::decode(&known.encode());
+        let ends = KnownPositions { ends: vec![9.into(), 5.into()], ..known.clone() };
+        let bases = KnownPositions { bases: vec![base(9, false), base(5, false)], ..known };
+        assert!(back(&ends).is_err() && back(&bases).is_err());
+        assert_eq!(back(&KnownPositions::default()), Ok(KnownPositions::default()));
+    }
+}

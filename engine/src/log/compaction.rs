@@ -70,8 +70,9 @@ impl Compaction {
             let below = next.map(|next| next.header.first_sequence);
             let last =
                 compacted.through.min(below.map_or(compacted.through, |below| below.saturating_sub(1)));
-            // One that bears the mark only for how the next one names its end has lost nothing.
-            if last < first {
+            // One that bears the mark only for how the next one names its end has lost nothing; and the first record of all has no
+            // body of STATE.
+            if last < first || last == SequenceNumber::MIN {
                 continue;
             }
             match compaction.ranges.last_mut() {

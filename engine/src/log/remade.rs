@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{BaseSlice, Dropped, KnownPositions, Opened, Parent};
+use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
@@ -165,17 +166,23 @@ impl RemadeLog {
             body = &dropped;
         }
         if begins {
-            self.begin_segment(record.time_us, context)?;
+            self.begin_segment((record.body.len(), record.time_us), context)?;
         }
         self.log.append(record.kind, record.time_us, Body::Alone(body), context)?;
         Ok(Ok(()))
     }
 
-    /// Lets the next record be the first one of a segment.
-    pub(crate) fn begin_segment(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
+    /// Lets the next record, of so many bytes and that time, be the first one of a segment.
+    pub(crate) fn begin_segment(
+        &mut self,
+        (len, time_us): (usize, i64),
+        context: &AppendContext<'_>,
+    ) -> Result<()> {
+        // A declaration takes its room twice.
+        let len = 2 * (FRAME_HEADER_LEN + len) as u64;
         let first = self.log.places.segments.last().map(|segment| segment.header.first_sequence);
         match first.is_some_and(|first| first < self.log.next_sequence()) {
-            true => self.log.roll_over(time_us, context),
+            true => self.log.roll_over(time_us, len, context),
             false => Ok(()),
         }
     }
@@ -206,7 +213,7 @@ impl RemadeLog {
         }
         if self.dropped.ranges.last().is_some_and(|(_, end)| *end + 1 == next) {
             // A segment is written anew only where another one follows it.
-            self.begin_segment(self.log.last_time_us(), context)?;
+            self.begin_segment((0, self.log.last_time_us()), context)?;
         }
         self.log.finish()?;
         let Some((ground, _)) = &self.ground else {
@@ -219,7 +226,7 @@ impl RemadeLog {
             let (first, chain) =
                 (segment.header.first_sequence, self.chains.get(&segment.header.ordinal).copied());
             let range = self.dropped.of(first);
-            if range.is_none() && chain.is_none() {
+            if first == next.header.first_sequence || range.is_none() && chain.is_none() {
                 continue;
             }
             let last = next.header.first_sequence.saturating_sub(1);
@@ -228,11 +235,8 @@ impl RemadeLog {
                     let bases = self.dropped.bases.range(first..=last);
                     (end, bases.map(|(position, base)| (*position, base.clone())).collect())
                 }
-                // It has lost nothing. Only of the first record there is no position before it.
-                None => match first.checked_sub(1) {
-                    Some(before) => (before, Vec::new()),
-                    None => (first, vec![(first, Vec::new())]),
-                },
+                // It has lost nothing.
+                None => (first.saturating_sub(1), Vec::new()),
             };
             let storage = ground.storage.as_ref();
             let segment = super::chain::Segment { replaced_crc: chain, ..segment.clone() };

@@ -344,7 +344,7 @@ impl<'a> Fetch<'a> {
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
         if begins_segment {
-            log.begin_segment(record.time_us, &context)?;
+            log.begin_segment((record.body.len(), record.time_us), &context)?;
         }
         log.append(record, known, &context)?.map_err(refused)?;
         match log.is_new() {

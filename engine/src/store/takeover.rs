@@ -62,7 +62,7 @@ impl Store {
     ///
     /// Workspaces are not filled by it. Rebind each to an empty folder (`HostFilesystem::rebind`), and then
     /// [recover](crate::tools::ToolRunner::recover) if a call was open, or [rewind](crate::ExecutionState::rewind) to the last position
-    /// with `overwrite` if none was, before the first call: that one captures whatever it finds.
+    /// with `overwrite` if none was, before the first call: that one captures whatever it finds, and leaves a notice that it is another folder.
     ///
     /// # Errors
     ///
