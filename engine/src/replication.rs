@@ -23,7 +23,12 @@
 //! replicator does not hold yet is put as *packs*, never object by object: packs of up to 8 MiB, each under its hash as a payload is,
 //! and a last one, of up to 1 MiB, that stands beside the records in the same [append](Replicator::append). So what a
 //! takeover has to ask for follows from what is appended, and no list of a store is relied on. A call that changed little costs no
-//! put of its own.
+//! put of its own. Those of a child session's calls are what they add to the captures of the session that it works for.
+//!
+//! # Compacted sessions
+//!
+//! A record whose body was dropped before it was held is held as the log has it. The first such record names an object beside, which says
+//! at which positions from there on the slices are known, and what they held there: names of items, which stand in the records.
 //!
 //! # Invariants
 //!

@@ -85,6 +85,9 @@ foldlog_codec::breakages! {
     OthersFetched = "others-fetched": "A log gets records that another writer has appended.",
     FetchedUnheld = "fetched-unheld": "What a log has lost is claimed and not fetched.",
     BegunUnheld = "begun-unheld": "A tool runs before the replicator holds its begin.",
+    AbandonedMakesOn = "abandoned-makes-on": "Segments are made ahead in the folder of a takeover that failed.",
+    SpendingForgotten = "spending-forgotten": "A budget begins anew with each process.",
+    BasesUnheld = "bases-unheld": "Of a compacted session a replicator holds nothing but records.",
     CapturesUnheld = "captures-unheld": "A tool runs before the replicator holds what its begin has captured.",
 
     // Compaction.

@@ -60,9 +60,8 @@
 //!
 //! # Not yet
 //!
-//! Captures of the calls of child sessions are not held. Forks, salvaged and compacted sessions are held and
-//! cannot be taken over. There are no images (a claim reads every record). What only a superseded
-//! writer's chunk names, payloads and packs, is never removed.
+//! There are no images (a claim reads every record). What only a superseded writer's chunk names, payloads and packs, is never removed, nor
+//! what a compaction of the local log has dropped.
 
 #![deny(clippy::indexing_slicing)]
 

@@ -48,6 +48,28 @@ impl MemoryReplica {
         Some(Replication::new(Arc::new(self.clone())))
     }
 
+    /// Returns one that holds the first records of a session alone, as if its writer had come no further.
+    #[must_use]
+    pub fn cut(&self, session: Uuid, records: u64) -> MemoryReplica {
+        let all = self.sessions.lock();
+        let records = usize::try_from(records).unwrap_or(usize::MAX);
+        let held = all.records.get(&session).map(|all| all.iter().take(records).cloned().collect());
+        let cut = Sessions {
+            records: held.map(|held| (session, held)).into_iter().collect(),
+            objects: all.objects.clone(),
+            ..Sessions::default()
+        };
+        MemoryReplica { name: self.name.clone(), sessions: Arc::new(Mutex::new(cut)) }
+    }
+
+    /// Returns one that holds the records of a session, and lost the objects that they name.
+    #[must_use]
+    pub fn without_objects(&self, session: Uuid) -> MemoryReplica {
+        let cut = self.cut(session, u64::MAX);
+        cut.sessions.lock().objects.clear();
+        cut
+    }
+
     /// Returns how many records are held of a session.
     pub fn records_len(&self, session: Uuid) -> u64 {
         self.sessions.lock().records.get(&session).map_or(0, |records| records.len() as u64)

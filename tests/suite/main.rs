@@ -23,6 +23,7 @@ mod real_data;
 mod replaying;
 mod replicated;
 mod replicated_captures;
+mod replicated_lineages;
 mod report;
 #[cfg(feature = "sabotage")]
 mod sabotage;

@@ -1,7 +1,7 @@
 //! Encodes and decodes what a compaction writes: the place of a dropped record, the head of a compacted segment, and bases.
 
 use super::fields::{bad, fixed, list, required, walk, walk_map};
-use super::{ItemId, SLICES_MAX};
+use super::{ItemId, ObjectId, Payload, SLICES_MAX};
 use crate::msgpack::Writer;
 use crate::{Error, Kind, SequenceNumber};
 
@@ -31,6 +31,33 @@ impl Dropped {
         writer.map(3).str("k").unsigned(self.kind.byte().into());
         writer.str("len").unsigned(self.len).str("hash").bin(&self.hash);
         writer.finish()
+    }
+
+    /// Encodes the body with which a replica holds the record: that of the log, and the id of an object with [`KnownPositions`].
+    pub fn encode_held(&self, known: ObjectId) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(128);
+        writer.map(4).str("k").unsigned(self.kind.byte().into());
+        writer.str("len").unsigned(self.len).str("hash").bin(&self.hash);
+        writer.str("known").raw(&known.reference());
+        writer.finish()
+    }
+
+    /// Returns the id of the object with [`KnownPositions`] that the body of a record says which a replica holds; `None` if it says none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`decode`](Dropped::decode).
+    pub fn known(bytes: &[u8]) -> Result<Option<ObjectId>, Error> {
+        const KIND: &str = "dropped";
+        let mut known = None;
+        walk(KIND, bytes, |name, value| {
+            if name == "known" {
+                let object = Payload::new(value.value()?).object();
+                known = Some(object.ok_or_else(|| bad(KIND, "`known` is no reference to an object"))?);
+            }
+            Ok(())
+        })?;
+        Ok(known)
     }
 
     /// Decodes the body of a `dropped` record.
@@ -231,6 +258,58 @@ impl Base {
     }
 }
 
+/// Says where in a compacted log the slices are known, from some record on, for a replica that holds that record and those behind it
+/// without the bodies that were dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownPositions {
+    /// Last positions of the compacted ranges, in ascending order. There is a base of each.
+    pub ends: Vec<SequenceNumber>,
+    /// What the slices held at positions, in ascending order of these; that of one position may go on in the next one.
+    pub bases: Vec<Base>,
+}
+
+impl KnownPositions {
+    /// Encodes it as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(2).str("ends").array(self.ends.len());
+        for end in &self.ends {
+            writer.unsigned(end.get());
+        }
+        writer.str("bases").array(self.bases.len());
+        for base in &self.bases {
+            writer.bin(&base.encode());
+        }
+        writer.finish()
+    }
+
+    /// Decodes what [`encode`](KnownPositions::encode) returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, if a field is missing or malformed, or if the positions are not in order.
+    pub fn decode(bytes: &[u8]) -> Result<KnownPositions, Error> {
+        const KIND: &str = "known positions";
+        let (mut ends, mut bases) = (None, None);
+        walk(KIND, bytes, |name, value| {
+            match name {
+                "ends" => ends = Some(list(value, |end| Ok(SequenceNumber::from(end.unsigned()?)))?),
+                "bases" => bases = Some(list(value, |base| Base::decode(base.bin()?))?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let (ends, bases) = (required(KIND, "ends", ends)?, required(KIND, "bases", bases)?);
+        if !ends.is_sorted_by(|before, after| before < after)
+            || !bases.is_sorted_by_key(|base: &Base| base.position)
+        {
+            return Err(bad(KIND, "its positions are not in order"));
+        }
+        Ok(KnownPositions { ends, bases })
+    }
+}
+
 fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
     let (runs, rest) = packed.as_chunks::<RUN_LEN>();
     if !rest.is_empty() {
@@ -245,4 +324,48 @@ fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
     runs.iter()
         .map(|bytes| run(bytes).ok_or_else(|| bad("base", "the names of its items end early")))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(position: u64, goes_on: bool) -> Base {
+        let first = ItemId { sequence: 1.into(), ordinal: 0 };
+        let slices = vec![BaseSlice { slice: 2, items: vec![ItemRun { first, version: 1, count: 2 }] }];
+        Base { position: position.into(), goes_on, slices }
+    }
+
+    #[test]
+    fn what_a_replica_holds_of_a_dropped_record_is_read_as_what_the_log_has() {
+        let dropped = Dropped::of(Kind::DISPATCH, b"a body");
+        let object = ObjectId::of(b"known positions");
+        let held = dropped.encode_held(object);
+        assert_eq!((Dropped::decode(&held), Dropped::known(&held)), (Ok(dropped), Ok(Some(object))));
+        assert_eq!(Dropped::known(&dropped.encode()), Ok(None));
+        let mut wrong = Writer::new();
+        wrong.map(1).str("known").unsigned(7);
+        assert!(Dropped::known(&wrong.finish()).is_err());
+        for len in 0..held.len() {
+            assert!(Dropped::known(held.get(..len).unwrap_or_default()).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn known_positions_come_back_in_order_or_not_at_all() {
+        let known = KnownPositions {
+            ends: vec![5.into(), 9.into()],
+            bases: vec![base(5, true), base(5, false), base(9, false)],
+        };
+        let bytes = known.encode();
+        assert_eq!(KnownPositions::decode(&bytes), Ok(known.clone()));
+        for len in 0..bytes.len() {
+            assert!(KnownPositions::decode(bytes.get(..len).unwrap_or_default()).is_err(), "{len}");
+        }
+        let back = |known: &KnownPositions| KnownPositions::decode(&known.encode());
+        let ends = KnownPositions { ends: vec![9.into(), 5.into()], ..known.clone() };
+        let bases = KnownPositions { bases: vec![base(9, false), base(5, false)], ..known };
+        assert!(back(&ends).is_err() && back(&bases).is_err());
+        assert_eq!(back(&KnownPositions::default()), Ok(KnownPositions::default()));
+    }
 }

@@ -10,13 +10,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Base, BaseSlice, Compacted, Dropped, Resumed, Seal};
+use foldlog_codec::body::{BaseSlice, Compacted, Dropped, Resumed, Seal};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Kind, SequenceNumber};
 
 use super::chain::Segment;
+use super::compaction::parted;
 use super::copying::{Spot, check};
 use super::layout;
 use crate::error::{Corruption, Error, Result};
@@ -26,9 +27,6 @@ use crate::storage::{Storage, StorageFile};
 
 /// Number of bytes that are gathered before they are written.
 const GATHERED_BYTES: usize = 256 << 10;
-
-/// Number of item runs that one base frame names at most.
-const RUNS_MAX: usize = 32 << 10;
 
 /// Says how a segment is written anew.
 pub(crate) struct Rewriting<'a> {
@@ -236,33 +234,8 @@ pub(super) fn replace<T>(
 
 /// Returns the base frames, which come before all others.
 fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(Kind, Vec<u8>)> {
-    let mut head = Vec::new();
-    for (position, slices) in bases {
-        let mut parts: Vec<Vec<BaseSlice>> = vec![Vec::new()];
-        let mut room = RUNS_MAX;
-        for BaseSlice { slice, items } in slices {
-            let mut rest = items.as_slice();
-            loop {
-                let (now, later) = rest.split_at(rest.len().min(room));
-                room -= now.len();
-                if let Some(part) = parts.last_mut() {
-                    part.push(BaseSlice { slice: *slice, items: now.to_vec() });
-                }
-                rest = later;
-                if rest.is_empty() {
-                    break;
-                }
-                parts.push(Vec::new());
-                room = RUNS_MAX;
-            }
-        }
-        let count = parts.len();
-        for (at, slices) in parts.into_iter().enumerate() {
-            let base = Base { position: *position, goes_on: at + 1 < count, slices };
-            head.push((Kind::BASE, base.encode()));
-        }
-    }
-    head
+    let bases = bases.iter().map(|(position, slices)| (*position, slices.as_slice()));
+    parted(bases).iter().map(|base| (Kind::BASE, base.encode())).collect()
 }
 
 fn len_of(head: &[(Kind, Vec<u8>)]) -> u64 {

@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Base, BaseSlice};
+use foldlog_codec::body::{Base, BaseSlice, KnownPositions};
 use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{Kind, SequenceNumber};
 
@@ -40,6 +40,9 @@ use super::chain::Segment;
 use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
+
+/// Number of item runs that one base frame names at most.
+const RUNS_MAX: usize = 32 << 10;
 
 /// Describes what compactions have left of a log.
 #[derive(Debug, Default)]
@@ -67,6 +70,11 @@ impl Compaction {
             let below = next.map(|next| next.header.first_sequence);
             let last =
                 compacted.through.min(below.map_or(compacted.through, |below| below.saturating_sub(1)));
+            // One that bears the mark only for how the next one names its end has lost nothing; and the first record of all has no
+            // body of STATE.
+            if last < first || last == SequenceNumber::MIN {
+                continue;
+            }
             match compaction.ranges.last_mut() {
                 Some(before) if *before.end() + 1 == first => *before = *before.start()..=last,
                 _ => compaction.ranges.push(first..=last),
@@ -97,14 +105,7 @@ impl Compaction {
                         Some((at, all)) if at == position => all,
                         _ => Vec::new(),
                     };
-                    for slice in slices {
-                        match all.last_mut() {
-                            Some(BaseSlice { slice: id, items }) if *id == slice.slice => {
-                                items.extend(slice.items);
-                            }
-                            _ => all.push(slice),
-                        }
-                    }
+                    go_on(&mut all, slices);
                     match goes_on {
                         true => going_on = Some((position, all)),
                         false if records.contains(&position) => drop(self.bases.insert(position, all)),
@@ -205,8 +206,55 @@ impl Compaction {
         self.bases.range(range).map(|(position, _)| *position)
     }
 
+    /// Returns what is known of the records from `from` on.
+    pub(crate) fn known_from(&self, from: SequenceNumber) -> KnownPositions {
+        let ends = self.ranges.iter().map(|range| *range.end()).filter(|end| *end >= from);
+        let bases = self.bases.range(from..).map(|(position, slices)| (*position, slices.as_slice()));
+        KnownPositions { ends: ends.collect(), bases: parted(bases) }
+    }
+
     /// Returns the compacted ranges, in ascending order.
     pub(crate) fn ranges(&self) -> &[RangeInclusive<SequenceNumber>] {
         &self.ranges
     }
+}
+
+/// Adds a further part of a base to what was read of it.
+pub(crate) fn go_on(base: &mut Vec<BaseSlice>, part: Vec<BaseSlice>) {
+    for slice in part {
+        match base.last_mut() {
+            Some(BaseSlice { slice: id, items }) if *id == slice.slice => items.extend(slice.items),
+            _ => base.push(slice),
+        }
+    }
+}
+
+/// Returns the bases of positions, each in as many parts as frames take.
+pub(crate) fn parted<'b>(bases: impl Iterator<Item = (SequenceNumber, &'b [BaseSlice])>) -> Vec<Base> {
+    let mut head = Vec::new();
+    for (position, slices) in bases {
+        let mut parts: Vec<Vec<BaseSlice>> = vec![Vec::new()];
+        let mut room = RUNS_MAX;
+        for BaseSlice { slice, items } in slices {
+            let mut rest = items.as_slice();
+            loop {
+                let (now, later) = rest.split_at(rest.len().min(room));
+                room -= now.len();
+                if let Some(part) = parts.last_mut() {
+                    part.push(BaseSlice { slice: *slice, items: now.to_vec() });
+                }
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+                parts.push(Vec::new());
+                room = RUNS_MAX;
+            }
+        }
+        let count = parts.len();
+        for (at, slices) in parts.into_iter().enumerate() {
+            head.push(Base { position, goes_on: at + 1 < count, slices });
+        }
+    }
+    head
 }

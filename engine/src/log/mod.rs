@@ -10,6 +10,7 @@
 //! | `compacting` | writing a compacted segment into the place of another one |
 //! | `compaction` | what compactions have left of a log, and what a compacted segment is |
 //! | `compressed` | compressed segments: their format, reading them, and writing segments compressed or plain again |
+//! | `remade` | writing a log of records that are held elsewhere, those of forks and compacted sessions too |
 //! | `copying` | copying a log that is being written, for a backup |
 //! | `writer` | appending, rollover, sealing, recovery |
 //! | `publish` | one sync for every thread that waits |
@@ -36,6 +37,7 @@ pub(crate) mod objects;
 pub(crate) mod partial_creation;
 pub(crate) mod publish;
 pub(crate) mod reader;
+pub(crate) mod remade;
 pub(crate) mod scan;
 mod window;
 pub(crate) mod writer;

@@ -14,7 +14,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Replicated};
+use foldlog_codec::body::{Dropped, KnownPositions, ObjectId, Opened, Replicated};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
@@ -26,7 +26,8 @@ use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::LogSlices;
 use crate::log::reader::Places;
-use crate::log::writer::{AppendContext, Body, Log};
+use crate::log::remade::RemadeLog;
+use crate::log::writer::{AppendContext, Ground, Log};
 use crate::replication::{Held, HeldPart, Replication, Replicator};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
@@ -35,7 +36,9 @@ use crate::types::SessionTypes;
 /// Number of finished segments that wait for a sync at most.
 const UNSYNCED_FILES_MAX: usize = 16;
 
-const FORKED: &str = "a session that was forked or salvaged cannot be taken over yet";
+const BEHIND: &str = "behind the records of this log it holds some whose bodies were dropped before they were held, or which begin a fork: \
+                      these cannot be appended to a log that is there. If this is a copy that is only read, or all that it has is held, delete it, \
+                      and pull it or take it over anew";
 
 /// Claims a session that is opened for writing, where the store has a replicator, and fetches before that what the log has lost.
 pub(super) fn claim(
@@ -113,8 +116,7 @@ fn fetch_behind(
 ) -> Result<Read> {
     let (session, storage) = (read.scan.session, &store.options.storage);
     let log = Log::open(&store.ground(), dir, read.scan);
-    let (live, captures) = (Some((log, read.folded)), Receiving::new(dir));
-    let mut fetch = Fetch { session, replicator, storage, live, create: None, captures };
+    let mut fetch = Fetch::behind((session, dir), replicator, storage, (log, read.folded));
     let end = fetch.read()?.next;
     let mut log = fetch.finish()?;
     log.attest(end)?;
@@ -165,14 +167,21 @@ pub(super) fn claimed(
 /// it names. A new log is folded meanwhile, so that what contradicts the records before it is reported. Of a log that goes on only the
 /// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing; it is read again
 /// behind that.
+///
+/// A record is appended once the next one is there: the last one that a fork shares with its parent begins a segment.
 pub(crate) struct Fetch<'a> {
     session: Uuid,
+    dir: &'a Path,
     replicator: &'a dyn Replicator,
     storage: &'a Arc<dyn Storage>,
     /// The log, and what its records amount to; `None` before the first record of a new one.
-    live: Option<(Log, LiveState)>,
-    /// Makes the log of a new session with this id and seed.
-    create: Option<&'a dyn Fn((Uuid, u64)) -> Log>,
+    live: Option<(RemadeLog, LiveState)>,
+    /// What a new log stands on; `None` for one that goes on.
+    ground: Option<&'a Ground>,
+    /// The last record that was read, if it is not appended yet.
+    last: Option<(SequenceNumber, Kind, i64)>,
+    /// Body of that record.
+    body: Vec<u8>,
     /// Makes what captures need, which is durable before the records that name them.
     captures: Receiving,
 }
@@ -186,21 +195,54 @@ pub(crate) struct Fetched {
     pub(crate) captures_from: SequenceNumber,
 }
 
+impl Drop for Fetch<'_> {
+    /// Lets nothing be made any more in the folder of a new log that was not finished, which is about to be removed.
+    fn drop(&mut self) {
+        if let (Some((log, _)), Some(_)) = (&self.live, self.ground) {
+            log.log.abandon();
+        }
+    }
+}
+
 impl<'a> Fetch<'a> {
-    /// Appends to a new log in the folder `dir`, which `create` makes.
+    /// Makes a new log in the folder `dir`.
     pub(crate) fn anew(
-        (session, dir): (Uuid, &Path),
+        (session, dir): (Uuid, &'a Path),
         replicator: &'a dyn Replicator,
-        storage: &'a Arc<dyn Storage>,
-        create: &'a dyn Fn((Uuid, u64)) -> Log,
+        ground: &'a Ground,
     ) -> Fetch<'a> {
         Fetch {
             session,
+            dir,
+            replicator,
+            storage: &ground.storage,
+            live: None,
+            ground: Some(ground),
+            last: None,
+            body: Vec::new(),
+            captures: Receiving::new(dir),
+        }
+    }
+
+    /// Appends to the log in the folder `dir`.
+    fn behind(
+        (session, dir): (Uuid, &'a Path),
+        replicator: &'a dyn Replicator,
+        storage: &'a Arc<dyn Storage>,
+        (log, folded): (Log, LiveState),
+    ) -> Fetch<'a> {
+        let live = Some((RemadeLog::of(log, dir), folded));
+        let captures = Receiving::new(dir);
+        Fetch {
+            session,
+            dir,
             replicator,
             storage,
-            live: None,
-            create: Some(create),
-            captures: Receiving::new(dir),
+            live,
+            ground: None,
+            last: None,
+            body: Vec::new(),
+            captures,
         }
     }
 
@@ -222,6 +264,7 @@ impl<'a> Fetch<'a> {
         });
         let Held { next, .. } = read.map_err(|error| replica_error(self.session, error))?;
         result?;
+        self.append_last(false)?;
         if next != self.next() {
             return Err(self.refused("it holds fewer records than it did"));
         }
@@ -233,9 +276,15 @@ impl<'a> Fetch<'a> {
             HeldPart::Captures { next, captures } if next > self.next() => {
                 self.captures.take((self.session, self.replicator), next, captures)?;
                 // Of a log that goes on a power cut may leave any part; a new one has no name yet.
-                if self.create.is_none() { self.captures.sync() } else { Ok(()) }
+                if self.ground.is_none() { self.captures.sync() } else { Ok(()) }
             }
-            HeldPart::Record(record) if record.sequence >= self.next() => self.append(&record),
+            HeldPart::Record(record) if record.sequence >= self.next() => {
+                self.append_last(record.kind == Kind::OPENED)?;
+                self.last = Some((record.sequence, record.kind, record.time_us));
+                self.body.clear();
+                self.body.extend_from_slice(record.body);
+                Ok(())
+            }
             HeldPart::Captures { .. } | HeldPart::Record(_) => Ok(()),
         }
     }
@@ -244,62 +293,91 @@ impl<'a> Fetch<'a> {
     pub(crate) fn finish(mut self) -> Result<Log> {
         self.captures.sync()?;
         let nothing = self.refused("it holds nothing of that session");
-        let (mut log, _) = self.live.ok_or(nothing)?;
-        log.finish()?;
+        let Some((log, live)) = self.live.take() else { return Err(nothing) };
+        if log.session().is_some_and(|session| session != self.session) {
+            return Err(self.refused("its records are another session's"));
+        }
+        let names = &live.projection.names;
+        let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
+        let mut log = log.finish(&context)?.map_err(|reason| self.refused(reason))?;
         log.sync_plan().run(self.storage.as_ref(), &|| ())?;
         Ok(log)
     }
 
+    /// Returns the sequence number behind the last record that was read.
     fn next(&self) -> SequenceNumber {
-        self.live.as_ref().map_or(SequenceNumber::MIN, |(log, _)| log.next_sequence())
+        let appended = || self.live.as_ref().map_or(SequenceNumber::MIN, |(log, _)| log.log.next_sequence());
+        self.last.map_or_else(appended, |(sequence, ..)| sequence + 1)
     }
 
     fn refused(&self, reason: &str) -> Error {
         Error::ReplicaFailed { session: self.session, reason: reason.to_owned() }
     }
 
-    fn append(&mut self, record: &Record<'_>) -> Result<()> {
-        if record.kind == Kind::DROPPED {
-            return Err(self.refused("a compacted session cannot be taken over yet"));
-        }
+    /// Appends the last record that was read, as the first one of a segment where a fork follows it.
+    fn append_last(&mut self, begins_segment: bool) -> Result<()> {
+        let Some((sequence, kind, time_us)) = self.last.take() else { return Ok(()) };
+        let body = std::mem::take(&mut self.body);
+        let appended = self.append(&Record { sequence, kind, time_us, body: &body }, begins_segment);
+        self.body = body;
+        appended
+    }
+
+    fn append(&mut self, record: &Record<'_>, begins_segment: bool) -> Result<()> {
         if self.live.is_none() {
             self.live = Some(self.begun(record)?);
-        } else if record.kind == Kind::OPENED {
-            return Err(self.refused(FORKED));
+        } else if self.ground.is_none() && matches!(record.kind, Kind::OPENED | Kind::DROPPED) {
+            return Err(self.refused(BEHIND));
         }
+        let known = self.known_beside(record)?;
         let other = self.refused("a payload has other bytes than its name says");
+        let (session, replicator) = (self.session, self.replicator);
+        let refused = |reason: &str| Error::ReplicaFailed { session, reason: reason.to_owned() };
         let Some((log, live)) = &mut self.live else { return Ok(()) };
         for object in record.objects() {
-            let bytes = self.replicator.get_object(self.session, object);
-            let put = log.objects.put(&bytes.map_err(|error| replica_error(self.session, error))?)?;
+            let bytes = replicator.get_object(session, object);
+            let put = log.log.objects.put(&bytes.map_err(|error| replica_error(session, error))?)?;
             if put != object {
                 return Err(other);
             }
         }
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
-        log.append(record.kind, record.time_us, Body::Alone(record.body), &context)?;
-        match self.create {
-            Some(_) => live.apply_record(record, Sources { objects: &log.objects, types: None })?,
-            None => live.projection.pass_over(record)?,
+        if begins_segment {
+            log.begin_segment((record.body.len(), record.time_us), &context)?;
         }
-        if log.unsynced_files() >= UNSYNCED_FILES_MAX {
-            log.sync_plan().run(self.storage.as_ref(), &|| ())?;
+        log.append(record, known, &context)?.map_err(refused)?;
+        match log.is_new() {
+            true => live.apply_record(record, Sources { objects: &log.log.objects, types: None })?,
+            false => live.projection.pass_over(record)?,
+        }
+        if log.log.unsynced_files() >= UNSYNCED_FILES_MAX {
+            log.log.sync_plan().run(self.storage.as_ref(), &|| ())?;
         }
         Ok(())
     }
 
+    /// Returns what a dropped record says of where the slices are known.
+    fn known_beside(&self, record: &Record<'_>) -> Result<Option<KnownPositions>> {
+        if record.kind != Kind::DROPPED {
+            return Ok(None);
+        }
+        let Some(object) = Dropped::known(record.body)? else { return Ok(None) };
+        let bytes = self.replicator.get_object(self.session, object);
+        let bytes = bytes.map_err(|error| replica_error(self.session, error))?;
+        if ObjectId::of(&bytes) != object {
+            return Err(self.refused("an object has other bytes than its name says"));
+        }
+        Ok(Some(KnownPositions::decode(&bytes)?))
+    }
+
     /// Begins a new log for its first record.
-    fn begun(&self, record: &Record<'_>) -> Result<(Log, LiveState)> {
+    fn begun(&self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
         if record.kind != Kind::OPENED {
             return Err(self.refused("its first record begins no session"));
         }
         let opened = Opened::decode(record.body)?;
-        match self.create {
-            Some(create) if opened.session == self.session => {
-                Ok((create((self.session, opened.seed)), LiveState::new(LogSlices::Outline)))
-            }
-            _ => Err(self.refused(FORKED)),
-        }
+        let ground = self.ground.ok_or_else(|| self.refused(BEHIND))?;
+        Ok((RemadeLog::new(ground, self.dir, &opened), LiveState::new(LogSlices::Outline)))
     }
 }

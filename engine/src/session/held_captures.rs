@@ -1,6 +1,7 @@
 //! What captures of workspaces need, fed to the store's replicator before the records that name them, and brought back from there.
 //!
-//! Captures are held of the folder [`captures_dir`](crate::Session::captures_dir) alone. A capture that is not there, since the host
+//! Captures are held of the folder [`captures_dir`](crate::Session::captures_dir) alone, and of a child session of that of the session
+//! which it works for ([`child_captures`](super::child_captures)). A capture that is not there, since the host
 //! keeps it elsewhere or it was collected, is passed over; one that is there and damaged fails the feeding, so that nothing is
 //! acknowledged that no takeover could restore.
 //!
@@ -10,8 +11,9 @@
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::ObjectId;
+use foldlog_codec::body::{ObjectId, Opened};
 
+use super::open_store::OpenStore;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::replication::HeldPart;
@@ -45,12 +47,14 @@ impl HeldFrom {
     }
 }
 
-/// Names where records stand, and what they name.
+/// Names where records stand, what they name, and whose they are.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) storage: &'a Arc<dyn Storage>,
     pub(super) places: &'a Places,
     pub(super) objects: &'a Objects,
+    pub(super) store: &'a OpenStore,
+    pub(super) opened: &'a Opened,
 }
 
 /// Holds packs of what captures add, as they are appended.
@@ -63,8 +67,9 @@ pub(super) struct Packed {
 #[cfg(feature = "host-filesystem")]
 mod holding {
     use std::collections::VecDeque;
-    use std::ops::ControlFlow;
+    use std::ops::{ControlFlow, Range};
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
 
     use foldlog_codec::body::ObjectId;
     use foldlog_codec::{Record, SequenceNumber, msgpack};
@@ -75,10 +80,13 @@ mod holding {
     use crate::error::{Error, Result};
     use crate::log::layout;
     use crate::log::objects::Objects;
+    use crate::log::reader::Places;
     use crate::replication::{CapturePacks, INLINED_BYTES_MAX, Replicator};
     use crate::sabotage::{self, Breakage};
+    use crate::session::child_captures;
     use crate::session::operation_records::captures_named_by;
     use crate::session::replica::replica_error;
+    use crate::storage::Storage;
 
     /// Number of captures that an opening looks at.
     const NEWEST: usize = 64;
@@ -142,25 +150,42 @@ mod holding {
             Ok(Some(packed))
         }
 
-        /// Returns a packer that knows of the newest captures that records before `end` name.
+        /// Returns a packer that knows of the newest captures that records before `end` name, and of those of the sessions that this one works
+        /// for, as far as they are held.
         fn packer_behind(&self, sources: Sources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
-            let mut packer = SnapshotPacker::new(&layout::captures_dir(&self.dir));
-            let from = self.from.max(end.saturating_sub(LOOKED_THROUGH));
-            let mut newest: VecDeque<FilesystemSnapshot> = VecDeque::new();
-            if from < end {
-                let Sources { storage, places, objects } = sources;
-                places.read_until(storage, from, end.saturating_sub(1), &mut |record| {
-                    for snapshot in snapshots_named_by(&record, objects)? {
-                        newest.retain(|one| *one != snapshot);
-                        newest.push_back(snapshot);
-                    }
-                    newest.drain(..newest.len().saturating_sub(NEWEST));
-                    Ok(ControlFlow::Continue(()))
-                })?;
+            let Sources { storage, places, objects, store, opened } = sources;
+            let ancestors = child_captures::ancestors(store, opened);
+            let home = child_captures::home(store, &self.dir, &ancestors);
+            let mut packer = SnapshotPacker::new(&layout::captures_dir(&home));
+            for ancestor in ancestors.iter().filter_map(|ancestor| store.writers.get(*ancestor)) {
+                if let Some((places, objects, held)) = ancestor.held_with_captures() {
+                    packer.note_held(&newest((storage, &places, &objects), held)?);
+                }
             }
-            packer.note_held(&newest);
+            packer.note_held(&newest((storage, places, objects), self.from..end)?);
             Ok(packer)
         }
+    }
+
+    /// Returns the newest captures that records name.
+    fn newest(
+        (storage, places, objects): (&Arc<dyn Storage>, &Places, &Objects),
+        records: Range<SequenceNumber>,
+    ) -> Result<VecDeque<FilesystemSnapshot>> {
+        let Range { start, end } = records;
+        let from = start.max(end.saturating_sub(LOOKED_THROUGH));
+        let mut newest: VecDeque<FilesystemSnapshot> = VecDeque::new();
+        if from < end {
+            places.read_until(storage, from, end.saturating_sub(1), &mut |record| {
+                for snapshot in snapshots_named_by(&record, objects)? {
+                    newest.retain(|one| *one != snapshot);
+                    newest.push_back(snapshot);
+                }
+                newest.drain(..newest.len().saturating_sub(NEWEST));
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        Ok(newest)
     }
 
     /// Returns the snapshots of workspaces among the captures that a record names.
@@ -260,10 +285,10 @@ mod nothing {
         pub(in crate::session) fn put(
             &mut self,
             (_, replicator): (Uuid, &dyn Replicator),
-            Sources { storage, places, objects }: Sources<'_>,
+            Sources { storage, places, objects, store, opened }: Sources<'_>,
             _: &[Record<'_>],
         ) -> Result<Option<Packed>> {
-            let _ = (storage, places, objects);
+            let _ = (storage, places, objects, store, opened);
             Ok(replicator.holds_captures().then(Packed::default))
         }
     }

@@ -22,6 +22,7 @@
 //! | `log_view` | LOG slices, read from the log |
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
+//! | `child_captures` | where the captures of a child session are kept |
 //! | `replica`, `fetching` | what is fed to the store's replicator, and what opening makes of what it holds |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | what captures of workspaces need, fed and fetched with the records that name them |
@@ -40,6 +41,7 @@
 //! 5. Subscribers are notified.
 
 mod attempting;
+mod child_captures;
 mod comparing;
 mod conversation_follower;
 mod conversing;
@@ -257,6 +259,12 @@ impl Session {
     /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open). Makes nothing.
     pub fn captures_dir(&self) -> PathBuf {
         crate::log::layout::captures_dir(&self.inner.dir)
+    }
+
+    /// Returns the folder of which the store's replicator holds captures; `None` if it holds none.
+    #[cfg(feature = "host-filesystem")]
+    pub(crate) fn held_captures_dir(&self) -> Option<PathBuf> {
+        self.inner.holds_captures().then(|| self.captures_dir())
     }
 
     /// Returns what opening found.

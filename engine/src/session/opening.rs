@@ -13,6 +13,7 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use super::child_captures;
 use super::fetching::{claim, claim_new, claimed};
 use super::imaging::Imaged;
 use super::open_store::OpenStore;
@@ -385,6 +386,9 @@ fn open_beside(
 ) -> Result<Session> {
     if let Some(types) = &open_as.types {
         check_declared(types, &read.folded.projection.names)?;
+    }
+    if open_as.lock.is_some() {
+        child_captures::bring_home(store, dir, &read.scan.opened)?;
     }
     let options = &store.options;
     let exposed = exposed::find(options.storage.as_ref(), dir, options.access);

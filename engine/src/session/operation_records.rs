@@ -198,25 +198,33 @@ impl Session {
     }
 
     /// Returns the captures that the latest call of this session left, of those that recorded any, and those of what a recovery of that call
-    /// found, which are empty unless there was one. `None` if none of the latest 64 calls recorded any, and none of this session: a fork
+    /// found, which are empty unless there was one. `None` if none of the latest 65 calls recorded any that are this session's own: a fork
     /// works on resources of its own.
     pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures)>> {
         let own_from = self.opened_sequence();
-        for item in self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?.iter().rev() {
-            if item.begin < own_from {
-                break;
+        let calls = self.log::<ToolInvocations>()?;
+        // Nearly always the latest call has some: the others are read only where it does not.
+        let (mut end, mut count) = (calls.len(), 1);
+        for _ in 0..2 {
+            let from = end.saturating_sub(count);
+            let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
+            for item in items.iter().rev() {
+                if item.begin < own_from {
+                    return Ok(None);
+                }
+                let at_end = match item.position() {
+                    Some((end, _)) => self.read_end_resources(end)?,
+                    None => RecordedCaptures::new(),
+                };
+                let (left, found) = match item.outcome {
+                    Outcome::Committed => (at_end, RecordedCaptures::new()),
+                    _ => (self.read_begin(item.begin, |begin| begin.resources)?, at_end),
+                };
+                if !left.is_empty() {
+                    return Ok(Some((left, found)));
+                }
             }
-            let at_end = match item.position() {
-                Some((end, _)) => self.read_end_resources(end)?,
-                None => RecordedCaptures::new(),
-            };
-            let (left, found) = match item.outcome {
-                Outcome::Committed => (at_end, RecordedCaptures::new()),
-                _ => (self.read_begin(item.begin, |begin| begin.resources)?, at_end),
-            };
-            if !left.is_empty() {
-                return Ok(Some((left, found)));
-            }
+            (end, count) = (from, LATEST_CALLS as u64);
         }
         Ok(None)
     }

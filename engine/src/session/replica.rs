@@ -5,11 +5,13 @@
 //! the session's own, so that a slow replicator holds up neither writers nor the store's background.
 
 use std::ops::ControlFlow;
+#[cfg(feature = "host-filesystem")]
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use foldlog_codec::body::{Observed, Payload, Replicated};
+use foldlog_codec::body::{Dropped, ObjectId, Observed, Opened, Payload, Replicated};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -23,6 +25,9 @@ use super::{Inner, WriterState};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
+use crate::log::compaction::Compaction;
+#[cfg(feature = "host-filesystem")]
+use crate::log::objects::Objects;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
 use crate::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, WhenBehind};
@@ -52,8 +57,12 @@ pub(super) struct Replica {
     feeding: Arc<Feeding>,
     /// What was written since.
     lag: Mutex<Lag>,
+    /// Sequence number of the first record of those whose captures were held when the session was opened.
+    captures_from: SequenceNumber,
     /// What is held of captures; locked by the one thread that feeds.
     captures: Mutex<Holding>,
+    /// The compaction of which is held where the slices are known, from the first dropped record on that was fed since.
+    compaction: Mutex<Option<Arc<Compaction>>>,
 }
 
 /// Wakes the thread that feeds what no call waits for.
@@ -158,7 +167,9 @@ impl Replica {
             gate: SyncGate::new(held),
             feeding: Arc::default(),
             lag: Mutex::default(),
+            captures_from,
             captures: Mutex::new(Holding::new(dir, captures_from)),
+            compaction: Mutex::default(),
         }
     }
 
@@ -195,6 +206,23 @@ impl Replica {
         }
         let behind = self.lag.lock().behind(self.held(), clock.steady_us());
         behind.is_too_far(&self.replication).then_some(behind)
+    }
+
+    /// Returns what is to be held beside a record of which a compaction has dropped the body: where the slices are known from there on.
+    /// `None` for one behind which it is held, and for any other record.
+    fn known_beside(&self, record: &Record<'_>, places: &Places) -> Option<(Vec<u8>, ObjectId)> {
+        if record.kind != Kind::DROPPED || sabotage::is(Breakage::BasesUnheld) {
+            return None;
+        }
+        let compaction = places.compaction.as_ref()?;
+        let mut fed = self.compaction.lock();
+        if fed.as_ref().is_some_and(|fed| Arc::ptr_eq(fed, compaction)) {
+            return None;
+        }
+        *fed = Some(Arc::clone(compaction));
+        let bytes = compaction.known_from(record.sequence).encode();
+        let object = ObjectId::of(&bytes);
+        Some((bytes, object))
     }
 
     /// Has the session's own thread feed what is durable by now.
@@ -310,33 +338,67 @@ impl Inner {
         self.replica.as_ref().map_or(synced, |replica| replica.held().min(synced))
     }
 
+    /// Returns where the session's records stand, and which of them are held with the captures that they name; `None` without a replicator.
+    #[cfg(feature = "host-filesystem")]
+    pub(super) fn held_with_captures(&self) -> Option<(Places, Arc<Objects>, Range<SequenceNumber>)> {
+        let replica = self.replica.as_ref()?;
+        let held = replica.captures_from..replica.held();
+        let state = self.state.lock();
+        Some((state.log.places.clone(), Arc::clone(&state.log.objects), held))
+    }
+
+    /// Returns whether the store's replicator holds what captures need.
+    #[cfg(feature = "host-filesystem")]
+    pub(super) fn holds_captures(&self) -> bool {
+        self.replica.as_ref().is_some_and(|replica| replica.replication.replicator.holds_captures())
+    }
+
+    /// Returns the session's own `Opened` record.
+    pub(super) fn opened(&self) -> Opened {
+        self.state.lock().opened()
+    }
+
     /// Feeds all that is durable and not held yet, and returns how far that is.
     fn feed(&self, replica: &Replica) -> Result<SequenceNumber> {
-        let (places, objects, end) = {
+        let (places, objects, end, opened) = {
             let state = self.state.lock();
             let end = self.gate.synced().min(state.log.next_sequence());
-            (state.log.places.clone(), Arc::clone(&state.log.objects), end)
+            (state.log.places.clone(), Arc::clone(&state.log.objects), end, state.opened())
         };
         let (session, epoch, replicator) = (replica.session, replica.epoch, &replica.replication.replicator);
         let mut next = replica.held();
         while next < end {
             let mut batch = Batch::default();
+            let mut known = None;
             places.read_until(&self.store.options.storage, next, end.saturating_sub(1), &mut |record| {
-                batch.take(&record);
+                match replica.known_beside(&record, &places) {
+                    Some((bytes, object)) => {
+                        let body = Dropped::decode(record.body).map_err(Error::unread(record.sequence))?;
+                        batch.take(&Record { body: &body.encode_held(object), ..record });
+                        known = Some((bytes, object));
+                    }
+                    None => batch.take(&record),
+                }
                 Ok(if batch.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             })?;
             let records = batch.records();
             let Some(last) = records.last() else {
                 return Err(Error::NoSuchPosition { position: next, last: end.checked_sub(1) });
             };
+            if let Some((bytes, object)) = known {
+                replicator
+                    .put_object(session, object, &bytes)
+                    .map_err(|error| replica_error(session, error))?;
+            }
             for object in records.iter().flat_map(Record::objects) {
                 let bytes = objects.get(&object)?;
                 replicator
                     .put_object(session, object, &bytes)
                     .map_err(|error| replica_error(session, error))?;
             }
+            let storage = &self.store.options.storage;
             let sources =
-                Sources { storage: &self.store.options.storage, places: &places, objects: &objects };
+                Sources { storage, places: &places, objects: &objects, store: &self.store, opened: &opened };
             let packed = replica.captures.lock().put((session, replicator.as_ref()), sources, &records)?;
             let captures = packed.as_ref().map(|Packed { packs, inlined }| CapturePacks {
                 packs: packs.as_slice(),

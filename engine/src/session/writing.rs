@@ -567,7 +567,7 @@ impl Inner {
 
     /// Goes over to a new segment.
     pub(super) fn roll_over(&self, state: &mut WriterState) -> Result<()> {
-        self.prepare(state, |log, context| log.roll_over(self.now_us(), context))
+        self.prepare(state, |log, context| log.roll_over(self.now_us(), 0, context))
     }
 
     /// Returns once every record below `target` is durable.

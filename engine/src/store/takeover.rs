@@ -14,9 +14,14 @@
 //!
 //! A copy that is only read needs no claim: [`Store::pull`] makes one in the same way, or brings it up to what is held.
 //!
-//! Not yet: sessions that were forked, salvaged or compacted, whose logs are no plain sequence of records, are refused. Captures that a
-//! host keeps in another folder than that of the session, and those of calls of child sessions, which stand in the parent's folder,
-//! are not held.
+//! Forks, salvaged and compacted sessions are made anew too ([`crate::log::remade`]): with the names of their parents, and, where bodies were
+//! dropped before they were held, with the positions at which the slices are known. Of a compacted session of which the other worker had
+//! brought only a part, nothing can be made. Records that cannot stand behind a log that is there, since bodies are missing among them, are not
+//! appended to it: it is to be made anew, by whoever deletes it.
+//!
+//! Captures that a host keeps in another folder than that of the session are not held: the first call on such a workspace leaves a
+//! notice that says so. A takeover could not bring them where the host looks for them, and a workspace that is made for one
+//! call may do without.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,8 +34,7 @@ use crate::audit::LogReader;
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::lock::WriterLock;
-use crate::log::partial_creation::PartialCreation;
-use crate::log::writer::{Ground, Log};
+use crate::log::writer::Log;
 use crate::replication::{ReplicaError, Replicator};
 use crate::session::{
     Claimed, Fetch, Fetched, OpenAs, Session, lock_to_write, open_claimed, pull, replica_error,
@@ -49,11 +53,6 @@ pub struct PullReport {
     pub new: u64,
 }
 
-/// Makes a log in a folder in the making.
-fn create(ground: &Ground, building: &Path, identity: (Uuid, u64)) -> Log {
-    Log::create(ground, building, identity, PartialCreation::default(), Vec::new())
-}
-
 /// How often a claim is put while the other writer appends.
 const CLAIMS_MAX: u32 = 20;
 
@@ -63,12 +62,13 @@ impl Store {
     ///
     /// Workspaces are not filled by it. Rebind each to an empty folder (`HostFilesystem::rebind`), and then
     /// [recover](crate::tools::ToolRunner::recover) if a call was open, or [rewind](crate::ExecutionState::rewind) to the last position
-    /// with `overwrite` if none was, before the first call: that one captures whatever it finds.
+    /// with `overwrite` if none was, before the first call: that one captures whatever it finds, and leaves a notice that it is another folder.
     ///
     /// # Errors
     ///
     /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked or holds nothing of the session, a
-    ///   payload is missing, or the session is one that cannot be taken over yet: a fork, a salvaged session, or a compacted one.
+    ///   payload is missing, or the session was compacted and is held in part only, or was first held by an earlier version, which
+    ///   held no more of it than the records.
     /// - [`Error::SessionExists`] if this store has the session: open it instead.
     /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if somebody else claimed it meanwhile, or nobody knows who did.
     /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No session is left behind
@@ -93,7 +93,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// - [`Error::ReplicaFailed`] as [`take_over`](Store::take_over).
+    /// - [`Error::ReplicaFailed`] as [`take_over`](Store::take_over), and if what is new are records whose bodies were dropped before they
+    ///   were held: delete the copy, and pull it anew.
     /// - [`Error::Superseded`] if the local log differs from what is held: it is another history, and stays as it is.
     /// - [`Error::Locked`] if the session is open for writing here; those of reading and writing the log.
     pub fn pull(&self, session: Uuid) -> Result<PullReport> {
@@ -105,8 +106,7 @@ impl Store {
         }
         let records = self.made(session, |building| {
             let ground = self.inner.ground();
-            let create = |identity| create(&ground, building, identity);
-            let mut fetch = Fetch::anew((session, building), replicator.as_ref(), self.storage(), &create);
+            let mut fetch = Fetch::anew((session, building), replicator.as_ref(), &ground);
             let records = fetch.read()?.next;
             self.name_fetched(building, session, fetch.finish()?)?;
             Ok(records.get())
@@ -164,8 +164,7 @@ impl Store {
     /// Writes what is held into a folder, and claims the session behind it.
     fn fetch(&self, session: Uuid, replicator: &dyn Replicator, building: &Path) -> Result<(Log, Claimed)> {
         let ground = self.inner.ground();
-        let create = |identity| create(&ground, building, identity);
-        let mut fetch = Fetch::anew((session, building), replicator, self.storage(), &create);
+        let mut fetch = Fetch::anew((session, building), replicator, &ground);
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
         for _ in 0..CLAIMS_MAX {

@@ -65,6 +65,21 @@ struct Captured {
 }
 
 impl Captured {
+    /// Captures a resource as it is.
+    fn of(
+        (name, resource): (&Cow<'static, str>, &dyn AnyResource),
+        options: &CaptureOptions<'_>,
+        limits: Limits,
+    ) -> Result<Captured> {
+        let snapshot = resource.snapshot(options)?;
+        let recorded = resource.record(&snapshot)?;
+        if let Some(recorded) = &recorded {
+            check_recorded(name, recorded, limits)?;
+        }
+        let recorded = recorded.map(Arc::from);
+        Ok(Captured { name: name.clone(), snapshot: Some(snapshot), recorded })
+    }
+
     /// Returns whether the resource says that it is still as it was when it was captured.
     fn is_unchanged(&self, resource: &dyn AnyResource) -> bool {
         self.snapshot.as_ref().is_some_and(|since| resource.is_unchanged(since))
@@ -122,13 +137,17 @@ impl Captures {
             if let Some(unchanged) = latest.unchanged(name, resource.as_ref()) {
                 return Ok(unchanged.clone());
             }
-            let snapshot = resource.snapshot(options)?;
-            let recorded = resource.record(&snapshot)?;
-            if let Some(recorded) = &recorded {
-                check_recorded(name, recorded, limits)?;
-            }
-            let recorded = recorded.map(Arc::from);
-            Ok(Captured { name: name.clone(), snapshot: Some(snapshot), recorded })
+            Captured::of((name, resource.as_ref()), options, limits)
+        });
+        captured.collect()
+    }
+
+    /// Captures those resources that are not rolled back with a tool that fails.
+    pub(super) fn of_kept(resources: &ResourceRegistry) -> Result<Captures> {
+        let limits = limits_of_each(resources.captured().len());
+        let kept = resources.captured().iter().filter(|(_, resource)| !resource.rolls_back());
+        let captured = kept.map(|(name, resource)| {
+            caught(name, || Captured::of((name, resource.as_ref()), &CaptureOptions::default(), limits))
         });
         captured.collect()
     }
@@ -257,6 +276,18 @@ impl Captures {
             }
         }
         Ok(())
+    }
+
+    /// Brings the resources that are not rolled back with a tool up to these captures. A capture that cannot be decoded is passed over.
+    pub(super) fn carry_over(resources: &ResourceRegistry, recorded: &RecordedCaptures) {
+        for (name, resource) in resources.captured().iter().filter(|(_, resource)| !resource.rolls_back()) {
+            let Some(Some(recorded)) = recorded.get(&**name) else { continue };
+            // A host's resource may panic; that is no reason for the run not to begin.
+            let _ = caught(name, || {
+                resource.carry_over(&resource.recall(recorded)?);
+                Ok(())
+            });
+        }
     }
 
     /// Has each resource tell what of it is not as another process recorded: `left` by the last call, and `found` by the recovery of that

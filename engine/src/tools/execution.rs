@@ -247,7 +247,7 @@ impl ExecutionStateBuilder {
         ExecutionStateBuilder { inherited: names.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Builds the run, and makes earlier captures durable as [`ExecutionState::new`] does.
+    /// Builds the run, makes earlier captures durable, and carries over what was spent, as [`ExecutionState::new`] does.
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints, inherited, parent } =
             self;
@@ -273,6 +273,7 @@ impl ExecutionStateBuilder {
         };
         let state = ExecutionState { session, inner: Arc::new(inner) };
         state.sync_earlier();
+        state.carry_over();
         state
     }
 }
@@ -284,6 +285,9 @@ impl ExecutionState {
     /// If the session's last writer was killed, this makes durable the captures that it recorded and did not
     /// sync, before the session's first append makes the records that name them durable. If that fails, the
     /// session takes no writes: they fail with [`Error::Poisoned`].
+    ///
+    /// What is not rolled back with a tool, such as a [budget](crate::tools::resources::BudgetTracker), is brought up to what the session's
+    /// last call recorded of it, wherever that ran.
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -356,6 +360,22 @@ impl ExecutionState {
         }
     }
 
+    /// Brings what is not rolled back with a tool up to what the session's last call recorded of it: what another process spent stays spent.
+    fn carry_over(&self) {
+        let is_kept = self.registered().captured().values().any(|resource| !resource.rolls_back());
+        if !is_kept
+            || self.parent().is_some()
+            || self.session().replays()
+            || sabotage::is(Breakage::SpendingForgotten)
+        {
+            return;
+        }
+        if let Ok(Some((left, found))) = self.session().captures_of_last_call() {
+            Captures::carry_over(self.registered(), &left);
+            Captures::carry_over(self.registered(), &found);
+        }
+    }
+
     /// Returns a clone that does not keep the session open.
     pub(crate) fn uncounted(&self) -> ExecutionState {
         ExecutionState { session: self.session.uncounted(), inner: Arc::clone(&self.inner) }
@@ -369,6 +389,10 @@ impl ExecutionState {
     /// Returns the resources that the host gave the run.
     pub(crate) fn registered(&self) -> &ResourceRegistry {
         &self.inner.resources
+    }
+
+    pub(super) fn compared_once(&self) -> &OnceLock<()> {
+        &self.inner.compared
     }
 
     pub(super) fn scratch_once(&self) -> &OnceLock<Option<Scratch>> {
@@ -494,18 +518,6 @@ impl ExecutionState {
         let captures = captures?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)
-    }
-
-    /// Has the resources tell the host what of them is not as the session's last call left them, with the first captures of this run: nobody
-    /// saw it before if that call's process was killed, or was on another machine. That it cannot be known is no reason to fail a call.
-    pub(super) fn tell_of_changes(&self, now: &Captures) {
-        // A child works on what its parent's call captured.
-        if now.is_empty() || self.parent().is_some() || self.inner.compared.set(()).is_err() {
-            return;
-        }
-        if let Ok(Some(last)) = self.session().captures_of_last_call() {
-            now.tell_of_changes(self.registered(), &last);
-        }
     }
 
     /// Has the resources and the session remove what they can make again, to free space on the disk.

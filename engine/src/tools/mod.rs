@@ -13,6 +13,7 @@
 //! | `captures` | [`CompositeSnapshot`]: a position of the session, and a capture of each resource at that position |
 //! | `checkpoints` | [`CheckpointStore`]: snapshots before and after tool calls |
 //! | `execution` | [`ExecutionState`]: one run, its session and its resources |
+//! | `earlier` | what earlier processes spent, and left of the resources |
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
 //! | `replayed` | calls in a session that replays: what they did and answered comes from the log |
 //! | `scratch` | the copies that a run of such a session shows in the place of its resources |
@@ -92,6 +93,7 @@ mod captures;
 mod checkpoints;
 mod child_run;
 mod children;
+mod earlier;
 mod execute;
 mod execution;
 #[cfg(feature = "async")]

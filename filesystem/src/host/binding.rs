@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -51,6 +52,14 @@ pub enum WorkspaceNotice {
     Mounted {
         /// Paths of the mounts, relative to the root. Bytes that are not UTF-8 appear as `\xNN`.
         paths: Vec<String>,
+    },
+    /// The session is held by a replica, and the captures of the workspace are not: they are kept in a folder where they are not looked
+    /// for. Whoever takes the session over has its records, and not what the workspace held.
+    CapturesNotHeld {
+        /// Folder that keeps the captures.
+        store: PathBuf,
+        /// Folder of which a replica holds them.
+        held: PathBuf,
     },
     /// The workspace is not what the session's last call left, which another process recorded: somebody worked on the folder since. The
     /// first call has captured what is there as what it begins with. A [rewind](HostFilesystem::merged) to before that call brings back what the
@@ -308,6 +317,20 @@ impl HostFilesystem {
                 state.notice(WorkspaceNotice::Changed { paths, more });
             }
             Err(error) => state.notice(WorkspaceNotice::Unknown { reason: error.to_string() }),
+        }
+    }
+
+    /// Leaves a [notice](HostFilesystem::take_notices) if a replica holds the captures of the folder `held`, and this workspace has its own in
+    /// another one. Only the first call of this value does anything.
+    pub fn tell_unless_held(&self, held: &Path) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.is_held_told, true) {
+            return;
+        }
+        let store = self.objects.store();
+        if super::whole(held).is_ok_and(|held| held != store) {
+            let (store, held) = (store.to_owned(), held.to_owned());
+            state.notice(WorkspaceNotice::CapturesNotHeld { store, held });
         }
     }
 

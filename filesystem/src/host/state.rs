@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) unsynced: Option<Arc<Root>>,
     /// Whether the host was told what a reboot left of the workspace.
     pub(super) is_boot_told: bool,
+    /// Whether the host was told if nobody holds the captures.
+    pub(super) is_held_told: bool,
     /// Notices that the host has not taken yet.
     pub(super) notices: Vec<WorkspaceNotice>,
 }

@@ -66,8 +66,15 @@ pub(crate) fn runner_over(
     resources: ResourceRegistry,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
 ) -> foldlog::Result<ToolRunner> {
-    let state = ExecutionState::new(session.clone(), resources);
-    Ok(ToolRunner::new(state, ToolRegistry::new().with(Acts(Arc::new(act)))))
+    Ok(runner_of(ExecutionState::new(session.clone(), resources), act))
+}
+
+/// Makes a runner of a run, whose tool does what `act` does.
+pub(crate) fn runner_of(
+    state: ExecutionState,
+    act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
+) -> ToolRunner {
+    ToolRunner::new(state, ToolRegistry::new().with(Acts(Arc::new(act))))
 }
 
 /// Runs the tool once.

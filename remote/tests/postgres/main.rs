@@ -6,8 +6,13 @@
 mod answers;
 mod captures;
 mod damage;
+mod elsewhere;
+#[path = "../parts/folders.rs"]
+mod folders;
 mod kills;
 mod leases;
+#[path = "../parts/lineages.rs"]
+mod lineages;
 #[path = "../parts/notes.rs"]
 mod notes;
 #[path = "../parts/pacing.rs"]

@@ -5,6 +5,8 @@
 
 mod bucket;
 mod captures;
+mod children;
+mod elsewhere;
 mod feeding;
 mod fencing;
 mod fetching;
@@ -14,6 +16,8 @@ mod held;
 mod host;
 mod lag;
 mod leases;
+#[path = "../parts/lineages.rs"]
+mod lineages;
 #[path = "../parts/notes.rs"]
 mod notes;
 #[path = "../parts/pacing.rs"]

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::audit::LogReader;
-use foldlog::{Error, Store};
+use foldlog::tools::ToolError;
+use foldlog::tools::resources::{BudgetTracker, Usage};
+use foldlog::{Error, ResourceRegistry, Session, Store};
 use foldlog_remote::object_store::ObjectStoreExt;
 use futures_lite::future;
 
 use crate::bucket::Bucket;
 use crate::host::{run, store};
-use crate::notes::{note, texts, types};
+use crate::notes::{call, note, runner_over, texts, types};
 
 /// Two machines: a folder each, and the store of a worker there.
 fn machines(bucket: &Bucket) -> [(tempfile::TempDir, Store); 2] {
@@ -96,21 +98,11 @@ fn what_cannot_be_taken_over_is_refused_and_leaves_nothing() {
     let id = session.id();
     session.dispatch(note("long ".repeat(30_000))).unwrap();
     session.sync().unwrap();
-    let fork =
-        first.fork(id, session.position().unwrap(), &types(), foldlog::SessionOptions::default()).unwrap();
-    let forked = fork.id();
-    fork.sync().unwrap();
-
     assert!(matches!(first.take_over(id, &types()), Err(Error::Locked { .. } | Error::SessionExists { .. })));
     let nothing = second.take_over(uuid::Uuid::from_u128(9), &types());
     assert!(
         matches!(&nothing, Err(Error::ReplicaFailed { reason, .. }) if reason.contains("nothing of that session")),
         "{nothing:?}"
-    );
-    let refused = second.take_over(forked, &types()).unwrap_err();
-    assert!(
-        matches!(&refused, Error::ReplicaFailed { reason, .. } if reason.contains("forked")),
-        "{refused:?}"
     );
     let plain = Store::open(two.path()).unwrap().take_over(id, &types());
     assert!(matches!(plain, Err(Error::ReplicaFailed { .. })), "{plain:?}");
@@ -135,4 +127,32 @@ fn what_cannot_be_taken_over_is_refused_and_leaves_nothing() {
     assert!(second.session_ids().unwrap().is_empty());
     let left: Vec<_> = std::fs::read_dir(two.path().join("sessions")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn what_was_spent_on_the_lost_machine_is_spent_on_the_other() {
+    let bucket = Bucket::default();
+    let [(_one, first), (_two, second)] = machines(&bucket);
+    let old = first.create(&types()).unwrap();
+    let id = old.id();
+    let budget = Arc::new(BudgetTracker::default());
+    let over = |session: &Session, budget: &Arc<BudgetTracker>, fails: bool| {
+        let spends = Arc::clone(budget);
+        let resources = ResourceRegistry::builder().snapshotable(Arc::clone(budget)).build().unwrap();
+        runner_over(session, resources, move |_| {
+            spends.record("research", Usage { cost_micros: 40, ..Usage::default() });
+            if fails { Err(ToolError::failed("no luck")) } else { Ok(()) }
+        })
+        .unwrap()
+    };
+    assert!(call(&over(&old, &budget, false)).unwrap().success);
+    assert!(!call(&over(&old, &budget, true)).unwrap().success);
+    drop(old);
+
+    let new = second.take_over(id, &types()).unwrap();
+    let there = Arc::new(BudgetTracker::default());
+    let runner = over(&new, &there, false);
+    assert_eq!(there.of("research").cost_micros, 80);
+    assert!(call(&runner).unwrap().success);
+    assert_eq!(there.of("research").cost_micros, 120);
 }

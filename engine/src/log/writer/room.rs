@@ -71,6 +71,13 @@ impl Log {
         }
     }
 
+    /// Ends what the background was asked for, of a log that is not finished: its folder is about to be removed.
+    pub(crate) fn abandon(&self) {
+        if !sabotage::is(Breakage::AbandonedMakesOn) {
+            self.ahead.give_back();
+        }
+    }
+
     /// Returns the place of the image that is being written.
     pub(crate) fn unfinished_image(&self) -> Arc<Unfinished> {
         Arc::clone(&self.unfinished_image)
@@ -112,15 +119,15 @@ impl Log {
         self.go_over(len, context)
     }
 
-    /// Begins to write if that is still to be done, and goes over to a new segment, which is as short as a session's first: nobody
-    /// says that much is written soon.
-    pub(crate) fn roll_over(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
+    /// Begins to write if that is still to be done, and goes over to a new segment with room for `len` bytes, which is as short as a
+    /// session's first otherwise: nobody says that much is written soon.
+    pub(crate) fn roll_over(&mut self, time_us: i64, len: u64, context: &AppendContext<'_>) -> Result<()> {
         self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
         self.reopened_bytes = 0;
         if let Some(active) = &mut self.active {
             active.capacity = active.capacity.min(active.offset);
         }
-        self.go_over(0, context)
+        self.go_over(len, context)
     }
 
     /// Goes over to a new segment with room for `len` bytes.

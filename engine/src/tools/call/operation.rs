@@ -502,7 +502,9 @@ impl RunningCall {
             ending.not_undone.append(&mut self.restore(&before)?);
         }
         ending.suspension = self.suspension(&ending, &text);
-        let mut recorded = self.record(&ending, after.as_ref(), &mut text);
+        // What a call that failed has spent is spent.
+        let kept = if ending.keeps() || self.info.reads_only { None } else { self.state.capture_kept() };
+        let mut recorded = self.record(&ending, after.as_ref().or(kept.as_ref()), &mut text);
         let unrecorded = match &recorded {
             Err(Error::Full { .. }) => Some("there is no space to record what the tool answered".to_owned()),
             Err(error @ Error::TooLarge { .. }) => {

@@ -29,6 +29,17 @@ impl Usage {
     }
 }
 
+impl Usage {
+    /// Returns the greater one of each.
+    fn or_more(self, other: Usage) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens.max(other.input_tokens),
+            output_tokens: self.output_tokens.max(other.output_tokens),
+            cost_micros: self.cost_micros.max(other.cost_micros),
+        }
+    }
+}
+
 /// Holds what each evaluation had spent when a [`BudgetTracker`] was captured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetSnapshot {
@@ -39,6 +50,9 @@ pub struct BudgetSnapshot {
 /// Counts what evaluations spend, as the resource `budget`. A failed tool does not roll the counts back: what
 /// is spent stays spent. Only [`ExecutionState::restore`](crate::ExecutionState::restore) sets the counts
 /// back.
+///
+/// A run of a session brings the counts up to those that the session's last call recorded, in whichever process and on whichever machine
+/// that ran: they are never less then. What was counted behind that call and not captured any more is known to its process alone.
 #[derive(Debug, Default)]
 pub struct BudgetTracker {
     spent: Mutex<BTreeMap<String, Usage>>,
@@ -105,6 +119,14 @@ impl Snapshotable for BudgetTracker {
 
     fn rolls_back(&self) -> bool {
         false
+    }
+
+    fn carry_over(&self, recorded: &BudgetSnapshot) {
+        let mut spent = self.spent.lock();
+        for (evaluation, recorded) in &recorded.spent {
+            let known = spent.entry(evaluation.clone()).or_default();
+            *known = known.or_more(*recorded);
+        }
     }
 }
 

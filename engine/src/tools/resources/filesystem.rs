@@ -230,6 +230,9 @@ mod host {
                 };
                 match leased {
                     Some(lease) => {
+                        if let Some(held) = holder.held_captures_dir() {
+                            self.tell_unless_held(&held);
+                        }
                         let marked = MarkedLease::new(lease, self.root(), holder)?;
                         // An interrupted session is about to restore the workspace anyway.
                         if marked.was_before_boot() && !holder.is_interrupted() {

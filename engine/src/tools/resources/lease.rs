@@ -132,6 +132,12 @@ impl<'a> LeaseHolder<'a> {
         self.session.last_captured(resource)
     }
 
+    /// Returns the folder of which the store's replicator holds the session's captures; `None` if it holds none.
+    #[cfg(feature = "host-filesystem")]
+    pub(crate) fn held_captures_dir(&self) -> Option<std::path::PathBuf> {
+        self.session.held_captures_dir()
+    }
+
     /// Returns the first operation of another session that is open and may change something; `None` if there
     /// is none, or if `folder` holds no such session. Reads the log in `folder` and takes no lock, so that a
     /// writer of the log is not disturbed.

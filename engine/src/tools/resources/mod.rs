@@ -168,6 +168,13 @@ pub trait Snapshotable: Send + Sync + 'static {
         true
     }
 
+    /// Brings a resource that [does not roll back](Snapshotable::rolls_back) up to what `recorded` says, which the session's last call
+    /// recorded of it, in another process perhaps. The engine calls this when a [run](crate::ExecutionState) of the session begins, with what
+    /// the call left, and then with what a recovery of it found if there was one. The default does nothing.
+    fn carry_over(&self, recorded: &Self::Snapshot) {
+        let _ = recorded;
+    }
+
     /// Returns whether the resource is still as it was when `since` was captured, so that the engine need not
     /// capture it again. `false`, the default, says that only a new capture can tell.
     fn is_unchanged(&self, since: &Self::Snapshot) -> bool {
@@ -306,6 +313,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
     fn rolls_back(&self) -> bool;
+    fn carry_over(&self, recorded: &AnySnapshot);
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_shared(&self) -> bool;
     #[cfg(feature = "async")]
@@ -367,6 +375,12 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn rolls_back(&self) -> bool {
         Snapshotable::rolls_back(self)
+    }
+
+    fn carry_over(&self, recorded: &AnySnapshot) {
+        if let Ok(recorded) = typed::<R>(recorded) {
+            Snapshotable::carry_over(self, recorded);
+        }
     }
 
     fn is_shared(&self) -> bool {

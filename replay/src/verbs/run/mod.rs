@@ -230,6 +230,10 @@ fn note_workspace(files: &HostFilesystem, output: &mut Output<'_>) {
                 paths.join(", "),
                 if more == 0 { String::new() } else { format!(", and {more} more") }
             )),
+            WorkspaceNotice::CapturesNotHeld { store, .. } => output.note(format_args!(
+                "note: nobody holds the captures of the workspace beside this machine: they are in {}",
+                escape::path(&store)
+            )),
             WorkspaceNotice::Unknown { reason } => output.note(format_args!(
                 "note: whether the workspace is what the last call left is not known: {reason}"
             )),

@@ -1,0 +1,83 @@
+//! Where the captures of a session's calls are kept: in its own folder, or, of a child session, in that of the session which it works
+//! for, whose workspace it works on.
+//!
+//! A replica holds a child's captures with the child's records: what they add to those of its ancestors that are held. A takeover, or a
+//! copy that is read, makes them in the child's own folder, since nobody says which of the two comes first. The first opening
+//! for writing that finds both brings them to where they are looked for. A kill in between leaves some of them in both places, and the
+//! next opening goes on.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use foldlog_codec::body::{Opened, Parent};
+use uuid::Uuid;
+
+use super::open_store::OpenStore;
+use crate::error::{Error, Result};
+use crate::log::{layout, scan};
+use crate::storage::EntryKind;
+
+/// Number of generations that are followed, so that logs which name each other in a circle end it.
+const GENERATIONS_MAX: usize = 64;
+
+/// Returns the sessions that a session works for, in this store: its parent, that one's, and so on.
+pub(super) fn ancestors(store: &OpenStore, opened: &Opened) -> Vec<Uuid> {
+    let mut ancestors = Vec::new();
+    let mut parent = opened.parent;
+    while let Some(Parent::Child { session, .. }) = parent {
+        let dir = layout::session_dir(&store.root, session);
+        let storage = store.options.storage.as_ref();
+        if ancestors.len() >= GENERATIONS_MAX || !matches!(storage.entry(&dir), Ok(Some(_))) {
+            break;
+        }
+        ancestors.push(session);
+        parent = match store.writers.get(session) {
+            Some(open) => open.opened().parent,
+            // One that cannot be read is told of by whoever opens it.
+            None => scan::scan(storage, &dir, &mut |_| Ok(())).ok().and_then(|scan| scan.opened.parent),
+        };
+    }
+    ancestors
+}
+
+/// Returns the folder of the session in whose folder a session in the folder `dir` has its captures.
+pub(super) fn home(store: &OpenStore, dir: &Path, ancestors: &[Uuid]) -> PathBuf {
+    ancestors.last().map_or_else(|| dir.to_owned(), |first| layout::session_dir(&store.root, *first))
+}
+
+/// Brings the captures of a child session that are in its own folder to where they are looked for.
+pub(super) fn bring_home(store: &OpenStore, dir: &Path, opened: &Opened) -> Result<()> {
+    let (storage, own) = (store.options.storage.as_ref(), layout::captures_dir(dir));
+    if !matches!(opened.parent, Some(Parent::Child { .. })) {
+        return Ok(());
+    }
+    let io = |op, path: &Path, error| Error::io(op, path, error);
+    let entry = storage.entry(&own).map_err(|error| io("look up", &own, error))?;
+    if entry.is_none_or(|entry| entry.kind != EntryKind::Folder) {
+        return Ok(());
+    }
+    let home = home(store, dir, &ancestors(store, opened));
+    if home == dir {
+        return Ok(());
+    }
+    let mut folders = vec![(own.clone(), layout::captures_dir(&home))];
+    while let Some((from, to)) = folders.pop() {
+        storage.create_dir_all(&to).map_err(|error| Error::unmade("create", &to, 0, error))?;
+        for entry in storage.list(&from).map_err(|error| io("list", &from, error))? {
+            let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+            match entry.kind {
+                EntryKind::Folder => folders.push((from, to)),
+                EntryKind::File => match storage.hard_link(&from, &to) {
+                    Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                        return Err(Error::unmade("link", &to, 0, error));
+                    }
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+        storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
+    }
+    storage.sync_dir(&home).map_err(|error| io("sync", &home, error))?;
+    storage.remove_dir_all(&own).map_err(|error| io("delete", &own, error))
+}

@@ -1,0 +1,27 @@
+//! What the calls of earlier processes left, on this machine or another: what they spent, and what they left of the resources.
+
+use super::captures::Captures;
+use super::execution::ExecutionState;
+use crate::sabotage::{self, Breakage};
+
+impl ExecutionState {
+    /// Captures what is not rolled back with a tool that failed; `None` if there is nothing, or it cannot be captured.
+    pub(super) fn capture_kept(&self) -> Option<Captures> {
+        if sabotage::is(Breakage::SpendingForgotten) {
+            return None;
+        }
+        Captures::of_kept(self.registered()).ok().filter(|captures| !captures.is_empty())
+    }
+
+    /// Has the resources tell the host what of them is not as the session's last call left them, with the first captures of this run: nobody
+    /// saw it before if that call's process was killed, or was on another machine. That it cannot be known is no reason to fail a call.
+    pub(super) fn tell_of_changes(&self, now: &Captures) {
+        // A child works on what its parent's call captured.
+        if now.is_empty() || self.parent().is_some() || self.compared_once().set(()).is_err() {
+            return;
+        }
+        if let Ok(Some(last)) = self.session().captures_of_last_call() {
+            now.tell_of_changes(self.registered(), &last);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Forks and compacted sessions that a replica holds, made anew of what is held: killed at every step of that, and with what is missing.
+//! What becomes of them then is tested beside the crate `foldlog-remote`.
+
+use foldlog::storage::{CrashKind, Fault, Op};
+use foldlog::{CompactOptions, Durability, Error, Session, SessionOptions, Store, StoreOptions};
+use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
+use foldlog_tests::host::{Notes, Plan, StepAdded, types};
+use foldlog_tests::replica::MemoryReplica;
+use uuid::Uuid;
+
+fn store_of(machine: &Machine, replica: Option<&MemoryReplica>) -> Result<Store, Error> {
+    let replication = replica.and_then(MemoryReplica::option);
+    let options = StoreOptions { replication, ..machine.options(Durability::Boundary) };
+    Store::open_with("/home/store", options)
+}
+
+fn store(machine: &Machine, replica: Option<&MemoryReplica>) -> Store {
+    store_of(machine, replica).unwrap()
+}
+
+/// Records steps, some of which are rolled back, so that a compaction drops their bodies.
+fn write(session: &Session) {
+    for part in 0..4 {
+        session.dispatch(StepAdded { title: "stays".repeat(40), part }).unwrap();
+        let before = session.position().unwrap();
+        for _ in 0..5 {
+            session.dispatch(StepAdded { title: "goes".repeat(50), part }).unwrap();
+        }
+        session.rollback_to(before).unwrap();
+    }
+    session.dispatch(large_note(1)).unwrap();
+}
+
+/// Returns a machine with a session that a replica holds all of: a fork of a fork, of which the first was compacted, or one session that was.
+fn held(replica: &MemoryReplica, forks: bool) -> (Machine, Uuid) {
+    let machine = Machine::default();
+    let first = store(&machine, None).create(&types()).unwrap();
+    write(&first);
+    let mut id = first.id();
+    first.close().unwrap();
+    let report = store(&machine, None).compact(id, &CompactOptions::default()).unwrap();
+    assert!(report.dropped >= 15, "{report:?}");
+    if forks {
+        for _ in 0..2 {
+            let last = machine.audit(id).unwrap().last_position();
+            let fork = store(&machine, None).fork(id, last, &types(), SessionOptions::default()).unwrap();
+            write_steps(&fork, 2);
+            id = fork.id();
+            fork.close().unwrap();
+        }
+    }
+    let session = store(&machine, Some(replica)).open_session(id, &types()).unwrap();
+    write_steps(&session, 2);
+    session.close().unwrap();
+    (machine, id)
+}
+
+/// Returns what a log holds: its records, where it comes from, and its state, at its end and at each position that is known.
+fn content(machine: &Machine, id: Uuid) -> (u64, [u8; 32], Vec<Option<[u8; 32]>>) {
+    let log = machine.audit(id).unwrap();
+    log.check_seals().unwrap();
+    let last = log.last_position();
+    let states = (0..=last.get()).map(|at| log.state_reader_at(at).ok().map(|state| state.digest().unwrap()));
+    (log.records_len(), log.digest_through(last).unwrap(), states.collect())
+}
+
+#[test]
+fn a_session_of_any_lineage_that_is_made_anew_and_killed_is_whole_or_not_there() {
+    for forks in [true, false] {
+        let replica = MemoryReplica::new("one");
+        let (machine, id) = held(&replica, forks);
+        let (records, digest, known) = content(&machine, id);
+        let other = replica.named("two");
+        let mut kills = 0;
+        Machine::default().killed_at_each_step(
+            |_| vec![CrashKind::Process, CrashKind::PowerLosingAll],
+            |machine| store_of(machine, Some(&other))?.take_over(id, &types())?.close(),
+            |machine, how| {
+                kills += 1;
+                let session = match machine.audit(id) {
+                    Ok(_) => store(machine, Some(&other)).open_session(id, &types()),
+                    Err(_) => store(machine, Some(&other)).take_over(id, &types()),
+                };
+                let session = session.unwrap_or_else(|error| panic!("{forks}, {how}: {error}"));
+                assert_eq!((count(&session), session.log::<Notes>().unwrap().len()), (records, 1), "{how}");
+                session.close().unwrap();
+                let (_, made, states) = content(machine, id);
+                assert_eq!(made, digest, "{forks}, {how}");
+                // Before the first body that is missing it knows more.
+                let differs = known.iter().zip(&states).any(|(own, made)| own.is_some() && own != made);
+                assert!(!differs && states.iter().any(Option::is_none), "{forks}, {how}");
+            },
+        );
+        assert!(kills > 20, "{kills}");
+    }
+}
+
+#[test]
+fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
+    let replica = MemoryReplica::new("one");
+    let (_, id) = held(&replica, false);
+    let whole = Machine::default();
+    let session = store(&whole, Some(&replica.named("two"))).take_over(id, &types()).unwrap();
+    let kept = session.view::<Plan>().unwrap().len();
+    assert_eq!(kept, 6);
+    session.close().unwrap();
+    // A machine was lost while it brought the session there, within what was compacted.
+    let all = replica.records_len(id);
+    let compacted = whole.audit(id).unwrap().compacted();
+    let [range] = &compacted[..] else { panic!("{compacted:?}") };
+    for held in [range.from.get() + 1, range.through.get()] {
+        let part = replica.cut(id, held);
+        let other = Machine::default();
+        let refused = store(&other, Some(&part.named("two"))).take_over(id, &types()).unwrap_err();
+        assert!(
+            matches!(&refused, Error::ReplicaFailed { reason, .. } if reason.contains("in part only")),
+            "{refused:?}"
+        );
+        assert!(store(&other, None).session_ids().unwrap().is_empty());
+    }
+    for held in [range.from.get(), range.through.get() + 1, all] {
+        let part = replica.cut(id, held);
+        let other = Machine::default();
+        let taken = store(&other, Some(&part.named("two"))).take_over(id, &types()).unwrap();
+        taken.close().unwrap();
+        assert_eq!(
+            other.audit(id).unwrap().check_seals().map(drop).map_err(|error| error.to_string()),
+            Ok(())
+        );
+    }
+    // What an earlier version held of one.
+    let other = Machine::default();
+    let refused = store(&other, Some(&replica.without_objects(id).named("two"))).take_over(id, &types());
+    assert!(matches!(&refused, Err(Error::ReplicaFailed { .. })), "{refused:?}");
+}
+
+/// A segment that was made ahead raced with the removal of what a takeover that failed had made, and the folder stayed.
+#[test]
+fn nothing_is_made_any_more_in_the_folder_of_a_takeover_that_failed() {
+    let mut made = 0;
+    for steps in 1..60 {
+        let (machine, replica) = (Machine::default(), MemoryReplica::new("one"));
+        let session = store(&machine, Some(&replica)).create(&types()).unwrap();
+        let id = session.id();
+        write_steps(&session, steps);
+        session.dispatch(large_note(1)).unwrap();
+        session.close().unwrap();
+        let other = Machine::default();
+        let taker = store(&other, Some(&replica.without_objects(id).named("two")));
+        // Whoever looks at what is to be removed.
+        other.disk.inject(Fault::FailNth { op: Op::RemoveDirAll, nth: 1, error: std::io::ErrorKind::Other });
+        assert!(matches!(taker.take_over(id, &types()), Err(Error::ReplicaFailed { .. })));
+        other.disk.clear_faults();
+        let building =
+            other.disk.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "seg"));
+        for path in building {
+            made += 1;
+            assert!(other.disk.read_file(&path).unwrap().starts_with(b"FOLDLOG\n"), "{steps}: {path:?}");
+        }
+        // The next one removes that.
+        store(&other, Some(&replica.named("two"))).take_over(id, &types()).unwrap().close().unwrap();
+        assert_eq!(other.copied(BOOT).audit(id).unwrap().records_len(), replica.records_len(id));
+    }
+    assert!(made > 60, "{made}");
+}
