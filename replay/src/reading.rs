@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use foldlog::audit::{self, LogReader, ReadOptions, SoundEnd};
+use foldlog::audit::{self, Fenced, LogReader, ReadOptions, SoundEnd};
 use foldlog::log::TornTail;
 use foldlog::storage::{Access, FileStorage, Storage};
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, StoreOptions, UnsettledOperation};
@@ -256,7 +256,10 @@ fn noted(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
         Some(replicated) => {
             // Of what the place itself says now, nothing else has to be feared.
             if !output.is_held {
-                note_replicated(replicated, output);
+                match audit::fenced(reader.dir()) {
+                    Some(fenced) => note_fenced(&fenced, output),
+                    None => note_replicated(replicated, output),
+                }
             }
             note_held_calls(&report.interrupted, &report.unsettled, output);
         }
@@ -310,6 +313,17 @@ fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
     output.note(format_args!(
         "note: {}: another worker may have gone on with it, which this log does not tell",
         held_text(replicated)
+    ));
+}
+
+/// Notes from which record on a session's log counts nowhere.
+fn note_fenced(fenced: &Fenced, output: &mut Output<'_>) {
+    output.note(format_args!(
+        "note: another worker ({}, epoch {}) has claimed this session: records from {} on were never acknowledged, so what they say, \
+         the end of a call too, counts nowhere; the session goes on where that worker writes it",
+        escape::text(&fenced.by),
+        fenced.epoch,
+        fenced.from
     ));
 }
 

@@ -290,6 +290,11 @@ impl Model {
         self.write("observed")
     }
 
+    /// Records that a replica holds the session, which changes no slice, and returns its position.
+    pub fn replicate(&mut self) -> u64 {
+        self.write("replicated")
+    }
+
     /// Takes a snapshot and returns its position.
     pub fn snapshot(&mut self) -> u64 {
         self.write("snapshot")

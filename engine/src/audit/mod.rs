@@ -54,6 +54,7 @@ use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
+pub use crate::log::fenced::Fenced;
 pub use crate::log::layout::{captures_dir, is_store, is_within_folder, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;
 pub use along::AlongPath;
@@ -78,7 +79,7 @@ pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
 pub use messages::{MessageHistory, MessagesChange, RecordedMessage};
 pub(crate) use overview::overview_on;
-pub use overview::{SessionOverview, StandingOperation, kept_objects, overview, running};
+pub use overview::{SessionOverview, StandingOperation, fenced, kept_objects, overview, running};
 pub use points::FoldPoint;
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
 pub(crate) use seals::Sealed;

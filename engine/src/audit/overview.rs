@@ -17,6 +17,7 @@ use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::restore;
 use crate::fold::suspended::Standings;
+use crate::log::fenced::Fenced;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
@@ -80,6 +81,12 @@ pub struct StandingOperation {
 pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     lock::held(&storage, store, sessions)
+}
+
+/// Returns whether the writer of the session in the folder `dir` was fenced by another one, and from which record on its log was not
+/// acknowledged; `None` if it left no such note, or has opened the session with its replicator since.
+pub fn fenced(dir: &Path) -> Option<Fenced> {
+    crate::log::fenced::read(&FileStorage::new(), dir)
 }
 
 /// Returns how the session in the folder `dir` stands at the time `now_us`, in microseconds since 1970-01-01 UTC: from its

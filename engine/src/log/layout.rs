@@ -4,6 +4,7 @@
 //! <store>/
 //!   writers.lock                  one byte of it is locked for each session that is open for writing
 //!   writers/<session>.json        says who holds the lock; best effort
+//!   writers/<session>.fenced      says that its writer was fenced; best effort
 //!   sessions.index                what the last listing found; a cache
 //!   sessions.index.new            the next one, half-written
 //!   pool/<blake3>                 further names of the sessions' objects
@@ -119,6 +120,11 @@ pub(crate) fn writers_dir(store: &Path) -> PathBuf {
 /// Returns the path of the note that says who holds a session's lock.
 pub(crate) fn holder_file(store: &Path, session: Uuid) -> PathBuf {
     writers_dir(store).join(format!("{session}.json"))
+}
+
+/// Returns the path of the note that says that a session's writer was fenced.
+pub(crate) fn fenced_file(store: &Path, session: Uuid) -> PathBuf {
+    writers_dir(store).join(format!("{session}.fenced"))
 }
 
 /// Returns the path of what the last listing of a store found.

@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::log::compaction::Compaction;
+use crate::log::fenced::{self, Fenced};
 #[cfg(feature = "host-filesystem")]
 use crate::log::objects::Objects;
 use crate::log::publish::{NotSynced, SyncGate};
@@ -267,6 +268,8 @@ impl Inner {
     /// unawares without its replicator. A session that takes no record is left as it is.
     pub(super) fn note_replica(self: &Arc<Self>) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
+        // Claimed behind all that this log has, it is nobody else's any more.
+        fenced::forget(self.store.options.storage.as_ref(), &self.store.root, self.id);
         let mut state = self.state.lock();
         if state.live.projection.replicated.is_some() || self.refusal(&state).is_some() {
             return Ok(());
@@ -404,12 +407,21 @@ impl Inner {
                 packs: packs.as_slice(),
                 inlined: inlined.as_slice(),
             });
-            replicator
-                .append(session, epoch, captures, &records)
-                .map_err(|error| replica_error(session, error))?;
+            replicator.append(session, epoch, captures, &records).map_err(|error| {
+                if let ReplicaError::Fenced { epoch, by } = &error {
+                    self.note_fenced(Fenced { from: next, epoch: *epoch, by: by.clone() });
+                }
+                replica_error(session, error)
+            })?;
             next = last.sequence + 1;
         }
         Ok(next)
+    }
+
+    /// Leaves word of what was not acknowledged, for whoever reads this log.
+    fn note_fenced(&self, fenced: Fenced) {
+        let (storage, root) = (&self.store.options.storage, &self.store.root);
+        fenced::note(storage, root, self.id, &fenced);
     }
 
     /// Tells every running call to stop, since nothing that it does is acknowledged any more.

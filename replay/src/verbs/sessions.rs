@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::{Args, ValueEnum};
-use foldlog::audit::{self, SessionOverview, StandingOperation};
+use foldlog::audit::{self, Fenced, SessionOverview, StandingOperation};
 use foldlog::{Error, Holder, OperationId, Parent, Replicated, SequenceNumber, Store};
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
@@ -32,6 +32,7 @@ With --json one object a line:
   created_at, last_at    times of its own first record and of its last one; tags
   parent                 session, how: fork, child; position or operation
   replicated             at, by, epoch: a replica holds its records there, first claimed by whom; left out if none does
+  fenced                 from, epoch, by: another worker has claimed it, and records from there on were never acknowledged
   running                pid, host, since, ended: the process that has it open, as far as that left a note
   open                   calls that have begun and not ended: operation, tool, since
   unsettled, suspended   calls that were interrupted, and that wait for an answer: operation, tool, since
@@ -206,6 +207,8 @@ pub(crate) struct Row {
     parent: Option<ParentRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replicated: Option<ReplicatedRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fenced: Option<Fenced>,
     #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<Writer>,
     open: Vec<Operation>,
@@ -388,6 +391,7 @@ impl Row {
             tags: BTreeMap::new(),
             parent: None,
             replicated: None,
+            fenced: audit::fenced(dir),
             running,
             open: Vec::new(),
             unsettled: Vec::new(),
@@ -519,12 +523,15 @@ impl Row {
 
     /// Says what a person wants to know next, and whether other machines may go on with the session.
     fn what(&self) -> String {
-        let parts = [Some(self.detail()), self.held().map(str::to_owned)];
+        let parts = [Some(self.detail()), self.held()];
         parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
-    fn held(&self) -> Option<&'static str> {
-        self.replicated.is_some().then_some("held by a replica")
+    fn held(&self) -> Option<String> {
+        let fenced = self.fenced.as_ref().map(|fenced| {
+            format!("held by a replica, and fenced: records from {} on were never acknowledged", fenced.from)
+        });
+        self.replicated.is_some().then(|| fenced.unwrap_or_else(|| "held by a replica".to_owned()))
     }
 
     /// Says what a person wants to know next of the session's status.

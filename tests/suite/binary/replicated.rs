@@ -129,6 +129,42 @@ fn a_call_that_was_fenced_before_its_handler_ran_is_not_offered_to_be_settled() 
     assert!(refused.stderr.contains("another worker may have gone on"), "{}", refused.stderr);
 }
 
+#[test]
+fn what_a_fenced_log_has_beyond_what_was_acknowledged_is_said_to_count_nowhere() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let replica = MemoryReplica::new("one");
+    let session = store(folder.path(), &replica).create(&types()).unwrap();
+    session.dispatch(noted("held")).unwrap();
+    session.sync().unwrap();
+    let (dir, id) = (session.dir().to_owned(), session.id());
+    let store_dir = folder.path().to_str().unwrap();
+    assert!(json(&foldlog(["sessions", store_dir, "--json"]))["fenced"].is_null());
+    let from = replica.records_len(id);
+    let other = store(elsewhere.path(), &replica.named("t\u{1b}wo")).take_over(id, &types()).unwrap();
+    // At this durability nothing waits for anybody.
+    session.dispatch(noted("too late")).unwrap();
+    assert!(matches!(session.sync(), Err(Error::Fenced { .. })));
+    drop(session);
+    other.close().unwrap();
+
+    let said = format!(
+        "another worker (t\\u{{1b}}wo, epoch 2) has claimed this session: records from {from} on were never acknowledged"
+    );
+    for verb in ["ledger S", "show S", "state S"] {
+        let ran = run(&dir, verb);
+        assert!(ran.stderr.contains(&said), "{verb}: {}", ran.stderr);
+    }
+    let listed = json(&foldlog(["sessions", store_dir, "--json"]));
+    assert_eq!(listed["fenced"], serde_json::json!({ "from": from, "epoch": 2, "by": "t\u{1b}wo" }));
+    let listed = foldlog(["sessions", store_dir]).stdout;
+    assert!(listed.contains(&format!("fenced: records from {from} on")), "{listed}");
+
+    // With the session goes what was said of it.
+    Store::open(folder.path()).unwrap().delete(id).unwrap();
+    assert!(!folder.path().join(format!("writers/{id}.fenced")).exists());
+    assert!(elsewhere.path().join("writers").exists());
+}
+
 /// Begins a call that is to be held, which another worker's claim refuses.
 trait Begins {
     fn sync_with_begin(&self) -> Error;

@@ -69,6 +69,8 @@ pub(super) enum How {
     Closed,
     Dropped,
     Killed,
+    /// Its machine is gone, and another one takes it over from the bucket that holds it.
+    TakenOver,
 }
 
 /// Mostly short, now and then longer than fits many times into a segment, or so long that it becomes an
@@ -157,6 +159,15 @@ pub(super) fn histories() -> impl Strategy<Value = History> {
 /// Any history, with compactions.
 pub(super) fn compacted_histories() -> impl Strategy<Value = History> {
     histories_of(actions_and_compactions(60))
+}
+
+/// Any history of a session that a bucket holds, which goes from machine to machine. One that was forked, imported or compacted does not.
+pub(super) fn moving_histories() -> impl Strategy<Value = History> {
+    let how =
+        prop::sample::select(vec![How::Closed, How::Dropped, How::Killed, How::TakenOver, How::TakenOver]);
+    let stays = |action: &Action| !matches!(action, Action::Fork { .. } | Action::Import);
+    let action = action().prop_filter("it stays one session", stays);
+    histories_of(prop::collection::vec(prop_oneof![6 => action, 1 => how.prop_map(Action::Reopen)], 1..40))
 }
 
 fn histories_of(actions: impl Strategy<Value = Vec<Action>>) -> impl Strategy<Value = History> {

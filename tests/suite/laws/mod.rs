@@ -22,7 +22,7 @@ use foldlog::{Error, Export, ImportOptions, Kind, SequenceNumber};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use actions::{History, Hosts, compacted_histories, histories};
+use actions::{History, Hosts, compacted_histories, histories, moving_histories};
 use ground::Ground;
 use world::{World, state_bytes, values};
 
@@ -116,6 +116,23 @@ proptest! {
             prop_assert_eq!(content(&typed), content(&other));
             prop_assert!(typed.disk.dump() == other.disk.dump());
         }
+    }
+}
+
+proptest! {
+    // Each opening asks a bucket, and most of what happens is what the other laws try.
+    #![proptest_config(ProptestConfig { cases: config().cases / 8, ..config() })]
+
+    /// Laws 1 and 2, of a session whose machine is gone now and then, and which another one takes over from the bucket that holds it: it
+    /// amounts to what it amounted to, at each position, and the machine that is gone is refused when it comes back.
+    #[test]
+    fn any_history_amounts_to_the_same_on_whatever_machine_it_goes_on(
+        history in moving_histories(),
+    ) {
+        let world = World::moving_through(&history);
+        check_positions(&world);
+        check_logs_grow(&world);
+        world.check_whole();
     }
 }
 

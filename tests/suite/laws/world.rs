@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldlog::audit::{CompactedRange, LogReader};
 use foldlog::log::SegmentSizes;
+use foldlog::replication::Replication;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
     CollectOptions, CompactOptions, Durability, Error, Event, Export, FixedClock, ImportOptions,
@@ -12,6 +13,8 @@ use foldlog::{
     Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_codec::body::Dropped;
+use foldlog_remote::object_store::memory::InMemory;
+use foldlog_remote::{ObjectReplicator, Retries};
 use foldlog_tests::host::*;
 use foldlog_tests::model::{Change, Cleared, Model, Slices};
 use foldlog_tests::named_host;
@@ -45,14 +48,40 @@ pub(super) struct World {
     made: u64,
     /// Positions at which a compaction has dropped what the slices held.
     pub(super) gone: BTreeSet<u64>,
+    /// What holds the session, if anything does.
+    bucket: Option<Bucket>,
+}
+
+/// A bucket in memory, and the number of the machine that writes what it holds.
+#[derive(Clone)]
+struct Bucket {
+    held: Arc<InMemory>,
+    machine: u64,
+}
+
+impl Bucket {
+    fn replication(&self) -> Replication {
+        let (bucket, name) = (Arc::clone(&self.held), format!("machine {}", self.machine));
+        let replicator = ObjectReplicator::new(bucket, "laws", &name, Retries::default()).unwrap();
+        Replication::new(Arc::new(replicator))
+    }
 }
 
 impl World {
     pub(super) fn new(ground: Ground, durability: Durability, hosts: Hosts) -> World {
+        World::over(None, ground, durability, hosts)
+    }
+
+    fn over(bucket: Option<Bucket>, ground: Ground, durability: Durability, hosts: Hosts) -> World {
         let disk = Disk::new(ground);
         let clock = Arc::new(FixedClock::stepping(1_767_322_800_000_000, 250_001));
-        let store = store(&disk, options(&disk, ground, &clock, durability));
-        let model = Model::new(1, BTreeMap::new());
+        let replication = bucket.as_ref().map(Bucket::replication);
+        let options_of = options(&disk, ground, &clock, durability);
+        let store = store(&disk, StoreOptions { replication, ..options_of });
+        let mut model = Model::new(1, BTreeMap::new());
+        if bucket.is_some() {
+            model.replicate();
+        }
         let options = SessionOptions { seed: Some(1), ..SessionOptions::default() };
         let session = Some(store.create_with(&types_of(hosts, 0), options).unwrap());
         let mut world = World {
@@ -71,6 +100,7 @@ impl World {
             left: Vec::new(),
             made: 1,
             gone: BTreeSet::new(),
+            bucket,
         };
         world.check_live();
         world
@@ -80,6 +110,17 @@ impl World {
     pub(super) fn through(history: &History) -> World {
         let mut world =
             World { awaits: history.awaits, ..World::new(history.ground, history.durability, history.hosts) };
+        for action in &history.actions {
+            world.live_on(action);
+        }
+        world
+    }
+
+    /// Lives through a history of a session that a bucket holds.
+    pub(super) fn moving_through(history: &History) -> World {
+        let bucket = Bucket { held: Arc::new(InMemory::new()), machine: 0 };
+        let world = World::over(Some(bucket), history.ground, history.durability, history.hosts);
+        let mut world = World { awaits: history.awaits, ..world };
         for action in &history.actions {
             world.live_on(action);
         }
@@ -113,6 +154,7 @@ impl World {
             left: self.left.clone(),
             made: self.made,
             gone: self.gone.clone(),
+            bucket: None,
         }
     }
 
@@ -122,7 +164,8 @@ impl World {
 
     /// The options of another store on the same disk.
     pub(super) fn options(&self) -> StoreOptions {
-        options(&self.disk, self.ground, &self.clock, self.durability)
+        let replication = self.bucket.as_ref().map(Bucket::replication);
+        StoreOptions { replication, ..options(&self.disk, self.ground, &self.clock, self.durability) }
     }
 
     pub(super) fn dir(&self) -> std::path::PathBuf {
@@ -247,9 +290,25 @@ impl World {
                 drop(self.session.take());
                 self.store = store(&self.disk, self.options());
             }
+            How::TakenOver => return self.take_over(id),
         }
         self.opened += 1;
         self.session = Some(self.store.open_session(id, &self.types()).unwrap());
+    }
+
+    /// Goes on with the session on another machine, once the bucket holds all of it. The one before knows nothing of that, and is refused.
+    fn take_over(&mut self, id: Uuid) {
+        let old = self.session.take().unwrap();
+        old.sync().unwrap();
+        self.bucket.as_mut().unwrap().machine += 1;
+        let old_disk = std::mem::replace(&mut self.disk, Disk::new(self.ground));
+        let new_store = store(&self.disk, self.options());
+        let old_store = std::mem::replace(&mut self.store, new_store);
+        self.opened += 1;
+        self.session = Some(self.store.take_over(id, &self.types()).unwrap());
+        let refused = old.set_tag("late", "x").and_then(|_| old.sync()).unwrap_err();
+        assert!(is_fenced(&refused), "{refused}");
+        drop((old, old_store, old_disk));
     }
 
     /// Returns whether a compaction has dropped what the slices held at a position, and checks that whoever asks for it is told.
@@ -395,6 +454,13 @@ impl World {
             reader.check_seals().unwrap();
             assert_reduced_again(&reader, &types_of(hosts, opened));
         }
+    }
+}
+
+fn is_fenced(error: &Error) -> bool {
+    match error {
+        Error::Poisoned { cause } | Error::DurabilityUnknown { cause, .. } => is_fenced(cause),
+        error => matches!(error, Error::Fenced { .. }),
     }
 }
 

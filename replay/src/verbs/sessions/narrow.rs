@@ -94,7 +94,7 @@ pub(super) fn pieces(row: &Row, columns: u16, now_us: i64) -> (String, String, S
 fn about(row: &Row, now_us: i64) -> String {
     let mut about = Vec::new();
     about.extend(Some(detail(row, now_us)).filter(|detail| !detail.is_empty()));
-    about.extend(row.held().map(str::to_owned));
+    about.extend(row.held());
     let tags: Vec<String> = row
         .tags
         .iter()

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use foldlog::audit::{FrameInfo, LogReader, walk_on};
 use foldlog::conversation::ResumePoint;
+use foldlog::replication::Replication;
 use foldlog::storage::{CrashKind, MemoryStorage, Storage};
 use foldlog::{BackgroundSync, Durability, FixedClock, Generator, Kind, Session, Store, StoreOptions};
 use foldlog_agent::EvaluateOptions;
+use foldlog_remote::object_store::memory::InMemory;
+use foldlog_remote::{ObjectReplicator, Retries};
 use foldlog_tests::host::assert_reduced_again;
 use uuid::Uuid;
 
@@ -45,19 +48,43 @@ pub(super) struct Desk {
     durability: Durability,
     told: Arc<Told>,
     _folder: Arc<tempfile::TempDir>,
+    /// What holds the session, if anything does, and the number of the machine that writes it.
+    held: Option<(Arc<InMemory>, u64)>,
 }
 
 impl Desk {
     pub(super) fn new(durability: Durability, says: &Arc<Generated>) -> Desk {
+        Desk::over(None, durability, says)
+    }
+
+    /// Makes a desk whose session a bucket holds.
+    pub(super) fn held(durability: Durability, says: &Arc<Generated>) -> Desk {
+        Desk::over(Some((Arc::new(InMemory::new()), 0)), durability, says)
+    }
+
+    fn over(held: Option<(Arc<InMemory>, u64)>, durability: Durability, says: &Arc<Generated>) -> Desk {
         let (disk, folder) = (MemoryStorage::new(), Arc::new(tempfile::tempdir().unwrap()));
-        let session = store(&disk, durability).create(&types()).unwrap();
+        let session = store(&disk, held.as_ref(), durability).create(&types()).unwrap();
         let (id, outside) = (session.id(), Outside(folder.path().join("outside")));
         let host = Host::new(session, outside, Arc::clone(says));
-        Desk { disk, id, host, durability, told: Arc::default(), _folder: folder }
+        Desk { disk, id, host, durability, told: Arc::default(), _folder: folder, held }
     }
 
     pub(super) fn store(&self) -> Store {
-        store(&self.disk, self.durability)
+        store(&self.disk, self.held.as_ref(), self.durability)
+    }
+
+    /// Goes on with the session on another machine, which has of it what the bucket holds. The disk of the one before is gone, and its
+    /// process is not: it knows nothing of that.
+    pub(super) fn move_on(&mut self, at: &str) {
+        let gone = std::mem::replace(&mut self.disk, MemoryStorage::new());
+        self.held.as_mut().unwrap().1 += 1;
+        let session = self.store().take_over(self.id, &types()).unwrap();
+        let old = self.host.session().clone();
+        assert!(old.set_tag("late", "x").and_then(|_| old.sync()).is_err(), "{at}: it still writes");
+        gone.crash(CrashKind::Process);
+        self.told = Arc::default();
+        self.host = Host::new(session, self.host.outside.clone(), Arc::clone(&self.host.says));
     }
 
     /// Has the process end once the session holds `records` records more.
@@ -143,8 +170,13 @@ impl Desk {
     }
 }
 
-fn store(disk: &MemoryStorage, durability: Durability) -> Store {
+fn store(disk: &MemoryStorage, held: Option<&(Arc<InMemory>, u64)>, durability: Durability) -> Store {
+    let replication = held.map(|(bucket, machine)| {
+        let (bucket, name) = (Arc::clone(bucket), format!("machine {machine}"));
+        Replication::new(Arc::new(ObjectReplicator::new(bucket, "desk", &name, Retries::default()).unwrap()))
+    });
     let options = StoreOptions {
+        replication,
         storage: Arc::new(disk.process()),
         clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
         seed: Some(1),

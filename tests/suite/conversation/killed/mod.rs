@@ -21,6 +21,7 @@ use self::host::Outside;
 mod cuts;
 mod generated;
 mod host;
+mod moved;
 mod processes;
 mod replayed;
 #[path = "../../../../agent/tests/rules/mod.rs"]

@@ -1,0 +1,49 @@
+//! Conversations that a bucket holds, whose machines are gone one after the other, in the midst of a call or between two.
+
+use std::sync::Arc;
+
+use foldlog::Generator;
+
+use super::cuts::{Cut, Desk, LEVELS, uncut};
+use super::generated::Generated;
+use super::turned::roll_back;
+use super::{Held, seeds};
+
+/// The four laws hold for what the next machine finds: no answer that the bucket holds is asked for again, no call whose end it holds runs
+/// again, and the whole ends as one that nothing cut. At `Process` nothing waits for the bucket, which may lack answers whose tools have run.
+#[test]
+fn a_conversation_whose_machine_is_gone_anywhere_is_finished_on_others() {
+    let mut machines = 0;
+    for seed in 500..500 + seeds(60).div_ceil(3) {
+        let (says, mut draw) = (Arc::new(Generated::from_seed(seed)), Generator::from_seed(seed));
+        let whole = uncut(&says);
+        for durability in &LEVELS[1..] {
+            let mut desk = Desk::held(*durability, &says);
+            let mut at = format!("seed {seed}, {durability:?}");
+            for life in 0..1 + draw.below(4) {
+                let records = 1 + draw.below(whole.records);
+                let held = Held::of(desk.host.conversation().as_ref(), &desk.host.outside);
+                // The machine is gone behind that record, or stands still once its host has given up or is done.
+                if draw.below(3) > 0 {
+                    desk.end_behind(records, Cut::Behind);
+                }
+                at.push_str(&format!(", moved behind {records}"));
+                let has_tools = draw.below(2) == 0;
+                if life == 0 || desk.host.recover(has_tools) {
+                    desk.evaluate();
+                }
+                desk.move_on(&at);
+                machines += 1;
+                held.check(desk.host.conversation().as_ref(), &desk.host.outside, &at);
+                if draw.below(3) == 0 {
+                    desk.recover(has_tools, &at);
+                    roll_back(&desk.host, &mut draw, &at);
+                }
+            }
+            desk.recover(seed % 2 == 0, &at);
+            desk.finish(&at);
+            desk.check_equals(&whole, &at);
+        }
+    }
+    assert!(machines > seeds(60) / 3, "{machines}");
+}
