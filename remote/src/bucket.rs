@@ -2,12 +2,17 @@
 //!
 //! Three operations are all that the protocol relies on: create an object that does not exist, read one, and tell that
 //! one does not exist. No update, no rename, no list. Only [`Bucket::sessions`] lists, for people, who ask which sessions
-//! there are, and whoever watches a lease, which decides nothing about safety. What a store says in words of its own is turned into a [`Failure`] here, and dropped.
+//! there are, whoever watches a lease, which decides nothing about safety, and a collection, which removes what the list shows of what may
+//! be removed. What a store says in words of its own is turned into a [`Failure`] here, and dropped.
 //!
 //! Keys, below the prefix of the [`Bucket`]:
 //!
 //! ```text
 //! sessions/{session}/log/{chunk:020}     a chunk
+//! sessions/{session}/volumes/{number of chunks}/{first chunk:020}
+//!                                        a volume
+//! sessions/{session}/collected/{first chunk:020}
+//!                                        a mark: chunks of the small volume that begins there are removed
 //! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there; or
 //!                                        a pack of what captures of workspaces need
 //! sessions/{session}/lease/{epoch:020}   under which worker's lease the session was claimed (`lease::objects`)
@@ -17,16 +22,19 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
-use futures_lite::StreamExt;
+use futures_lite::{StreamExt, stream};
 use object_store::path::{Path, PathPart};
-use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::time;
 use uuid::Uuid;
 
+use crate::clock::Clock;
 use crate::error::{Error, Failure, Result};
 use crate::retries::Retries;
+use crate::volume::{Extent, SPANS};
 
 /// Names the place of sessions in an object store.
 #[derive(Clone)]
@@ -34,6 +42,8 @@ pub struct Bucket {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     retries: Retries,
+    clock: Clock,
+    spans: [u64; 2],
 }
 
 impl fmt::Debug for Bucket {
@@ -63,7 +73,30 @@ impl Bucket {
     /// [`Error::Prefix`] if the prefix is not made of names with `/` between them.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, retries: Retries) -> Result<Bucket> {
         let path = Path::parse(prefix).map_err(|_| Error::Prefix { prefix: prefix.to_owned() })?;
-        Ok(Bucket { store, prefix: path, retries })
+        Ok(Bucket { store, prefix: path, retries, clock: Clock::default(), spans: SPANS })
+    }
+
+    /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps. For tests, which have no days
+    /// to wait.
+    pub fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> Bucket {
+        Bucket { clock: Clock::new(read), ..self }
+    }
+
+    /// Has volumes of other numbers of chunks, of which the second is a multiple of the first. For tests: all who read or write a session
+    /// must have the same.
+    #[doc(hidden)]
+    pub fn with_spans(self, spans: [u64; 2]) -> Bucket {
+        Bucket { spans, ..self }
+    }
+
+    /// Returns how many chunks small and large volumes hold.
+    pub(crate) fn spans(&self) -> [u64; 2] {
+        self.spans
+    }
+
+    /// Returns the time by the clock that goes on while the machine sleeps.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
     }
 
     /// Returns the bounds of each request.
@@ -79,6 +112,17 @@ impl Bucket {
     /// Returns the key of a chunk.
     pub fn chunk_key(&self, session: Uuid, number: u64) -> Path {
         self.key(session, "log", &format!("{number:020}"))
+    }
+
+    /// Returns the key of the volume of these chunks.
+    pub fn volume_key(&self, session: Uuid, extent: Extent) -> Path {
+        let folder = self.key(session, "volumes", &extent.count.to_string());
+        folder.join(PathPart::from(format!("{:020}", extent.first)))
+    }
+
+    /// Returns the key of what says that chunks of a small volume are removed.
+    pub fn mark_key(&self, session: Uuid, extent: Extent) -> Path {
+        self.key(session, "collected", &format!("{:020}", extent.first))
     }
 
     /// Returns the key of an object: a payload that the local log keeps out of line.
@@ -245,6 +289,116 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
+    /// Creates an object, of which whoever creates it has the same bytes; returns whether it was not there before.
+    pub(crate) async fn create(&self, key: &Path, payload: PutPayload, what: &'static str) -> Result<bool> {
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
+            match self.put_once(key, &payload).await {
+                Put::Created => return Ok(true),
+                Put::Exists => match self.size(key, what).await? {
+                    Some(_) => return Ok(false),
+                    None => attempts.failed(Failure::Conflict),
+                },
+                Put::Failed(failure) => attempts.failed(failure),
+            }
+        }
+        Err(attempts.error(what))
+    }
+
+    /// Returns number and length of the chunks that the store lists as objects.
+    pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
+        let session = session.to_string();
+        let below = ["sessions", &session, "log"].map(PathPart::from);
+        let folder: Path =
+            self.prefix.parts().map(|part| PathPart::from(part.as_ref().to_owned())).chain(below).collect();
+        let mut attempts = self.retries.begin();
+        'attempts: while attempts.another().await {
+            let (mut list, mut chunks) = (self.store.list(Some(&folder)), Vec::new());
+            loop {
+                match time::timeout(self.retries.request_timeout, list.next()).await {
+                    Err(_) => attempts.failed(Failure::TimedOut),
+                    Ok(None) => return Ok(chunks),
+                    Ok(Some(Err(error))) => attempts.failed(failure_of(&error)),
+                    Ok(Some(Ok(found))) => {
+                        let number = found.location.filename().and_then(|name| name.parse().ok());
+                        chunks.extend(number.map(|number| (number, found.size)));
+                        continue;
+                    }
+                }
+                continue 'attempts;
+            }
+        }
+        Err(attempts.error("list the chunks"))
+    }
+
+    /// Returns how old the volumes of these chunks are, by the store's clock alone; nothing of one that is not there.
+    pub(crate) async fn ages(&self, session: Uuid, extents: &[Extent]) -> Result<Vec<Duration>> {
+        let key = self.key(session, "probe", &Uuid::new_v4().simple().to_string());
+        let ages = async {
+            self.create(&key, PutPayload::from_static(FIRST), AGES).await?;
+            let missing = Error::Store { what: AGES, failure: Failure::Unavailable };
+            let now = self.head(&key, AGES).await?.ok_or(missing)?.last_modified;
+            let mut ages = Vec::with_capacity(extents.len());
+            for extent in extents {
+                let found = self.head(&self.volume_key(session, *extent), AGES).await?;
+                let age = found.map(|found| now.signed_duration_since(found.last_modified));
+                ages.push(age.and_then(|age| age.to_std().ok()).unwrap_or_default());
+            }
+            Ok(ages)
+        }
+        .await;
+        // What stays behind if this fails is a few bytes under a name that nobody reads.
+        let _ = time::timeout(self.retries.request_timeout, self.store.delete(&key)).await;
+        ages
+    }
+
+    /// Removes chunks. One that is not there is none to remove.
+    pub(crate) async fn remove_chunks(
+        &self,
+        session: Uuid,
+        numbers: impl Iterator<Item = u64>,
+        what: &'static str,
+    ) -> Result<()> {
+        let keys: Vec<Path> = numbers.map(|number| self.chunk_key(session, number)).collect();
+        let mut attempts = self.retries.begin();
+        'attempts: while attempts.another().await {
+            let paths = stream::iter(keys.clone().into_iter().map(Ok)).boxed();
+            let mut removed = self.store.delete_stream(paths);
+            loop {
+                match time::timeout(self.retries.request_timeout, removed.next()).await {
+                    Err(_) => attempts.failed(Failure::TimedOut),
+                    Ok(None) => return Ok(()),
+                    Ok(Some(Ok(_) | Err(object_store::Error::NotFound { .. }))) => continue,
+                    Ok(Some(Err(error))) => attempts.failed(failure_of(&error)),
+                }
+                continue 'attempts;
+            }
+        }
+        Err(attempts.error(what))
+    }
+
+    /// Returns the length of an object in bytes; `None` if it does not exist. `what` says in an error what was asked for.
+    pub(crate) async fn size(&self, key: &Path, what: &'static str) -> Result<Option<u64>> {
+        Ok(self.head(key, what).await?.map(|found| found.size))
+    }
+
+    /// Returns what the store says of an object; `None` if it does not exist.
+    pub(crate) async fn head(&self, key: &Path, what: &'static str) -> Result<Option<ObjectMeta>> {
+        let mut attempts = self.retries.begin();
+        while attempts.another().await {
+            match time::timeout(self.retries.request_timeout, self.store.head(key)).await {
+                Ok(Ok(found)) => return Ok(Some(found)),
+                Ok(Err(error @ object_store::Error::NotFound { .. })) => match named_failure(&error) {
+                    Some(failure) => attempts.failed(failure),
+                    None => return Ok(None),
+                },
+                Ok(Err(error)) => attempts.failed(failure_of(&error)),
+                Err(_) => attempts.failed(Failure::TimedOut),
+            }
+        }
+        Err(attempts.error(what))
+    }
+
     /// Finds out whether puts are conditional in this store, with an object of its own: the first put must create it,
     /// and the second must leave it as it is.
     ///
@@ -294,6 +448,7 @@ const LIST_PAGES: u32 = 10;
 
 const FIRST: &[u8] = b"foldlog: first put\n";
 const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";
+const AGES: &str = "find out how old volumes are";
 const PROBE: &str = "find out whether the store has conditional puts";
 
 /// Says why one reading of an object came to nothing.

@@ -10,10 +10,10 @@ use object_store::local::LocalFileSystem;
 use url::Url;
 use uuid::Uuid;
 
-use crate::chain::Chain;
 use crate::error::{Error, Result};
 use crate::lease::{SessionLease, objects};
-use crate::place::{Met, Place, PlaceReader, Variables};
+use crate::place::{CollectOptions, CollectReport, Met, Place, PlaceReader, Variables};
+use crate::reader::Reader;
 use crate::remote::Remote;
 use crate::replicator::ObjectReplicator;
 use crate::retries::Retries;
@@ -101,7 +101,12 @@ impl Place for BucketPlace {
     }
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
-        Ok(Box::new(BucketReader { remote: self.remote.clone(), chain: Chain::new(session) }))
+        let reader = Reader::new(self.remote.bucket().clone(), session);
+        Ok(Box::new(BucketReader { remote: self.remote.clone(), reader }))
+    }
+
+    fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
+        self.remote.collect(session, options).map(Some)
     }
 }
 
@@ -109,13 +114,13 @@ impl Place for BucketPlace {
 #[derive(Debug)]
 struct BucketReader {
     remote: Remote,
-    /// Ends behind what was handed on.
-    chain: Chain,
+    /// Stands behind what was handed on.
+    reader: Reader,
 }
 
 impl PlaceReader for BucketReader {
     fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()> {
-        self.remote.read_here_behind(&mut self.chain, &mut |chunk| {
+        self.remote.read_here_behind(&mut self.reader, &mut |chunk| {
             if chunk.count == 0 {
                 visit(Met::Claim { epoch: chunk.head.epoch.get(), name: &chunk.head.note });
             }
@@ -124,7 +129,7 @@ impl PlaceReader for BucketReader {
     }
 
     fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>> {
-        let (bucket, session) = (self.remote.bucket().clone(), self.chain.session());
+        let (bucket, session) = (self.remote.bucket().clone(), self.reader.chain().session());
         self.remote.runtime().run(async move { bucket.get_object(session, object).await })?
     }
 }

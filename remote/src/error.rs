@@ -188,6 +188,18 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// A volume is damaged or gone, and the chunks that it held were collected, so that nothing else has them.
+    #[error(
+        "the volume of chunks {first} to {last}, which held them when they were removed, cannot be used: {reason}"
+    )]
+    Volume {
+        /// Number of the first chunk.
+        first: u64,
+        /// Number of the last chunk.
+        last: u64,
+        /// What is wrong with the volume.
+        reason: &'static str,
+    },
     /// An object, a chunk, a record or a note is longer than any may be.
     #[error("the {what} has {len} bytes, and {max} are allowed")]
     TooLarge {

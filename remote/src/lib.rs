@@ -14,6 +14,8 @@
 //! | *claim* | a chunk without records that raises the epoch; whoever puts it is the writer from there on |
 //! | *fenced* | what a writer is that finds another writer's claim where its next chunk was to be |
 //! | *pack* | what captures of workspaces add: bytes that the engine makes, in an object that a chunk names, or in the chunk |
+//! | *volume* | one object with the chunks of a whole range of numbers ([`volume`] draws its bytes) |
+//! | *collected* | a chunk that was removed, since a volume holds it |
 //! | *lease* | what says that a session's worker lives, and so when to take over, and never whether that is safe: [`SessionLease`] |
 //! | *acknowledged* | the chain holds the record, and every record before it |
 //!
@@ -24,8 +26,11 @@
 //! | [`chunk`] | the bytes of a chunk |
 //! | [`chain`] | the rules by which chunks are a log; no I/O |
 //! | `bucket` | requests to a store, bounded in time, size and number |
+//! | [`volume`] | the bytes of a volume |
+//! | `volumes`, `clock` | where the chunk with a number is found, and whether what stands there counts |
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
+//! | `maker`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
@@ -36,7 +41,7 @@
 //! With the feature `postgres`, which is not on by default, sessions are kept in a PostgreSQL database. What stands here of chunks and chains
 //! is of object storage; `ARCHITECTURE.md` says what takes their place there.
 //!
-//! All but the first two and the last are there with the feature `object-store`, which is on by default. It brings the crate
+//! All but `chunk`, `chain`, `volume` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
 //! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
 //! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
 //! `object_store` says, hands it to [`ObjectReplicator`].
@@ -44,7 +49,8 @@
 //! # Invariants
 //!
 //! 1. A record is acknowledged only once the chain holds it and all records before it.
-//! 2. Nothing but creating an object that does not exist changes the log. No list, update or rename is relied on.
+//! 2. Nothing but creating an object that does not exist changes the log. No list, update or rename is relied on. Only a collection
+//!    removes anything of it, and no chunk counts under a number that was collected but that of the volume.
 //! 3. One put of a writer is in flight, and no other bytes are put under its number before its fate is known.
 //! 4. A writer is fenced only by a chunk that was read and verified, never by what a store says in place of it.
 //! 5. No length that a chunk or a store claims decides how much memory is taken.
@@ -55,7 +61,8 @@
 //! # Not yet
 //!
 //! Captures of the calls of child sessions are not held. Forks, salvaged and compacted sessions are held and
-//! cannot be taken over. There are no images (a claim reads every chunk) and no collection.
+//! cannot be taken over. There are no images (a claim reads every record). What only a superseded
+//! writer's chunk names, payloads and packs, is never removed.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -65,9 +72,15 @@ mod bucket;
 mod buckets;
 pub mod chain;
 pub mod chunk;
+#[cfg(feature = "object-store")]
+mod clock;
+#[cfg(feature = "object-store")]
+mod collect;
 mod error;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod lease;
+#[cfg(feature = "object-store")]
+mod maker;
 #[cfg(feature = "network")]
 mod network;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
@@ -86,6 +99,9 @@ mod retries;
 mod runtime;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;
+pub mod volume;
+#[cfg(feature = "object-store")]
+mod volumes;
 #[cfg(feature = "object-store")]
 mod writer;
 
@@ -93,6 +109,8 @@ mod writer;
 pub use bucket::Bucket;
 #[cfg(feature = "object-store")]
 pub use buckets::open_remote;
+#[cfg(feature = "object-store")]
+pub use collect::collect;
 pub use error::{Error, Failure, Result};
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use lease::{
@@ -102,7 +120,9 @@ pub use lease::{
 #[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
-pub use place::{Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with};
+pub use place::{
+    CollectOptions, CollectReport, Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with,
+};
 #[cfg(feature = "postgres")]
 pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
 #[cfg(feature = "object-store")]
@@ -115,5 +135,6 @@ pub use replicator::ObjectReplicator;
 pub use retries::Retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use runtime::Runtime;
+pub use volume::MIN_AGE;
 #[cfg(feature = "object-store")]
 pub use writer::Writer;

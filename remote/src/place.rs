@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::lease::{LEASE_LENGTH, SessionLease};
 use crate::retries::Retries;
+use crate::volume::MIN_AGE;
 
 /// Variables of an environment, by their names.
 pub type Variables = BTreeMap<String, String>;
@@ -79,6 +80,50 @@ pub trait Place: fmt::Debug + Send + Sync {
         self.reader(session)?.read_on(&mut |met| standing.take(&met))?;
         Ok((standing.epoch > 0).then_some(standing))
     }
+
+    /// Removes what the place keeps twice of a session: in a bucket, chunks that a volume holds which is old enough. Readers and writers may go
+    /// on meanwhile. Returns `None` if it keeps nothing twice, as a database does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PlaceReader::read_on`]. What was removed by then stays so.
+    fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
+        let _ = (session, options);
+        Ok(None)
+    }
+}
+
+/// Says what a collection of a session's chunks may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CollectOptions {
+    /// How old a volume is at least before chunks that it holds are removed. Less than [`MIN_AGE`] counts as that.
+    pub min_age: Duration,
+    /// Whether nothing is put and nothing removed.
+    pub dry_run: bool,
+}
+
+impl Default for CollectOptions {
+    /// Returns [`MIN_AGE`], and that chunks are removed.
+    fn default() -> CollectOptions {
+        CollectOptions { min_age: MIN_AGE, dry_run: false }
+    }
+}
+
+/// Says what a collection of a session's chunks came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CollectReport {
+    /// Sequence number behind the session's last record.
+    pub next: SequenceNumber,
+    /// Number of volumes that were put.
+    pub volumes: u64,
+    /// Number of chunks that were removed, or would be.
+    pub chunks: u64,
+    /// Length of these in bytes.
+    pub bytes: u64,
+    /// Number of chunks that the store lists and that stay: those without a volume, and those of volumes that are too young.
+    pub left: u64,
 }
 
 /// Reads what a place holds of one session, and goes on where it stood once there is more. Claims nothing.

@@ -1,4 +1,4 @@
-//! Reads a session's log from a store, chunk by chunk, without a list: by asking for the next number.
+//! Reads a session's log from a store, chunk by chunk, without a list: by asking for the next number, or for the volume that holds it.
 
 use uuid::Uuid;
 
@@ -6,8 +6,20 @@ use crate::bucket::Bucket;
 use crate::chain::{Chain, Taken};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::error::{Error, Result};
+use crate::volumes::{ChunkBytes, Shelf, has};
 
 const READ: &str = "read a chunk";
+
+/// How many chunks of a volume are handed on at once at most.
+const BATCH: usize = 256;
+
+/// Holds a chunk of the chain that was verified, and where the chain stands behind it.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) number: u64,
+    pub(crate) bytes: ChunkBytes,
+    pub(crate) behind: Chain,
+}
 
 /// Reads the chunks of one session in the order of their chain. It can be read on once there are more.
 #[derive(Clone, Debug)]
@@ -15,6 +27,7 @@ pub struct Reader {
     bucket: Bucket,
     chain: Chain,
     ignored: u64,
+    shelf: Shelf,
 }
 
 impl Reader {
@@ -25,25 +38,31 @@ impl Reader {
 
     /// Stands behind a chain that was read before, and asks the store for nothing.
     pub(crate) fn behind(bucket: Bucket, chain: Chain) -> Reader {
-        Reader { bucket, chain, ignored: 0 }
+        Reader { bucket, chain, ignored: 0, shelf: Shelf::new(chain.session()) }
     }
 
-    /// Goes on behind a chain that was read before, once the store still has that chain's last chunk.
+    /// Goes on behind a chain that was read before, once the store still has that chain's last chunk, in a volume or on its own.
     ///
     /// # Errors
     ///
     /// [`Error::RemoteWentBack`] if that chunk is gone or another one, and [`Error::Store`].
     pub async fn resume(bucket: Bucket, chain: Chain) -> Result<Reader> {
         let reader = Reader::behind(bucket, chain);
-        if let Some((number, hash)) = chain.last() {
-            let key = reader.bucket.chunk_key(chain.session(), number);
-            let found = reader.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?;
-            let found = found.as_deref().and_then(|bytes| Chunk::decode(bytes, number).ok());
-            if found.is_none_or(|chunk| chunk.hash != hash) {
-                return Err(Error::RemoteWentBack { chunk: number });
-            }
-        }
+        reader.require_last().await?;
         Ok(reader)
+    }
+
+    /// Makes sure that the store still has the chain's last chunk.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reader::resume`].
+    pub(crate) async fn require_last(&self) -> Result<()> {
+        let Some((number, hash)) = self.chain.last() else { return Ok(()) };
+        match has(&self.bucket, self.chain.session(), number, hash).await? {
+            true => Ok(()),
+            false => Err(Error::RemoteWentBack { chunk: number }),
+        }
     }
 
     /// Reads the next chunk of the chain and hands it to `each`; returns `false` if there is none yet. Chunks that are
@@ -53,35 +72,40 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// Those of [`Chain::take`], [`Error::Store`], and [`Error::TooLarge`]. The reader stays where it stands.
+    /// Those of [`Chain::take`], [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`] where the chunk was collected and its
+    /// volume cannot be used. The reader stays where it stands.
     pub async fn next(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<bool> {
         Ok(self.take_next(each).await?.is_some())
     }
 
-    /// Reads the next chunk of the chain, and returns its number and bytes; `None` if there is none yet.
-    async fn take_next(
-        &mut self,
-        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
-    ) -> Result<Option<(u64, Vec<u8>)>> {
+    /// Reads the next chunk of the chain; `None` if there is none yet.
+    async fn take_next(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Read>> {
         loop {
             let number = self.chain.next_number();
-            let Some(bytes) = self.bytes().await? else { return Ok(None) };
-            match self.chain.take(&bytes)? {
-                Taken::Next(chunk) => {
+            let Some(bytes) = self.shelf.find(&self.bucket, number).await? else { return Ok(None) };
+            let is_next = match self.chain.take(&bytes) {
+                Ok(Taken::Next(chunk)) => {
                     each(&chunk);
-                    return Ok(Some((number, bytes)));
+                    true
                 }
-                Taken::Ignored(_) => self.ignored += 1,
+                Ok(Taken::Ignored(_)) => {
+                    self.ignored += 1;
+                    false
+                }
+                // A volume decides nothing: its chunk may still be there as an object.
+                Err(_) if self.shelf.refuse(&self.bucket, number) => continue,
+                Err(error) => return Err(error),
+            };
+            self.shelf.note_taken(&self.bucket, number, bytes.len());
+            if is_next {
+                return Ok(Some(Read { number, bytes, behind: self.chain }));
             }
         }
     }
 
-    /// Reads the next chunk of the chain, and returns its number and bytes; `None` at the end, of which it makes sure: behind a chunk
-    /// that was removed stands another one.
-    async fn take_next_or_end(
-        &mut self,
-        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
-    ) -> Result<Option<(u64, Vec<u8>)>> {
+    /// Reads the next chunk of the chain; `None` at the end, of which it makes sure: behind a chunk that was removed stands another
+    /// one.
+    async fn take_next_or_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Read>> {
         let mut missing = None;
         loop {
             if let Some(read) = self.take_next(each).await? {
@@ -99,10 +123,16 @@ impl Reader {
         }
     }
 
-    /// Reads the next chunk of the chain and returns its number and bytes, which were verified. `None` at the end, which was
-    /// made sure of as [`Reader::read_to_end`] does.
-    pub(crate) async fn read_next_bytes(&mut self) -> Result<Option<(u64, Vec<u8>)>> {
-        self.take_next_or_end(&mut |_| {}).await
+    /// Reads the next chunks of the chain, which were verified: one, or as many as a volume has on hand. None at the end, which was made
+    /// sure of as [`Reader::read_to_end`] does.
+    pub(crate) async fn read_some(&mut self) -> Result<Vec<Read>> {
+        let mut some: Vec<Read> = self.take_next_or_end(&mut |_| {}).await?.into_iter().collect();
+        while (1..BATCH).contains(&some.len()) && self.shelf.on_hand(self.chain.next_number()).is_some() {
+            // What does not fit is met again by the next call.
+            let Ok(Some(read)) = self.take_next(&mut |_| {}).await else { break };
+            some.push(read);
+        }
+        Ok(some)
     }
 
     /// Returns whether there is an object behind the one that would be the next.
@@ -110,19 +140,6 @@ impl Reader {
         let Some(behind) = self.chain.next_number().checked_add(1) else { return Ok(false) };
         let key = self.bucket.chunk_key(self.chain.session(), behind);
         Ok(self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?.is_some())
-    }
-
-    /// Reads the bytes of the chunk with the chain's next number, a second time if they do not verify.
-    async fn bytes(&self) -> Result<Option<Vec<u8>>> {
-        let number = self.chain.next_number();
-        let key = self.bucket.chunk_key(self.chain.session(), number);
-        let bytes = self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?;
-        match &bytes {
-            Some(read) if Chunk::decode(read, number).is_err() => {
-                self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await
-            }
-            _ => Ok(bytes),
-        }
     }
 
     /// Reads on to the end, and makes sure that it is one: behind a chunk that was removed stands another one.
@@ -152,5 +169,10 @@ impl Reader {
 
     pub(crate) fn chain_mut(&mut self) -> &mut Chain {
         &mut self.chain
+    }
+
+    /// Returns what is known of the session's volumes, and the place to ask for more.
+    pub(crate) fn shelf(&mut self) -> (&mut Shelf, &Bucket) {
+        (&mut self.shelf, &self.bucket)
     }
 }

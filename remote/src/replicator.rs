@@ -10,19 +10,18 @@ use object_store::ObjectStore;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::chain::Chain;
 use crate::chunk::Chunk;
 use crate::error::{Error, Result, replica_error};
 use crate::lease::keeper::Keeper;
 use crate::lease::objects::ObjectLeases;
 use crate::lease::{LEASE_LENGTH, check_length};
-use crate::reader::Reader;
+use crate::reader::{Read, Reader};
 use crate::remote::{Remote, RemoteWriter};
 use crate::retries::Retries;
 use crate::slots::Slots;
 use crate::writer::Writer;
 
-/// Number of chunks that are read ahead of whoever takes them.
+/// Number of chunks, or of parts of volumes, that are read ahead of whoever takes them.
 const AHEAD: usize = 2;
 
 /// Keeps the sessions of one store in object storage.
@@ -217,39 +216,44 @@ impl Remote {
     ///
     /// Those of [`Reader::read_to_end`].
     pub fn read_here(&self, session: Uuid, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<Reader> {
-        let mut chain = Chain::new(session);
-        self.read_here_behind(&mut chain, each)?;
-        Ok(Reader::behind(self.bucket().clone(), chain))
+        let mut reader = Reader::new(self.bucket().clone(), session);
+        self.read_here_behind(&mut reader, each)?;
+        Ok(reader)
     }
 
-    /// Reads on behind a chain that was read before, as [`read_here`](Remote::read_here) does. Also if this fails, `chain` ends behind the
-    /// last chunk that was handed to `each`.
+    /// Reads on with a reader, as [`read_here`](Remote::read_here) does. Also if this fails, it stands behind the last chunk that was
+    /// handed to `each`.
     ///
     /// # Errors
     ///
     /// Those of [`Reader::read_to_end`].
-    pub fn read_here_behind(&self, chain: &mut Chain, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<()> {
+    pub fn read_here_behind(&self, reader: &mut Reader, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<()> {
         let (send, mut chunks) = mpsc::channel(AHEAD);
-        let mut reader = Reader::behind(self.bucket().clone(), *chain);
+        let mut reads = reader.clone();
         self.runtime().spawn(async move {
             loop {
-                let read = reader.read_next_bytes().await;
-                let ends = !matches!(read, Ok(Some(_)));
-                let read = read.map(|read| (read, *reader.chain()));
-                if send.send(read).await.is_err() || ends {
+                let read = reads.read_some().await;
+                let ends = !matches!(&read, Ok(some) if !some.is_empty());
+                let end = ends.then(|| Box::new(reads.clone()));
+                if send.send((read, end)).await.is_err() || ends {
                     return;
                 }
             }
         })?;
         loop {
-            let (read, behind) = future::block_on(chunks.recv()).ok_or(Error::NoRuntime)??;
-            if let Some((number, bytes)) = &read {
-                each(&Chunk::decode(bytes, *number)?);
+            let (read, end) = future::block_on(chunks.recv()).ok_or(Error::NoRuntime)?;
+            let ended = read.map(|some| {
+                some.iter().try_for_each(|Read { number, bytes, behind }| {
+                    each(&Chunk::decode_verified(bytes, *number)?);
+                    *reader.chain_mut() = *behind;
+                    Ok(())
+                })
+            });
+            if let Some(end) = end {
+                *reader = *end;
+                return ended.and_then(|read| read);
             }
-            *chain = behind;
-            if read.is_none() {
-                return Ok(());
-            }
+            ended??;
         }
     }
 }

@@ -5,7 +5,9 @@
 //! The chunk is encoded once, with a nonce, and those bytes are put under the chain's next number until its fate is
 //! known:
 //!
-//! 1. The store says that it created the object: the chunk is in the chain, and its records are acknowledged.
+//! 1. The store says that it created the object, and the number was not collected before
+//!    ([`volumes`](crate::volumes) says how that is known; mostly it costs no request): the chunk is in the chain, and its records are
+//!    acknowledged. If more than half of [`MIN_AGE`](crate::MIN_AGE) has passed since the chunk before was put, that one is read back too.
 //! 2. Whatever else it says, the object with that number is read. The bytes are ours, hash and nonce: an earlier attempt
 //!    or a second delivery of this one created it, and the answer was lost. The records are acknowledged.
 //! 3. The object is another chunk that belongs to the chain: its writer was faster. If that is another claim, this writer
@@ -20,7 +22,13 @@
 //! So a superseded writer gets nothing acknowledged that it began to append behind the claim: the claim's number is
 //! the next one of every writer that does not know of it, and is taken.
 //!
+//! Whatever stands under a number that a volume holds, the volume's chunk is what rules 2 to 4 look at.
+//!
+//! Volumes are put by a task of their own ([`maker`](crate::maker)), which no append waits for.
+//!
 //! A future of this module that is dropped leaves the writer as [`Error::Unknown`] does.
+
+use std::time::Duration;
 
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
@@ -31,7 +39,9 @@ use crate::bucket::{Get, Put};
 use crate::chain::{Chain, Taken};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
 use crate::error::{Error, Failure, Result};
+use crate::maker::Makers;
 use crate::reader::Reader;
+use crate::volumes::ChunkBytes;
 
 /// How often a claim is put at most before others count as faster.
 const CLAIM_ROUNDS_MAX: u32 = 100;
@@ -44,6 +54,7 @@ pub struct Writer {
     id: WriterId,
     epoch: Epoch,
     pending: Option<Pending>,
+    makers: Makers,
     /// Why this writer must not put anything any more.
     stopped: Option<Error>,
 }
@@ -54,6 +65,8 @@ struct Pending {
     encoder: Encoder,
     payload: PutPayload,
     hash: ChunkHash,
+    /// When it was first put.
+    since: Option<Duration>,
 }
 
 impl Pending {
@@ -66,7 +79,7 @@ impl Pending {
             ..encoder.head().clone()
         };
         let encoded = encoder.finish_as(&head);
-        Pending { encoder, payload: PutPayload::from(encoded.bytes), hash: encoded.hash }
+        Pending { encoder, payload: PutPayload::from(encoded.bytes), hash: encoded.hash, since: None }
     }
 }
 
@@ -137,7 +150,8 @@ impl Writer {
         })?;
         let encoder = Encoder::new(head(&chain, id, epoch, note))?;
         let pending = Some(Pending::new(encoder, &chain));
-        Ok(Writer { reader, id, epoch, pending, stopped: None })
+        let makers = Makers::new(reader.bucket().clone(), chain.session());
+        Ok(Writer { reader, id, epoch, pending, makers, stopped: None })
     }
 
     /// Appends records and returns, once the log holds them all, the sequence number behind the last one. Records that
@@ -225,34 +239,70 @@ impl Writer {
     async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Fate> {
         let mut attempts = self.reader.bucket().retries().begin();
         while attempts.another().await {
-            let Some(pending) = &self.pending else { return Ok(Fate::Acknowledged) };
+            let bucket = self.reader.bucket().clone();
+            let Some(pending) = &mut self.pending else { return Ok(Fate::Acknowledged) };
+            pending.since.get_or_insert_with(|| bucket.now());
+            let payload = pending.payload.clone();
             let chain = *self.reader.chain();
-            let bucket = self.reader.bucket();
             let key = bucket.chunk_key(chain.session(), chain.next_number());
-            let put = bucket.put_once(&key, &pending.payload).await;
-            if put == Put::Created {
+            let put = bucket.put_once(&key, &payload).await;
+            let found = match put {
+                Put::Created => None,
+                _ => match bucket.get_once(&key, CHUNK_BYTES_MAX).await {
+                    Ok(Some(found)) => Some(ChunkBytes::from(found)),
+                    Ok(None) => {
+                        attempts.failed(if let Put::Failed(failure) = put {
+                            failure
+                        } else {
+                            Failure::Conflict
+                        });
+                        continue;
+                    }
+                    Err(Get::TooLarge(len)) => {
+                        return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
+                    }
+                    Err(Get::Failed(failure)) => {
+                        attempts.failed(failure);
+                        continue;
+                    }
+                },
+            };
+            let found = match self.collected().await {
+                Ok(instead) => instead.or(found),
+                Err(Error::Store { failure, .. }) => {
+                    attempts.failed(failure);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(found) = found else {
                 self.acknowledge();
                 return Ok(Fate::Acknowledged);
-            }
-            match bucket.get_once(&key, CHUNK_BYTES_MAX).await {
-                Ok(Some(found)) => match self.met(&found, each) {
-                    Ok(Some(fate)) => return Ok(fate),
-                    // The number was taken by nothing that counts: under the next one everything begins anew.
-                    Ok(None) => attempts.begin_anew(),
-                    // The bytes may have been damaged on the way.
-                    Err(Error::Damaged { .. }) if !attempts.is_over() => {}
-                    Err(error) => return Err(error),
-                },
-                Ok(None) => {
-                    attempts.failed(if let Put::Failed(failure) = put { failure } else { Failure::Conflict });
-                }
-                Err(Get::TooLarge(len)) => {
-                    return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
-                }
-                Err(Get::Failed(failure)) => attempts.failed(failure),
+            };
+            match self.met(&found, each) {
+                Ok(Some(fate)) => return Ok(fate),
+                // The number was taken by nothing that counts: under the next one everything begins anew.
+                Ok(None) => attempts.begin_anew(),
+                // The bytes may have been damaged on the way.
+                Err(Error::Damaged { .. }) if !attempts.is_over() => {}
+                Err(error) => return Err(error),
             }
         }
         Err(Error::Unknown { next: self.next_sequence(), failure: attempts.last() })
+    }
+
+    /// Returns the chunk of a volume that has the pending chunk's number, if that was collected before it was put or read just now.
+    async fn collected(&mut self) -> Result<Option<ChunkBytes>> {
+        let number = self.reader.chain().next_number();
+        let (shelf, bucket) = self.reader.shelf();
+        if shelf.is_fresh(bucket, number) {
+            return Ok(None);
+        }
+        let instead = shelf.instead(bucket, number).await?;
+        if instead.is_none() {
+            self.reader.require_last().await?;
+        }
+        Ok(instead)
     }
 
     /// Decides what the object that stands under the pending chunk's number means. `None` if the chain ignores it: the
@@ -260,29 +310,57 @@ impl Writer {
     fn met(&mut self, found: &[u8], each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Fate>> {
         let ours = self.pending.as_ref().map(|pending| pending.hash);
         let chain = self.reader.chain_mut();
-        match chain.take(found)? {
+        let number = chain.next_number();
+        let fate = match chain.take(found)? {
             Taken::Next(chunk) if Some(chunk.hash) == ours => {
-                self.pending = None;
-                Ok(Some(Fate::Acknowledged))
+                self.acknowledge_behind();
+                return Ok(Some(Fate::Acknowledged));
             }
             Taken::Next(chunk) => {
                 each(&chunk);
                 self.pending = None;
-                Ok(Some(Fate::Overtaken(chunk.head)))
+                Some(Fate::Overtaken(chunk.head))
             }
             Taken::Ignored(_) => {
                 let chain = *chain;
                 self.pending = self.pending.take().map(|pending| Pending::new(pending.encoder, &chain));
-                Ok(None)
+                None
             }
-        }
+        };
+        self.note_taken(number, found.len());
+        Ok(fate)
     }
 
     /// Takes the pending chunk, which the store has created, into the chain.
     fn acknowledge(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            let next = pending.encoder.next_sequence();
-            self.reader.chain_mut().advance(self.epoch, self.id, next, pending.hash);
+        if let Some(pending) = &self.pending {
+            let (next, hash) = (pending.encoder.next_sequence(), pending.hash);
+            self.reader.chain_mut().advance(self.epoch, self.id, next, hash);
+            self.acknowledge_behind();
+        }
+    }
+
+    /// Forgets the pending chunk, behind which the chain stands now.
+    fn acknowledge_behind(&mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        let next = self.reader.chain().next_number();
+        if let Some(since) = pending.since {
+            // Nobody put anything behind it before it was put.
+            self.reader.shelf().0.note_end(next, since);
+        }
+        let number = next.saturating_sub(1);
+        let len = pending.payload.content_length();
+        self.makers.keep(number, pending.payload);
+        self.note_taken(number, len);
+    }
+
+    /// Notes that the chain has passed a number, and has the volumes made that need no other one any more.
+    fn note_taken(&mut self, number: u64, len: usize) {
+        let (shelf, bucket) = self.reader.shelf();
+        shelf.note_taken(bucket, number, len);
+        let missing = shelf.take_missing();
+        if self.stopped.is_none() {
+            self.makers.make(missing);
         }
     }
 

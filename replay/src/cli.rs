@@ -21,7 +21,7 @@ use crate::verbs;
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
 /// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Verbs that only read
 /// a session take URL/sessions/ID, or URL ID, for one that a bucket holds; `foldlog help pull` says which URLs there are. Only `run`,
-/// `recover`, `restore`, `rewind`, `settle`, `push` and `validate --repair` write into a session.
+/// `recover`, `restore`, `rewind`, `settle`, `push`, `takeover` and `validate --repair` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
 /// or a run gave no answer.
@@ -100,6 +100,9 @@ enum Verb {
     /// That is, objects of bodies that `compact` has dropped, captures of workspaces that no rewind is to need, old images, and what
     /// crashes have left. Captures of the latest calls, of calls that are open or wait for somebody, of the last rewind, and of
     /// snapshots that are kept stay. Sessions that are open or damaged are skipped.
+    ///
+    /// Of a bucket that holds sessions: chunks of records that stand in a larger object as well, which is at least a day old. Workers and
+    /// readers may go on meanwhile.
     Gc(verbs::gc::Arguments),
     /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
@@ -223,10 +226,6 @@ impl Verb {
     /// Returns where the path of the session stands that the verb only reads, if it is one.
     fn read_session(&mut self) -> Option<&mut PathBuf> {
         Some(match self {
-            Verb::Verify(arguments) => match arguments.paths.as_mut_slice() {
-                [only] => only,
-                _ => return None,
-            },
             Verb::Show(arguments) => &mut arguments.session,
             Verb::State(arguments) => &mut arguments.session,
             Verb::Diff(arguments) => &mut arguments.session,
@@ -244,7 +243,7 @@ impl Verb {
 
     /// Returns whether the verb itself takes a place in the place of a folder.
     fn reads_places(&self) -> bool {
-        matches!(self, Verb::Sessions(_) | Verb::Tail(_))
+        matches!(self, Verb::Gc(_) | Verb::Sessions(_) | Verb::Tail(_) | Verb::Verify(_))
     }
 
     /// Returns the folder of the one session or store that the command line is about.

@@ -197,6 +197,30 @@ impl Session {
         Ok(None)
     }
 
+    /// Returns the captures that the latest call of this session left, of those that recorded any, and those of what a recovery of that call
+    /// found, which are empty unless there was one. `None` if none of the latest 64 calls recorded any, and none of this session: a fork
+    /// works on resources of its own.
+    pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures)>> {
+        let own_from = self.opened_sequence();
+        for item in self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?.iter().rev() {
+            if item.begin < own_from {
+                break;
+            }
+            let at_end = match item.position() {
+                Some((end, _)) => self.read_end_resources(end)?,
+                None => RecordedCaptures::new(),
+            };
+            let (left, found) = match item.outcome {
+                Outcome::Committed => (at_end, RecordedCaptures::new()),
+                _ => (self.read_begin(item.begin, |begin| begin.resources)?, at_end),
+            };
+            if !left.is_empty() {
+                return Ok(Some((left, found)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Returns the captures of all resources that a recovery of the session leaves: those of the begin of the first
     /// open call that may have changed something, or else those that the latest call left, at its end if it is
     /// committed and at its begin otherwise. Empty if no call has recorded any; in the replay of a fork, if none of its own has.

@@ -1,5 +1,6 @@
 //! How all sessions of a store stand.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -23,10 +24,10 @@ const READ_ANEW_MAX: usize = 64;
 const SESSIONS_PER_THREAD: usize = 64;
 
 /// Holds what was found of a session, and whether that stood in the index.
-struct Found {
+struct Found<'a> {
     session: Uuid,
     overview: Result<SessionOverview>,
-    entry: Option<Entry>,
+    entry: Option<Cow<'a, Entry>>,
     was_read: bool,
 }
 
@@ -78,27 +79,32 @@ impl Store {
             index::write(
                 storage.as_ref(),
                 self.path(),
-                found.iter().filter_map(|found| found.entry.as_ref()),
+                found.iter().filter_map(|found| found.entry.as_deref()),
             );
         }
         Ok(found.into_iter().map(|found| (found.session, found.overview)).collect())
     }
 
-    fn look_at(&self, session: Uuid, known: Option<&Entry>, (now_us, memory_bytes): (i64, u64)) -> Found {
+    fn look_at<'a>(
+        &self,
+        session: Uuid,
+        known: Option<&'a Entry>,
+        (now_us, memory_bytes): (i64, u64),
+    ) -> Found<'a> {
         let (storage, dir) = (self.storage(), self.session_dir(session));
-        let stands = |entry: &&Entry| {
+        let stands = |entry: &&'a Entry| {
             entry.stamps.stand(storage.as_ref(), &dir) || sabotage::is(Breakage::ListedUnlooked)
         };
         if let Some(entry) = known.filter(stands) {
-            let (overview, entry) = (Ok(entry.overview.clone()), Some(entry.clone()));
-            return Found { session, overview, entry, was_read: false };
+            let overview = Ok(entry.overview.clone());
+            return Found { session, overview, entry: Some(Cow::Borrowed(entry)), was_read: false };
         }
         let before = Stamps::before(storage.as_ref(), &dir);
         let overview = overview_on(storage, &dir, now_us, memory_bytes);
         let stood = before.filter(|before| before.stand(storage.as_ref(), &dir));
         let entry = stood.zip(overview.as_ref().ok());
         let entry = entry.and_then(|(stamps, overview)| Entry::of(stamps, overview, now_us));
-        Found { session, overview, entry, was_read: true }
+        Found { session, overview, entry: entry.map(Cow::Owned), was_read: true }
     }
 
     /// Returns the sessions that a process may be writing, or was when it ended. `None` if nobody can tell.
@@ -121,11 +127,11 @@ fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Option<Vec<Uuid>> {
 }
 
 /// Looks at the sessions, several at a time, and returns what was found of each, in their order.
-fn in_parallel(
+fn in_parallel<'a>(
     sessions: &[Uuid],
-    look: &(dyn Fn(Uuid) -> Found + Sync),
+    look: &(dyn Fn(Uuid) -> Found<'a> + Sync),
     progress: &mut dyn FnMut(u64),
-) -> Vec<Found> {
+) -> Vec<Found<'a>> {
     let next = AtomicUsize::new(0);
     let work = |mut progress: Option<&mut dyn FnMut(u64)>| {
         let mut found = Vec::new();

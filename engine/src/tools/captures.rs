@@ -259,6 +259,28 @@ impl Captures {
         Ok(())
     }
 
+    /// Has each resource tell what of it is not as another process recorded: `left` by the last call, and `found` by the recovery of that
+    /// call. A capture that cannot be decoded tells nothing.
+    pub(super) fn tell_of_changes(
+        &self,
+        resources: &ResourceRegistry,
+        (left, found): &(RecordedCaptures, RecordedCaptures),
+    ) {
+        for captured in self.of_each.iter() {
+            let Some(resource) = resources.captured().get(&captured.name) else { continue };
+            let recalled = |recorded: &RecordedCaptures| {
+                let recorded = recorded.get(&*captured.name)?.as_ref()?;
+                caught(&captured.name, || resource.recall(recorded)).ok()
+            };
+            let Some((left, now)) = recalled(left).zip(captured.snapshot.as_ref()) else { continue };
+            // A host's resource may panic; that is no reason for the call to fail.
+            let _ = caught(&captured.name, || {
+                resource.tell_of_changes(&left, recalled(found).as_ref(), now);
+                Ok(())
+            });
+        }
+    }
+
     /// Calls `act` for each resource and its capture: for all resources, or for those alone that are rolled
     /// back with a failed tool. An error or a panic of one resource does not keep the others from their call.
     fn each(

@@ -60,6 +60,8 @@ struct Inner {
     shared: Mutex<Shared>,
     /// Notified when a call has taken the leases, or has failed to.
     taken: Condvar,
+    /// Set once the resources were compared with what the session's last call left.
+    compared: OnceLock<()>,
     /// Set once no resource is found to hold the session's own files.
     apart: OnceLock<()>,
     /// Path by which other processes find the session's folder.
@@ -252,7 +254,7 @@ impl ExecutionStateBuilder {
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (latest, unended) = (Mutex::default(), Mutex::default());
         let (shared, taken) = (Mutex::default(), Condvar::new());
-        let (apart, folder) = (OnceLock::new(), OnceLock::new());
+        let (compared, apart, folder) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let inner = Inner {
             resources,
             clock,
@@ -262,6 +264,7 @@ impl ExecutionStateBuilder {
             unended,
             shared,
             taken,
+            compared,
             apart,
             folder,
             inherited,
@@ -461,6 +464,7 @@ impl ExecutionState {
         let admission = self.session().admit(false, patience, asker.clone())?;
         let _leases = self.lease(true, patience, &asker)?;
         let resources = self.capture(None, || tag)?;
+        self.tell_of_changes(&resources);
         let session = admission.handle().snapshot_of(options, resources.to_snapshot_record())?;
         Ok(self.composite(session, resources, metadata))
     }
@@ -490,6 +494,18 @@ impl ExecutionState {
         let captures = captures?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)
+    }
+
+    /// Has the resources tell the host what of them is not as the session's last call left them, with the first captures of this run: nobody
+    /// saw it before if that call's process was killed, or was on another machine. That it cannot be known is no reason to fail a call.
+    pub(super) fn tell_of_changes(&self, now: &Captures) {
+        // A child works on what its parent's call captured.
+        if now.is_empty() || self.parent().is_some() || self.inner.compared.set(()).is_err() {
+            return;
+        }
+        if let Ok(Some(last)) = self.session().captures_of_last_call() {
+            now.tell_of_changes(self.registered(), &last);
+        }
     }
 
     /// Has the resources and the session remove what they can make again, to free space on the disk.

@@ -39,7 +39,8 @@ pub enum Rebind {
 #[non_exhaustive]
 pub enum WorkspaceNotice {
     /// The workspace's path leads to another folder than at the last snapshot, and that folder is the workspace now.
-    /// The next snapshot reads it whole; snapshots of the folder before are not restored into it.
+    /// The next snapshot reads it whole; snapshots of the folder before are not restored into it, unless the workspace is
+    /// [rebound](HostFilesystem::rebind).
     Replaced {
         /// Folder at the last snapshot.
         before: FolderIdentity,
@@ -50,6 +51,20 @@ pub enum WorkspaceNotice {
     Mounted {
         /// Paths of the mounts, relative to the root. Bytes that are not UTF-8 appear as `\xNN`.
         paths: Vec<String>,
+    },
+    /// The workspace is not what the session's last call left, which another process recorded: somebody worked on the folder since. The
+    /// first call has captured what is there as what it begins with. A [rewind](HostFilesystem::merged) to before that call brings back what the
+    /// last call left.
+    Changed {
+        /// The first 100 paths that differ, sorted.
+        paths: Vec<String>,
+        /// Number of further paths that differ.
+        more: u64,
+    },
+    /// Whether the workspace is what the session's last call left cannot be known.
+    Unknown {
+        /// Error that kept the two from being compared.
+        reason: String,
     },
     /// The machine was rebooted since the last snapshot, and the workspace is not what it was then: a power cut takes
     /// what was not synced, and somebody may have worked on the folder since.
@@ -225,9 +240,8 @@ impl HostFilesystem {
         let notice = match differs {
             Ok(None) => return,
             Ok(Some(paths)) if paths.is_empty() => return,
-            Ok(Some(mut paths)) => {
-                let more = u64::try_from(paths.len().saturating_sub(TOLD_PATHS_MAX)).unwrap_or(u64::MAX);
-                paths.truncate(TOLD_PATHS_MAX);
+            Ok(Some(paths)) => {
+                let (paths, more) = first_of(paths);
                 WorkspaceNotice::ChangedSinceBoot { paths, more }
             }
             Err(reason) => WorkspaceNotice::UnknownSinceBoot { reason },
@@ -251,10 +265,61 @@ impl HostFilesystem {
             self.begin(&mut state, Some(&root));
             state.last = None;
         }
-        let now = self.commit_of(&self.snapshot(None, false)?)?;
+        let now = self.snapshot(None, false)?;
+        self.differing(&mut self.state.lock(), snapshot, &now)
+    }
+
+    /// Leaves a [notice](HostFilesystem::take_notices) if `now`, which was just taken, is not what an earlier process recorded: `left` says what
+    /// the last call left, and `found` what a recovery found before it restored `left`, which may have been in another folder than that of
+    /// `left`. No file is read, but trees of both snapshots where they differ. Where the two leave out other paths, their contents are not
+    /// compared, and neither are they where [`tell_of_boot`](HostFilesystem::tell_of_boot) has compared them.
+    pub fn tell_of_changes(
+        &self,
+        left: &FilesystemSnapshot,
+        found: Option<&FilesystemSnapshot>,
+        now: &FilesystemSnapshot,
+    ) {
+        if sabotage::is(Breakage::ChangesUntold) {
+            return;
+        }
         let mut state = self.state.lock();
-        let (before, now) =
-            (Commit::read(&self.objects, self.commit_of(snapshot)?)?, Commit::read(&self.objects, now)?);
+        let is_here = |snapshot: &FilesystemSnapshot| snapshot.is_of_folder_of(now);
+        if let (Some(before), Some(folder)) = (left.folder, now.folder)
+            && !is_here(left)
+            && !found.is_some_and(is_here)
+        {
+            let is_told = state.notices.iter().any(|notice| {
+                matches!(notice, WorkspaceNotice::Replaced { now, .. }
+                    if (now.inode, now.born_ns) == (folder.inode, folder.born_ns))
+            });
+            if !is_told {
+                state.notice(WorkspaceNotice::Replaced { before, now: folder });
+            }
+            return;
+        }
+        let same_rules = (&left.leave_out, left.gitignore) == (&now.leave_out, now.gitignore);
+        if left.commit == now.commit || !same_rules || state.is_boot_told {
+            return;
+        }
+        match self.differing(&mut state, left, now) {
+            Ok(paths) if paths.is_empty() => {}
+            Ok(paths) => {
+                let (paths, more) = first_of(paths);
+                state.notice(WorkspaceNotice::Changed { paths, more });
+            }
+            Err(error) => state.notice(WorkspaceNotice::Unknown { reason: error.to_string() }),
+        }
+    }
+
+    /// Returns the paths at which two snapshots differ, sorted.
+    fn differing(
+        &self,
+        state: &mut State,
+        before: &FilesystemSnapshot,
+        now: &FilesystemSnapshot,
+    ) -> Result<Vec<String>> {
+        let commit = |snapshot| Commit::read(&self.objects, self.commit_of(snapshot)?);
+        let (before, now) = (commit(before)?, commit(now)?);
         let mut differs = Vec::new();
         let mut left = vec![(Vec::new(), Some(before.tree), Some(now.tree))];
         while let Some((path, before, now)) = left.pop() {
@@ -291,6 +356,13 @@ impl HostFilesystem {
     pub fn take_notices(&self) -> Vec<WorkspaceNotice> {
         std::mem::take(&mut self.state.lock().notices)
     }
+}
+
+/// Returns the paths that a notice names, and the number of the others.
+fn first_of(mut paths: Vec<String>) -> (Vec<String>, u64) {
+    let more = u64::try_from(paths.len().saturating_sub(TOLD_PATHS_MAX)).unwrap_or(u64::MAX);
+    paths.truncate(TOLD_PATHS_MAX);
+    (paths, more)
 }
 
 /// Draws a token for a folder from the system's entropy.

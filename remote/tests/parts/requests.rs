@@ -16,6 +16,11 @@ pub(crate) trait Requests: fmt::Debug + Send + Sync + 'static {
     async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult>;
     async fn read(&self, location: &Path, options: GetOptions) -> Result<GetResult>;
     fn delete(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>>;
+
+    /// Lists what a collection may remove; nothing else relies on a list.
+    fn list(&self, _: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        panic!("the protocol relies on no list")
+    }
 }
 
 /// Is a store whose requests somebody answers.
@@ -42,8 +47,8 @@ impl<T: Requests> ObjectStore for Answered<T> {
         self.0.delete(locations)
     }
 
-    fn list(&self, _: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        panic!("the protocol relies on no list")
+    fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        self.0.list(folder)
     }
 
     async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {

@@ -1,9 +1,11 @@
 //! The protocol over a local folder, which has create-if-absent and no update, through the blocking forms.
 
+use std::fs::{self, File};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
-use foldlog_remote::{Error, Remote, Retries};
+use foldlog_remote::{CollectOptions, Error, MIN_AGE, Remote, Retries};
 use object_store::local::LocalFileSystem;
 
 use crate::sim::world::{SESSION, record};
@@ -84,4 +86,42 @@ fn a_session_that_is_not_there_is_empty() {
     let chain = remote(&folder).read(SESSION, |_| panic!("there is no chunk")).unwrap();
     assert_eq!((chain.next_number(), chain.last()), (0, None));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "reading writes nothing");
+}
+
+#[test]
+fn chunks_are_collected_from_a_folder_by_the_times_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = remote(&folder).claim(SESSION, "first", |_| {}).unwrap();
+    for sequence in 0..130 {
+        writer.append([record(sequence, b"body")]).unwrap();
+    }
+    let collecting = remote(&folder);
+    let young = collecting.collect(SESSION, CollectOptions::default()).unwrap();
+    assert_eq!((young.chunks, young.left, young.next.get()), (0, 131, 130));
+    let session = folder.path().join(format!("team/sessions/{SESSION}"));
+    let age = |volume: &str, age: Duration| {
+        let file = File::options().write(true).open(session.join("volumes/64").join(volume)).unwrap();
+        file.set_modified(SystemTime::now() - age).unwrap();
+    };
+    let minute = Duration::from_secs(60);
+    age("00000000000000000000", MIN_AGE + minute);
+    age("00000000000000000064", MIN_AGE - minute);
+    let mut options = CollectOptions::default();
+    // What is younger than a day is never collected.
+    options.min_age = Duration::ZERO;
+    options.dry_run = true;
+    let would = collecting.collect(SESSION, options).unwrap();
+    assert_eq!((would.chunks, would.left), (64, 67));
+    assert_eq!(fs::read_dir(session.join("log")).unwrap().count(), 131);
+    options.dry_run = false;
+    assert_eq!(collecting.collect(SESSION, options).unwrap(), would);
+    assert_eq!(fs::read_dir(session.join("log")).unwrap().count(), 67);
+    assert!(!session.join("log/00000000000000000063").exists());
+    assert_eq!(collecting.collect(SESSION, options).unwrap().chunks, 0);
+
+    writer.append([record(130, b"on")]).unwrap();
+    let chain = remote(&folder).read(SESSION, |_| {}).unwrap();
+    assert_eq!(chain.next_sequence().get(), 131);
+    // Nothing is left of what it asked the folder with.
+    assert_eq!(fs::read_dir(session.join("probe")).map_or(0, Iterator::count), 0);
 }

@@ -4,6 +4,7 @@
 // Helpers of tests are no tests to clippy.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod counts;
 mod damage;
 mod local;
 #[path = "../parts/requests.rs"]
@@ -11,3 +12,4 @@ mod requests;
 mod schedules;
 mod sim;
 mod traps;
+mod volumes;

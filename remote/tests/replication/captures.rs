@@ -1,9 +1,10 @@
 //! What captures of workspaces need: held before the records that name them, and brought to another machine.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldlog::audit::audit_captures;
-use foldlog::filesystem::{Filesystem, HostFilesystem, Rebind};
+use foldlog::filesystem::{Filesystem, HostFilesystem, Rebind, WorkspaceNotice};
 use foldlog::tools::{RewindOptions, ToolContext};
 use foldlog::{Error, ResourceRegistry, Session};
 
@@ -213,4 +214,44 @@ fn a_log_that_gets_back_what_it_lost_gets_back_its_captures_and_a_copy_that_is_r
     );
     let new = second.store.open_session(id, &types()).unwrap();
     assert_eq!(rewound(&second, &new), contents(&first.work()));
+}
+
+/// A machine is lost between two calls, and whoever takes the session over has a folder that is not filled: its first call goes on with
+/// what is there, and says that this is not what the last call left.
+#[test]
+fn the_first_call_after_a_takeover_tells_that_the_folder_is_another_one() {
+    let bucket = Bucket::default();
+    let [first, second] = workers(&bucket);
+    let third = Worker::new(&bucket, "three");
+    let session = first.store.create(&types()).unwrap();
+    let id = session.id();
+    assert!(first.write(&session, &[("page", b"one".to_vec())]).unwrap().success);
+    session.sync().unwrap();
+    let first_call = |worker: &Worker, session: &Session| {
+        let files = worker.files(session, None);
+        let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build().unwrap();
+        assert!(call(&runner_over(session, resources, |_| Ok(())).unwrap()).unwrap().success);
+        files.take_notices()
+    };
+
+    let new = second.store.take_over(id, &types()).unwrap();
+    let told = first_call(&second, &new);
+    assert!(matches!(told[..], [WorkspaceNotice::Replaced { .. }]), "{told:?}");
+    assert_eq!(contents(&second.work()), BTreeMap::new(), "nothing is restored by itself");
+    assert_eq!(first_call(&second, &new), []);
+    // What the last call on the lost machine left can be had still.
+    let before = new.position().unwrap();
+    let runner = second.runner(&new, Some(Rebind::Overwrite), |_| Ok(()));
+    let ends: Vec<_> = new.log::<foldlog::ToolInvocations>().unwrap().iter().map(Result::unwrap).collect();
+    assert!(before > ends[0].begin);
+    let options = RewindOptions { overwrite: true, ..RewindOptions::default() };
+    runner.state().rewind(ends[0].position().unwrap().0, &options).unwrap();
+    assert_eq!(contents(&second.work()), contents(&first.work()));
+    assert_eq!(first_call(&second, &new), []);
+    new.close().unwrap();
+
+    // Where it is filled first, nothing is to be told.
+    let last = third.store.take_over(id, &types()).unwrap();
+    assert_eq!(rewound(&third, &last), contents(&first.work()));
+    assert_eq!(first_call(&third, &last), []);
 }

@@ -14,6 +14,8 @@ pub(crate) enum Act {
     LoseAnswer,
     /// The server gets it without its condition.
     Unconditionally,
+    /// The server gets it, and its answer says that the object is years old.
+    Aged,
     /// The server does not get it, and this is the answer: a status and a body.
     Answer(u16, String),
 }
@@ -104,7 +106,22 @@ fn serve(stream: TcpStream, server: &str, rule: &Rule, met: &Mutex<Vec<(String, 
     upstream.write_all(&body).unwrap();
     let mut answer = Vec::new();
     upstream.read_to_end(&mut answer).unwrap();
+    if act == Act::Aged {
+        answer = aged(&answer);
+    }
     if act != Act::LoseAnswer {
         let _ = stream.write_all(&answer);
     }
+}
+
+/// Returns an answer with another time of the object's last modification.
+fn aged(answer: &[u8]) -> Vec<u8> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let (head, body) = answer.split_at(end);
+    let lines = std::str::from_utf8(head).unwrap().split("\r\n");
+    let lines = lines.map(|line| match line.to_ascii_lowercase().starts_with("last-modified:") {
+        true => "Last-Modified: Thu, 01 Jan 2015 00:00:00 GMT",
+        false => line,
+    });
+    [lines.collect::<Vec<_>>().join("\r\n").as_bytes(), body].concat()
 }

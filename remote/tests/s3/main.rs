@@ -16,3 +16,4 @@ mod races;
 mod refused;
 mod server;
 mod traps;
+mod volumes;

@@ -37,22 +37,11 @@ pub(crate) fn with_copy(
     verb: impl FnOnce(&Path, &mut Output<'_>) -> Result<u8>,
 ) -> Result<u8> {
     let place = super::place(&asked.url)?;
-    let folder = TemporaryFolder::new(output.is_process)?;
-    let source = Arc::new(Source { place, standing: Mutex::default(), failed: Mutex::default() });
-    let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
-    let store = Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() })?;
-    store.pull(asked.session).map_err(|error| match source.failed.lock() {
-        // What the place itself said is nearer to what a person can do.
-        Ok(mut failed) => failed.take().map_or_else(|| error.into(), super::failure),
-        Err(_) => error.into(),
-    })?;
-    let dir = store.session_dir(asked.session);
-    drop(store);
-    let standing = source.standing();
+    let Copy { folder, dir, standing } = Copy::of(Arc::clone(&place), asked.session, output.is_process)?;
     output.note(format_args!(
         "note: {} is read in {}: epoch {}, claimed by `{}`",
         asked.session,
-        source.place(),
+        place.url(),
         standing.epoch,
         escape::text(&standing.name)
     ));
@@ -83,6 +72,60 @@ pub(crate) fn with_copy(
     let done = done.map_err(|failure| renamed(failure, &names))?;
     flushed?;
     Ok(done)
+}
+
+/// Has `check` read a copy of each session that a place holds, or of the one that the URL names: one after the other, each gone before
+/// the next is made. Hands it why there is no copy where none can be made.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the place cannot be opened or listed.
+/// - Those of `check`.
+pub(crate) fn with_each_copy(
+    url: &str,
+    output: &mut Output<'_>,
+    check: &mut dyn FnMut(&HeldSession, Result<Copy>) -> Result<()>,
+) -> Result<()> {
+    let asked = HeldSession::of(url);
+    let place = super::place(asked.as_ref().map_or(url, |asked| &asked.url))?;
+    let sessions = match asked {
+        Some(asked) => vec![asked],
+        None => {
+            let ids = place.sessions().map_err(super::failure)?;
+            ids.into_iter().map(|session| HeldSession { url: url.to_owned(), session }).collect()
+        }
+    };
+    let mut progress = output.progress("verifying held sessions", sessions.len() as u64);
+    for (done, held) in (1..).zip(&sessions) {
+        check(held, Copy::of(Arc::clone(&place), held.session, output.is_process))?;
+        progress.at(done);
+    }
+    Ok(())
+}
+
+/// Is a copy of one session, in a folder that is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    folder: TemporaryFolder,
+    /// Folder of the session.
+    pub(crate) dir: PathBuf,
+    standing: Standing,
+}
+
+impl Copy {
+    /// Makes a copy. Signals are handled where this is a process of its own.
+    fn of(place: Arc<dyn Place>, session: Uuid, is_process: bool) -> Result<Copy> {
+        let folder = TemporaryFolder::new(is_process)?;
+        let source = Arc::new(Source { place, standing: Mutex::default(), failed: Mutex::default() });
+        let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
+        let store = Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() })?;
+        store.pull(session).map_err(|error| match source.failed.lock() {
+            // What the place itself said is nearer to what a person can do.
+            Ok(mut failed) => failed.take().map_or_else(|| error.into(), super::failure),
+            Err(_) => error.into(),
+        })?;
+        Ok(Copy { dir: store.session_dir(session), folder, standing: source.standing() })
+    }
 }
 
 /// Returns a failure with the session's URL where its texts name the copy.

@@ -1,11 +1,15 @@
 //! Sessions that a place holds, read there: a verb that reads is given `URL/sessions/ID` in place of a folder.
 //!
-//! `sessions` and `tail` read what the place holds as it comes. The other verbs need a log that they can go back and forth in: they get
+//! `sessions` and `tail` read what the place holds as it comes. `verify` checks every session of a place, by a copy of one after the
+//! other. The other verbs need a log that they can go back and forth in: they get
 //! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (A
-//! SIGKILL leaves it in the folder of temporary files.) No verb claims anything, or writes into a place.
+//! SIGKILL leaves it in the folder of temporary files.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
+//! twice.
 //!
 //! All this needs the feature `object-store`; without it a URL is refused with how to build it in.
 
+#[cfg(feature = "object-store")]
+mod collecting;
 #[cfg(feature = "object-store")]
 mod copy;
 #[cfg(feature = "object-store")]
@@ -24,7 +28,8 @@ use uuid::Uuid;
 
 #[cfg(feature = "object-store")]
 pub(crate) use {
-    copy::with_copy,
+    collecting::collect,
+    copy::{with_copy, with_each_copy},
     listing::list,
     opening::{failure, place},
     tail::tail,

@@ -34,6 +34,7 @@ pub(crate) fn failure(error: Error) -> Failure {
         | Error::Malformed { .. }
         | Error::NotOurs { .. }
         | Error::RemoteWentBack { .. }
+        | Error::Volume { .. }
         | Error::Row { .. }
         | Error::DatabaseWentBack { .. }
         | Error::Payload { .. } => return Failure::Held(error.to_string()),

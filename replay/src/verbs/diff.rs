@@ -39,7 +39,7 @@ and with --with or --parent first one line:
 #[derive(Clone, Debug, Args)]
 #[command(after_help = DIFF_JSON)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position before; with another session that in SESSION, its last one if not given.
     #[arg(value_name = "N", required_unless_present_any = ["with", "parent"])]

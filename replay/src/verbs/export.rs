@@ -22,7 +22,7 @@ use crate::runs::claude_code;
 /// Holds what the command line asks of `foldlog export`.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
     #[arg(long, value_name = "POSITION")]

@@ -9,6 +9,7 @@ use foldlog::{CollectOptions, CollectReport, Collected, LeftAlone, Store, escape
 
 use super::compact::{DAY_SECONDS, Kept};
 use crate::failure::{Failure, HOLDS, Result};
+use crate::held;
 use crate::output::Output;
 use crate::reading::{counted, in_store};
 
@@ -20,13 +21,16 @@ With --json one object:
             bytes: what the disk gets back
   skipped   by their ids, why nothing was removed of a session, or nothing of its captures
   left      what is in the place of a file or folder of the store's and is none, and was left alone: path, what
-  all       what was removed of the whole store, with the same fields";
+  all       what was removed of the whole store, with the same fields
+With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left;
+            chunks: those that are removed, or would be, and bytes: their length; volumes: larger objects that were missing and
+            were put; left: chunks that stay";
 
 /// Holds what the command line asks of `foldlog gc`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = GC_JSON)]
 pub struct Arguments {
-    /// The folder of a store, or of a session of one.
+    /// The folder of a store, or of a session of one; or the URL of a bucket that holds sessions, or of one of them.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// Which snapshots keep their captures.
@@ -51,6 +55,21 @@ impl Arguments {
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { path, keep, calls, days, yes } = self;
+        if let Some(url) = held::url(&path) {
+            if calls.is_some() || days.is_some() || keep != Kept::default() {
+                return Err(Failure::usage(
+                    "--keep, --keep-calls and --keep-days are for a store: a place keeps all captures",
+                    "leave them out",
+                ));
+            }
+            #[cfg(feature = "object-store")]
+            return held::collect(url, yes, output);
+            #[cfg(not(feature = "object-store"))]
+            {
+                let _ = url;
+                return Err(held::not_built());
+            }
+        }
         run(&path, &Asked { keep, calls, days, yes }, output)
     }
 }

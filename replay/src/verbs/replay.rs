@@ -31,7 +31,7 @@ use crate::reading::{counted, digest_text, open_session, stopped, store_of};
 /// Holds what the command line asks of `foldlog replay`.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// Check every rollback, not only 16 of them.
     #[arg(long)]

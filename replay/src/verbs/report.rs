@@ -33,7 +33,7 @@ With --json one object:
 #[derive(Clone, Debug, Args)]
 #[command(after_help = REPORT_JSON)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// File that is written. One that is there stays as it is, but with --force.
     #[arg(long, value_name = "FILE")]

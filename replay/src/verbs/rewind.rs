@@ -249,7 +249,7 @@ fn print_preview(
     let undo = undoes.map(|undoes| format!(", which undoes the rewind {undoes}")).unwrap_or_default();
     output.line(format_args!("would go back from position {from} to {to}{undo}"))?;
     for ResourcePreview { name, capture, files, kept, unknown, left_out } in &preview.resources {
-        print_place(name, *capture, roots, output)?;
+        print_place(name, *capture, !(kept.is_empty() && unknown.is_empty()), roots, output)?;
         for file in files {
             print_file(file, output)?;
         }
@@ -313,7 +313,8 @@ fn print_report(
     output.line(format_args!("the session is as it was at position {to}; operation {operation} says so"))?;
     for resource in &report.resources {
         let ResourceRewound { name, created, modified, removed, kept_more, .. } = resource;
-        print_place(name, resource.capture, roots, output)?;
+        let kept_any = !resource.kept.is_empty() || *kept_more > 0 || !resource.unknown.is_empty();
+        print_place(name, resource.capture, kept_any, roots, output)?;
         output.line(format_args!(
             "  {} created, {modified} modified, {removed} removed",
             counted(*created, "file")
@@ -351,6 +352,7 @@ fn print_report(
 fn print_place(
     name: &str,
     capture: CaptureTaken,
+    kept_any: bool,
     roots: &BTreeMap<String, PathBuf>,
     output: &mut Output<'_>,
 ) -> Result<()> {
@@ -362,7 +364,8 @@ fn print_place(
     };
     let root = roots.get(name).map(|root| escape::path(root)).unwrap_or_default();
     let name = escape::text(name);
-    output.line(format_args!("workspace `{name}`, {root}: as {when} at {}", capture.record))
+    let but = if kept_any { ", but for what is kept" } else { "" };
+    output.line(format_args!("workspace `{name}`, {root}: as {when} at {}{but}", capture.record))
 }
 
 fn print_file(file: &FileRewound, output: &mut Output<'_>) -> Result<()> {

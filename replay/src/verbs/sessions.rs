@@ -200,9 +200,9 @@ pub(crate) struct Row {
     objects: u64,
     object_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<String>,
+    created_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_at: Option<String>,
+    last_at: Option<Time>,
     tags: BTreeMap<String, String>,
     parent: Option<ParentRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -221,8 +221,6 @@ pub(crate) struct Row {
     /// All that is true of the session.
     #[serde(skip)]
     statuses: Vec<Status>,
-    #[serde(skip)]
-    times_us: Option<(i64, i64)>,
     /// What is reported of the session on standard error, and the exit code that it asks for.
     #[serde(skip)]
     failure: Option<(String, u8)>,
@@ -236,6 +234,16 @@ struct ParentRow {
     position: Option<SequenceNumber>,
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<OperationId>,
+}
+
+/// Is a time in microseconds since 1970, which is text where it is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Time(i64);
+
+impl Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&time_text(self.0))
+    }
 }
 
 /// Says where a replica holds a session's records.
@@ -391,7 +399,6 @@ impl Row {
             damage: None,
             error: None,
             statuses: Vec::new(),
-            times_us: None,
             failure: None,
         };
         match found {
@@ -404,8 +411,7 @@ impl Row {
     fn read(mut self, overview: SessionOverview) -> Row {
         let SessionOverview { records, log_bytes, created_at_us, last_at_us, closed, .. } = overview;
         (self.records, self.log_bytes) = (Some(records), Some(log_bytes));
-        (self.created_at, self.last_at) = (Some(time_text(created_at_us)), Some(time_text(last_at_us)));
-        self.times_us = Some((created_at_us, last_at_us));
+        (self.created_at, self.last_at) = (Some(Time(created_at_us)), Some(Time(last_at_us)));
         (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
         self.tags = overview.tags;
         self.parent = overview.parent.map(ParentRow::of);
@@ -470,7 +476,7 @@ impl Row {
         let is_status = asked.status.is_empty() || asked.status.iter().any(|one| self.statuses.contains(one));
         let is_known = self.failure.is_none();
         let is_since =
-            asked.since.is_none_or(|Since(since)| self.times_us.is_some_and(|(_, last)| last >= since));
+            asked.since.is_none_or(|Since(since)| self.last_at.is_some_and(|Time(last)| last >= since));
         is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
     }
 
@@ -505,7 +511,7 @@ impl Row {
         let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
         let (records, log_bytes) = (number(self.records), number(self.log_bytes));
         let Row { object_bytes, .. } = self;
-        let (pad, last_at) = ("", self.last_at.as_deref().unwrap_or("-"));
+        let (pad, last_at) = ("", self.last_at.map_or_else(|| "-".to_owned(), |Time(last)| time_text(last)));
         let width = STATUS_CHARS.saturating_sub(self.status.name().len());
         let row = format!(
             "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
@@ -607,8 +613,8 @@ fn sort(rows: &mut [Row], sort: Sort) {
     match sort {
         Sort::Id => {}
         Sort::Status => rows.sort_by_key(|row| row.status),
-        Sort::Activity => rows.sort_by_key(|row| Reverse(row.times_us.map(|(_, last)| last))),
-        Sort::Created => rows.sort_by_key(|row| Reverse(row.times_us.map(|(created, _)| created))),
+        Sort::Activity => rows.sort_by_key(|row| Reverse(row.last_at)),
+        Sort::Created => rows.sort_by_key(|row| Reverse(row.created_at)),
         Sort::Records => rows.sort_by_key(|row| Reverse(row.records)),
         Sort::Bytes => rows.sort_by_key(|row| Reverse(bytes(row))),
     }

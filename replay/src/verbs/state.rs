@@ -17,7 +17,7 @@ use crate::reading::{Position, code_of, counted, open_sound, position, shortened
 /// Holds what the command line asks of `foldlog state`.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
     #[arg(long, value_name = "POSITION")]

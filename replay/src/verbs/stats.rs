@@ -59,7 +59,7 @@ has said it. What a rollback abandoned was spent too.";
 #[derive(Clone, Debug, Args)]
 #[command(after_help = STATS_JSON)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
 }
 

@@ -27,7 +27,7 @@ With --json one object:
 #[derive(Clone, Debug, Args)]
 #[command(after_help = TASKS_JSON)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
     #[arg(long, value_name = "POSITION")]

@@ -28,7 +28,7 @@ With --json and the format anthropic one object: system, messages.";
 #[derive(Clone, Debug, Args)]
 #[command(after_help = TRANSCRIPT_JSON)]
 pub struct Arguments {
-    /// The session's folder.
+    /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The evaluation whose conversation is printed; may be left out if there is only one.
     #[arg(long, value_name = "ID")]

@@ -15,7 +15,8 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result, UNUSABLE};
+use crate::held;
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
 use crate::style::{BAD, CAUTION, GOOD, PLAIN};
@@ -34,7 +35,7 @@ With --json one object:
 #[derive(Clone, Debug, Args)]
 #[command(after_help = VERIFY_JSON)]
 pub struct Arguments {
-    /// Folders of sessions or stores.
+    /// Folders of sessions or stores, or URLs of sessions or places.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Read all captures of workspaces too that are kept in the sessions' folders.
@@ -185,7 +186,9 @@ fn is_zero(count: &u64) -> bool {
 pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result<u8> {
     let mut verified =
         Verified { captures: captures.then(captures::Counted::default), ..Verified::default() };
-    let dirs = session_dirs(paths, &mut verified, output)?;
+    let (urls, folders): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        paths.iter().partition(|path| held::url(path).is_some());
+    let dirs = session_dirs(&folders, paths.len() > 1, &mut verified, output)?;
     let mut progress = output.progress("verifying sessions", dirs.len() as u64);
     for (done, dir) in (1..).zip(&dirs) {
         let found = session(&dir.path, output.memory_bytes, &mut verified);
@@ -198,6 +201,9 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
         progress.at(done);
     }
     drop(progress);
+    for url in urls.into_iter().filter_map(|path| held::url(path)) {
+        held_sessions(url, paths.len() > 1, &mut verified, output)?;
+    }
     print(&verified, output)?;
     match (verified.corrupt.len(), verified.unreadable.is_empty()) {
         (0, true) => Ok(HOLDS),
@@ -215,15 +221,15 @@ struct SessionDir {
 }
 
 fn session_dirs(
-    paths: &[PathBuf],
+    paths: &[&PathBuf],
+    is_one_of_several: bool,
     verified: &mut Verified,
     output: &mut Output<'_>,
 ) -> Result<Vec<SessionDir>> {
     let mut dirs = Vec::new();
-    let is_one_of_several = paths.len() > 1;
     for path in paths {
         if !audit::is_store(path) {
-            dirs.push(SessionDir { path: path.clone(), is_one_of_several });
+            dirs.push(SessionDir { path: (*path).clone(), is_one_of_several });
             continue;
         }
         let listed = open_store(path).and_then(|store| Ok((store.session_ids()?, store)));
@@ -245,6 +251,41 @@ fn session_dirs(
         }
     }
     Ok(dirs)
+}
+
+/// Checks the sessions that a place holds, or the one that the URL names, each by a copy.
+#[cfg(feature = "object-store")]
+fn held_sessions(
+    url: &str,
+    is_one_of_several: bool,
+    verified: &mut Verified,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let is_only = !is_one_of_several && held::HeldSession::of(url).is_some();
+    let memory_bytes = output.memory_bytes;
+    held::with_each_copy(url, output, &mut |held, copy| {
+        let (before, path) = (verified.corrupt.len(), PathBuf::from(held.to_string()));
+        let found = copy.and_then(|copy| {
+            session(&copy.dir, memory_bytes, verified)?;
+            captures::add(&copy.dir, verified)
+        });
+        // What is wrong stands in the place; the copy is gone.
+        verified.corrupt.iter_mut().skip(before).for_each(|damage| damage.segment.clone_from(&path));
+        match found {
+            Err(failure) if is_only => return Err(failure),
+            Err(failure) if failure.exit_code() == DOES_NOT_HOLD => {
+                verified.corrupt.push(Damage::of_held(held.session, path, failure.to_string()));
+            }
+            Err(failure) => verified.unreadable.push(Unreadable { path, reason: failure.to_string() }),
+            Ok(()) => {}
+        }
+        Ok(())
+    })
+}
+
+#[cfg(not(feature = "object-store"))]
+fn held_sessions(_: &str, _: bool, _: &mut Verified, _: &mut Output<'_>) -> Result<()> {
+    Err(held::not_built())
 }
 
 /// Checks one session, in at most `memory_bytes` of memory, and adds what was found to `verified`.
@@ -427,6 +468,12 @@ impl Unreadable {
 }
 
 impl Damage {
+    #[cfg(feature = "object-store")]
+    fn of_held(session: Uuid, segment: PathBuf, reason: String) -> Damage {
+        let session = Some(session);
+        Damage { session, segment, offset: None, sequence: None, reason, follows: None, searched: false }
+    }
+
     fn at(frame: &FrameInfo<'_>, reason: String) -> Damage {
         Damage {
             session: None,

@@ -9,12 +9,14 @@
 //! | [`snapshot_json`] | the JSON of a snapshot | what is read begins a session that exports the same |
 //! | [`import`] | a file of another tool's runs | what is read becomes sessions that hold what the runs say |
 //! | [`claude_code`] | a transcript and its sub-agents | what is read becomes sessions that hold, and comes out byte for byte |
+//! | [`chunks`] | an object of a place of sessions: a chunk, or a volume of chunks | what decodes is written again as the same |
 //!
 //! Each answers any bytes, and panics where something does not hold.
 
 mod bodies;
 mod exports;
 mod files;
+mod held;
 mod mutate;
 mod sessions;
 mod transcripts;
@@ -22,6 +24,7 @@ mod transcripts;
 pub use bodies::{frames, record};
 pub use exports::{import, snapshot_json};
 pub use files::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
+pub use held::chunks;
 pub use mutate::mutated;
 pub use sessions::segments;
 pub use transcripts::claude_code;
@@ -30,11 +33,12 @@ pub use transcripts::claude_code;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("frames", frames),
     ("record", record),
     ("segments", segments),
     ("snapshot_json", snapshot_json),
     ("import", import),
     ("claude_code", claude_code),
+    ("chunks", chunks),
 ];

@@ -1,10 +1,11 @@
 //! Sessions that a place holds, read there.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use foldlog::{Session, Store};
 use foldlog_tests::child;
@@ -12,7 +13,7 @@ use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::replicated::worker;
@@ -200,11 +201,61 @@ fn the_sessions_of_a_place_are_listed_with_who_holds_each() {
     let ran = held.run("sessions URL");
     assert_eq!((ran.code, ran.stdout.lines().count()), (1, 3), "{}", ran.stderr);
     assert!(ran.stdout.contains("cannot be read: chunk 1 is damaged"), "{}", ran.stdout);
+    let ran = held.run("verify URL --json");
+    let verified: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((ran.code, &verified["sessions"]), (1, &json!(1)), "{}", ran.stderr);
+    let damage = verified["corrupt"].as_array().unwrap();
+    assert_eq!(damage.len(), 1, "{}", ran.stdout);
+    assert_eq!(damage[0]["session"], second_id.to_string());
+    assert!(damage[0]["reason"].as_str().unwrap().contains("chunk 1 is damaged"), "{}", ran.stdout);
     for verb in ["verify", "show", "tail"] {
         let ran = held.run(&format!("{verb} URL/sessions/{second_id}"));
         assert_eq!(ran.code, 1, "{verb}: {}", ran.stderr);
         assert!(ran.stderr.contains("chunk 1 is damaged"), "{verb}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
+    let held = Held::new();
+    let session = held.session();
+    let id = session.id();
+    for part in 0..70 {
+        session.dispatch(step("on", part)).unwrap();
+        session.sync().unwrap();
+    }
+    let texts = |ran: &Ran| ran.stdout.clone();
+    let before = texts(&held.run(&format!("show URL {id}")));
+    assert_eq!(held.run("gc URL").stdout, "nothing to remove\n");
+    // The worker puts the volume behind its appends; where it has not come to that yet, this does.
+    held.run("gc URL --yes");
+    let volume = held.folder.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0));
+    let day = Duration::from_secs(24 * 60 * 60 + 60);
+    File::options().write(true).open(volume).unwrap().set_modified(SystemTime::now() - day).unwrap();
+    let would = held.run("gc URL");
+    let total = would.stdout.lines().last().unwrap();
+    assert!(
+        total.starts_with("would remove 64 chunks, ") && total.ends_with("; --yes removes them"),
+        "{total}"
+    );
+    assert!(held.chunk(id, 0).exists());
+    let ran = held.run(&format!("gc URL {id} --yes --json"));
+    let row: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}", ran.stderr));
+    assert_eq!((&row["chunks"], &row["session"]), (&json!(64), &json!(id.to_string())));
+    assert!(!held.chunk(id, 63).exists() && held.chunk(id, 64).exists());
+    assert_eq!(texts(&held.run(&format!("show URL {id}"))), before);
+    // The worker goes on, and another one takes the session over.
+    session.dispatch(step("on", 70)).unwrap();
+    session.sync().unwrap();
+    assert_eq!(held.run("gc URL").stdout, "nothing to remove\n");
+    let two = worker(&held.folder.path().join("two"), &held.folder.path().join("bucket"), "two");
+    let taken = two.take_over(id, &types()).unwrap();
+    assert!(taken.position().unwrap() > session.position().unwrap());
+    fs::write(held.folder.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0)), b"x")
+        .unwrap();
+    let damaged = held.run("gc URL --yes");
+    assert_eq!(damaged.code, 1, "{}", damaged.stderr);
+    assert!(damaged.stderr.contains("the volume of chunks 0 to 63"), "{}", damaged.stderr);
 }
 
 #[test]
@@ -216,7 +267,7 @@ fn a_place_is_not_written_and_what_is_none_is_refused() {
     for (words, said) in [
         (format!("recover URL {id}"), "is a place, and this verb is for a folder"),
         (format!("rewind URL/sessions/{id} 0 --by Ada --reason back"), "`foldlog takeover`"),
-        ("gc URL".to_owned(), "is a place"),
+        ("gc URL --keep-calls 3".to_owned(), "a place keeps all captures"),
         ("show URL".to_owned(), "names no session"),
         (format!("show URL/nowhere {id}"), "there is no such folder"),
         (format!("show URL {}", Uuid::from_u128(9)), "it holds nothing of that session"),

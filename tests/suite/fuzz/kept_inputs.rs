@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use foldlog::{CompactOptions, Compression, Durability, Export, ImportOptions, Kind, Record};
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::frame::HEADER_LEN;
+use foldlog_remote::chunk::{ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
+use foldlog_remote::volume::{self, Extent};
 use foldlog_tests::crash::{BOOT, Machine, write_steps};
 use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
 use foldlog_tests::host::{DraftEdited, Noted, types};
@@ -218,6 +221,42 @@ fn write_transcripts() {
     write("claude_code", "torn", &lines.as_bytes()[..lines.len() - 5]);
 }
 
+/// Objects of a place of sessions, without the hashes at their ends, which a fuzzer would not find.
+fn write_chunks() {
+    let session = Uuid::from_u128(7);
+    let head = |number: u64, note: &str| ChunkHead {
+        session,
+        number,
+        epoch: Epoch::new(1),
+        writer: WriterId::from_bytes([3; 16]),
+        nonce: [5; 16],
+        previous: ChunkHash([number as u8; 32]),
+        first_sequence: 0.into(),
+        note: note.to_owned(),
+    };
+    let records = |mut encoder: Encoder| {
+        for (sequence, body) in [&b"one"[..], b"", b"three"].iter().enumerate() {
+            let record =
+                Record { sequence: (sequence as u64).into(), kind: Kind::DISPATCH, time_us: -1, body };
+            encoder.push(record).unwrap();
+        }
+        encoder.finish().bytes
+    };
+    let mut captures = Encoder::new(head(2, "")).unwrap();
+    captures.set_captures(&[ObjectId::of(b"a pack"), ObjectId::of(b"another")], b"a third").unwrap();
+    let claim = Encoder::new(ChunkHead { previous: ChunkHash::default(), ..head(0, "worker") }).unwrap();
+    let chunks = [claim.finish().bytes, records(Encoder::new(head(1, "")).unwrap()), records(captures)];
+    let extent = Extent { first: 0, count: 3 };
+    let mut volume = volume::Encoder::new(session, extent, chunks.iter().map(Vec::len)).unwrap();
+    chunks.iter().for_each(|chunk| volume.push(chunk));
+    let volume = volume.finish().unwrap();
+    let [claim, plain, captures] = &chunks;
+    let kept = [("claim", claim), ("records", plain), ("captures", captures), ("volume", &volume)];
+    for (name, bytes) in kept {
+        write("chunks", name, &bytes[..bytes.len() - 32]);
+    }
+}
+
 /// Writes the kept inputs anew where it is asked to. Those that a fuzzer found bear other names and stay.
 #[test]
 fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
@@ -238,4 +277,5 @@ fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
     write_exports();
     write_runs();
     write_transcripts();
+    write_chunks();
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind, WorkspaceNotice};
-use foldlog::{Durability, filesystem};
+use foldlog::tools::RewindOptions;
+use foldlog::{Durability, SessionOptions, filesystem};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -370,6 +371,117 @@ fn a_folder_that_is_replaced_between_calls_is_bound_anew_and_told() {
     let files = place.files();
     files.snapshot(None, false).unwrap();
     assert!(matches!(files.take_notices()[..], [WorkspaceNotice::Replaced { .. }]));
+}
+
+#[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
+fn part_of_a_child_that_is_killed_between_two_calls() {
+    let Some(argument) = child::argument() else { return };
+    let [id, ends, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
+    let runner = Site(PathBuf::from(folder)).open(id.parse().unwrap());
+    vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
+    let then = if ends == "fail" { Then::Fail } else { Then::Succeed };
+    vandal(&runner, "last", Swap::No, then).unwrap();
+    kill(Pid::this(), Signal::SIGKILL).unwrap();
+    unreachable!("it was killed");
+}
+
+/// Only a process that closed its session left word of the folder, so after a kill the next call captured whatever stood there, and
+/// nobody was told.
+#[test]
+fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_left_it() {
+    for (ends, last) in [("succeed", "last"), ("fail", "before")] {
+        let place = Place::new();
+        let id = place.store().create(&types()).unwrap().id();
+        let part = "tools::swapped::part_of_a_child_that_is_killed_between_two_calls";
+        child::start(part, &format!("{id} {ends} {}", place.0.display())).ended();
+        assert_eq!(place.page(), last);
+        let first_call = || {
+            let files = place.files();
+            let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
+            vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
+            let told = files.take_notices();
+            // Once is enough: what is there now is what the session works on.
+            vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
+            assert_eq!(files.take_notices(), []);
+            told
+        };
+        assert_eq!(first_call(), [], "nothing has changed");
+        fs::write(place.root().join("page"), "by hand").unwrap();
+        fs::remove_dir_all(place.root().join("src/deep")).unwrap();
+        let paths = ["page", "src/deep", "src/deep/file"].map(str::to_owned).to_vec();
+        assert_eq!(first_call(), [WorkspaceNotice::Changed { paths, more: 0 }]);
+        assert_eq!(place.page(), "by hand", "nothing is restored by itself");
+        assert_eq!(first_call(), []);
+
+        // Without what the process before it left word of.
+        let replaced = |place: &Place| {
+            let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
+            place.swap(Swap::RootByFolder);
+        };
+        replaced(&place);
+        let there = digest::of(&place.root());
+        let told = first_call();
+        assert!(
+            matches!(told[..], [WorkspaceNotice::Replaced { before, now }] if before.inode != now.inode),
+            "{told:?}"
+        );
+        assert_eq!(digest::of(&place.root()), there);
+        assert_eq!(first_call(), []);
+        // A copy is another folder, though all in it is as it was.
+        fs::remove_dir_all(place.away()).unwrap();
+        let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
+        place.swap(Swap::RootByCopy);
+        let told = first_call();
+        assert!(matches!(told[..], [WorkspaceNotice::Replaced { .. }]), "{told:?}");
+
+        // What the last call left cannot be compared with any more.
+        fs::write(place.root().join("page"), "something else").unwrap();
+        fs::remove_dir_all(place.0.join("snapshots")).unwrap();
+        let told = first_call();
+        assert!(matches!(told[..], [WorkspaceNotice::Unknown { .. }]), "{told:?}");
+    }
+}
+
+/// What brings the workspace back, and what was told before, is not told again.
+#[test]
+fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
+    let first_call = |place: &Place, id| {
+        let files = place.files();
+        let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
+        vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
+        files.take_notices()
+    };
+    // A recovery into another folder.
+    let place = Place::new();
+    let id = place.killed(Swap::RootGone);
+    fs::create_dir(place.root()).unwrap();
+    let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
+    let files = place.files();
+    files.rebind(Rebind::IfEmpty).unwrap();
+    let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
+    runner.recover(&ExecuteOptions::default()).unwrap();
+    drop(runner);
+    assert_eq!((place.page().as_str(), files.take_notices()), ("before", Vec::new()));
+    drop(files);
+    let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
+    assert_eq!(first_call(&place, id), []);
+
+    // A rewind of one that was changed by hand.
+    fs::write(place.root().join("page"), "by hand").unwrap();
+    let files = place.files();
+    let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
+    let last = runner.state().session().position().unwrap();
+    runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).unwrap();
+    vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
+    assert_eq!((place.page().as_str(), files.take_notices()), ("before", Vec::new()));
+    drop((runner, files));
+    assert_eq!(first_call(&place, id), []);
+
+    // A fork has a folder of its own, of which its parent's captures say nothing.
+    let fork = place.store().fork(id, last, &types(), SessionOptions::default()).unwrap().id();
+    fs::write(place.root().join("page"), "by hand").unwrap();
+    assert_eq!(first_call(&place, fork), []);
 }
 
 /// A capture that does not say of which folder it is fits none.

@@ -291,6 +291,10 @@ impl Operation {
         let tag = || tagged("pre", info.call_id.as_deref());
         let captured = || caught("the resources before the call", || state.capture(until, tag));
         let before = if reads_only { Captures::default() } else { captured()? };
+        // A restore is about to replace what is there, and reports itself what it finds.
+        if info.restores.is_none() && info.parent.is_none() {
+            state.tell_of_changes(&before);
+        }
         let text = text_payload(arguments);
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;

@@ -188,6 +188,15 @@ mod host {
             Ok(HostFilesystem::differences(self, snapshot)?)
         }
 
+        fn tell_of_changes(
+            &self,
+            left: &FilesystemSnapshot,
+            found: Option<&FilesystemSnapshot>,
+            now: &FilesystemSnapshot,
+        ) {
+            HostFilesystem::tell_of_changes(self, left, found, now);
+        }
+
         fn check_apart(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
             Ok(HostFilesystem::check_apart(self, snapshot)?)
         }

@@ -235,6 +235,18 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(if Self::is_same(&now, snapshot) { Vec::new() } else { vec![Self::NAME.to_owned()] })
     }
 
+    /// Tells the host, in a way of its own, what of the resource is not as the session's last call left it. Called once in a run, with the
+    /// first capture `now` that a call of it takes; `left` is what the last call left, which another process may have recorded, and
+    /// `found` what a recovery of that call found, which restored `left` since. Changes nothing and fails no call; does nothing by default.
+    fn tell_of_changes(
+        &self,
+        left: &Self::Snapshot,
+        found: Option<&Self::Snapshot>,
+        now: &Self::Snapshot,
+    ) {
+        let _ = (left, found, now);
+    }
+
     /// Checks that nobody who works on this [copy](Snapshotable::scratch) gets to the resource that it stands for, such as by a link
     /// among its files. Called before a replay runs a tool again; does nothing by default.
     ///
@@ -309,6 +321,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool;
     fn is_of_place_of(&self, snapshot: &AnySnapshot, present: &AnySnapshot) -> bool;
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
+    fn tell_of_changes(&self, left: &AnySnapshot, found: Option<&AnySnapshot>, now: &AnySnapshot);
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn holds(&self, folder: &Path) -> bool;
     fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>>;
@@ -401,6 +414,13 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>> {
         Snapshotable::differences(self, typed::<R>(snapshot)?)
+    }
+
+    fn tell_of_changes(&self, left: &AnySnapshot, found: Option<&AnySnapshot>, now: &AnySnapshot) {
+        if let (Ok(left), Ok(now)) = (typed::<R>(left), typed::<R>(now)) {
+            let found = found.and_then(|found| typed::<R>(found).ok());
+            Snapshotable::tell_of_changes(self, left, found, now);
+        }
     }
 
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()> {

@@ -25,6 +25,9 @@ use crate::requests::{Answered, Requests};
 /// What a store never says but in an error's text: no error of the crate may hold it.
 pub(crate) const SECRET: &str = "AKIAIOSFODNN7EXAMPLE";
 
+/// Numbers of chunks in the volumes of schedules that collect.
+pub(crate) const SPANS: [u64; 2] = [4, 16];
+
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -69,6 +72,15 @@ pub(crate) struct Net {
 
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
+    /// What each key of a chunk was created with first: what came later under it is revived, and counts nowhere.
+    first: BTreeMap<String, Vec<u8>>,
+    /// When the store began, and how long after that each object was created that there is.
+    begun: Instant,
+    modified: BTreeMap<String, Duration>,
+    /// How many chunks were created under a number that was collected.
+    revived: u64,
+    /// How late a request arrives at most.
+    late: Duration,
     rng: ChaCha8Rng,
     /// How many of a thousand requests something happens to.
     per_mille: u64,
@@ -83,7 +95,12 @@ struct State {
     created: Vec<(String, u64)>,
     counts: BTreeMap<Fault, u64>,
     puts: u64,
+    reads: u64,
+    /// What happens to the store in front of the next reading of a key.
+    hooks: Vec<(String, Hook)>,
 }
+
+type Hook = Box<dyn FnOnce(&Net) + Send>;
 
 /// A time in which requests do not come through.
 struct Outage {
@@ -98,6 +115,11 @@ impl Net {
         Arc::new(Net {
             state: Mutex::new(State {
                 objects: BTreeMap::new(),
+                first: BTreeMap::new(),
+                begun: Instant::now(),
+                modified: BTreeMap::new(),
+                revived: 0,
+                late: Duration::from_secs(120),
                 rng: ChaCha8Rng::seed_from_u64(seed),
                 per_mille,
                 script: VecDeque::new(),
@@ -107,6 +129,8 @@ impl Net {
                 created: Vec::new(),
                 counts: BTreeMap::new(),
                 puts: 0,
+                reads: 0,
+                hooks: Vec::new(),
             }),
         })
     }
@@ -118,6 +142,14 @@ impl Net {
     /// Returns a number below `bound`.
     pub(crate) fn draw(&self, bound: u64) -> u64 {
         self.state().draw(bound)
+    }
+
+    /// Draws how late something arrives.
+    fn moment(&self) -> Duration {
+        let most = self.state().late.as_millis() as u64;
+        // One of four is very late.
+        let most = if self.draw(4) == 0 { most } else { most.min(60_000) };
+        Duration::from_millis(self.draw(most))
     }
 
     /// Numbers something that happens now.
@@ -155,6 +187,21 @@ impl Net {
         self.state().objects.remove(key);
     }
 
+    /// Lets requests arrive so late.
+    pub(crate) fn set_late(&self, late: Duration) {
+        self.state().late = late;
+    }
+
+    /// Returns what each key was created with first, in a store from which nothing but chunks is removed.
+    pub(crate) fn first(&self) -> BTreeMap<String, Vec<u8>> {
+        self.state().first.clone()
+    }
+
+    /// Returns how many chunks were put under a number that was collected.
+    pub(crate) fn revived(&self) -> u64 {
+        self.state().revived
+    }
+
     /// Returns at which event each key was created.
     pub(crate) fn created(&self) -> BTreeMap<String, u64> {
         self.state().created.iter().cloned().collect()
@@ -166,6 +213,25 @@ impl Net {
 
     pub(crate) fn puts(&self) -> u64 {
         self.state().puts
+    }
+
+    /// Returns how often anything was read or asked for.
+    pub(crate) fn reads(&self) -> u64 {
+        self.state().reads
+    }
+
+    /// Lets this happen right before the next reading of a key that ends so.
+    pub(crate) fn before_reading(&self, end: &str, hook: impl FnOnce(&Net) + Send + 'static) {
+        self.state().hooks.push((end.to_owned(), Box::new(hook)));
+    }
+
+    fn run_hook(&self, key: &str) {
+        let mut state = self.state();
+        state.reads += 1;
+        let Some(at) = state.hooks.iter().position(|(end, _)| key.ends_with(end.as_str())) else { return };
+        let (_, hook) = state.hooks.remove(at);
+        drop(state);
+        hook(self);
     }
 
     pub(crate) fn client(self: &Arc<Net>, id: usize) -> Arc<Answered<Client>> {
@@ -212,12 +278,28 @@ impl State {
             .any(|outage| outage.client.is_none_or(|of| of == client) && (is_put || !outage.puts_only))
     }
 
+    /// Makes sure that a chunk which is removed stands in a volume that is a day old, and behind a mark.
+    fn require_collected(&self, key: &str) {
+        let (session, number) = key.split_once("/log/").unwrap_or_else(|| panic!("{key} was removed"));
+        let first = number.parse::<u64>().unwrap() / SPANS[0] * SPANS[0];
+        let volume = format!("{session}/volumes/{}/{first:020}", SPANS[0]);
+        let age = self.begun.elapsed() - self.modified[&volume];
+        assert!(self.objects.contains_key(&volume) && age >= Duration::from_secs(86_400), "{key}: {age:?}");
+        assert!(self.objects.contains_key(&format!("{session}/collected/{first:020}")), "{key} has no mark");
+    }
+
     /// Creates an object, atomically; whether it did.
     fn create(&mut self, key: &str, bytes: &[u8]) -> bool {
         if self.objects.contains_key(key) && !self.unconditional {
             return false;
         }
         self.objects.insert(key.to_owned(), bytes.to_vec());
+        self.modified.insert(key.to_owned(), self.begun.elapsed());
+        if self.first.contains_key(key) && !self.unconditional {
+            self.revived += 1;
+            return true;
+        }
+        self.first.insert(key.to_owned(), bytes.to_vec());
         let event = self.event();
         self.created.push((key.to_owned(), event));
         true
@@ -261,8 +343,7 @@ impl Client {
         ways: (Duration, Duration),
     ) -> Option<Result<()>> {
         let fault = net.state().fault(id, true);
-        let late =
-            if fault == Fault::Late { Duration::from_millis(net.draw(120_000)) } else { Duration::ZERO };
+        let late = if fault == Fault::Late { net.moment() } else { Duration::ZERO };
         time::sleep(ways.0 + late).await;
         if net.state().is_out(id, true) {
             return if net.draw(2) == 0 { None } else { Some(Err(broken())) };
@@ -276,7 +357,7 @@ impl Client {
             _ => {
                 let created = net.state().create(&key, &bytes);
                 if fault == Fault::Twice {
-                    let again = Duration::from_millis(net.draw(60_000));
+                    let again = net.moment();
                     let (net, key) = (Arc::clone(&net), key.clone());
                     tokio::spawn(async move {
                         time::sleep(again).await;
@@ -294,14 +375,39 @@ impl Client {
         }
     }
 
+    /// Removes a probe, or a chunk that may be removed.
+    async fn remove(net: &Net, id: usize, location: Path) -> Result<Path> {
+        let key = location.as_ref();
+        let fault = net.state().fault(id, false);
+        match fault {
+            Fault::RequestLost => std::future::pending().await,
+            Fault::Busy => return Err(broken()),
+            _ => {}
+        }
+        if !key.contains("/probe/") {
+            net.state().require_collected(key);
+        }
+        let removed = net.state().objects.remove(key);
+        match (fault, removed) {
+            (Fault::AnswerLost, _) => std::future::pending().await,
+            (Fault::FailedButDone, _) => Err(broken()),
+            (_, None) => Err(absent(key)),
+            _ => Ok(location),
+        }
+    }
+
     async fn get(&self, key: &str) -> Option<Result<GetResult>> {
+        self.net.run_hook(key);
         let (there, back) = self.ways();
         let fault = self.net.state().fault(self.id, false);
         time::sleep(there).await;
         if self.net.state().is_out(self.id, false) {
             return None;
         }
-        let found = self.net.state().objects.get(key).cloned();
+        let (found, modified) = {
+            let state = self.net.state();
+            (state.objects.get(key).cloned(), state.modified.get(key).copied())
+        };
         time::sleep(back).await;
         match fault {
             Fault::AnswerLost | Fault::RequestLost | Fault::Late => None,
@@ -309,9 +415,11 @@ impl Client {
             Fault::Denied => {
                 Some(Err(Error::Unauthenticated { path: key.to_owned(), source: SECRET.into() }))
             }
-            Fault::None | Fault::Conflict | Fault::Twice | Fault::Reset => {
-                Some(found.ok_or_else(|| absent(key)).map(|bytes| answer(key, &bytes, fault)))
-            }
+            Fault::None | Fault::Conflict | Fault::Twice | Fault::Reset => Some(
+                found
+                    .ok_or_else(|| absent(key))
+                    .map(|bytes| answer(meta(key, &bytes, modified), &bytes, fault)),
+            ),
         }
     }
 }
@@ -320,8 +428,21 @@ fn absent(key: &str) -> Error {
     Error::NotFound { path: key.to_owned(), source: SECRET.into() }
 }
 
+/// What the store says of an object, by a clock that began with it.
+fn meta(key: &str, bytes: &[u8], modified: Option<Duration>) -> ObjectMeta {
+    let mut meta = ObjectMeta {
+        location: Path::from(key),
+        last_modified: Default::default(),
+        size: bytes.len() as u64,
+        e_tag: None,
+        version: None,
+    };
+    meta.last_modified += modified.unwrap_or_default();
+    meta
+}
+
 /// Hands bytes over in pieces; where the connection breaks, with an error or without one after the first.
-fn answer(key: &str, bytes: &[u8], fault: Fault) -> GetResult {
+fn answer(meta: ObjectMeta, bytes: &[u8], fault: Fault) -> GetResult {
     let size = bytes.len() as u64;
     let mut pieces: Vec<Result<_>> = bytes.chunks(100).map(|piece| Ok(piece.to_vec().into())).collect();
     match fault {
@@ -334,13 +455,7 @@ fn answer(key: &str, bytes: &[u8], fault: Fault) -> GetResult {
     }
     GetResult {
         payload: GetResultPayload::Stream(stream::iter(pieces).boxed()),
-        meta: ObjectMeta {
-            location: Path::from(key),
-            last_modified: Default::default(),
-            size,
-            e_tag: None,
-            version: None,
-        },
+        meta,
         range: 0..size,
         attributes: Default::default(),
         extensions: Default::default(),
@@ -377,14 +492,30 @@ impl Requests for Client {
     }
 
     fn delete(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
-        let net = Arc::clone(&self.net);
+        let (net, id) = (Arc::clone(&self.net), self.id);
         locations
-            .map(move |location| {
-                let location = location?;
-                assert!(location.as_ref().contains("/probe/"), "{location} was deleted");
-                net.remove(location.as_ref());
-                Ok(location)
+            .then(move |location| {
+                let net = Arc::clone(&net);
+                async move { Client::remove(&net, id, location?).await }
             })
             .boxed()
+    }
+
+    fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        let folder = format!("{}/", folder.unwrap());
+        assert!(folder.ends_with("/log/"), "{folder} was listed");
+        let mut state = self.net.state();
+        // A list may lack some, and has no order.
+        let mut listed: Vec<Result<ObjectMeta>> = state
+            .objects
+            .iter()
+            .filter(|(key, _)| key.starts_with(&folder))
+            .map(|(key, bytes)| Ok(meta(key, bytes, state.modified.get(key).copied())))
+            .collect();
+        listed.reverse();
+        if state.per_mille > 0 {
+            listed.retain(|_| state.draw(10) > 0);
+        }
+        stream::iter(listed).boxed()
     }
 }

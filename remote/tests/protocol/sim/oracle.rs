@@ -94,3 +94,28 @@ pub(crate) fn history(objects: &BTreeMap<String, Vec<u8>>) -> Vec<Seen> {
     }
     chunks
 }
+
+/// Makes sure that each volume holds just the chunks that were the first under their numbers, and returns how many volumes there are.
+pub(crate) fn volumes(objects: &BTreeMap<String, Vec<u8>>, first: &BTreeMap<String, Vec<u8>>) -> u64 {
+    let volumes = objects.iter().filter_map(|(key, bytes)| Some((key.split_once("/volumes/")?, bytes)));
+    let mut count = 0;
+    for ((session, name), bytes) in volumes {
+        let (span, begin) = name.split_once('/').unwrap();
+        let (span, begin): (usize, u64) = (span.parse().unwrap(), begin.parse().unwrap());
+        let end = bytes.len() - 32;
+        assert_eq!(*blake3::hash(&bytes[..end]).as_bytes(), bytes[end..], "the hash at the end");
+        assert_eq!((&bytes[..8], &bytes[8..12]), (&b"FOLDVOL\n"[..], &b"\x01\x00\x28\x00"[..]));
+        assert!(session.ends_with(&uuid::Uuid::from_bytes(array(bytes, 12)).to_string()));
+        assert_eq!((number(bytes, 28), short(bytes, 36)), (begin, span));
+        let mut at = 40 + 4 * span;
+        for place in 0..span {
+            let len = short(bytes, 40 + 4 * place);
+            let chunk = &first[&format!("{session}/log/{:020}", begin + place as u64)];
+            assert_eq!(&bytes[at..at + len], chunk, "chunk {place} of the volume at {begin}");
+            at += len;
+        }
+        assert_eq!(at, end, "nothing stands behind the chunks");
+        count += 1;
+    }
+    count
+}

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldlog_codec::{Kind, Record, SequenceNumber};
-use foldlog_remote::{Bucket, Error, Reader, Retries, Writer};
+use foldlog_remote::{Bucket, CollectOptions, Error, Reader, Retries, Writer, collect};
 use tokio::runtime::Builder;
 use tokio::time;
 use uuid::Uuid;
 
-use super::{Fault, Net, oracle};
+use super::{Fault, Net, SPANS, oracle};
 
 pub(crate) const SESSION: Uuid = Uuid::from_u128(0x5eed_0000_0000_0000_0000_0000_0000_0001);
 
@@ -59,6 +59,8 @@ struct Told {
 
 pub(crate) struct World {
     pub(crate) net: Arc<Net>,
+    /// Whether chunks are collected, and pauses are as long as that takes.
+    collects: bool,
     told: Mutex<Told>,
 }
 
@@ -66,7 +68,9 @@ pub(crate) struct World {
 pub(crate) struct Outcome {
     pub(crate) outcomes: BTreeMap<&'static str, u64>,
     pub(crate) faults: BTreeMap<Fault, u64>,
-    pub(crate) records: usize,
+    pub(crate) bodies: Vec<Vec<u8>>,
+    pub(crate) revived: u64,
+    pub(crate) volumes: u64,
     pub(crate) trace: Vec<String>,
 }
 
@@ -77,9 +81,22 @@ impl World {
         told.trace.push(format!("{who} {what} {}", self.net.event()));
     }
 
+    fn bucket(&self, who: usize) -> Bucket {
+        let bucket = bucket(&self.net, who);
+        if !self.collects {
+            return bucket;
+        }
+        let begun = time::Instant::now();
+        bucket.with_spans(SPANS).with_clock(move || begun.elapsed())
+    }
+
     async fn pause(&self) {
         // One pause of eight is long enough for others to take over.
-        let most = if self.net.draw(8) == 0 { 60_000 } else { 300 };
+        let mut most = if self.net.draw(8) == 0 { 60_000 } else { 300 };
+        // And one of six long enough for all that was put to be collected.
+        if self.collects && self.net.draw(6) == 0 {
+            most = 80 * 3_600_000;
+        }
         time::sleep(Duration::from_millis(self.net.draw(most))).await;
     }
 
@@ -89,7 +106,7 @@ impl World {
             self.pause().await;
             let mut read = Vec::new();
             let began = self.net.event();
-            let mut reader = Reader::new(bucket(&self.net, who), SESSION);
+            let mut reader = Reader::new(self.bucket(who), SESSION);
             let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
                 read.extend(chunk.records().map(|record| record.body.to_vec()));
             };
@@ -98,7 +115,12 @@ impl World {
                 Writer::claim(reader, "a writer", &mut each).await
             } else {
                 match reader.read_to_end(&mut each).await {
-                    Ok(()) => Writer::claim_behind(reader, "a writer").await,
+                    Ok(()) => {
+                        if self.collects && self.net.draw(2) == 0 {
+                            self.pause().await;
+                        }
+                        Writer::claim_behind(reader, "a writer").await
+                    }
                     Err(error) => Err(error),
                 }
             };
@@ -114,6 +136,42 @@ impl World {
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    /// Collects chunks now and then.
+    async fn collections(&self, who: usize) {
+        for _ in 0..8 {
+            time::sleep(Duration::from_millis(self.net.draw(30 * 3_600_000))).await;
+            match collect(&self.bucket(who), SESSION, CollectOptions::default()).await {
+                Ok(report) if report.chunks > 0 => self.note(who, "collected"),
+                Ok(_) => self.note(who, "nothing to collect"),
+                Err(Error::Store { .. }) => self.note(who, "could not collect"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Follows the log with one reader, across pauses.
+    async fn follows(&self, who: usize) -> Vec<Vec<u8>> {
+        let (mut reader, mut read) = (Reader::new(self.bucket(who), SESSION), Vec::new());
+        for _ in 0..20 {
+            self.pause().await;
+            let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
+                read.extend(chunk.records().map(|record| record.body.to_vec()));
+            };
+            match reader.read_to_end(&mut each).await {
+                Ok(()) | Err(Error::Store { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            if self.net.draw(3) == 0 {
+                reader = match Reader::resume(self.bucket(who), *reader.chain()).await {
+                    Ok(reader) => reader,
+                    Err(Error::Store { .. }) => reader,
+                    Err(error) => panic!("{error}"),
+                };
+            }
+        }
+        read
     }
 
     async fn appends(&self, who: usize, life: u64, mut writer: Writer) {
@@ -194,31 +252,47 @@ impl World {
     }
 }
 
-/// Runs the schedule of a seed, and checks what came of it.
-pub(crate) fn schedule(seed: u64) -> Outcome {
+/// Runs the schedule of a seed, and checks what came of it. With `collects` chunks are put into volumes and collected, and some pauses
+/// and requests take days.
+pub(crate) fn schedule(seed: u64, collects: bool) -> Outcome {
     run(async {
         let net = Net::new(seed, [0, 30, 100, 300][(seed % 4) as usize]);
-        let world = Arc::new(World { net: Arc::clone(&net), told: Mutex::new(Told::default()) });
+        let world = Arc::new(World { net: Arc::clone(&net), collects, told: Mutex::new(Told::default()) });
         let writers: Vec<_> = (0..2 + seed as usize % 7)
             .map(|who| {
                 let world = Arc::clone(&world);
                 tokio::spawn(async move { world.lives(who).await })
             })
             .collect();
+        let mut followers = Vec::new();
+        if collects {
+            net.set_late(Duration::from_secs(80 * 3_600));
+            let collector = Arc::clone(&world);
+            tokio::spawn(async move { collector.collections(50).await });
+            let follower = Arc::clone(&world);
+            followers.push(tokio::spawn(async move { follower.follows(51).await }));
+        }
         for writer in writers {
             writer.await.unwrap();
         }
         // What is still under way arrives.
-        time::sleep(Duration::from_secs(3_600)).await;
+        time::sleep(Duration::from_secs(if collects { 1_000_000 } else { 3_600 })).await;
         net.heal();
-        check(&world).await
+        let outcome = check(&world).await;
+        for follower in followers {
+            let read = follower.await.unwrap();
+            assert_eq!(read, outcome.bodies[..read.len()], "who follows the log reads what is in it");
+        }
+        outcome
     })
 }
 
 /// The oracle: one total order, no acknowledged record missing, none twice, no fork, and nothing acknowledged that began
 /// behind the claim of another.
 async fn check(world: &World) -> Outcome {
-    let chunks = oracle::history(&world.net.objects());
+    // What was put under a number first is what counts, whatever became of it.
+    let chunks = oracle::history(&world.net.first());
+    let volumes = oracle::volumes(&world.net.objects(), &world.net.first());
     let log: Vec<(&[u8], u64)> = chunks
         .iter()
         .flat_map(|chunk| chunk.bodies.iter().map(|body| (body.as_slice(), chunk.epoch)))
@@ -258,14 +332,21 @@ async fn check(world: &World) -> Outcome {
 
     // The crate's own reader agrees.
     let mut read = Vec::new();
-    let mut reader = Reader::new(bucket(&world.net, 99), SESSION);
+    let mut reader = Reader::new(world.bucket(99), SESSION);
     reader
         .read_to_end(&mut |chunk| read.extend(chunk.records().map(|record| record.body.to_vec())))
         .await
         .unwrap();
     assert_eq!(read, log.iter().map(|(body, _)| *body).collect::<Vec<_>>());
     assert_eq!(reader.ignored(), 0);
-    Outcome { outcomes: told.outcomes, faults: world.net.counts(), records: log.len(), trace: told.trace }
+    Outcome {
+        outcomes: told.outcomes,
+        faults: world.net.counts(),
+        bodies: read,
+        revived: world.net.revived(),
+        volumes,
+        trace: told.trace,
+    }
 }
 
 /// What was acknowledged before something else was begun stands before it.

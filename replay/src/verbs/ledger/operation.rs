@@ -133,7 +133,8 @@ impl<'a> Account<'a> {
         };
         let digest = question.map(|question| digest_text(&question.digest));
         let before = before(reader, entry);
-        let decide = if before.is_some() { Vec::new() } else { choices(reader, entry, question) };
+        let decides = before.as_ref().is_none_or(|before| before.is_advice);
+        let decide = if decides { choices(reader, entry, question) } else { Vec::new() };
         Ok(Account {
             entry,
             arguments,
@@ -142,7 +143,7 @@ impl<'a> Account<'a> {
             each_run,
             undone_by: others(&|other| other.undoes == Some(entry.operation)),
             calls: others(&|other| other.parent == Some(entry.operation)),
-            before,
+            before: before.map(|before| before.text),
             decide,
         })
     }
@@ -358,28 +359,40 @@ fn again(idempotency: Idempotency) -> &'static str {
     }
 }
 
-/// Returns what has to be done before somebody can decide about an operation; `None` if nothing has to.
-fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
+/// Says what has to be done, or thought of, before somebody decides about an operation.
+struct Before {
+    text: String,
+    /// Whether it can be decided all the same.
+    is_advice: bool,
+}
+
+/// Returns what comes before a decision about an operation; `None` if nothing does.
+fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
     let dir = quoted(reader.dir().as_os_str());
+    let must = |text: String| Some(Before { text, is_advice: false });
     // First: what the damage hides may be the end of a call that seems to run.
     if reader.sound_end().is_some() {
-        return Some(format!(
+        return must(format!(
             "the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does"
         ));
     }
+    let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
     // A call that was fenced before its handler ran has begun in this log alone.
     if let Some(replicated) = reader.replicated().filter(|_| waits(reader, entry)) {
-        return Some(format!(
+        let recover =
+            if is_open { format!("`foldlog recover {dir} --unreplicated` first; ") } else { String::new() };
+        let text = format!(
             "{}, and this log does not tell whether it has this call's begin, nor what became of the call since: the host that has \
-             claimed the session decides. Without that replica: `foldlog recover {dir} --unreplicated`, and then `foldlog settle` with \
-             --unreplicated; what these write counts only if no other worker has gone on with the session",
+             claimed the session decides. Without that replica: {recover}what is written with --unreplicated counts only if no other \
+             worker has gone on with the session",
             held_text(replicated)
-        ));
+        );
+        return Some(Before { text, is_advice: !is_open });
     }
-    if reader.report().interrupted.iter().any(|open| open.operation == entry.operation) {
+    if is_open {
         let holder =
             store_of(reader.dir()).and_then(|(store, id)| audit::running(&store, &[id]).ok()?.remove(&id));
-        return Some(match holder {
+        return must(match holder {
             Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
             None => {
                 format!(
@@ -390,7 +403,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<String> {
     }
     let unsettled = |operation| reader.report().unsettled.iter().any(|one| one.operation == operation);
     if let Some(parent) = entry.parent.filter(|parent| unsettled(*parent)) {
-        return Some(format!("it ran within operation {parent}: `foldlog ledger {dir} {parent}`"));
+        return must(format!("it ran within operation {parent}: `foldlog ledger {dir} {parent}`"));
     }
     None
 }
@@ -406,9 +419,10 @@ fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
 /// Returns what can be decided about an operation.
 fn choices(reader: &LogReader, entry: &LedgerEntry, question: Option<&PendingQuestion>) -> Vec<Choice> {
     let (dir, operation) = (quoted(reader.dir().as_os_str()), entry.operation);
+    let held = if reader.replicated().is_some() { " --unreplicated" } else { "" };
     let choice = |meaning, decision: &str| Choice {
         meaning,
-        command: format!("foldlog settle {dir} {operation} {decision} --by \"$USER\" --reason WHY"),
+        command: format!("foldlog settle {dir} {operation} {decision} --by \"$USER\" --reason WHY{held}"),
     };
     let unsettled = reader.report().unsettled.iter().find(|one| one.operation == operation);
     match (unsettled, question.map(|question| (question.form, question.digest))) {

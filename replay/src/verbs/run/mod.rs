@@ -225,6 +225,14 @@ fn note_workspace(files: &HostFilesystem, output: &mut Output<'_>) {
             ),
             WorkspaceNotice::Mounted { paths } => output
                 .note(format_args!("note: left as it is: file systems are mounted at {}", paths.join(", "))),
+            WorkspaceNotice::Changed { paths, more } => output.note(format_args!(
+                "note: changed since the last call: {}{}",
+                paths.join(", "),
+                if more == 0 { String::new() } else { format!(", and {more} more") }
+            )),
+            WorkspaceNotice::Unknown { reason } => output.note(format_args!(
+                "note: whether the workspace is what the last call left is not known: {reason}"
+            )),
             WorkspaceNotice::ChangedSinceBoot { paths, more } => output.note(format_args!(
                 "note: changed since the machine was rebooted: {}{}",
                 paths.join(", "),

@@ -8,7 +8,7 @@ use escape::text;
 use foldlog_codec::escape;
 use unicode_width::UnicodeWidthChar;
 
-use super::{Operation, Row, STATUS_CHARS, Status};
+use super::{Operation, Row, STATUS_CHARS, Status, Time};
 
 /// Digits of an id that are shown where not all are.
 const DIGITS: usize = 8;
@@ -76,7 +76,7 @@ pub(super) fn pieces(row: &Row, columns: u16, now_us: i64) -> (String, String, S
     let layout = Layout::of(columns);
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let size = row.log_bytes.map(|bytes| size(bytes.saturating_add(row.object_bytes)));
-    let last = row.times_us.map_or_else(|| "-".to_owned(), |(_, last)| age(now_us, last));
+    let last = row.last_at.map_or_else(|| "-".to_owned(), |Time(last)| age(now_us, last));
     let middle = layout.middle(&last, &number(row.records), size.as_deref().unwrap_or("-"));
     let status = row.status.name();
     let (pad, width) = ("", STATUS_CHARS.saturating_sub(status.len()));

@@ -1,0 +1,53 @@
+//! Reads how much time has passed, by a clock that nobody sets and that goes on while the machine sleeps.
+//!
+//! One decision depends on it: whether what a store said of a number still holds, or is asked for once more
+//! ([`volumes`](crate::volumes)). On Linux it is `CLOCK_BOOTTIME`, elsewhere what the standard library takes for a steady clock. A machine that
+//! is stopped from outside, so that this clock stands still for more than half of [`MIN_AGE`](crate::MIN_AGE), is not seen to be.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Reads one clock. A clone reads the same one.
+#[derive(Clone)]
+pub(crate) struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clock").finish_non_exhaustive()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock(Arc::new(since_boot))
+    }
+}
+
+impl Clock {
+    /// Reads a clock of the host's.
+    pub(crate) fn new(read: impl Fn() -> Duration + Send + Sync + 'static) -> Clock {
+        Clock(Arc::new(read))
+    }
+
+    /// Returns the time that has passed since some moment.
+    pub(crate) fn now(&self) -> Duration {
+        (self.0)()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn since_boot() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn since_boot() -> Duration {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGIN.elapsed()
+}

@@ -1,0 +1,85 @@
+//! Removes chunks whose volumes hold them: what a host or a person asks for, never what a writer does by itself.
+//!
+//! 1. The session is read to its end by its chunks and small volumes. A volume *fits* if every chunk of its range was taken from it by the
+//!    rules of [`chain`](crate::chain). Missing volumes are made.
+//! 2. A volume's age is the time from its last modification to that of an object that is put now: both are told by the store's clock, and no
+//!    other one is asked.
+//! 3. The range of each volume that fits and is older than [`MIN_AGE`] gets its mark, and then the chunks that the store lists of it are
+//!    removed, the oldest range first.
+//!
+//! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
+//! of the chunks, and the next collection goes on. Nothing is removed but chunks: packs and payloads that only an ignored chunk names stay, and
+//! so do volumes.
+
+use std::collections::BTreeMap;
+
+use object_store::PutPayload;
+use uuid::Uuid;
+
+use crate::bucket::Bucket;
+use crate::error::Result;
+use crate::maker::{self, Made};
+use crate::place::{CollectOptions, CollectReport};
+use crate::reader::Reader;
+use crate::remote::Remote;
+use crate::volume::{Extent, MIN_AGE};
+
+const COLLECT: &str = "remove collected chunks";
+
+const MARK: &[u8] = b"foldlog: chunks of this range are removed, and stand in its volume\n";
+
+impl Remote {
+    /// Removes the chunks of a session that its volumes hold, once those are old enough. Readers and writers may go on meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reader::read_to_end`], and [`Error::Store`](crate::Error::Store). What was removed by then stays so.
+    pub fn collect(&self, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
+        let bucket = self.bucket().clone();
+        self.runtime().run(async move { collect(&bucket, session, options).await })?
+    }
+}
+
+/// Collects the chunks of a session as [`Remote::collect`] does, for callers that have a runtime.
+///
+/// # Errors
+///
+/// Those of [`Remote::collect`].
+pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
+    let mut reader = Reader::new(bucket.clone(), session);
+    reader.shelf().0.ask_for_small_alone();
+    let mut report = CollectReport::default();
+    reader.read_to_end(&mut |_| {}).await?;
+    report.next = reader.chain().next_sequence();
+    let fit = reader.shelf().0.take_verified();
+    if !options.dry_run {
+        for extent in reader.shelf().0.take_missing() {
+            report.volumes += u64::from(maker::make(bucket, session, extent).await? == Made::Put);
+        }
+    }
+    let mut listed: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
+    for (number, len) in bucket.chunks(session).await? {
+        let range = Extent::around(number, bucket.spans()[0]);
+        listed.entry(range.first).or_default().insert(number, len);
+    }
+    report.left = listed.values().map(|chunks| chunks.len() as u64).sum();
+    let asked: Vec<Extent> = fit.into_iter().filter(|extent| listed.contains_key(&extent.first)).collect();
+    if asked.is_empty() {
+        return Ok(report);
+    }
+    let ages = bucket.ages(session, &asked).await?;
+    for (extent, age) in asked.into_iter().zip(ages) {
+        let Some(chunks) = listed.get(&extent.first) else { continue };
+        if age < options.min_age.max(MIN_AGE) {
+            continue;
+        }
+        if !options.dry_run {
+            bucket.create(&bucket.mark_key(session, extent), PutPayload::from_static(MARK), COLLECT).await?;
+            bucket.remove_chunks(session, chunks.keys().copied(), COLLECT).await?;
+        }
+        report.chunks += chunks.len() as u64;
+        report.left -= chunks.len() as u64;
+        report.bytes += chunks.values().sum::<u64>();
+    }
+    Ok(report)
+}

@@ -1,0 +1,270 @@
+//! Encodes and decodes the bytes of a volume: the chunks of a whole range of numbers in one object.
+//!
+//! A reader of a long session would ask a store for each of its chunks. A *volume* holds the bytes of the chunks with the numbers
+//! `first` to `first + count - 1`, whole and one behind the other, those that the chain ignores too. Byte offset, length in bytes, and
+//! field:
+//!
+//! ```text
+//!   0  8  magic "FOLDVOL\n"
+//!   8  2  format version
+//!  10  2  length of the head in bytes (40), which is the offset of the lengths
+//!  12 16  session id
+//!  28  8  number of the first chunk, which the volume's key also holds
+//!  36  4  number of chunks, which the volume's key also holds
+//!  40  …  length of each chunk in bytes (4 each)
+//!   …  …  chunks
+//! end-32 32  hash of the volume: BLAKE3 of all bytes before it
+//! ```
+//!
+//! All integers are little-endian. A volume is never needed to decide what is in a log: its chunks are taken by the rules of
+//! [`chain`](crate::chain), as they would be one by one.
+//!
+//! # Invariants
+//!
+//! 1. Decoding panics on no input, and allocates nothing: what it returns borrows from the bytes.
+//! 2. Every wrong byte is noticed, since the hash covers them all.
+//! 3. The bytes follow from the chunks alone, so whoever makes a volume makes the same one.
+//! 4. No volume is longer than [`VOLUME_BYTES_MAX`]. Of chunks that are longer together no volume is made.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+
+/// Newest format version of volumes, the only one that there is.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// Greatest length of a volume in bytes.
+pub const VOLUME_BYTES_MAX: usize = 32 << 20;
+
+/// Numbers of chunks that the volumes of a session hold: the small ones and the large ones. A volume begins at a multiple of its own number.
+pub const SPANS: [u64; 2] = [64, 4_096];
+
+/// How old a volume is at least before a chunk that it holds is removed. Whoever reads or writes relies on it.
+pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+const MAGIC: [u8; 8] = *b"FOLDVOL\n";
+const HEAD_LEN: usize = 40;
+const HASH_LEN: usize = 32;
+
+/// Names the chunks of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// Number of the first chunk.
+    pub first: u64,
+    /// Number of chunks.
+    pub count: u64,
+}
+
+impl Extent {
+    /// Returns the chunks of the volume of `span` chunks that holds the chunk with this number.
+    pub fn around(number: u64, span: u64) -> Extent {
+        let span = span.max(1);
+        Extent { first: number - number % span, count: span }
+    }
+
+    /// Returns the number of the last chunk.
+    pub fn last(self) -> u64 {
+        self.first.saturating_add(self.count.saturating_sub(1))
+    }
+
+    /// Returns whether a chunk with this number is among them.
+    pub fn holds(self, number: u64) -> bool {
+        (self.first..=self.last()).contains(&number)
+    }
+
+    /// Reports what is wrong with the volume of these chunks.
+    pub(crate) fn error(self, reason: &'static str) -> Error {
+        Error::Volume { first: self.first, last: self.last(), reason }
+    }
+}
+
+/// Holds a volume that was decoded and verified. Its chunks are not: each has a hash of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volume<'a> {
+    /// Chunks that it holds.
+    pub extent: Extent,
+    /// Offset of the first chunk.
+    chunks_at: usize,
+    lengths: &'a [u8],
+    bytes: &'a [u8],
+}
+
+impl<'a> Volume<'a> {
+    /// Decodes and verifies the volume of these chunks of a session.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Volume`] if the bytes do not have the hash at their end, or are no volume, or another one.
+    pub fn decode(bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
+        let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
+            return Err(extent.error("it is damaged: it has too few bytes"));
+        };
+        if bytes.len() > VOLUME_BYTES_MAX {
+            return Err(extent.error("it is longer than any may be"));
+        }
+        if blake3::hash(before).as_bytes() != hash {
+            return Err(extent.error("it is damaged: its bytes do not have the hash at their end"));
+        }
+        let Some((head, rest)) = before.split_first_chunk::<HEAD_LEN>() else {
+            return Err(extent.error("it ends within its head"));
+        };
+        let reason = match Head::of(head) {
+            head if head.magic != MAGIC => "it does not begin as a volume does",
+            head if head.version > FORMAT_VERSION => "a later version of foldlog wrote it",
+            head if head.version == 0 || usize::from(head.len) != HEAD_LEN => "its head does not decode",
+            head if head.session != session => "it is of another session",
+            head if head.first != extent.first || u64::from(head.count) != extent.count => {
+                "it is of other chunks"
+            }
+            head => match lengths_and_chunks(rest, head.count) {
+                Some(lengths) => {
+                    return Ok(Volume { extent, chunks_at: HEAD_LEN + lengths.len(), lengths, bytes });
+                }
+                None => "the lengths of its chunks are not those of its bytes",
+            },
+        };
+        Err(extent.error(reason))
+    }
+
+    /// Returns where each chunk stands among the bytes, in the order of their numbers.
+    pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut at = self.chunks_at;
+        length_fields(self.lengths).map(move |len| {
+            let begin = at;
+            at = at.saturating_add(len);
+            begin..at
+        })
+    }
+
+    /// Returns the bytes of each chunk, in the order of their numbers.
+    pub fn chunks(&self) -> impl Iterator<Item = &'a [u8]> {
+        let bytes = self.bytes;
+        self.places().map(move |place| bytes.get(place).unwrap_or_default())
+    }
+}
+
+/// Holds the fields of a head as they stand there.
+struct Head {
+    magic: [u8; 8],
+    version: u16,
+    len: u16,
+    session: Uuid,
+    first: u64,
+    count: u32,
+}
+
+impl Head {
+    fn of(bytes: &[u8; HEAD_LEN]) -> Head {
+        let mut fields = bytes.iter().copied();
+        let mut number = |len: u32| {
+            (0..len).fold(0_u128, |sum, at| sum | u128::from(fields.next().unwrap_or(0)) << (8 * at))
+        };
+        Head {
+            magic: (number(8) as u64).to_le_bytes(),
+            version: number(2) as u16,
+            len: number(2) as u16,
+            session: Uuid::from_bytes(number(16).to_le_bytes()),
+            first: number(8) as u64,
+            count: number(4) as u32,
+        }
+    }
+}
+
+fn length_fields(lengths: &[u8]) -> impl Iterator<Item = usize> {
+    lengths.as_chunks::<4>().0.iter().map(|field| u32::from_le_bytes(*field) as usize)
+}
+
+/// Returns the lengths at the beginning of `rest`, if the chunks behind them have just these.
+fn lengths_and_chunks(rest: &[u8], count: u32) -> Option<&[u8]> {
+    let (lengths, chunks) = rest.split_at_checked((count as usize).checked_mul(4)?)?;
+    let sum = length_fields(lengths).try_fold(0_usize, usize::checked_add)?;
+    (sum == chunks.len()).then_some(lengths)
+}
+
+/// Returns how long a volume of so many chunks is that have so many bytes together.
+pub fn encoded_len(count: u64, bytes: u64) -> u64 {
+    count.saturating_mul(4).saturating_add(bytes).saturating_add((HEAD_LEN + HASH_LEN) as u64)
+}
+
+/// Gathers the bytes of a volume's chunks.
+///
+/// ```
+/// use foldlog_remote::volume::{Encoder, Extent, Volume};
+///
+/// let session = uuid::Uuid::from_u128(7);
+/// let extent = Extent { first: 64, count: 3 };
+/// let chunks: [&[u8]; 3] = [b"one", b"", b"three"];
+/// let mut encoder = Encoder::new(session, extent, chunks.iter().map(|chunk| chunk.len()))?;
+/// chunks.iter().for_each(|chunk| encoder.push(chunk));
+/// let bytes = encoder.finish()?;
+///
+/// let volume = Volume::decode(&bytes, session, extent)?;
+/// assert_eq!(volume.chunks().collect::<Vec<_>>(), chunks);
+/// # Ok::<(), foldlog_remote::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Encoder {
+    extent: Extent,
+    /// Number of bytes that are to come.
+    left: usize,
+    hasher: blake3::Hasher,
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// Begins a volume of chunks that have these lengths in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if the volume would be longer than [`VOLUME_BYTES_MAX`], and [`Error::Volume`] if there are not so many
+    /// lengths as chunks.
+    pub fn new(session: Uuid, extent: Extent, lengths: impl IntoIterator<Item = usize>) -> Result<Encoder> {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes.extend_from_slice(&((HEAD_LEN) as u16).to_le_bytes());
+        bytes.extend_from_slice(session.as_bytes());
+        bytes.extend_from_slice(&extent.first.to_le_bytes());
+        bytes.extend_from_slice(&(extent.count as u32).to_le_bytes());
+        let (mut left, mut count) = (0_usize, 0_u64);
+        for len in lengths {
+            left = left.saturating_add(len);
+            count += 1;
+            let whole = encoded_len(count, left as u64);
+            if whole > VOLUME_BYTES_MAX as u64 {
+                return Err(Error::TooLarge { what: "volume", len: whole, max: VOLUME_BYTES_MAX as u64 });
+            }
+            bytes.extend_from_slice(&(len as u32).to_le_bytes());
+        }
+        if count != extent.count {
+            return Err(extent.error("it was to hold another number of chunks"));
+        }
+        bytes.reserve(left + HASH_LEN);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&bytes);
+        Ok(Encoder { extent, left, hasher, bytes })
+    }
+
+    /// Adds the next bytes of the chunks.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.left = self.left.wrapping_sub(bytes.len());
+        self.hasher.update(bytes);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns the bytes of the volume.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Volume`] if the chunks have other lengths than they were to have.
+    pub fn finish(mut self) -> Result<Vec<u8>> {
+        if self.left != 0 {
+            return Err(self.extent.error("its chunks have other lengths than they were to have"));
+        }
+        self.bytes.extend_from_slice(self.hasher.finalize().as_bytes());
+        Ok(self.bytes)
+    }
+}

@@ -1,0 +1,378 @@
+//! Finds the chunk with a number, in a volume or as an object of its own, and knows whether that object still counts.
+//!
+//! # How volumes are found
+//!
+//! No list is asked. The numbers are divided into ranges of 64, and each has one place for its volume ([`SPANS`](crate::volume::SPANS)). A reader
+//! that comes into a range asks there once: a short session costs two requests more, a long one a request for each 64 chunks. Where the
+//! volume is there and the number begins a large range too (of 4,096), the large volume is asked for, so that a million chunks
+//! are some 250 large and as many small volumes. The chunks of a volume are taken one by one by the rules of [`chain`](crate::chain): a volume decides
+//! nothing.
+//!
+//! # What makes them, and what a crash leaves
+//!
+//! The small volume of a range is put once each of its numbers is taken, with create-if-absent, and is never removed. So is the large one
+//! once its small ones are there. Both follow from the chunks, so that whoever puts one puts the same ([`maker`](crate::maker)). A crash leaves a range
+//! without, which is read by its chunks, and the next writer makes up for it.
+//!
+//! # Collected chunks
+//!
+//! [`Remote::collect`](crate::Remote::collect) removes the chunks of a range whose small volume was read back, fits the chain, and is older than
+//! [`MIN_AGE`]; in front of the first one it puts a *mark*. So a number can be created a second time: a writer that was paused, or a
+//! put that was under way for days, finds it free. What came of that is a *revived* chunk, and must not count.
+//!
+//! Rule: what stands under a number counts only if at some moment no volume held that number, and it was read, or its put was confirmed,
+//! less than half of [`MIN_AGE`] later by [`clock`](crate::clock). Where more time has passed, the volume is asked for behind that: if there is none,
+//! nothing was collected before; if there is one, its chunk counts, and no other. For a volume is older than `MIN_AGE` before a chunk of its
+//! is removed, by the store's clock, and the two clocks are not thought to differ by more than half of it.
+//!
+//! The moment costs no request of its own in most cases:
+//!
+//! - whoever asked for a volume in vain knows it of that range, from before it asked;
+//! - whoever found nothing under the number behind the chain knows it of every number from there on: a volume needs all its chunks;
+//! - a writer whose put was confirmed knows it of every number behind, from before it put: nobody puts behind a chunk that is not there.
+//!
+//! So a writer asks again only where its put is confirmed half of `MIN_AGE` after it put the chunk before. It asks then for that
+//! chunk too, and stops if the place has lost it.
+//!
+//! A volume that does not decode, or whose chunks do not fit the chain, is passed over as long as its range has no mark: its chunks are all
+//! there. Where it has one, or the volume is gone and the mark is there, reading ends with [`Error::Volume`].
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::bucket::Bucket;
+use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
+use crate::error::{Error, Result};
+use crate::volume::{Extent, MIN_AGE, VOLUME_BYTES_MAX, Volume, encoded_len};
+
+/// How long what is known of a place's volumes holds: half of [`MIN_AGE`].
+pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
+
+/// How many volumes that are missing are noted at most.
+const MISSING_MAX: usize = 1 << 16;
+
+const READ: &str = "read a chunk";
+const READ_VOLUME: &str = "read a volume of chunks";
+
+/// Holds the bytes of a chunk, which may be among those of a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct ChunkBytes {
+    whole: Arc<Vec<u8>>,
+    place: Range<usize>,
+}
+
+impl Deref for ChunkBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.whole.get(self.place.clone()).unwrap_or_default()
+    }
+}
+
+impl From<Vec<u8>> for ChunkBytes {
+    fn from(bytes: Vec<u8>) -> ChunkBytes {
+        ChunkBytes { place: 0..bytes.len(), whole: Arc::new(bytes) }
+    }
+}
+
+/// Holds a volume that was read.
+#[derive(Clone, Debug)]
+struct Opened {
+    extent: Extent,
+    whole: Arc<Vec<u8>>,
+    places: Vec<Range<usize>>,
+}
+
+impl Opened {
+    fn new(bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<Opened> {
+        let places = Volume::decode(&bytes, session, extent)?.places().collect();
+        Ok(Opened { extent, whole: Arc::new(bytes), places })
+    }
+
+    fn chunk(&self, number: u64) -> Option<ChunkBytes> {
+        let at = usize::try_from(number.checked_sub(self.extent.first)?).ok()?;
+        Some(ChunkBytes { whole: Arc::clone(&self.whole), place: self.places.get(at)?.clone() })
+    }
+}
+
+/// Says of which numbers it is known that no volume held them at a moment.
+#[derive(Clone, Copy, Debug)]
+struct Uncovered {
+    from: u64,
+    /// Number of the last one.
+    last: u64,
+    since: Duration,
+}
+
+/// Says what came of asking for the volume of a number.
+enum Looked {
+    /// The volume is in [`Shelf::opened`].
+    Opened,
+    /// There is none.
+    Absent,
+    /// There is one that cannot be used, which is in [`Shelf::unusable`].
+    Unusable,
+}
+
+/// Knows what a reader has learned of a session's volumes.
+#[derive(Clone, Debug)]
+pub(crate) struct Shelf {
+    session: Uuid,
+    opened: Option<Opened>,
+    uncovered: Option<Uncovered>,
+    /// Range whose small volume is there and cannot be used, and why.
+    unusable: Option<(Extent, Error)>,
+    /// Whether large volumes are asked for.
+    large: bool,
+    walked: [Walked; 2],
+    missing: Vec<Extent>,
+    verified: Vec<Extent>,
+}
+
+/// Notes what was met of a range that is read from its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+struct Walked {
+    extent: Option<Extent>,
+    bytes: u64,
+    /// Number of chunks that stood in the range's own volume.
+    held: u64,
+}
+
+impl Shelf {
+    pub(crate) fn new(session: Uuid) -> Shelf {
+        Shelf {
+            session,
+            opened: None,
+            uncovered: None,
+            unusable: None,
+            large: true,
+            walked: Default::default(),
+            missing: Vec::new(),
+            verified: Vec::new(),
+        }
+    }
+
+    /// Asks for small volumes alone from here on.
+    pub(crate) fn ask_for_small_alone(&mut self) {
+        self.large = false;
+    }
+
+    /// Returns the bytes that count under a number, which the caller has not verified yet; `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`] where the chunk was collected and its volume cannot be used.
+    pub(crate) async fn find(&mut self, bucket: &Bucket, number: u64) -> Result<Option<ChunkBytes>> {
+        if let Some(chunk) = self.on_hand(number) {
+            return Ok(Some(chunk));
+        }
+        self.opened = None;
+        let begins = Extent::around(number, bucket.spans()[0]).first == number;
+        let is_end = self.uncovered.is_some_and(|known| known.from == number);
+        // Behind the end that was known a whole range may have been put since.
+        if (!self.is_fresh(bucket, number) || begins && !is_end) && self.unusable_at(number).is_none() {
+            self.look(bucket, number).await?;
+            if let Some(chunk) = self.on_hand(number) {
+                return Ok(Some(chunk));
+            }
+        }
+        let asked = bucket.now();
+        let found = object(bucket, self.session, number).await?;
+        if let Some(chunk) = self.instead(bucket, number).await? {
+            return Ok(Some(chunk));
+        }
+        if found.is_none() && self.unusable_at(number).is_none() {
+            self.note_end(number, asked);
+        }
+        Ok(found.map(ChunkBytes::from))
+    }
+
+    /// Returns the chunk that counts in place of the object that was read under a number just now, or whose put was confirmed: that of a
+    /// volume. `None` if that object, or that there is none, is what counts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Shelf::find`].
+    pub(crate) async fn instead(&mut self, bucket: &Bucket, number: u64) -> Result<Option<ChunkBytes>> {
+        if self.unusable_at(number).is_none() {
+            if self.is_fresh(bucket, number) {
+                return Ok(None);
+            }
+            if let Looked::Absent = self.look(bucket, number).await? {
+                return Ok(None);
+            }
+        }
+        match self.unusable_at(number) {
+            None => Ok(self.on_hand(number)),
+            // The object was read while nothing of the range was collected.
+            Some((extent, error)) => match is_marked(bucket, self.session, extent).await? {
+                true => Err(error),
+                false => Ok(None),
+            },
+        }
+    }
+
+    /// Returns whether it is known that no chunk with this number was collected up to now.
+    pub(crate) fn is_fresh(&self, bucket: &Bucket, number: u64) -> bool {
+        self.uncovered.is_some_and(|known| {
+            (known.from..=known.last).contains(&number)
+                && bucket.now().saturating_sub(known.since) <= KNOWN_FOR
+        })
+    }
+
+    /// Notes that nothing was ever put under this number, or under one behind it, before `since`.
+    pub(crate) fn note_end(&mut self, number: u64, since: Duration) {
+        self.uncovered = Some(Uncovered { from: number, last: u64::MAX, since });
+    }
+
+    /// Notes that what a volume holds under this number does not fit the chain. Returns whether there is another place to look.
+    pub(crate) fn refuse(&mut self, bucket: &Bucket, number: u64) -> bool {
+        let Some(opened) = self.opened.take_if(|opened| opened.extent.holds(number)) else { return false };
+        self.uncovered = None;
+        let small = Extent::around(number, bucket.spans()[0]);
+        if opened.extent.count > small.count {
+            self.large = false;
+        } else {
+            self.unusable = Some((small, small.error("one of its chunks does not fit the log")));
+        }
+        true
+    }
+
+    /// Returns the chunk of the volume that was read last.
+    pub(crate) fn on_hand(&self, number: u64) -> Option<ChunkBytes> {
+        self.opened.as_ref()?.chunk(number)
+    }
+
+    fn unusable_at(&self, number: u64) -> Option<(Extent, Error)> {
+        self.unusable.clone().filter(|(extent, _)| extent.holds(number))
+    }
+
+    /// Asks for the volume that holds a number.
+    async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<Looked> {
+        let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
+        let since = bucket.now();
+        (self.opened, self.unusable) = (None, None);
+        match volume(bucket, self.session, small).await? {
+            None => {
+                self.uncovered = Some(Uncovered { from: small.first, last: small.last(), since });
+                return Ok(Looked::Absent);
+            }
+            Some(Ok(opened)) => self.opened = Some(opened),
+            Some(Err(error)) => self.unusable = Some((small, error)),
+        }
+        // It needs all small ones, and is worth asking for only where it is to be read from its beginning.
+        if self.large
+            && large.first == number
+            && let Some(Ok(opened)) = read_volume(bucket, self.session, large).await?
+        {
+            (self.opened, self.unusable) = (Some(opened), None);
+        }
+        Ok(if self.opened.is_some() { Looked::Opened } else { Looked::Unusable })
+    }
+
+    /// Notes that the chunk with this number was taken, so that it is known which volumes are missing and which ones fit.
+    pub(crate) fn note_taken(&mut self, bucket: &Bucket, number: u64, len: usize) {
+        for (walked, span) in self.walked.iter_mut().zip(bucket.spans()) {
+            let extent = Extent::around(number, span);
+            if number == extent.first {
+                *walked = Walked { extent: Some(extent), ..Walked::default() };
+            }
+            if walked.extent != Some(extent) {
+                continue;
+            }
+            walked.bytes = walked.bytes.saturating_add(len as u64);
+            walked.held += u64::from(self.opened.as_ref().is_some_and(|opened| opened.extent == extent));
+            if number != extent.last() {
+                continue;
+            }
+            walked.extent = None;
+            let fits = encoded_len(extent.count, walked.bytes) <= VOLUME_BYTES_MAX as u64;
+            let is_within_large =
+                self.opened.as_ref().is_some_and(|opened| opened.extent.count > extent.count);
+            if walked.held == extent.count && span == bucket.spans()[0] && !self.large {
+                self.verified.push(extent);
+            } else if walked.held == 0 && fits && !is_within_large && self.missing.len() < MISSING_MAX {
+                self.missing.push(extent);
+            }
+        }
+    }
+
+    /// Takes the volumes that were missing where the log was read, or that its writer has completed, in the order of their numbers.
+    pub(crate) fn take_missing(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.missing)
+    }
+
+    /// Takes the small volumes whose chunks were all taken from them.
+    pub(crate) fn take_verified(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.verified)
+    }
+}
+
+/// Reads the object of a chunk, a second time if it does not verify: the bytes may have been damaged on the way.
+async fn object(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Vec<u8>>> {
+    let key = bucket.chunk_key(session, number);
+    let bytes = bucket.get(&key, CHUNK_BYTES_MAX, READ).await?;
+    match &bytes {
+        Some(read) if Chunk::decode(read, number).is_err() => bucket.get(&key, CHUNK_BYTES_MAX, READ).await,
+        _ => Ok(bytes),
+    }
+}
+
+/// Reads a small volume. `None` if there is none, of which the mark is asked too: nothing was collected that no volume held.
+async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<Opened>>> {
+    if let Some(read) = read_volume(bucket, session, extent).await? {
+        return Ok(Some(read));
+    }
+    if !is_marked(bucket, session, extent).await? {
+        return Ok(None);
+    }
+    // Both may have been put in between.
+    match read_volume(bucket, session, extent).await? {
+        Some(read) => Ok(Some(read)),
+        None => Err(extent.error("it is gone")),
+    }
+}
+
+/// Reads a volume, a second time if it does not verify.
+async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<Opened>>> {
+    let key = bucket.volume_key(session, extent);
+    let mut unusable = None;
+    for _ in 0..2 {
+        match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(bytes)) => match Opened::new(bytes, session, extent) {
+                Ok(opened) => return Ok(Some(Ok(opened))),
+                Err(error) => unusable = Some(error),
+            },
+            Err(Error::TooLarge { .. }) => {
+                return Ok(Some(Err(extent.error("it is longer than any may be"))));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(unusable.map(Err))
+}
+
+/// Returns whether chunks of a range are collected, or may be at any moment.
+async fn is_marked(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<bool> {
+    let key = bucket.mark_key(session, extent);
+    Ok(bucket.get(&key, MARK_BYTES_MAX, READ_VOLUME).await?.is_some())
+}
+
+/// Greatest length of a mark in bytes.
+pub(crate) const MARK_BYTES_MAX: usize = 1024;
+
+/// Returns whether a place still has a chunk, as an object or in a volume.
+pub(crate) async fn has(bucket: &Bucket, session: Uuid, number: u64, hash: ChunkHash) -> Result<bool> {
+    let is_it = |bytes: &[u8]| Chunk::decode(bytes, number).is_ok_and(|chunk| chunk.hash == hash);
+    if object(bucket, session, number).await?.is_some_and(|bytes| is_it(&bytes)) {
+        return Ok(true);
+    }
+    // Collected, and perhaps revived.
+    let small = Extent::around(number, bucket.spans()[0]);
+    let read = read_volume(bucket, session, small).await?;
+    Ok(read.and_then(Result::ok).and_then(|opened| opened.chunk(number)).is_some_and(|bytes| is_it(&bytes)))
+}

@@ -1,0 +1,80 @@
+//! `foldlog gc URL`: removes what a place keeps twice of its sessions.
+
+use foldlog_remote::{CollectOptions, CollectReport};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::HeldSession;
+use crate::failure::{DOES_NOT_HOLD, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::counted;
+
+/// Holds what came of one session. The fields are those of `gc URL --json`.
+#[derive(Debug, Serialize)]
+struct Row {
+    session: Uuid,
+    chunks: u64,
+    bytes: u64,
+    volumes: u64,
+    left: u64,
+}
+
+/// Collects the sessions of a place, or one of them, and prints what was removed, or would be. A session that cannot be read is reported on
+/// standard error, and nothing of it is removed.
+///
+/// # Errors
+///
+/// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
+pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
+    let one = HeldSession::of(url);
+    let place = super::place(one.as_ref().map_or(url, |one| &one.url))?;
+    let ids = match &one {
+        Some(one) => vec![one.session],
+        None => place.sessions().map_err(super::failure)?,
+    };
+    let mut options = CollectOptions::default();
+    options.dry_run = !yes;
+    let (mut code, mut all) = (HOLDS, CollectReport::default());
+    for session in ids {
+        let CollectReport { chunks, bytes, volumes, left, .. } = match place.collect(session, options) {
+            Ok(report) => report.unwrap_or_default(),
+            Err(error) => {
+                let failure = super::failure(error);
+                output.error(format_args!("session {session}: {failure}"));
+                // Damage outranks what cannot be read.
+                code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
+                continue;
+            }
+        };
+        all.chunks += chunks;
+        all.bytes += bytes;
+        let row = Row { session, chunks, bytes, volumes, left };
+        match output.json() {
+            true => output.value(&row)?,
+            false if chunks + volumes > 0 => output.line(row.text(yes))?,
+            false => {}
+        }
+    }
+    if output.json() {
+        return Ok(code);
+    }
+    let told = format!("{}, {} bytes", counted(all.chunks, "chunk"), all.bytes);
+    match (all.chunks, yes) {
+        (0, _) => output.line(format_args!("nothing to remove"))?,
+        (_, true) => output.line(format_args!("removed {told}"))?,
+        (_, false) => output.line(format_args!("would remove {told}; --yes removes them"))?,
+    }
+    Ok(code)
+}
+
+impl Row {
+    fn text(&self, yes: bool) -> String {
+        let Row { session, chunks, bytes, volumes, left } = self;
+        let verb = if yes { "removed" } else { "would remove" };
+        let made = match volumes {
+            0 => String::new(),
+            _ => format!(", put {}", counted(*volumes, "volume")),
+        };
+        format!("session {session}: {verb} {}, {bytes} bytes{made}; {left} stay", counted(*chunks, "chunk"))
+    }
+}
