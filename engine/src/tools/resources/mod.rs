@@ -238,12 +238,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Tells the host, in a way of its own, what of the resource is not as the session's last call left it. Called once in a run, with the
     /// first capture `now` that a call of it takes; `left` is what the last call left, which another process may have recorded, and
     /// `found` what a recovery of that call found, which restored `left` since. Changes nothing and fails no call; does nothing by default.
-    fn tell_of_changes(
-        &self,
-        left: &Self::Snapshot,
-        found: Option<&Self::Snapshot>,
-        now: &Self::Snapshot,
-    ) {
+    fn tell_of_changes(&self, left: &Self::Snapshot, found: Option<&Self::Snapshot>, now: &Self::Snapshot) {
         let _ = (left, found, now);
     }
 
