@@ -1,7 +1,7 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|
-//! workspace|claude|persistence|backup|sessions|scale|compressed]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
+//! workspace|claude|persistence|backup|sessions|remote|scale|compressed]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
 //! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
 //! subject waited for a processor over a tenth of its time. `README.md` beside the sources says what was learnt.
@@ -11,7 +11,7 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `compressed`, `scale` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
 
 mod appending;
 mod backups;
@@ -26,6 +26,7 @@ mod opening;
 mod persistence;
 mod positions;
 mod reading;
+mod remote;
 mod scale;
 mod subject;
 mod tools;
@@ -54,6 +55,8 @@ struct Arguments {
     /// Number of sessions that are listed.
     #[arg(long, default_value_t = 20_000)]
     sessions: u64,
+    #[command(flatten)]
+    remote: remote::Sizes,
     #[command(flatten)]
     scale: scale::Sizes,
     /// Open a session of a store and print what it holds in memory. For the runner itself.
@@ -85,6 +88,7 @@ enum Bench {
     Persistence,
     Backup,
     Sessions,
+    Remote,
     Scale,
     Compressed,
 }
@@ -107,6 +111,7 @@ impl Bench {
             Bench::Persistence => persistence::persistence(dir),
             Bench::Backup => backups::backup(dir, arguments.backup_mib),
             Bench::Sessions => listing::sessions(dir, arguments.sessions),
+            Bench::Remote => remote::remote(dir, &arguments.remote),
             Bench::Scale => scale::scale(dir, arguments.scale),
             Bench::Compressed => compressed::compressed(dir),
         }
