@@ -59,6 +59,7 @@ pub(super) struct Replica {
     /// What was written since.
     lag: Mutex<Lag>,
     /// Sequence number of the first record of those whose captures were held when the session was opened.
+    #[cfg(feature = "host-filesystem")]
     captures_from: SequenceNumber,
     /// What is held of captures; locked by the one thread that feeds.
     captures: Mutex<Holding>,
@@ -168,6 +169,7 @@ impl Replica {
             gate: SyncGate::new(held),
             feeding: Arc::default(),
             lag: Mutex::default(),
+            #[cfg(feature = "host-filesystem")]
             captures_from,
             captures: Mutex::new(Holding::new(dir, captures_from)),
             compaction: Mutex::default(),

@@ -15,7 +15,9 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result, UNUSABLE};
+#[cfg(feature = "object-store")]
+use crate::failure::DOES_NOT_HOLD;
+use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::held;
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
