@@ -9,7 +9,7 @@
 //! | moment | what the engine does |
 //! |---|---|
 //! | a session is created, or opened for writing | compares what the replicator holds with the local log ([`Replicator::read`]), fetches what the log has lost, claims the session ([`Replicator::claim`]), and records that it is held |
-//! | a call returns whose record is [durable](crate::Durability) by then | the replicator holds that record and all before it: a tool's handler runs only behind such a begin |
+//! | a call returns whose record is [durable](crate::Durability) by then | the replicator holds that record and all before it: the handler of a tool that does not only read runs only behind such a begin |
 //! | a record that no call waits for | follows with the next background sync, within about a second |
 //! | [`Store::take_over`](crate::Store::take_over) | claims a session that another machine wrote, and makes a local one of what is held |
 //! | [`Session::sync`](crate::Session::sync), and the last handle is dropped | the replicator holds every record |
@@ -181,7 +181,7 @@ pub trait Replicator: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Forgets what it keeps in memory for the writer of `epoch`, which appends nothing any more.
+    /// Forgets what it keeps for the writer of `epoch`, which appends nothing any more, and does nothing if it has already.
     fn release(&self, session: Uuid, epoch: u64);
 }
 

@@ -201,7 +201,8 @@ enum Verb {
     /// Take a session over that a bucket holds: its writer is fenced, and what it had acknowledged is a session of DIR.
     ///
     /// A call that the other worker left open is open here too, and its host recovers it. Captures of workspaces are fetched as well:
-    /// `recover`, or `rewind --overwrite` where no call was open, fills an empty folder by them, with `--rebind NAME=DIR --unreplicated`.
+    /// `recover`, and behind it `rewind SESSION POSITION --overwrite` to the last position, fill an empty folder by them, with `--rebind
+    /// NAME=DIR --unreplicated`.
     Takeover(verbs::replica::TakeOver),
     /// Print a session for other tools.
     Export(verbs::export::Arguments),

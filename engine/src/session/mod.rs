@@ -525,6 +525,10 @@ impl Inner {
         }
         // Waits for an image that the background is writing.
         drop(self.imaging.lock());
+        // Here, and not where the last thread lets go of the session: by then the process may have ended.
+        if let Some(replica) = &self.replica {
+            replica.release();
+        }
         if let Some(lock) = self.lock.lock().take() {
             // Forgotten before unlocking: afterwards this might forget the next writer.
             self.store.writers.forget(self.id);

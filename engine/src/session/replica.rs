@@ -228,6 +228,11 @@ impl Replica {
         Some((bytes, object))
     }
 
+    /// Tells the replicator that nothing is appended any more. A second time this does nothing.
+    pub(super) fn release(&self) {
+        self.replication.replicator.release(self.session, self.epoch);
+    }
+
     /// Has the session's own thread feed what is durable by now.
     pub(super) fn wake(&self) {
         self.feeding.asked.lock().feed = true;
@@ -261,7 +266,7 @@ impl Drop for Replica {
     fn drop(&mut self) {
         self.feeding.asked.lock().ended = true;
         self.feeding.changed.notify_one();
-        self.replication.replicator.release(self.session, self.epoch);
+        self.release();
     }
 }
 

@@ -60,9 +60,10 @@ impl Store {
     /// Takes a session over that the store's [replicator](crate::replication) holds and this store does not have: makes a local session
     /// of what is held, fences its writer, and opens it. What the other writer had acknowledged is there.
     ///
-    /// Workspaces are not filled by it. Rebind each to an empty folder (`HostFilesystem::rebind`), and then
-    /// [recover](crate::tools::ToolRunner::recover) if a call was open, or [rewind](crate::ExecutionState::rewind) to the last position
-    /// with `overwrite` if none was, before the first call: that one captures whatever it finds, and leaves a notice that it is another folder.
+    /// Workspaces are not filled by it. Rebind each to an empty folder (`HostFilesystem::rebind`), then end what is open by
+    /// [`recover`](crate::tools::ToolRunner::recover) of a runner without tools, which runs nothing, and
+    /// [rewind](crate::ExecutionState::rewind) to the last position with `overwrite`: that fills the folder. Then recover with the tools. A call that
+    /// runs before, or is run again, captures whatever it finds, and leaves a notice that it is another folder.
     ///
     /// # Errors
     ///

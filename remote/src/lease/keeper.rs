@@ -39,6 +39,8 @@ struct Held {
     sessions: BTreeMap<Uuid, Claimed>,
     /// Whether a task renews.
     is_renewed: bool,
+    /// Whether the lease was given up while the task waits.
+    is_ended: bool,
 }
 
 /// A session that is claimed.
@@ -65,14 +67,18 @@ impl<L: Leases> Keeper<L> {
 
     /// Keeps the lease for a session that was claimed. Runs within a runtime, whose timer renews from then on.
     pub(crate) async fn hold(self: &Arc<Self>, session: Uuid, epoch: u64) {
-        let begins = {
+        let (begins, is_ended) = {
             let mut held = self.held();
             held.sessions.insert(session, Claimed { epoch, is_linked: false });
-            !std::mem::replace(&mut held.is_renewed, true)
+            let begins = !std::mem::replace(&mut held.is_renewed, true);
+            let is_ended = std::mem::take(&mut held.is_ended);
+            (begins, is_ended)
         };
-        if begins {
+        if begins || is_ended {
             // Before the session names it.
             self.leases.renew().await;
+        }
+        if begins {
             tokio::spawn(keep(Arc::downgrade(self), self.length / RENEWALS));
         }
         self.link(session, epoch).await;
@@ -92,10 +98,21 @@ impl<L: Leases> Keeper<L> {
         is_held && held.sessions.remove(&session).is_some()
     }
 
-    /// Says that a session is not written any more, so that nobody waits for it.
+    /// Says that a session is not written any more, so that nobody waits for it. Behind the last one the lease is given up: the process may
+    /// end before the timer comes.
     pub(crate) async fn release(&self, session: Uuid, epoch: u64) {
-        if self.lose(session, epoch) {
-            self.leases.unlink(session, epoch).await;
+        if !self.lose(session, epoch) {
+            return;
+        }
+        self.leases.unlink(session, epoch).await;
+        let ends = {
+            let mut held = self.held();
+            let ends = held.sessions.is_empty();
+            held.is_ended |= ends;
+            ends
+        };
+        if ends {
+            self.leases.end().await;
         }
     }
 

@@ -24,7 +24,7 @@ use super::keeper::Leases;
 use super::{SessionLease, check_length};
 use crate::bucket::{Bucket, Put};
 use crate::chunk::NOTE_BYTES_MAX;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const FIRST_LINE: &str = "foldlog lease 1";
 
@@ -111,7 +111,11 @@ impl Leases for ObjectLeases {
 pub(crate) async fn lease(bucket: &Bucket, session: Uuid) -> Result<Option<SessionLease>> {
     for _ in 0..LOOKS_MAX {
         let Some((epoch, _)) = bucket.greatest(&links(bucket, session), WHAT).await? else { return Ok(None) };
-        let link = bucket.get(&link_key(bucket, session, epoch), LINK_BYTES_MAX, WHAT).await?;
+        let link = match bucket.get(&link_key(bucket, session, epoch), LINK_BYTES_MAX, WHAT).await {
+            // No worker wrote that.
+            Err(Error::TooLarge { .. }) => return Ok(None),
+            link => link?,
+        };
         // Removed meanwhile: the session was closed, or claimed by another worker.
         let Some(link) = link else { continue };
         let Some((worker, length, name)) = parse(&link) else { return Ok(None) };
@@ -232,10 +236,16 @@ mod tests {
             assert_eq!(place.lease().await.map(|lease| lease.name), Some("two".to_owned()));
             two.release(SESSION, 2).await;
             assert_eq!(place.look(&mut LeaseWatch::new()).await, LeaseStanding::None);
+            // Of its renewals nothing is left either; the fenced one's go with its timer.
+            let keys = place.keys().await;
+            assert!(keys.len() == 1 && keys[0].contains("leases/"), "{keys:?}");
+            // It begins anew with the next session, before and behind the timer's next round.
+            two.hold(SESSION, 3).await;
+            assert!(place.lease().await.is_some_and(|lease| lease.renewal > 0));
+            two.release(SESSION, 3).await;
             time::sleep(LENGTH).await;
             assert!(place.keys().await.is_empty(), "{:?}", place.keys().await);
-            // It begins anew with the next session.
-            two.hold(SESSION, 3).await;
+            two.hold(SESSION, 4).await;
             let mut watch = LeaseWatch::new();
             place.look(&mut watch).await;
             time::sleep(LENGTH).await;
@@ -260,9 +270,11 @@ mod tests {
             ] {
                 assert_eq!(parse(wrong.as_bytes()), None, "{wrong:?}");
             }
-            let put = PutPayload::from("something else");
-            place.bucket.put_once(&link_key(&place.bucket, SESSION, 3), &put).await;
-            assert_eq!(place.lease().await, None);
+            for (epoch, wrong) in [(3, "something else".to_owned()), (4, "x".repeat(LINK_BYTES_MAX + 1))] {
+                let put = PutPayload::from(wrong);
+                place.bucket.put_once(&link_key(&place.bucket, SESSION, epoch), &put).await;
+                assert_eq!(place.lease().await, None, "{epoch}");
+            }
         });
     }
 }

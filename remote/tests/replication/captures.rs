@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldlog::audit::audit_captures;
 use foldlog::filesystem::{Filesystem, HostFilesystem, Rebind, WorkspaceNotice};
-use foldlog::tools::{RewindOptions, ToolContext};
+use foldlog::tools::{ExecuteOptions, RewindOptions, ToolContext, ToolRegistry, ToolRunner};
 use foldlog::{Error, ResourceRegistry, Session};
 
 use crate::bucket::Bucket;
@@ -71,6 +71,44 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     assert_eq!(std::fs::read(third.work().join("large")).unwrap(), large);
     // It goes on there.
     assert!(third.write(&new, &[("src/new", b"two".to_vec())]).unwrap().success);
+}
+
+/// The README had a folder filled only where no call was open, and a call that had only read left it empty for the tools that followed.
+#[test]
+fn what_the_readme_says_fills_the_folder_whether_a_call_was_open_or_not() {
+    for is_open in [false, true] {
+        let bucket = Bucket::default();
+        let [first, second] = workers(&bucket);
+        let session = first.store.create(&types()).unwrap();
+        let id = session.id();
+        assert!(first.write(&session, &[("src/new", b"by a tool".to_vec())]).unwrap().success);
+        let before = contents(&first.work());
+        let store = second.store.clone();
+        let (taken, took) = std::sync::mpsc::channel();
+        let take_over = move || taken.send(second.store.take_over(id, &types())).unwrap();
+        if is_open {
+            let take_over = std::sync::Mutex::new(Some(take_over));
+            let lost = first.runner(&session, None, move |_| {
+                take_over.lock().unwrap().take().unwrap()();
+                Ok(())
+            });
+            let _ = call(&lost);
+        } else {
+            take_over();
+        }
+        let new = took.recv().unwrap().unwrap();
+        assert_eq!(new.is_interrupted(), is_open);
+
+        let third = Worker::at(store);
+        let runner = third.runner(&new, Some(Rebind::IfEmpty), |_| Ok(()));
+        let options = ExecuteOptions::default();
+        ToolRunner::new(runner.state().clone(), ToolRegistry::new()).recover(&options).unwrap();
+        let fill = RewindOptions { overwrite: true, ..RewindOptions::default() };
+        runner.state().rewind(new.position().unwrap(), &fill).unwrap();
+        assert_eq!(contents(&third.work()), before, "open: {is_open}");
+        runner.recover(&options).unwrap();
+        assert!(third.write(&new, &[("src/new", b"two".to_vec())]).unwrap().success);
+    }
 }
 
 #[test]

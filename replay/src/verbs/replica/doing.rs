@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{self, LogReader};
 use foldlog::replication::{Replication, Replicator};
-use foldlog::{OperationId, Store, StoreOptions};
+use foldlog::{Kind, OperationId, Store, StoreOptions};
+use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
+use foldlog_codec::msgpack::Value;
 use foldlog_remote::{LeaseWait, Place, SessionLease, SteadyPacing, Waited, wait_for_lease};
 use serde::Serialize;
 use uuid::Uuid;
@@ -19,6 +21,9 @@ use crate::reading::{check_store, counted};
 
 /// Name under which a store claims whose host has none.
 const PUSHES: &str = "foldlog push";
+
+/// Name of the observation that says who took a session over.
+const TAKEN_OVER: &str = "foldlog.taken_over";
 
 /// Name that a copy would claim under, which claims nothing.
 const PULLS: &str = "foldlog pull";
@@ -84,7 +89,7 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
     each(&sessions, output, |session, output| {
         let name = match &asked.name {
             Some(name) => name.clone(),
-            None => name_in_log(&plain.session_dir(session))?,
+            None => name_of(place.as_ref(), session, &plain.session_dir(session))?,
         };
         let store = store(&asked.store, replicator(place.as_ref(), &name)?, asked.unreplicated)?;
         let pushed = store.open_to_recover(session)?;
@@ -195,9 +200,9 @@ fn store(path: &Path, replicator: Arc<dyn Replicator>, unreplicated: bool) -> Re
     Ok(Store::open_with(path, StoreOptions { replication, unreplicated, ..StoreOptions::default() })?)
 }
 
-/// Returns who speaks to the place, and would claim under that name.
+/// Returns who speaks to the place, and would claim under that name. It keeps no lease: what a verb claims it is done with when it ends.
 fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
-    place.replicator(name).map_err(failure)
+    place.replicator_with(name, None).map_err(failure)
 }
 
 fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
@@ -211,10 +216,27 @@ fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
     Ok(sessions)
 }
 
-/// Returns the name under which a session was claimed first, as its log says.
-fn name_in_log(dir: &Path) -> Result<String> {
+/// Returns the name that a session's log claims under: the last claim's, where the log says of that name that it took the session over,
+/// else the one of its first claim.
+fn name_of(place: &dyn Place, session: Uuid, dir: &Path) -> Result<String> {
     let reader = LogReader::open(dir)?;
-    Ok(reader.replicated().map_or_else(|| PUSHES.to_owned(), |replicated| replicated.by.clone()))
+    let first = reader.replicated().map_or_else(|| PUSHES.to_owned(), |replicated| replicated.by.clone());
+    let last = place.standing(session).map_err(failure)?.map(|standing| standing.name);
+    let Some(last) = last.filter(|last| *last != first) else { return Ok(first) };
+    let mut took_it_over = false;
+    audit::walk(dir, &mut |frame| {
+        took_it_over |= frame.record.kind == Kind::OBSERVED
+            && Observed::decode(frame.record.body).is_ok_and(|observed| takes_over(&observed, &last));
+        Ok(())
+    })?;
+    Ok(if took_it_over { last } else { first })
+}
+
+/// Returns whether an observation says that this name took the session over.
+fn takes_over(observed: &Observed<'_>, by: &str) -> bool {
+    observed.name == TAKEN_OVER
+        && Value::decode(observed.data.bytes())
+            .is_ok_and(|data| data.get("by").and_then(Value::as_str) == Some(by))
 }
 
 /// Does something with each session. One that fails is reported, and the others are gone on with.
