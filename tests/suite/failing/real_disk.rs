@@ -210,7 +210,8 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         filled.check(&filled.session);
         assert!(filled.session.recovery().closed);
         let session = filled.session.clone();
-        assert!(filled.write(&session, log_bytes + (1 << 19) + 4096).is_none());
+        let refused = filled.write(&session, log_bytes + (1 << 19) + 4096);
+        assert!(refused.is_none(), "{way}, {durability:?}, opened again: {refused:?}");
     }
 }
 

@@ -241,7 +241,15 @@ impl Tool for Left {
             let sleeps = read("cmdline").starts_with(b"sleep\0");
             sleeps && String::from_utf8_lossy(&read("environ")).contains(&self.0)
         };
-        let count = fs::read_dir("/proc")?.flatten().filter(is_left).count();
+        let mut count = 0;
+        // Who was just started may not have become a `sleep` yet, on a busy machine.
+        for _ in 0..1_000 {
+            count = fs::read_dir("/proc")?.flatten().filter(is_left).count();
+            if count > 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
         Ok(ToolResult::ok(format!("{count} left"), ()))
     }
 }
