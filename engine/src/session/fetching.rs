@@ -170,7 +170,8 @@ pub(super) fn claimed(
 /// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing; it is read again
 /// behind that.
 ///
-/// A record is appended once the next one is there: the last one that a fork shares with its parent begins a segment.
+/// A record is appended once the next one is there: the last one that a fork shares with its parent begins a segment. Where that is the
+/// `opened` record of another fork, it does so anyway.
 pub(crate) struct Fetch<'a> {
     session: Uuid,
     dir: &'a Path,
@@ -345,7 +346,8 @@ impl<'a> Fetch<'a> {
         }
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
-        if begins_segment {
+        // A fork's first record begins a segment of the fork: one more before it would be empty.
+        if begins_segment && record.kind != Kind::OPENED {
             log.begin_segment((record.body.len(), record.time_us), &context)?;
         }
         log.append(record, known, &context)?.map_err(refused)?;
