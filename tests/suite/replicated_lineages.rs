@@ -1,6 +1,7 @@
 //! Forks and compacted sessions that a replica holds, made anew of what is held: killed at every step of that, and with what is missing.
 //! What becomes of them then is tested beside the crate `foldlog-remote`.
 
+use foldlog::replication::Replicator;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, Durability, Error, Session, SessionOptions, Store, StoreOptions};
 use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
@@ -167,6 +168,8 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
             "{refused:?}"
         );
         assert!(store(&other, None).session_ids().unwrap().is_empty());
+        // Its writer, should it live, goes on.
+        assert_eq!(part.read(id, &mut |_| {}).unwrap().epoch, 0);
     }
     for held in [range.from.get(), range.through.get() + 1, all] {
         let part = replica.cut(id, held);
