@@ -1,6 +1,7 @@
 //! Forks and compacted sessions that a replica holds, made anew of what is held: killed at every step of that, and with what is missing.
 //! What becomes of them then is tested beside the crate `foldlog-remote`.
 
+use foldlog::replication::Replicator;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, Durability, Error, Session, SessionOptions, Store, StoreOptions};
 use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
@@ -95,6 +96,56 @@ fn a_session_of_any_lineage_that_is_made_anew_and_killed_is_whole_or_not_there()
     }
 }
 
+/// The `opened` record of a fork that has no other one began a segment twice, before the record and with it, and the one between them was
+/// empty: what a replica held of a fork of such a fork was never read back.
+#[test]
+fn a_fork_of_a_fork_that_has_no_record_but_its_first_is_made_anew() {
+    for (is_compacted, forks, is_salvaged) in
+        [(false, 2, false), (false, 3, false), (false, 1, true), (false, 3, true), (true, 3, false)]
+    {
+        let case = format!("{is_compacted}, {forks}, {is_salvaged}");
+        let (machine, replica) = (Machine::default(), MemoryReplica::new("one"));
+        let plain = store(&machine, None);
+        let first = plain.create(&types()).unwrap();
+        write(&first);
+        let mut id = first.id();
+        first.close().unwrap();
+        if is_compacted {
+            plain.compact(id, &CompactOptions::default()).unwrap();
+        }
+        for _ in 0..forks {
+            let last = machine.audit(id).unwrap().last_position();
+            let fork = plain.fork(id, last, &types(), SessionOptions::default()).unwrap();
+            id = fork.id();
+            fork.close().unwrap();
+        }
+        if is_salvaged {
+            id = plain.salvage(plain.session_dir(id), SessionOptions::default()).unwrap().session;
+        }
+        drop(plain);
+        store(&machine, Some(&replica)).open_session(id, &types()).unwrap().close().unwrap();
+        let own = content(&machine, id);
+
+        let (reader, two, three) = (Machine::default(), Machine::default(), Machine::default());
+        let pulled = store(&reader, Some(&replica.named("reader"))).pull(id);
+        assert_eq!(
+            pulled.map(|report| report.records).map_err(|error| error.to_string()),
+            Ok(own.0),
+            "{case}"
+        );
+        let made = content(&reader, id);
+        assert_eq!((made.0, made.1), (own.0, own.1), "{case}");
+        assert!(is_compacted || made.2 == own.2, "{case}");
+        for (machine, name) in [(&two, "two"), (&three, "three")] {
+            let taken = store(machine, Some(&replica.named(name))).take_over(id, &types()).unwrap();
+            write_steps(&taken, 2);
+            taken.close().unwrap();
+        }
+        let last = content(&three, id);
+        assert_eq!((last.0, &last.2[..own.2.len()]), (replica.records_len(id), &made.2[..]), "{case}");
+    }
+}
+
 #[test]
 fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
     let replica = MemoryReplica::new("one");
@@ -117,6 +168,8 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
             "{refused:?}"
         );
         assert!(store(&other, None).session_ids().unwrap().is_empty());
+        // Its writer, should it live, goes on.
+        assert_eq!(part.read(id, &mut |_| {}).unwrap().epoch, 0);
     }
     for held in [range.from.get(), range.through.get() + 1, all] {
         let part = replica.cut(id, held);

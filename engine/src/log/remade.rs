@@ -81,13 +81,16 @@ impl Ranges {
 
     /// Ends the range if the record `sequence` is behind it. Returns whether it did.
     fn pass(&mut self, sequence: SequenceNumber) -> bool {
-        let is_behind = self.ranges.last().is_some_and(|(_, end)| *end < sequence);
-        is_behind && std::mem::take(&mut self.is_open)
+        self.is_behind(sequence) && std::mem::take(&mut self.is_open)
+    }
+
+    fn is_behind(&self, sequence: SequenceNumber) -> bool {
+        self.ranges.last().is_some_and(|(_, end)| *end < sequence)
     }
 
     /// Checks that what the slices hold is known where each range ends, and behind the last record, which is the one before `next`.
-    fn check(&mut self, next: SequenceNumber) -> Result<(), Refusal> {
-        if self.is_open && !self.pass(next) {
+    fn check(&self, next: SequenceNumber) -> Result<(), Refusal> {
+        if self.is_open && !self.is_behind(next) {
             return Err(IN_PART);
         }
         match self.ranges.iter().all(|(_, end)| self.bases.contains_key(end)) {
@@ -204,20 +207,21 @@ impl RemadeLog {
         Ok(Ok(()))
     }
 
-    /// Makes all durable, writes the segments anew that need it, and returns the log.
-    pub(crate) fn finish(mut self, context: &AppendContext<'_>) -> Result<Result<Log, Refusal>> {
+    /// Says why no log can be made of the records so far.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        self.dropped.check(self.log.next_sequence())
+    }
+
+    /// Makes all durable, writes the segments anew that need it, and returns the log, which was [checked](RemadeLog::check).
+    pub(crate) fn finish(mut self, context: &AppendContext<'_>) -> Result<Log> {
         let next = self.log.next_sequence();
-        if let Err(refusal) = self.dropped.check(next) {
-            self.log.abandon();
-            return Ok(Err(refusal));
-        }
         if self.dropped.ranges.last().is_some_and(|(_, end)| *end + 1 == next) {
             // A segment is written anew only where another one follows it.
             self.begin_segment((0, self.log.last_time_us()), context)?;
         }
         self.log.finish()?;
         let Some((ground, _)) = &self.ground else {
-            return Ok(Ok(self.log));
+            return Ok(self.log);
         };
         self.log.sync_plan().run(ground.storage.as_ref(), &|| ())?;
         let segments = Arc::clone(&self.log.places.segments);
@@ -244,6 +248,6 @@ impl RemadeLog {
             Rewriting { storage, dir: &self.dir, segment: &segment, next, through, bases: &bases, drops }
                 .run()?;
         }
-        Ok(Ok(self.log))
+        Ok(self.log)
     }
 }

@@ -170,7 +170,8 @@ pub(super) fn claimed(
 /// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing; it is read again
 /// behind that.
 ///
-/// A record is appended once the next one is there: the last one that a fork shares with its parent begins a segment.
+/// A record is appended once the next one is there: the last one that a fork shares with its parent begins a segment. Where that is the
+/// `opened` record of another fork, it does so anyway.
 pub(crate) struct Fetch<'a> {
     session: Uuid,
     dir: &'a Path,
@@ -291,17 +292,29 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
-    pub(crate) fn finish(mut self) -> Result<Log> {
-        self.captures.sync()?;
-        let nothing = self.refused("it holds nothing of that session");
-        let Some((log, live)) = self.live.take() else { return Err(nothing) };
+    /// Checks that a log of the session can be made of what was read so far.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplicaFailed`].
+    pub(crate) fn check(&self) -> Result<()> {
+        let nothing = || self.refused("it holds nothing of that session");
+        let (log, _) = self.live.as_ref().ok_or_else(nothing)?;
         if log.session().is_some_and(|session| session != self.session) {
             return Err(self.refused("its records are another session's"));
         }
+        log.check().map_err(|reason| self.refused(reason))
+    }
+
+    /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
+    pub(crate) fn finish(mut self) -> Result<Log> {
+        self.check()?;
+        self.captures.sync()?;
+        let nothing = self.refused("it holds nothing of that session");
+        let Some((log, live)) = self.live.take() else { return Err(nothing) };
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
-        let mut log = log.finish(&context)?.map_err(|reason| self.refused(reason))?;
+        let mut log = log.finish(&context)?;
         log.sync_plan().run(self.storage.as_ref(), &|| ())?;
         Ok(log)
     }
@@ -345,7 +358,8 @@ impl<'a> Fetch<'a> {
         }
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
-        if begins_segment {
+        // A fork's first record begins a segment of the fork: one more before it would be empty.
+        if begins_segment && record.kind != Kind::OPENED {
             log.begin_segment((record.body.len(), record.time_us), &context)?;
         }
         log.append(record, known, &context)?.map_err(refused)?;

@@ -3,8 +3,9 @@
 //! 1. What the replicator holds is written into a folder with a temporary name: each record with its sequence number, time and body, and
 //!    before them the payloads that the records name, and the objects of captures of workspaces, into the folder `files`. It is folded
 //!    meanwhile.
-//! 2. The session is claimed directly behind what was read, so that its writer, wherever it is, gets nothing acknowledged any more that
-//!    it begins from here on. If that one appended meanwhile, what is new is read, and the claim is put once more.
+//! 2. If a log can be made of that, the session is claimed directly behind it, so that its writer, wherever it is, gets nothing acknowledged
+//!    any more that it begins from here on. If that one appended meanwhile, what is new is read, and the claim is put once more. Of
+//!    what no log can be made of here, the writer goes on.
 //! 3. What was written is read again as an audit reads, and only then renamed.
 //! 4. The session is opened under that claim, as after any crash: a call that the other worker left open is recovered here. Its
 //!    workspace is another folder than that of the captures, so whoever recovers it says that an empty one takes its
@@ -56,6 +57,8 @@ pub struct PullReport {
 /// How often a claim is put while the other writer appends.
 const CLAIMS_MAX: u32 = 20;
 
+const NOT_SOUND: &str = "the log that was made of what it holds is not sound, and was removed again";
+
 impl Store {
     /// Takes a session over that the store's [replicator](crate::replication) holds and this store does not have: makes a local session
     /// of what is held, fences its writer, and opens it. What the other writer had acknowledged is there.
@@ -69,7 +72,7 @@ impl Store {
     ///
     /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked or holds nothing of the session, a
     ///   payload is missing, or the session was compacted and is held in part only, or was first held by an earlier version, which
-    ///   held no more of it than the records.
+    ///   held no more of it than the records: then its writer goes on. Or the log that was made of what is held is not sound.
     /// - [`Error::SessionExists`] if this store has the session: open it instead.
     /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if somebody else claimed it meanwhile, or nobody knows who did.
     /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No session is left behind
@@ -175,6 +178,7 @@ impl Store {
                     "it holds nothing of that session: its id, or where the replicator looks, is another one";
                 return Err(Error::ReplicaFailed { session, reason: reason.to_owned() });
             }
+            fetch.check()?;
             match replicator.claim(session, held) {
                 Ok(epoch) => {
                     let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
@@ -190,7 +194,13 @@ impl Store {
 
     /// Reads what was written as an audit does, and gives it the session's name.
     fn name_fetched(&self, building: &Path, session: Uuid, mut log: Log) -> Result<()> {
-        LogReader::open_on(Arc::clone(self.storage()), building)?.check_seals()?;
+        let audited =
+            LogReader::open_on(Arc::clone(self.storage()), building).and_then(|log| log.check_seals());
+        audited.map_err(|error| match error.is_damage() {
+            // Its folder goes away, so nobody can look at it or salvage it.
+            true => Error::ReplicaFailed { session, reason: format!("{NOT_SOUND}: {error}") },
+            false => error,
+        })?;
         self.name_building(building, &self.session_dir(session), &mut log)
     }
 }

@@ -72,6 +72,8 @@ pub(crate) enum Lineage {
     /// Of the parent's first record alone.
     ForkAtOnce,
     ForkOfFork,
+    /// Of a fork that has no record of its own but its first.
+    ForkOfFreshFork,
     Salvaged,
     /// Compacted before a replica held any of it.
     Compacted,
@@ -84,10 +86,11 @@ pub(crate) enum Lineage {
     CompactedFork,
 }
 
-pub(crate) const LINEAGES: [Lineage; 9] = [
+pub(crate) const LINEAGES: [Lineage; 10] = [
     Lineage::Fork,
     Lineage::ForkAtOnce,
     Lineage::ForkOfFork,
+    Lineage::ForkOfFreshFork,
     Lineage::Salvaged,
     Lineage::Compacted,
     Lineage::CompactedAgain,
@@ -147,6 +150,12 @@ pub(crate) fn make(lineage: Lineage, folder: &Path, open: Opens<'_>) -> Uuid {
         Lineage::ForkOfFork => {
             let (id, last) = fork(id, last - 20);
             fork(id, last - 30).0
+        }
+        Lineage::ForkOfFreshFork => {
+            let fresh = plain.fork(id, last - 20, &types(), SessionOptions::default()).unwrap();
+            let (id, last) = (fresh.id(), fresh.position().unwrap());
+            fresh.close().unwrap();
+            fork(id, last).0
         }
         Lineage::Salvaged => {
             first.close().unwrap();
