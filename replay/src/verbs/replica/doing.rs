@@ -200,9 +200,10 @@ fn store(path: &Path, replicator: Arc<dyn Replicator>, unreplicated: bool) -> Re
     Ok(Store::open_with(path, StoreOptions { replication, unreplicated, ..StoreOptions::default() })?)
 }
 
-/// Returns who speaks to the place, and would claim under that name. It keeps no lease: what a verb claims it is done with when it ends.
+/// Returns who speaks to the place, and would claim under that name. Its lease takes the place of that of the worker before, and ends with the
+/// verb.
 fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
-    place.replicator_with(name, None).map_err(failure)
+    place.replicator(name).map_err(failure)
 }
 
 fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
