@@ -116,8 +116,8 @@ impl Bucket {
 
     /// Returns the key of the volume of these chunks.
     pub fn volume_key(&self, session: Uuid, extent: Extent) -> Path {
-        let folder = self.key(session, "volumes", &extent.count.to_string());
-        folder.join(PathPart::from(format!("{:020}", extent.first)))
+        let (count, first) = (extent.count.to_string(), format!("{:020}", extent.first));
+        self.key_of(&["sessions", &session.to_string(), "volumes", &count, &first])
     }
 
     /// Returns the key of what says that chunks of a small volume are removed.
@@ -177,8 +177,7 @@ impl Bucket {
     ///
     /// [`Error::Store`].
     pub async fn sessions(&self) -> Result<Vec<Uuid>> {
-        let parts = self.prefix.parts().map(|part| PathPart::from(part.as_ref().to_owned()));
-        let folder: Path = parts.chain([PathPart::from("sessions")]).collect();
+        let folder = self.key_of(&["sessions"]);
         let mut attempts = self.retries.begin();
         while attempts.another().await {
             let list = self.store.list_with_delimiter(Some(&folder));
@@ -307,10 +306,7 @@ impl Bucket {
 
     /// Returns number and length of the chunks that the store lists as objects.
     pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
-        let session = session.to_string();
-        let below = ["sessions", &session, "log"].map(PathPart::from);
-        let folder: Path =
-            self.prefix.parts().map(|part| PathPart::from(part.as_ref().to_owned())).chain(below).collect();
+        let folder = self.key_of(&["sessions", &session.to_string(), "log"]);
         let mut attempts = self.retries.begin();
         'attempts: while attempts.another().await {
             let (mut list, mut chunks) = (self.store.list(Some(&folder)), Vec::new());
@@ -348,7 +344,7 @@ impl Bucket {
         }
         .await;
         // What stays behind if this fails is a few bytes under a name that nobody reads.
-        let _ = time::timeout(self.retries.request_timeout, self.store.delete(&key)).await;
+        self.remove(&key).await;
         ages
     }
 
