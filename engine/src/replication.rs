@@ -54,6 +54,10 @@ use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
 use uuid::Uuid;
 
+/// Name of the observation that says by whom a session was [taken over](crate::Store::take_over_to_recover), why, and under which epoch: a map
+/// of `by`, `reason` and `epoch`.
+pub const TAKEN_OVER: &str = "foldlog.taken_over";
+
 /// Reports why a replicator did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -19,6 +19,11 @@ pub const DOES_NOT_HOLD: u8 = 1;
 /// Exit code for wrong usage, and for what cannot be read.
 pub const UNUSABLE: u8 = 2;
 
+/// Returns the worse of two exit codes: damage outranks what cannot be read.
+pub(crate) fn worse(code: u8, other: u8) -> u8 {
+    if code == DOES_NOT_HOLD { code } else { other }
+}
+
 /// Says why a verb ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -21,10 +21,10 @@ use std::sync::Arc;
 use foldlog_filesystem::is_out_of_space;
 use uuid::Uuid;
 
-use super::layout;
+use super::{layout, notes};
 use crate::error::{Error, Holder, Result, here};
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Access, EntryKind, HeldLock, Storage, process_mark};
+use crate::storage::{EntryKind, HeldLock, Storage, process_mark};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
 
@@ -174,28 +174,12 @@ fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64
         since: Some(foldlog_codec::record::time_text(now_us)),
         ended: false,
     };
-    let Ok(text) = serde_json::to_vec(&holder) else { return false };
-    // A failure here costs the next caller a useful error message, and nothing else. A link in the place of the folder is not
-    // followed.
-    if storage.create_dir_all(&layout::writers_dir(store)).is_err() {
-        return false;
-    }
-    let _ = storage.remove_file(path);
-    match storage.create(path, 0) {
-        Ok(file) => {
-            let _ = file.write_at(&text, 0);
-            true
-        }
-        Err(_) => false,
-    }
+    // A failure here costs the next caller a useful error message, and nothing else.
+    notes::leave(storage, (store, path), &holder, HOLDER_BYTES_MAX)
 }
 
 fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
-    let file = storage.open(path, Access::Read).ok()?;
-    let len = file.len().ok()?.min(HOLDER_BYTES_MAX);
-    let mut bytes = vec![0; usize::try_from(len).ok()?];
-    let read = file.read_at(&mut bytes, 0).ok()?;
-    let holder: Holder = serde_json::from_slice(bytes.get(..read)?).ok()?;
+    let holder: Holder = notes::read(storage.as_ref(), path, HOLDER_BYTES_MAX)?;
     let ended = has_ended(&holder);
     Some(Holder { ended, ..holder })
 }

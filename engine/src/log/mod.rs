@@ -17,6 +17,8 @@
 //! | `objects` | large payloads |
 //! | `images` | the files of images |
 //! | `lock` | one writer for each session |
+//! | `fenced` | a note that another writer claimed a session, and from which record on |
+//! | `notes` | the small files that say who holds a lock, and who was fenced |
 //! | `exposed` | who else can read a log |
 //! | `partial_creation` | what a crash leaves of a session before its first record |
 
@@ -34,6 +36,7 @@ mod held;
 pub(crate) mod images;
 pub(crate) mod layout;
 pub(crate) mod lock;
+mod notes;
 pub(crate) mod objects;
 pub(crate) mod partial_creation;
 pub(crate) mod publish;

@@ -11,9 +11,9 @@
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{ObjectId, Opened};
+use foldlog_codec::body::ObjectId;
 
-use super::open_store::OpenStore;
+use super::Inner;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::replication::HeldPart;
@@ -47,14 +47,13 @@ impl HeldFrom {
     }
 }
 
-/// Names where records stand, what they name, and whose they are.
+/// Names where records stand, what they name, and the session that they are of.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) storage: &'a Arc<dyn Storage>,
     pub(super) places: &'a Places,
     pub(super) objects: &'a Objects,
-    pub(super) store: &'a OpenStore,
-    pub(super) opened: &'a Opened,
+    pub(super) session: &'a Inner,
 }
 
 /// Holds packs of what captures add, as they are appended.
@@ -153,8 +152,9 @@ mod holding {
         /// Returns a packer that knows of the newest captures that records before `end` name, and of those of the sessions that this one works
         /// for, as far as they are held.
         fn packer_behind(&self, sources: Sources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
-            let Sources { storage, places, objects, store, opened } = sources;
-            let ancestors = child_captures::ancestors(store, opened);
+            let Sources { storage, places, objects, session } = sources;
+            let store = &session.store;
+            let ancestors = child_captures::ancestors(store, &session.opened());
             let home = child_captures::home(store, &self.dir, &ancestors);
             let mut packer = SnapshotPacker::new(&layout::captures_dir(&home));
             for ancestor in ancestors.iter().filter_map(|ancestor| store.writers.get(*ancestor)) {
@@ -285,10 +285,10 @@ mod nothing {
         pub(in crate::session) fn put(
             &mut self,
             (_, replicator): (Uuid, &dyn Replicator),
-            Sources { storage, places, objects, store, opened }: Sources<'_>,
+            Sources { storage, places, objects, session }: Sources<'_>,
             _: &[Record<'_>],
         ) -> Result<Option<Packed>> {
-            let _ = (storage, places, objects, store, opened);
+            let _ = (storage, places, objects, session);
             Ok(replicator.holds_captures().then(Packed::default))
         }
     }

@@ -31,7 +31,7 @@ use crate::log::fenced::{self, Fenced};
 use crate::log::objects::Objects;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
-use crate::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, WhenBehind};
+use crate::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, TAKEN_OVER, WhenBehind};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
@@ -43,9 +43,6 @@ const APPEND_RECORDS: usize = 4_096;
 
 /// Number of records whose hashes are compared at a time.
 const COMPARED_RECORDS: usize = 4_096;
-
-/// Name of the observation that says who took a session over.
-const TAKEN_OVER: &str = "foldlog.taken_over";
 
 /// Holds what feeding one session needs: the claim, and how far the replicator has come.
 #[derive(Debug)]
@@ -370,10 +367,10 @@ impl Inner {
 
     /// Feeds all that is durable and not held yet, and returns how far that is.
     fn feed(&self, replica: &Replica) -> Result<SequenceNumber> {
-        let (places, objects, end, opened) = {
+        let (places, objects, end) = {
             let state = self.state.lock();
             let end = self.gate.synced().min(state.log.next_sequence());
-            (state.log.places.clone(), Arc::clone(&state.log.objects), end, state.opened())
+            (state.log.places.clone(), Arc::clone(&state.log.objects), end)
         };
         let (session, epoch, replicator) = (replica.session, replica.epoch, &replica.replication.replicator);
         let mut next = replica.held();
@@ -395,20 +392,15 @@ impl Inner {
             let Some(last) = records.last() else {
                 return Err(Error::NoSuchPosition { position: next, last: end.checked_sub(1) });
             };
-            if let Some((bytes, object)) = known {
-                replicator
-                    .put_object(session, object, &bytes)
-                    .map_err(|error| replica_error(session, error))?;
-            }
+            let put = |object, bytes: &[u8]| {
+                replicator.put_object(session, object, bytes).map_err(|error| replica_error(session, error))
+            };
+            known.iter().try_for_each(|(bytes, object)| put(*object, bytes))?;
             for object in records.iter().flat_map(Record::objects) {
-                let bytes = objects.get(&object)?;
-                replicator
-                    .put_object(session, object, &bytes)
-                    .map_err(|error| replica_error(session, error))?;
+                put(object, &objects.get(&object)?)?;
             }
             let storage = &self.store.options.storage;
-            let sources =
-                Sources { storage, places: &places, objects: &objects, store: &self.store, opened: &opened };
+            let sources = Sources { storage, places: &places, objects: &objects, session: self };
             let packed = replica.captures.lock().put((session, replicator.as_ref()), sources, &records)?;
             let captures = packed.as_ref().map(|Packed { packs, inlined }| CapturePacks {
                 packs: packs.as_slice(),

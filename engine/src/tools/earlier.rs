@@ -13,6 +13,22 @@ impl ExecutionState {
         Captures::of_kept(self.registered()).ok().filter(|captures| !captures.is_empty())
     }
 
+    /// Brings what is not rolled back with a tool up to what the session's last call recorded of it: what another process spent stays spent.
+    pub(super) fn carry_over(&self) {
+        let is_kept = self.registered().captured().values().any(|resource| !resource.rolls_back());
+        if !is_kept
+            || self.parent().is_some()
+            || self.session().replays()
+            || sabotage::is(Breakage::SpendingForgotten)
+        {
+            return;
+        }
+        if let Ok(Some((left, found))) = self.session().captures_of_last_call() {
+            Captures::carry_over(self.registered(), &left);
+            Captures::carry_over(self.registered(), &found);
+        }
+    }
+
     /// Has the resources tell the host what of them is not as the session's last call left them, with the first captures of this run: nobody
     /// saw it before if that call's process was killed, or was on another machine. That it cannot be known is no reason to fail a call.
     pub(super) fn tell_of_changes(&self, now: &Captures) {

@@ -360,22 +360,6 @@ impl ExecutionState {
         }
     }
 
-    /// Brings what is not rolled back with a tool up to what the session's last call recorded of it: what another process spent stays spent.
-    fn carry_over(&self) {
-        let is_kept = self.registered().captured().values().any(|resource| !resource.rolls_back());
-        if !is_kept
-            || self.parent().is_some()
-            || self.session().replays()
-            || sabotage::is(Breakage::SpendingForgotten)
-        {
-            return;
-        }
-        if let Ok(Some((left, found))) = self.session().captures_of_last_call() {
-            Captures::carry_over(self.registered(), &left);
-            Captures::carry_over(self.registered(), &found);
-        }
-    }
-
     /// Returns a clone that does not keep the session open.
     pub(crate) fn uncounted(&self) -> ExecutionState {
         ExecutionState { session: self.session.uncounted(), inner: Arc::clone(&self.inner) }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::HeldSession;
-use crate::failure::{DOES_NOT_HOLD, HOLDS, Result};
+use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
 use crate::reading::counted;
 
@@ -26,23 +26,17 @@ struct Row {
 ///
 /// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
 pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
-    let one = HeldSession::of(url);
-    let place = super::place(one.as_ref().map_or(url, |one| &one.url))?;
-    let ids = match &one {
-        Some(one) => vec![one.session],
-        None => place.sessions().map_err(super::failure)?,
-    };
+    let (place, sessions) = super::sessions_at(url)?;
     let mut options = CollectOptions::default();
     options.dry_run = !yes;
     let (mut code, mut all) = (HOLDS, CollectReport::default());
-    for session in ids {
+    for HeldSession { session, .. } in sessions {
         let CollectReport { chunks, bytes, volumes, left, .. } = match place.collect(session, options) {
             Ok(report) => report.unwrap_or_default(),
             Err(error) => {
                 let failure = super::failure(error);
                 output.error(format_args!("session {session}: {failure}"));
-                // Damage outranks what cannot be read.
-                code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
+                code = worse(code, failure.exit_code());
                 continue;
             }
         };

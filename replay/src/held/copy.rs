@@ -86,15 +86,7 @@ pub(crate) fn with_each_copy(
     output: &mut Output<'_>,
     check: &mut dyn FnMut(&HeldSession, Result<Copy>) -> Result<()>,
 ) -> Result<()> {
-    let asked = HeldSession::of(url);
-    let place = super::place(asked.as_ref().map_or(url, |asked| &asked.url))?;
-    let sessions = match asked {
-        Some(asked) => vec![asked],
-        None => {
-            let ids = place.sessions().map_err(super::failure)?;
-            ids.into_iter().map(|session| HeldSession { url: url.to_owned(), session }).collect()
-        }
-    };
+    let (place, sessions) = super::sessions_at(url)?;
     let mut progress = output.progress("verifying held sessions", sessions.len() as u64);
     for (done, held) in (1..).zip(&sessions) {
         check(held, Copy::of(Arc::clone(&place), held.session, output.is_process))?;

@@ -9,7 +9,7 @@ use foldlog_remote::{SessionLease, Standing};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::failure::{Failure, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::style::HEADING;
 use crate::verbs::sessions::{Asked, Sort};
@@ -92,8 +92,7 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
             Err(error) => {
                 let failure = super::failure(error);
                 output.error(format_args!("session {id}: {failure}"));
-                // Damage outranks what cannot be read.
-                code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
+                code = worse(code, failure.exit_code());
                 rows.push(Row::unread(id, failure.to_string()));
             }
         }

@@ -54,6 +54,24 @@ fn shown(url: &str) -> String {
     foldlog_codec::escape::text(&format!("{}://{place}", scheme.trim_start())).to_string()
 }
 
+/// Opens the place that a URL names, and returns it with the sessions that the URL names there: the one, or all that the place lists.
+///
+/// # Errors
+///
+/// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
+#[cfg(feature = "object-store")]
+fn sessions_at(
+    url: &str,
+) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
+    if let Some(one) = HeldSession::of(url) {
+        return Ok((place(&one.url)?, vec![one]));
+    }
+    let place = place(url)?;
+    let ids = place.sessions().map_err(failure)?;
+    let held = ids.into_iter().map(|session| HeldSession { url: url.to_owned(), session });
+    Ok((place, held.collect()))
+}
+
 /// Names a session in a place: the place's URL, and the session's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldSession {

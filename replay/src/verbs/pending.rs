@@ -9,7 +9,7 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::failure::{Failure, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::reading::{self, digest_text};
 
@@ -114,8 +114,7 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
             }
             Err(failure) => {
                 output.error(format_args!("session {id}: {failure}"));
-                // Damage outranks what cannot be read.
-                code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
+                code = worse(code, failure.exit_code());
             }
         }
     }

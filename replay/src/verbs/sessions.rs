@@ -17,7 +17,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::pending::now;
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result, worse};
 use crate::held;
 use crate::output::Output;
 use crate::reading;
@@ -331,8 +331,7 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     for row in rows {
         if let Some((error, its)) = &row.failure {
             output.error(error);
-            // Damage outranks what cannot be read.
-            code = if code == DOES_NOT_HOLD { code } else { *its };
+            code = worse(code, *its);
         }
         if output.json() {
             output.value(&row)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::{self, LogReader};
-use foldlog::replication::{Replication, Replicator};
+use foldlog::replication::{Replication, Replicator, TAKEN_OVER};
 use foldlog::{Kind, OperationId, Store, StoreOptions};
 use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
@@ -21,9 +21,6 @@ use crate::reading::{check_store, counted};
 
 /// Name under which a store claims whose host has none.
 const PUSHES: &str = "foldlog push";
-
-/// Name of the observation that says who took a session over.
-const TAKEN_OVER: &str = "foldlog.taken_over";
 
 /// Name that a copy would claim under, which claims nothing.
 const PULLS: &str = "foldlog pull";
