@@ -27,9 +27,7 @@ impl Usage {
             cost_micros: self.cost_micros.saturating_add(other.cost_micros),
         }
     }
-}
 
-impl Usage {
     /// Returns the greater one of each.
     fn or_more(self, other: Usage) -> Usage {
         Usage {
