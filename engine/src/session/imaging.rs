@@ -14,7 +14,8 @@
 //!
 //! # Invariants
 //!
-//! 1. An image is written only after the log is durable through its position.
+//! 1. An image is written only after the log is durable through its position, and names the frame of the record there. What stands behind
+//!    it, such as the frames that attest the close, is durable by no sync: whoever opens the log walks over it.
 //! 2. Once the session is closed, only closing itself writes an image.
 //! 3. An image holds the operations that are open, unsettled or suspended, and STATE at the begins of those that are
 //!    open and may change something. No image is taken while the session is to be recovered: it shows another
@@ -251,7 +252,7 @@ impl Inner {
         if grown < due || state.live.projection.unsupported.is_some() || state.interrupted {
             return None;
         }
-        let last = state.log.last_frame()?;
+        let last = state.log.last_record_frame()?;
         state.imaged.taken_log_bytes = log_bytes;
         let begun = match sabotage::is(Breakage::ImageWithoutCalls) {
             true => Vec::new(),

@@ -213,6 +213,8 @@ pub(crate) struct Log {
     last_crc: u32,
     /// Offset of the last frame in the active segment; `None` before the first.
     last_offset: Option<u64>,
+    /// Offset, end and checksum of the last record's frame in the active segment; `None` before the first.
+    last_record: Option<(u64, u64, u32)>,
     last_time_us: i64,
     /// Highest watermark that a frame of the log holds.
     watermark: SequenceNumber,
@@ -328,6 +330,7 @@ impl Log {
             ordinal_max: None,
             last_crc: 0,
             last_offset: None,
+            last_record: None,
             last_time_us: 0,
             watermark: SequenceNumber::MIN,
             recovered: SequenceNumber::MIN,
@@ -396,6 +399,14 @@ impl Log {
         let segment = self.places.segments.last()?;
         let (ordinal, salt) = (segment.header.ordinal, segment.header.salt);
         Some(LastFrame { ordinal, salt, offset, end: active.offset, crc: self.last_crc })
+    }
+
+    /// Returns the frame of the last record, if this writer wrote it into the segment that it writes. Unlike the frames behind it, which attest
+    /// a sync and are covered by none themselves, it is durable once the log is durable through that record.
+    pub(crate) fn last_record_frame(&self) -> Option<LastFrame> {
+        let (offset, end, crc) = self.last_record?;
+        let segment = self.places.segments.last()?;
+        Some(LastFrame { ordinal: segment.header.ordinal, salt: segment.header.salt, offset, end, crc })
     }
 
     /// Returns whether this writer has written anything since opening, and holds its files open.
@@ -680,6 +691,9 @@ impl Log {
         self.unsynced_bytes += len;
         self.last_crc = crc;
         self.last_offset = Some(offset);
+        if !kind.is_envelope() {
+            self.last_record = Some((offset, active.offset, crc));
+        }
         self.watermark = self.watermark.max(watermark);
         if active.offset >= active.ask_at {
             self.look_ahead(time_us);

@@ -104,7 +104,7 @@ impl Log {
         segments.push(segment);
         self.used_bytes += SEGMENT_HEADER_LEN as u64;
         self.active = Some(active);
-        self.last_offset = None;
+        (self.last_offset, self.last_record) = (None, None);
     }
 
     /// Writes the encoded declarations at the head of a segment.
