@@ -17,6 +17,7 @@ foldlog_codec::breakages! {
     SyncRetried = "sync-retried": "A sync that failed is tried again, and believed.",
     PoisonIgnored = "poison-ignored": "A session goes on after a write or sync that failed.",
     ToldBeforeSync = "told-before-sync": "Subscribers are told of a record before it is as durable as promised.",
+    ClosingFrameNotRewritten = "closing-frame-not-rewritten": "What the last writer attested is synced once more, and not written.",
     ClosingFrameTrusted = "closing-frame-trusted": "What the last writer attested at closing is taken for durable.",
     WaitedBySetClock = "waited-by-set-clock": "A sync that is due within a second waits by the clock that can be set.",
     IdleFilesKept = "idle-files-kept": "A session that nobody writes keeps its file open.",

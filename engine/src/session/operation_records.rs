@@ -336,8 +336,8 @@ impl Session {
         ended.map(|end| self.read_tool_end(end, |body, _| Ok((end, ToolInvoked::of(&body))))).transpose()
     }
 
-    /// Returns the last decision about an operation from the record `from` on, at which it began to wait or was decided
-    /// about, and before it runs again.
+    /// Returns the last decision about an operation behind the record `from`, at which it began, began to wait, or was decided
+    /// about, and before it runs again. A decision at `from` counts.
     pub(crate) fn read_settlement(
         &self,
         operation: OperationId,
@@ -347,7 +347,8 @@ impl Session {
         let (mut found, mut ran_again) = (None, false);
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             let bad = Error::unread(record.sequence);
-            if record.kind == Kind::TOOL_BEGIN && !ran_again {
+            // The record at which its last run began is the begin of a run again itself, where it had run before.
+            if record.kind == Kind::TOOL_BEGIN && record.sequence != from && !ran_again {
                 ran_again = ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
             }
             if record.kind != Kind::SETTLE || ran_again {

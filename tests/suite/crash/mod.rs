@@ -41,9 +41,12 @@ fn nothing_promised_is_lost_and_nothing_else_is_invented_whenever_the_power_or_t
 /// gave the session its name back, and it was damaged.
 /// 199686: an image named the frame that attests a close, which no sync covers. A power cut took the page on which a frame before it began,
 /// and not the next one: the log was opened behind a hole, and what was written there could not be read.
+/// 173132: a call that had been interrupted twice was run again although the session had gone back to before it since that was decided.
+/// 206856: a session was to rest, and the sync of the frame that attests its last record failed. Whoever went on behind that frame synced it
+/// once more, which writes nothing, and a power cut took it.
 #[test]
 fn what_single_seeds_found_stays_mended() {
-    for seed in [12_281, 51_366, 149_632, 199_686] {
+    for seed in [12_281, 51_366, 149_632, 173_132, 199_686, 206_856] {
         simulator::run(seed, Files::InMemory, false);
     }
 }

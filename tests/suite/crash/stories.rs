@@ -578,6 +578,34 @@ fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_i
     }
 }
 
+/// A session was to rest, and the sync of the frame that attests its last record failed. The next writer synced that frame "again", which
+/// wrote nothing, and began a segment behind it that names it: a power cut took the frame, and the session was called damaged.
+#[test]
+fn what_a_session_that_could_not_rest_attested_is_durable_before_what_the_next_writer_builds_on_it() {
+    for len in 0..40 {
+        let machine = Machine::default();
+        let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
+        let options = || StoreOptions { segments, ..machine.options(Durability::Every) };
+        let open = || Store::open_with("/home/store", options()).unwrap();
+        let session = open().create(&types()).unwrap();
+        let id = session.id();
+        session
+            .set_tag("t", "z".repeat(3950 - machine.frames(id).unwrap().last().unwrap().end + len * 4))
+            .unwrap();
+        machine.disk.inject(fails(Op::SyncData, 1));
+        assert!(matches!(session.rest(), Err(Error::Io { op: "sync", .. })), "{len}");
+        drop(session);
+
+        let session = open().open_session(id, &types()).unwrap();
+        // It takes a segment of its own.
+        let at = session.set_tag("t", "y".repeat(20_000)).unwrap();
+        drop(session);
+        machine.crash(CrashKind::PowerLosingAll);
+        let session = machine.open(id, Durability::Every).unwrap_or_else(|error| panic!("{len}: {error}"));
+        assert_eq!(session.position(), Some(at), "{len}");
+    }
+}
+
 /// Two threads synced one after the other, and the first came to attest it only when the sync of the second had been
 /// planned: then neither frame was synced, and the next writer synced the last one alone. Where the other ended with a
 /// page, a power cut took it from below records that had been acknowledged, and that was damage.

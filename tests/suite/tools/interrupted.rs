@@ -174,6 +174,42 @@ fn a_decision_to_run_again_goes_with_the_call_that_a_rollback_abandons() {
     assert_eq!(run.counts().ran, 2);
 }
 
+/// Of a call whose run again had been interrupted too, the decision about the later run was looked for behind a run after that one, so
+/// that it was not found to be taken back: the call ran a third time, although the host had gone back to before it.
+#[test]
+fn a_decision_goes_with_a_call_that_was_interrupted_twice_too() {
+    let mut interrupted_twice = 0;
+    for at in 1..40 {
+        let mut run = interrupted(Idempotency::Manual);
+        run.runner.recover(&ExecuteOptions::default()).unwrap();
+        let operation = run.session().unsettled_operations()[0].operation;
+        let decide =
+            |run: &Run| run.session().settle(operation, &Settlement::run_again(), "a person", "go on");
+        decide(&run).unwrap();
+        run.session().sync().unwrap();
+        run.disk.inject(Fault::Die { nth: at, bytes: 20 });
+        let _ = run.runner.recover(&ExecuteOptions::default());
+        run.disk.clear_faults();
+        run.disk.crash(CrashKind::Process);
+        run.reopen(Idempotency::Manual);
+        let again = run.session().recovery().interrupted.first().map(|open| open.begin);
+        let Some(again) = again.filter(|begin| *begin != operation.sequence()) else { continue };
+        run.runner.recover(&ExecuteOptions::default()).unwrap();
+        decide(&run).unwrap();
+        let decided = run.session().position().unwrap();
+        let ran = run.counts().ran;
+        run.session().rollback_to(again - 1).unwrap();
+        let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+        assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)), "killed at {at}: {recovered:?}");
+        assert_eq!(run.counts().ran, ran, "killed at {at}");
+        run.session().rollback_to(decided).unwrap();
+        let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+        assert!(matches!(recovered.recovery, Recovery::RanAgain(_)), "killed at {at}: {recovered:?}");
+        interrupted_twice += 1;
+    }
+    assert!(interrupted_twice > 0);
+}
+
 /// It may be decided anew behind the rollback.
 #[test]
 fn a_call_that_a_rollback_abandons_runs_again_where_somebody_says_so_afterwards() {

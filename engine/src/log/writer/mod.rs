@@ -30,13 +30,14 @@
 //!
 //! # Invariants
 //!
-//! 1. Bytes of a segment are never written twice, and never after a later segment was begun, but for its seal.
+//! 1. Bytes of a segment are never changed, and never written after a later segment was begun, but for its seal.
 //! 2. A failed write or sync is final: the caller poisons the session. A sync is never retried.
 //! 3. Where a record is attested, every frame before it is durable, envelope frames too, and the names of their
 //!    segments. Three rules see to that: a plan of a sync takes everything that was written; no plan runs after one
-//!    that failed; and whoever goes on behind a close syncs everything behind the last record once more, since the
-//!    attesting frame itself is not synced. So a recovery, which cuts right behind an attested record, syncs nothing
-//!    below the cut. It could not help there either: a second sync does not write what a failed one left, and a log of
+//!    that failed; and whoever goes on behind a close writes everything behind the last record once more, the same bytes, and syncs it, since the
+//!    attesting frame itself is not synced, or a sync of it failed where the log was to rest: a second sync alone does not write what a failed
+//!    one left. So a recovery, which cuts right behind an attested record, syncs nothing
+//!    below the cut. It could not help there either, for the same reason, and a log of
 //!    many segments has more files than a process may open.
 
 mod ahead;
@@ -50,6 +51,7 @@ mod spare;
 mod sync;
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -638,6 +640,9 @@ impl Log {
             Some(last) => self.places.locate(&self.storage, last)?.end,
             None => 0,
         };
+        if !sabotage::is(Breakage::ClosingFrameNotRewritten) {
+            rewrite_frames(file.as_ref(), planned..end).map_err(|error| io("write", error))?;
+        }
         self.active = Some(Active { planned, ..Active::new(file, segment, end, capacity) });
         self.reopened_bytes = capacity;
         Ok(())
@@ -700,6 +705,23 @@ impl Log {
         }
         Ok(offset)
     }
+}
+
+/// Writes what stands in `range` of a file once more, so that the next sync really writes it: after a sync that failed the system takes
+/// pages for clean that the disk never got.
+fn rewrite_frames(file: &dyn StorageFile, range: Range<u64>) -> std::io::Result<()> {
+    let mut buffer = [0; PAGE_BYTES as usize];
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(PAGE_BYTES) as usize;
+        let read = file.read_at(&mut buffer[..len], at)?;
+        if read == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        file.write_at(&buffer[..read], at)?;
+        at += read as u64;
+    }
+    Ok(())
 }
 
 fn seal_bytes_max() -> u64 {
