@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use foldlog_remote::{Database, PostgresReplicator, Retries};
 use nix::sys::signal::{self, Signal};
+use nix::sys::wait::{self, WaitPidFlag};
 use nix::unistd::{Gid, Pid, Uid, User};
 
 /// How long a server may take to start or to stop.
@@ -189,9 +190,10 @@ impl Server {
     /// Kills the server, and what it started, in the midst of whatever they do.
     pub(crate) fn kill(&self) {
         if let Some(mut child) = self.running.lock().unwrap().take() {
-            // Stopped first, so that it starts no more.
+            // Stopped first, and seen to have stopped, so that it starts no more.
             let pid = Pid::from_raw(child.id() as i32);
             signal::kill(pid, Signal::SIGSTOP).unwrap();
+            wait::waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
             for started in started_by(pid) {
                 let _ = signal::kill(started, Signal::SIGKILL);
             }
