@@ -252,7 +252,7 @@ impl Inner {
         if grown < due || state.live.projection.unsupported.is_some() || state.interrupted {
             return None;
         }
-        let last = state.log.last_record_frame()?;
+        let (last, watermark) = state.log.last_record_frame()?;
         state.imaged.taken_log_bytes = log_bytes;
         let begun = match sabotage::is(Breakage::ImageWithoutCalls) {
             true => Vec::new(),
@@ -266,7 +266,7 @@ impl Inner {
             time_us: state.log.last_time_us(),
             epoch: state.log.epoch(),
             boot_id: self.store.options.storage.boot_id(),
-            watermark: state.log.watermark(),
+            watermark,
             log_bytes,
             openings: state.openings.clone(),
             opened_at: state.imaged.opened_at,

@@ -215,8 +215,8 @@ pub(crate) struct Log {
     last_crc: u32,
     /// Offset of the last frame in the active segment; `None` before the first.
     last_offset: Option<u64>,
-    /// Offset, end and checksum of the last record's frame in the active segment; `None` before the first.
-    last_record: Option<(u64, u64, u32)>,
+    /// What is known of the last record's frame in the active segment; `None` before the first.
+    last_record: Option<RecordFrame>,
     last_time_us: i64,
     /// Highest watermark that a frame of the log holds.
     watermark: SequenceNumber,
@@ -240,6 +240,16 @@ pub(crate) struct Log {
     spare: Spare,
     /// Frame being written; kept for its memory.
     frame: Vec<u8>,
+}
+
+/// Describes the frame of a record.
+#[derive(Clone, Copy, Debug)]
+struct RecordFrame {
+    offset: u64,
+    end: u64,
+    crc: u32,
+    /// Highest watermark of this frame and those before it.
+    watermark: SequenceNumber,
 }
 
 impl Log {
@@ -380,6 +390,7 @@ impl Log {
     }
 
     /// Returns the highest watermark that the log itself states.
+    #[cfg(test)]
     pub(crate) fn watermark(&self) -> SequenceNumber {
         self.watermark
     }
@@ -403,12 +414,16 @@ impl Log {
         Some(LastFrame { ordinal, salt, offset, end: active.offset, crc: self.last_crc })
     }
 
-    /// Returns the frame of the last record, if this writer wrote it into the segment that it writes. Unlike the frames behind it, which attest
-    /// a sync and are covered by none themselves, it is durable once the log is durable through that record.
-    pub(crate) fn last_record_frame(&self) -> Option<LastFrame> {
-        let (offset, end, crc) = self.last_record?;
+    /// Returns the frame of the last record, and the highest watermark that a scan finds through it, if this writer wrote it into the segment
+    /// that it writes. Unlike the frames behind it, which attest a sync and are covered by none themselves, it is durable once the log is
+    /// durable through that record.
+    pub(crate) fn last_record_frame(&self) -> Option<(LastFrame, SequenceNumber)> {
+        let RecordFrame { offset, end, crc, watermark } = self.last_record?;
         let segment = self.places.segments.last()?;
-        Some(LastFrame { ordinal: segment.header.ordinal, salt: segment.header.salt, offset, end, crc })
+        Some((
+            LastFrame { ordinal: segment.header.ordinal, salt: segment.header.salt, offset, end, crc },
+            watermark,
+        ))
     }
 
     /// Returns whether this writer has written anything since opening, and holds its files open.
@@ -696,10 +711,11 @@ impl Log {
         self.unsynced_bytes += len;
         self.last_crc = crc;
         self.last_offset = Some(offset);
-        if !kind.is_envelope() {
-            self.last_record = Some((offset, active.offset, crc));
-        }
         self.watermark = self.watermark.max(watermark);
+        if !kind.is_envelope() {
+            self.last_record =
+                Some(RecordFrame { offset, end: active.offset, crc, watermark: self.watermark });
+        }
         if active.offset >= active.ask_at {
             self.look_ahead(time_us);
         }
