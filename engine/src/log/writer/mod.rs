@@ -729,13 +729,10 @@ fn rewrite_frames(file: &dyn StorageFile, range: Range<u64>) -> std::io::Result<
     let mut buffer = [0; PAGE_BYTES as usize];
     let mut at = range.start;
     while at < range.end {
-        let len = (range.end - at).min(PAGE_BYTES) as usize;
-        let read = file.read_at(&mut buffer[..len], at)?;
-        if read == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        file.write_at(&buffer[..read], at)?;
-        at += read as u64;
+        let read = file.read_at(&mut buffer, at)?.min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
+        let bytes = buffer.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(ErrorKind::UnexpectedEof)?;
+        file.write_at(bytes, at)?;
+        at += bytes.len() as u64;
     }
     Ok(())
 }
