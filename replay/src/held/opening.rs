@@ -34,6 +34,7 @@ pub(crate) fn failure(error: Error) -> Failure {
         | Error::Malformed { .. }
         | Error::NotOurs { .. }
         | Error::RemoteWentBack { .. }
+        | Error::Missing { .. }
         | Error::Volume { .. }
         | Error::Row { .. }
         | Error::DatabaseWentBack { .. }
