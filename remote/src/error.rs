@@ -31,6 +31,9 @@ pub enum Failure {
     /// There is no such bucket or folder.
     #[error("there is no such bucket or folder")]
     Missing,
+    /// Something stands in the place of an object that is no regular file: a pipe or a folder, in a bucket that is in a local folder.
+    #[error("what stands there is no regular file")]
+    NotAFile,
     /// The bucket is not where it was looked for: it is in another region, or at another endpoint.
     #[error("the bucket is in another region, or at another endpoint, than the environment says")]
     Elsewhere,

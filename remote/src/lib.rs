@@ -78,6 +78,8 @@ mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
 mod error;
+#[cfg(feature = "object-store")]
+mod folder;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod lease;
 #[cfg(feature = "object-store")]
