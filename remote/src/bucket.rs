@@ -33,6 +33,7 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::error::{Error, Failure, Result};
+use crate::folder::NotAFile;
 use crate::retries::Retries;
 use crate::volume::{Extent, SPANS};
 
@@ -483,6 +484,7 @@ fn failure_of(error: &object_store::Error) -> Failure {
         return failure;
     }
     match error {
+        object_store::Error::Generic { source, .. } if source.is::<NotAFile>() => Failure::NotAFile,
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             Failure::Denied
         }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use foldlog::replication::Replicator;
 use foldlog_codec::body::ObjectId;
 use object_store::ObjectStore;
-use object_store::local::LocalFileSystem;
 use url::Url;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::folder::Folder;
 use crate::lease::{SessionLease, objects};
 use crate::place::{CollectOptions, CollectReport, Met, Place, PlaceReader, Variables};
 use crate::reader::Reader;
@@ -63,9 +63,8 @@ fn folder(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     if path.parent().is_none() {
         return Err(refused("it names the root of all folders"));
     }
-    let files = LocalFileSystem::new_with_prefix(path)
-        .map_err(|_| refused("there is no such folder: make it first"))?;
-    Ok(Arc::new(files.with_fsync(true)))
+    let files = Folder::open(path).map_err(|_| refused("there is no such folder: make it first"))?;
+    Ok(Arc::new(files))
 }
 
 #[cfg(feature = "network")]

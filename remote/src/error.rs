@@ -31,6 +31,9 @@ pub enum Failure {
     /// There is no such bucket or folder.
     #[error("there is no such bucket or folder")]
     Missing,
+    /// Something stands in the place of an object that is no regular file: a pipe or a folder, in a bucket that is in a local folder.
+    #[error("what stands there is no regular file")]
+    NotAFile,
     /// The bucket is not where it was looked for: it is in another region, or at another endpoint.
     #[error("the bucket is in another region, or at another endpoint, than the environment says")]
     Elsewhere,
@@ -146,6 +149,17 @@ pub enum Error {
     RemoteWentBack {
         /// Number of the first chunk that is not as it was.
         chunk: u64,
+    },
+    /// A chunk is missing in front of what stands behind it: the place has lost it. Nothing is claimed or appended there.
+    #[error(
+        "chunk {chunk} is gone, and no volume holds it, but {behind}: the place has lost what it acknowledged; nothing is \
+         claimed there"
+    )]
+    Missing {
+        /// Number of the first chunk that is missing.
+        chunk: u64,
+        /// What stands behind it.
+        behind: Behind,
     },
     /// The chunk belongs to another session.
     #[error("chunk {chunk} belongs to session {found}, not to {session}")]
@@ -310,6 +324,41 @@ pub enum Error {
     /// The crate's thread has ended, could not be started, or was left behind by a fork of the process.
     #[error("the thread that speaks to remote stores does not run in this process")]
     NoRuntime,
+}
+
+/// Names what stands behind a chunk that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Behind {
+    /// Another chunk.
+    Chunk {
+        /// Its number.
+        chunk: u64,
+    },
+    /// A volume.
+    Volume {
+        /// Number of the first chunk that it holds.
+        first: u64,
+        /// Number of the last chunk.
+        last: u64,
+    },
+    /// The mark in front of chunks that were collected.
+    Mark {
+        /// Number of the first chunk.
+        first: u64,
+        /// Number of the last chunk.
+        last: u64,
+    },
+}
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Behind::Chunk { chunk } => write!(f, "chunk {chunk} is there"),
+            Behind::Volume { first, last } => write!(f, "the volume of chunks {first} to {last} is there"),
+            Behind::Mark { first, last } => write!(f, "chunks {first} to {last} were collected"),
+        }
+    }
 }
 
 /// Formats what a claim says of its writer.

@@ -66,6 +66,8 @@
 #![deny(clippy::indexing_slicing)]
 
 #[cfg(feature = "object-store")]
+mod behind;
+#[cfg(feature = "object-store")]
 mod bucket;
 #[cfg(feature = "object-store")]
 mod buckets;
@@ -76,6 +78,8 @@ mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
 mod error;
+#[cfg(feature = "object-store")]
+mod folder;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod lease;
 #[cfg(feature = "object-store")]
@@ -110,7 +114,7 @@ pub use bucket::Bucket;
 pub use buckets::open_remote;
 #[cfg(feature = "object-store")]
 pub use collect::collect;
-pub use error::{Error, Failure, Result};
+pub use error::{Behind, Error, Failure, Result};
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use lease::{
     LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeaseStanding, LeaseWait, LeaseWatch, Pacing,

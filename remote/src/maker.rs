@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use object_store::PutPayload;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::yield_now;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
@@ -53,6 +54,7 @@ pub(crate) struct Makers {
     kept: BTreeMap<u64, PutPayload>,
     kept_bytes: usize,
     queue: Option<mpsc::UnboundedSender<Work>>,
+    task: Option<JoinHandle<()>>,
     /// Number of bytes that wait in the queue.
     waiting: Arc<AtomicUsize>,
 }
@@ -66,7 +68,8 @@ struct Work {
 
 impl Makers {
     pub(crate) fn new(bucket: Bucket, session: Uuid) -> Makers {
-        Makers { bucket, session, kept: BTreeMap::new(), kept_bytes: 0, queue: None, waiting: Arc::default() }
+        let (kept, waiting) = (BTreeMap::new(), Arc::default());
+        Makers { bucket, session, kept, kept_bytes: 0, queue: None, task: None, waiting }
     }
 
     /// Keeps a chunk that was put until its volume is made.
@@ -102,12 +105,22 @@ impl Makers {
         }
     }
 
+    /// Waits until the volumes are put whose chunks are on hand, for as long as one request may take. A process that ended before would
+    /// leave a temporary file of one where a bucket is in a folder.
+    pub(crate) async fn finish(&mut self) {
+        self.queue = None;
+        if let Some(task) = self.task.take() {
+            let _ = time::timeout(self.bucket.retries().timeout_of(KEPT_BYTES_MAX as u64), task).await;
+        }
+    }
+
     /// Returns the queue of the task, which is started with the first volume.
     fn queue(&mut self) -> Option<&mpsc::UnboundedSender<Work>> {
         if self.queue.is_none() {
             let runtime = Handle::try_current().ok()?;
             let (send, receive) = mpsc::unbounded_channel();
-            runtime.spawn(serve(self.bucket.clone(), self.session, receive, Arc::clone(&self.waiting)));
+            let serve = serve(self.bucket.clone(), self.session, receive, Arc::clone(&self.waiting));
+            self.task = Some(runtime.spawn(serve));
             self.queue = Some(send);
         }
         self.queue.as_ref()

@@ -2,13 +2,12 @@
 
 use uuid::Uuid;
 
+use crate::behind;
 use crate::bucket::Bucket;
 use crate::chain::{Chain, Taken};
-use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
-use crate::error::{Error, Result};
+use crate::chunk::Chunk;
+use crate::error::{Behind, Error, Result};
 use crate::volumes::{ChunkBytes, Shelf, has};
-
-const READ: &str = "read a chunk";
 
 /// How many chunks of a volume are handed on at once at most.
 const BATCH: usize = 256;
@@ -28,6 +27,8 @@ pub struct Reader {
     chain: Chain,
     ignored: u64,
     shelf: Shelf,
+    /// Number that was found to be the end, with nothing far behind it.
+    end: Option<u64>,
 }
 
 impl Reader {
@@ -38,7 +39,7 @@ impl Reader {
 
     /// Stands behind a chain that was read before, and asks the store for nothing.
     pub(crate) fn behind(bucket: Bucket, chain: Chain) -> Reader {
-        Reader { bucket, chain, ignored: 0, shelf: Shelf::new(chain.session()) }
+        Reader { bucket, chain, ignored: 0, shelf: Shelf::new(chain.session()), end: None }
     }
 
     /// Goes on behind a chain that was read before, once the store still has that chain's last chunk, in a volume or on its own.
@@ -103,8 +104,8 @@ impl Reader {
         }
     }
 
-    /// Reads the next chunk of the chain; `None` at the end, of which it makes sure: behind a chunk that was removed stands another
-    /// one.
+    /// Reads the next chunk of the chain; `None` at the end, of which it makes sure by [`behind`]: behind a chunk that was lost stands
+    /// another one.
     async fn take_next_or_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Read>> {
         let mut missing = None;
         loop {
@@ -112,14 +113,13 @@ impl Reader {
                 return Ok(Some(read));
             }
             let chunk = self.chain.next_number();
-            if missing == Some(chunk) {
-                return Err(Error::RemoteWentBack { chunk });
+            if let Some((_, behind)) = missing.filter(|(missing, _)| *missing == chunk) {
+                return Err(Error::Missing { chunk, behind });
             }
-            if !self.is_another_behind().await? {
-                return Ok(None);
-            }
-            // A writer may have put both meanwhile.
-            missing = Some(chunk);
+            let Some(behind) = self.find_behind(chunk).await? else { return Ok(None) };
+            // A writer may have put both meanwhile, and a volume may hold what is lost.
+            self.shelf.forget_end();
+            missing = Some((chunk, behind));
         }
     }
 
@@ -135,18 +135,23 @@ impl Reader {
         Ok(some)
     }
 
-    /// Returns whether there is an object behind the one that would be the next.
-    async fn is_another_behind(&self) -> Result<bool> {
-        let Some(behind) = self.chain.next_number().checked_add(1) else { return Ok(false) };
-        let key = self.bucket.chunk_key(self.chain.session(), behind);
-        Ok(self.bucket.get(&key, CHUNK_BYTES_MAX, READ).await?.is_some())
+    /// Returns what stands behind a number that nothing stands under.
+    async fn find_behind(&mut self, number: u64) -> Result<Option<Behind>> {
+        let session = self.chain.session();
+        let mut found = behind::next(&self.bucket, session, number).await?;
+        if found.is_none() && self.end != Some(number) {
+            found = behind::further(&self.bucket, session, number).await?;
+            self.end = found.is_none().then_some(number);
+        }
+        Ok(found)
     }
 
-    /// Reads on to the end, and makes sure that it is one: behind a chunk that was removed stands another one.
+    /// Reads on to the end, and makes sure that it is one: behind a chunk that was lost stands another one, a volume or a mark. That costs
+    /// a request, and up to seven more where the log ends at a number that it did not end at before.
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::next`], and [`Error::RemoteWentBack`] if a chunk is missing in front of another one.
+    /// Those of [`Reader::next`], and [`Error::Missing`] if a chunk is missing in front of what stands behind it.
     pub async fn read_to_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<()> {
         while self.take_next_or_end(each).await?.is_some() {}
         Ok(())

@@ -194,6 +194,14 @@ impl RemoteWriter {
         settled
     }
 
+    /// Ends the writer, as [`Writer::finish`] does.
+    pub fn finish(mut self) {
+        if let Some(writer) = self.writer.take() {
+            // Without a thread nobody puts anything.
+            let _ = self.runtime.run(writer.finish());
+        }
+    }
+
     /// Returns the writer itself, for what needs no store: where it stands, and what is in doubt. `None` once the thread
     /// has lost it, which [`Error::NoRuntime`] reported.
     pub fn writer(&self) -> Option<&Writer> {

@@ -200,10 +200,14 @@ impl Replicator for ObjectReplicator {
 
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
-        let _ = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch);
+        let claimed = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch);
         if let Some(lease) = self.lease.clone() {
             // Where this fails, others wait until the lease has run out.
             let _ = self.remote.runtime().run(async move { lease.release(session, epoch).await });
+        }
+        // Behind that: others wait for the lease, and for nothing else.
+        if let Ok(writer) = claimed {
+            writer.finish();
         }
     }
 }

@@ -67,9 +67,12 @@ impl Attempts {
         true
     }
 
-    /// Notes what the attempt came to.
+    /// Notes what the attempt came to. There is no other one where that stays so until somebody changes it.
     pub(crate) fn failed(&mut self, failure: Failure) {
         self.last = failure;
+        if failure == Failure::NotAFile {
+            self.made = u32::MAX;
+        }
     }
 
     /// Begins anew, for another request.

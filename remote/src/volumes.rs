@@ -228,6 +228,11 @@ impl Shelf {
         self.uncovered = Some(Uncovered { from: number, last: u64::MAX, since });
     }
 
+    /// Forgets where the log ended, so that the volume is asked for again.
+    pub(crate) fn forget_end(&mut self) {
+        self.uncovered = None;
+    }
+
     /// Notes that what a volume holds under this number does not fit the chain. Returns whether there is another place to look.
     pub(crate) fn refuse(&mut self, bucket: &Bucket, number: u64) -> bool {
         let Some(opened) = self.opened.take_if(|opened| opened.extent.holds(number)) else { return false };

@@ -216,6 +216,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Ends the writer, and waits until the volumes are put whose chunks it has on hand, for as long as one request may take.
+    pub async fn finish(mut self) {
+        self.makers.finish().await;
+    }
+
     /// Puts what is still in doubt, if anything is, and returns the sequence number up to which the log holds all records.
     ///
     /// # Errors

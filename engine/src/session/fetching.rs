@@ -16,7 +16,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Dropped, KnownPositions, ObjectId, Opened, Replicated};
+use foldlog_codec::body::{Dropped, KnownPositions, ObjectId, Opened, Parent, Replicated};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
@@ -187,6 +187,8 @@ pub(crate) struct Fetch<'a> {
     body: Vec<u8>,
     /// Makes what captures need, which is durable before the records that name them.
     captures: Receiving,
+    /// Whether a new log is that of a child session.
+    is_child: bool,
 }
 
 /// Says how far a log goes that was fetched.
@@ -224,6 +226,7 @@ impl<'a> Fetch<'a> {
             last: None,
             body: Vec::new(),
             captures: Receiving::new(dir),
+            is_child: false,
         }
     }
 
@@ -246,6 +249,7 @@ impl<'a> Fetch<'a> {
             last: None,
             body: Vec::new(),
             captures,
+            is_child: false,
         }
     }
 
@@ -277,7 +281,8 @@ impl<'a> Fetch<'a> {
     fn take(&mut self, part: HeldPart<'_>) -> Result<()> {
         match part {
             HeldPart::Captures { next, captures } if next > self.next() => {
-                self.captures.take((self.session, self.replicator), next, captures)?;
+                let records = self.next()..next;
+                self.captures.take((self.session, self.replicator), records, captures)?;
                 // Of a log that goes on a power cut may leave any part; a new one has no name yet.
                 if self.ground.is_none() { self.captures.sync() } else { Ok(()) }
             }
@@ -309,6 +314,9 @@ impl<'a> Fetch<'a> {
     /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
     pub(crate) fn finish(mut self) -> Result<Log> {
         self.check()?;
+        if self.ground.is_some() && !self.is_child {
+            self.captures.remember_collected()?;
+        }
         self.captures.sync()?;
         let nothing = self.refused("it holds nothing of that session");
         let Some((log, live)) = self.live.take() else { return Err(nothing) };
@@ -356,6 +364,9 @@ impl<'a> Fetch<'a> {
                 return Err(other);
             }
         }
+        if self.ground.is_some() {
+            self.captures.see(record, &log.log.objects)?;
+        }
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
         // A fork's first record begins a segment of the fork: one more before it would be empty.
@@ -388,12 +399,13 @@ impl<'a> Fetch<'a> {
     }
 
     /// Begins a new log for its first record.
-    fn begun(&self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
+    fn begun(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
         if record.kind != Kind::OPENED {
             return Err(self.refused("its first record begins no session"));
         }
         let opened = Opened::decode(record.body)?;
         let ground = self.ground.ok_or_else(|| self.refused(BEHIND))?;
+        self.is_child = matches!(opened.parent, Some(Parent::Child { .. }));
         Ok((RemadeLog::new(ground, self.dir, &opened), LiveState::new(LogSlices::Outline)))
     }
 }

@@ -5,6 +5,11 @@
 //! keeps it elsewhere or it was collected, is passed over; one that is there and damaged fails the feeding, so that nothing is
 //! acknowledged that no takeover could restore.
 //!
+//! So a new log that is made of what is held may name captures that no pack holds. Those of a workspace of which packs hold others were
+//! collected by the worker that held them: the new folder of captures remembers them as collected ([`Error::Collected`]), and not as
+//! damaged. Of a log that goes on nobody does, since what it names may have been lost here; nor of a child session, whose captures may
+//! be held with its parent's.
+//!
 //! What is held is known to the process that put it. A process that opens the session knows what the last captures need that are held;
 //! what only older ones had is put again where it comes back.
 
@@ -65,14 +70,16 @@ pub(super) struct Packed {
 
 #[cfg(feature = "host-filesystem")]
 mod holding {
-    use std::collections::VecDeque;
+    use std::collections::{BTreeMap, HashSet, VecDeque};
     use std::ops::{ControlFlow, Range};
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
     use foldlog_codec::body::ObjectId;
     use foldlog_codec::{Record, SequenceNumber, msgpack};
-    use foldlog_filesystem::{FilesystemSnapshot, PACK_BYTES_MAX, PackReceiver, SnapshotPacker};
+    use foldlog_filesystem::{
+        FilesystemSnapshot, PACK_BYTES_MAX, PackReceiver, SnapshotPacker, remember_collected,
+    };
     use uuid::Uuid;
 
     use super::{Packed, Sources};
@@ -203,24 +210,73 @@ mod holding {
     pub(in crate::session) struct Receiving {
         dir: PathBuf,
         receiver: Option<PackReceiver>,
+        /// Records whose captures were all received, up to the last ones that were.
+        received: Range<SequenceNumber>,
+        unpacked: Unpacked,
+    }
+
+    /// Holds the captures that records name and no pack had.
+    #[derive(Debug, Default)]
+    struct Unpacked {
+        /// Names of the resources of which packs had captures.
+        resources: HashSet<String>,
+        snapshots: BTreeMap<String, Vec<FilesystemSnapshot>>,
     }
 
     impl Receiving {
         pub(in crate::session) fn new(dir: &Path) -> Receiving {
-            Receiving { dir: dir.to_owned(), receiver: None }
+            let received = SequenceNumber::MIN..SequenceNumber::MIN;
+            Receiving { dir: dir.to_owned(), receiver: None, received, unpacked: Unpacked::default() }
         }
 
-        /// Makes the objects that one append added.
+        /// Notes which captures a record of a new log names that no pack had.
+        pub(in crate::session) fn see(&mut self, record: &Record<'_>, objects: &Objects) -> Result<()> {
+            let Some(receiver) = self.receiver.as_ref().filter(|_| self.received.contains(&record.sequence))
+            else {
+                return Ok(());
+            };
+            for (resource, recorded) in captures_named_by(record, objects)? {
+                let Some(Ok(snapshot)) = recorded.map(|recorded| msgpack::from_slice(&recorded)) else {
+                    continue;
+                };
+                match receiver.lacks(&snapshot) {
+                    true => self.unpacked.snapshots.entry(resource).or_default().push(snapshot),
+                    false => drop(self.unpacked.resources.insert(resource)),
+                }
+            }
+            Ok(())
+        }
+
+        /// Has the folder of captures remember as collected what no pack had.
+        pub(in crate::session) fn remember_collected(&mut self) -> Result<()> {
+            let Unpacked { resources, snapshots } = std::mem::take(&mut self.unpacked);
+            // Of the others the host keeps all captures elsewhere.
+            let collected: Vec<FilesystemSnapshot> = snapshots
+                .into_iter()
+                .filter(|(resource, _)| resources.contains(resource))
+                .flat_map(|(_, snapshots)| snapshots)
+                .collect();
+            match collected.is_empty() {
+                true => Ok(()),
+                false => Ok(remember_collected(&layout::captures_dir(&self.dir), &collected)?),
+            }
+        }
+
+        /// Makes the objects that one append added, whose records have these numbers.
         pub(in crate::session) fn take(
             &mut self,
             (session, replicator): (Uuid, &dyn Replicator),
-            next: SequenceNumber,
+            Range { start, end: next }: Range<SequenceNumber>,
             CapturePacks { packs, inlined }: CapturePacks<'_>,
         ) -> Result<()> {
             let damaged = |pack: &str, reason: String| {
                 let reason = format!("the captures of the records before {next}: {pack}: {reason}");
                 Error::ReplicaFailed { session, reason }
             };
+            if self.received.end < start {
+                self.received.start = start;
+            }
+            self.received.end = next;
             let dir = layout::captures_dir(&self.dir);
             let receiver = || PackReceiver::new(&dir);
             for pack in packs {
@@ -264,6 +320,7 @@ mod holding {
 
 #[cfg(not(feature = "host-filesystem"))]
 mod nothing {
+    use std::ops::Range;
     use std::path::Path;
 
     use foldlog_codec::{Record, SequenceNumber};
@@ -271,6 +328,7 @@ mod nothing {
 
     use super::{Packed, Sources};
     use crate::error::Result;
+    use crate::log::objects::Objects;
     use crate::replication::{CapturePacks, Replicator};
 
     /// Holds nothing: without real folders as workspaces no capture outlives its process.
@@ -305,9 +363,17 @@ mod nothing {
         pub(in crate::session) fn take(
             &mut self,
             _: (Uuid, &dyn Replicator),
-            _: SequenceNumber,
+            _: Range<SequenceNumber>,
             _: CapturePacks<'_>,
         ) -> Result<()> {
+            Ok(())
+        }
+
+        pub(in crate::session) fn see(&mut self, _: &Record<'_>, _: &Objects) -> Result<()> {
+            Ok(())
+        }
+
+        pub(in crate::session) fn remember_collected(&mut self) -> Result<()> {
             Ok(())
         }
 

@@ -3,7 +3,7 @@
 //! # The file `collected`
 //!
 //! Holds the ids of the commits and of the metadata of snapshots that were collected, 40 digits and a line feed each, the
-//! oldest first; the last [`COLLECTED_MAX`] of them. It tells a snapshot that was collected ([`Error::Collected`]) from one that
+//! oldest first; the last [`COLLECTED_MAX`] of them; those that another store had collected, where this one was made of what was left, too. It tells a snapshot that was collected ([`Error::Collected`]) from one that
 //! is damaged. Each collection replaces it, whereby whoever knows of objects of the store forgets them.
 //!
 //! # What a kill leaves
@@ -170,6 +170,42 @@ impl HostFilesystem {
     }
 }
 
+/// Has the store at `store` remember snapshots as collected, of which somebody gave it all that was left. What it has of them is passed
+/// over, and a folder that is no such store is left alone.
+///
+/// # Errors
+///
+/// [`Error::Object`] if a snapshot names what is no object; [`Error::Io`] if the file that remembers them cannot be replaced.
+pub fn remember_collected<'a>(
+    store: &Path,
+    snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
+) -> Result<()> {
+    let objects = Objects::new(store.to_owned()).exactly();
+    match is_store(&objects) {
+        true => remember(&objects, snapshots, |id| !objects.path(id).exists()),
+        false => Ok(()),
+    }
+}
+
+/// Adds the names of snapshots, but for those that `is_gone` denies, to the file that names what was collected.
+fn remember<'a>(
+    objects: &Objects,
+    snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
+    is_gone: impl Fn(ObjectId) -> bool,
+) -> Result<()> {
+    let mut ids = collected(objects.store());
+    let mut known: HashSet<ObjectId> = ids.iter().copied().collect();
+    for name in snapshots.into_iter().flat_map(FilesystemSnapshot::names) {
+        let id = named_object(objects, name)?;
+        if is_gone(id) && known.insert(id) {
+            ids.push(id);
+        }
+    }
+    let from = ids.len().saturating_sub(COLLECTED_MAX);
+    let lines: String = ids.iter().skip(from).map(|id| format!("{id}\n")).collect();
+    objects.replace(COLLECTED, lines.as_bytes())
+}
+
 /// Returns what a snapshot says of its tree alone.
 fn tree_of(snapshot: &FilesystemSnapshot) -> FilesystemSnapshot {
     FilesystemSnapshot { metadata: None, repositories: None, left_out_by: None, ..snapshot.clone() }
@@ -224,17 +260,7 @@ fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", cache, error)),
         _ => {}
     }
-    let mut ids = collected(objects.store());
-    let mut known: HashSet<ObjectId> = ids.iter().copied().collect();
-    for name in snapshots.iter().flat_map(FilesystemSnapshot::names) {
-        let id = named_object(objects, name)?;
-        if !needed.contains(&id) && objects.path(id).is_file() && known.insert(id) {
-            ids.push(id);
-        }
-    }
-    let from = ids.len().saturating_sub(COLLECTED_MAX);
-    let lines: String = ids.iter().skip(from).map(|id| format!("{id}\n")).collect();
-    objects.replace(COLLECTED, lines.as_bytes())
+    remember(objects, snapshots, |id| !needed.contains(&id) && objects.path(id).is_file())
 }
 
 /// Removes every object that is not needed.

@@ -113,7 +113,7 @@ use crate::error::{Error, Result};
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
 pub use binding::{Rebind, WorkspaceNotice};
 pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
-pub use collect::{Collecting, Collection, collect_snapshots};
+pub use collect::{Collecting, Collection, collect_snapshots, remember_collected};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
 pub use merge::{Merged, Merging};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Kind, Record};
 use foldlog_remote::chunk::{Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
-use foldlog_remote::{Error, Reader, Writer};
+use foldlog_remote::{Behind, Error, Reader, Writer};
 use proptest::prelude::{any, proptest};
 use uuid::Uuid;
 
@@ -187,7 +187,10 @@ fn a_chunk_that_was_removed_or_a_log_that_went_back_is_noticed() {
 
         // From the middle.
         net.remove(&key(1));
-        assert_eq!(read(&net).await, (1, Err(Error::RemoteWentBack { chunk: 1 })));
+        assert_eq!(
+            read(&net).await,
+            (1, Err(Error::Missing { chunk: 1, behind: Behind::Chunk { chunk: 2 } }))
+        );
         net.set(&key(1), whole[&key(1)].clone());
         assert_eq!(read(&net).await, (4, Ok(())));
 

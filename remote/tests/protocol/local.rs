@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use foldlog_remote::{CollectOptions, Error, MIN_AGE, Remote, Retries};
+use foldlog_remote::{CollectOptions, Error, Failure, MIN_AGE, Remote, Retries, Variables, open_remote};
 use object_store::local::LocalFileSystem;
 
 use crate::sim::world::{SESSION, record};
@@ -124,4 +124,31 @@ fn chunks_are_collected_from_a_folder_by_the_times_of_its_files() {
     assert_eq!(chain.next_sequence().get(), 131);
     // Nothing is left of what it asked the folder with.
     assert_eq!(fs::read_dir(session.join("probe")).map_or(0, Iterator::count), 0);
+}
+
+/// A pipe in the place of an object took a minute, and a folder was none: the log ended there.
+#[test]
+fn what_is_no_file_in_a_folder_is_refused_at_once_and_is_no_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    let place = || open_remote(&url, Retries::default(), &Variables::new()).unwrap();
+    let mut writer = place().claim(SESSION, "first", |_| {}).unwrap();
+    writer.append([record(0, b"zero")]).unwrap();
+    let log = folder.path().join(format!("sessions/{SESSION}/log"));
+    let last = log.join(format!("{:020}", 1));
+    let whole = fs::read(&last).unwrap();
+    let expected = Err(Error::Store { what: "read a chunk", failure: Failure::NotAFile });
+    fs::remove_file(&last).unwrap();
+    fs::create_dir(&last).unwrap();
+    assert_eq!(place().read(SESSION, |_| {}).map(drop), expected);
+    let claimed = place().claim(SESSION, "second", |_| {});
+    assert!(matches!(claimed, Err(Error::Store { failure: Failure::NotAFile, .. })), "{claimed:?}");
+    fs::remove_dir(&last).unwrap();
+    nix::unistd::mkfifo(&last, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(place().read(SESSION, |_| {}).map(drop), expected);
+    fs::remove_file(&last).unwrap();
+    // A link to a file is one.
+    fs::write(folder.path().join("elsewhere"), whole).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("elsewhere"), &last).unwrap();
+    assert_eq!(place().read(SESSION, |_| {}).unwrap().next_sequence().get(), 1);
 }

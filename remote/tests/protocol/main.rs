@@ -6,6 +6,7 @@
 
 mod counts;
 mod damage;
+mod holes;
 mod local;
 #[path = "../parts/requests.rs"]
 mod requests;

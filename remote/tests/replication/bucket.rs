@@ -42,6 +42,8 @@ struct Switches {
     refuses_puts: AtomicBool,
     /// Part of the keys that cannot be put; empty means none.
     refused: Mutex<String>,
+    /// Part of the keys that are put slowly; empty means none.
+    slow: Mutex<String>,
     puts: AtomicU64,
     put_bytes: AtomicU64,
 }
@@ -72,6 +74,11 @@ impl Bucket {
     /// Refuses to put objects of which the keys hold `part`.
     pub(crate) fn refuse_puts_of(&self, part: &str) {
         part.clone_into(&mut self.switches.refused.lock().unwrap());
+    }
+
+    /// Has objects of which the keys hold `part` put only once everything else had many turns.
+    pub(crate) fn put_slowly(&self, part: &str) {
+        part.clone_into(&mut self.switches.slow.lock().unwrap());
     }
 
     pub(crate) fn puts(&self) -> u64 {
@@ -142,6 +149,12 @@ impl Requests for Bucket {
         self.switches.puts.fetch_add(1, Ordering::SeqCst);
         self.switches.put_bytes.fetch_add(payload.content_length() as u64, Ordering::SeqCst);
         let _answered = self.switches.gate.0.acquire().await.unwrap();
+        let slow = self.switches.slow.lock().unwrap().clone();
+        if !slow.is_empty() && location.as_ref().contains(&slow) {
+            for _ in 0..100_000 {
+                future::yield_now().await;
+            }
+        }
         let part = self.switches.refused.lock().unwrap().clone();
         let is_refused = !part.is_empty() && location.as_ref().contains(&part);
         if is_refused || self.switches.refuses_puts.load(Ordering::SeqCst) {

@@ -1,16 +1,17 @@
 //! What captures of workspaces need: held before the records that name them, and brought to another machine.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::audit_captures;
 use foldlog::filesystem::{Filesystem, HostFilesystem, Rebind, WorkspaceNotice};
 use foldlog::tools::{ExecuteOptions, RewindOptions, ToolContext, ToolRegistry, ToolRunner};
-use foldlog::{Error, ResourceRegistry, Session};
+use foldlog::{BackupOptions, CollectOptions, Error, ResourceRegistry, Session};
 
 use crate::bucket::Bucket;
 use crate::folders::copy;
-use crate::host::timeless_store;
+use crate::host::{plain_store, store, timeless_store};
 use crate::notes::{call, runner_over, types};
 use crate::workspace::{Worker, contents, noise};
 
@@ -22,6 +23,11 @@ fn assert_sound(session: &Session) {
     let audited = audit_captures(session.dir()).unwrap();
     assert!(audited.damaged.is_empty() && audited.elsewhere.is_empty(), "{audited:?}");
     assert!(audited.captures > 0);
+}
+
+/// Returns the paths of all files in a folder.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    contents(folder).into_keys().map(|name| folder.join(name)).collect()
 }
 
 /// Returns the files of a session as a rewind to its last position brings them into the worker's empty folder.
@@ -252,6 +258,60 @@ fn a_log_that_gets_back_what_it_lost_gets_back_its_captures_and_a_copy_that_is_r
     );
     let new = second.store.open_session(id, &types()).unwrap();
     assert_eq!(rewound(&second, &new), contents(&first.work()));
+}
+
+/// A session worked here for a while, its captures were collected, and then it was pushed: whoever took it over was told that its captures
+/// are damaged.
+#[test]
+fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged() {
+    let bucket = Bucket::default();
+    let [first, second] = workers(&bucket);
+    let folder = tempfile::tempdir().unwrap();
+    let alone = plain_store(folder.path(), false);
+    let session = alone.create(&types()).unwrap();
+    let id = session.id();
+    let worker = Worker::at(alone.clone());
+    let mut positions = Vec::new();
+    for page in ["one", "two", "three", "one", "four"] {
+        assert!(worker.write(&session, &[("page", page.as_bytes().to_vec())]).unwrap().success);
+        positions.push(session.position().unwrap());
+    }
+    session.close().unwrap();
+    let few = CollectOptions { calls: 2, ..CollectOptions::default() };
+    assert!(alone.collect(&few).unwrap().all.captures > 0);
+    let before = audit_captures(alone.session_dir(id)).unwrap();
+    assert!(before.collected > 0 && before.damaged.is_empty(), "{before:?}");
+    drop(worker);
+    drop(alone);
+    store(&folder, &bucket, "one").open_session(id, &types()).unwrap().close().unwrap();
+
+    // A copy and a takeover say what the store said that collected them.
+    drop(first);
+    let third = Worker::new(&bucket, "three");
+    third.store.pull(id).unwrap();
+    let new = second.store.take_over(id, &types()).unwrap();
+    for dir in [third.store.session_dir(id), new.dir().to_owned()] {
+        let after = audit_captures(dir).unwrap();
+        assert_eq!(after.damaged, []);
+        assert_eq!((after.captures, after.collected), (before.captures, before.collected));
+        assert!(after.elsewhere.is_empty(), "{after:?}");
+    }
+    let copies = tempfile::tempdir().unwrap();
+    let copied = third.store.backup(id, copies.path().join("copies"), BackupOptions::default()).unwrap();
+    assert_eq!((copied.captures, copied.captures_absent), (before.captures, before.collected));
+    assert_eq!(rewound(&second, &new)["page"], b"four");
+    let runner = second.runner(&new, Some(Rebind::Overwrite), |_| Ok(()));
+    let fill = RewindOptions { overwrite: true, ..RewindOptions::default() };
+    let refused = runner.state().rewind(positions[0], &fill).unwrap_err();
+    assert!(matches!(refused, Error::Collected { .. }), "{refused:?}");
+    // One that is lost here is damaged all the same.
+    drop(runner);
+    new.close().unwrap();
+    let mut lost = files_in(&third.store.session_dir(id).join("files/objects"));
+    lost.retain(|path| std::fs::remove_file(path).is_ok());
+    assert!(!lost.is_empty());
+    let after = audit_captures(third.store.session_dir(id)).unwrap();
+    assert!(after.collected > 0 && !after.damaged.is_empty(), "{after:?}");
 }
 
 /// A machine is lost between two calls, and whoever takes the session over has a folder that is not filled: its first call goes on with

@@ -132,3 +132,16 @@ fn an_id_that_the_bucket_holds_is_not_created_anew() {
     assert!(store(&folder, &bucket, "one").open_session(id, &types()).is_ok());
     assert!(matches!(other.create_with(&types(), options), Err(Error::ReplicaAhead { .. })));
 }
+
+#[test]
+fn what_is_put_behind_the_appends_is_put_once_the_session_is_closed() {
+    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    bucket.put_slowly("/volumes/");
+    while bucket.keys("/log/").len() < 64 {
+        session.dispatch(note("one more")).unwrap();
+        session.sync().unwrap();
+    }
+    session.close().unwrap();
+    assert_eq!(bucket.keys("/volumes/").len(), 1);
+}

@@ -34,6 +34,7 @@ pub(crate) fn failure(error: Error) -> Failure {
         | Error::Malformed { .. }
         | Error::NotOurs { .. }
         | Error::RemoteWentBack { .. }
+        | Error::Missing { .. }
         | Error::Volume { .. }
         | Error::Row { .. }
         | Error::DatabaseWentBack { .. }
@@ -46,8 +47,8 @@ pub(crate) fn failure(error: Error) -> Failure {
 /// Says what to do after a failure of a store.
 fn after(failure: foldlog_remote::Failure) -> &'static str {
     use foldlog_remote::Failure::{
-        ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls, Password,
-        ReadOnly,
+        ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls, NotAFile,
+        Password, ReadOnly,
     };
     match failure {
         Denied => {
@@ -58,6 +59,7 @@ fn after(failure: foldlog_remote::Failure) -> &'static str {
         }
         Elsewhere => "set AWS_REGION, or AWS_ENDPOINT_URL, to where the bucket is",
         Missing => "check the name of the bucket, and the endpoint",
+        NotAFile => "look for pipes and folders where the bucket's folder should have files, and take them away",
         ClockSkew => "set the clock",
         Password => "check the user in the URL, and PGPASSWORD or ~/.pgpass, which its owner alone may read",
         NoDatabase => "check the database in the URL, or have it created",

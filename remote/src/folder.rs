@@ -1,0 +1,96 @@
+//! A bucket in a local folder, in which whatever stands in the place of an object has to be a regular file.
+//!
+//! Somebody may have put a pipe there, whose opening waits for a writer without an end, or a folder, which `object_store` takes for no
+//! object: a log would end there that goes on. Both are refused before they are opened ([`Failure::NotAFile`](crate::Failure::NotAFile)).
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use futures_lite::stream::Boxed;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// Is a folder whose objects are files.
+#[derive(Debug)]
+pub(crate) struct Folder(LocalFileSystem);
+
+/// Says that something else than a file stands in the place of an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotAFile;
+
+impl fmt::Display for NotAFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is no regular file")
+    }
+}
+
+impl std::error::Error for NotAFile {}
+
+impl Folder {
+    /// Opens a folder that exists, and makes what is put there durable.
+    ///
+    /// # Errors
+    ///
+    /// What `object_store` says if there is no such folder.
+    pub(crate) fn open(path: PathBuf) -> Result<Folder> {
+        Ok(Folder(LocalFileSystem::new_with_prefix(path)?.with_fsync(true)))
+    }
+
+    fn check(&self, location: &Path) -> Result<()> {
+        match fs::metadata(self.0.path_to_filesystem(location)?) {
+            Ok(found) if !found.is_file() => {
+                Err(Error::Generic { store: "folder", source: Box::new(NotAFile) })
+            }
+            // What is missing, or cannot be looked at, is said by whoever opens it.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Folder {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.0.put_opts(location, payload, options).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.check(location)?;
+        self.0.get_opts(location, options).await
+    }
+
+    fn delete_stream(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>> {
+        self.0.delete_stream(locations)
+    }
+
+    fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        self.0.list(folder)
+    }
+
+    async fn list_with_delimiter(&self, folder: Option<&Path>) -> Result<ListResult> {
+        self.0.list_with_delimiter(folder).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.0.put_multipart_opts(location, options).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.0.copy_opts(from, to, options).await
+    }
+}
