@@ -23,12 +23,14 @@ use object_store::PutPayload;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::compacting::{self, Said};
+use crate::chunk::Chunk;
+use crate::compacting;
 use crate::error::Result;
 use crate::maker::{self, Made};
 use crate::place::{CollectOptions, CollectReport};
 use crate::reader::Reader;
 use crate::remote::Remote;
+use crate::said::Said;
 use crate::volume::{Extent, MIN_AGE};
 
 const COLLECT: &str = "remove collected chunks";
@@ -57,7 +59,10 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     reader.shelf().0.ask_for_small_alone();
     let mut report = CollectReport::default();
     let mut said = Said::default();
-    reader.read_to_end(&mut |chunk| said.see(chunk)).await?;
+    let see = &mut |chunk: &Chunk<'_>| {
+        chunk.records().for_each(|record| said.see(chunk.head.number, &record));
+    };
+    reader.read_to_end(see).await?;
     report.next = reader.chain().next_sequence();
     let fit = reader.shelf().0.take_verified();
     if !options.dry_run {

@@ -32,7 +32,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use foldlog_codec::body::{DROPPED_BODIES, Dropped, DroppedBodies, ObjectId, Observed};
+use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use object_store::PutPayload;
 use object_store::path::Path;
@@ -44,6 +44,7 @@ use crate::chunk::Chunk;
 use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
 use crate::error::{Error, Failure, Result};
 use crate::place::CollectReport;
+use crate::said::Said;
 use crate::volume::{Encoder, Extent, Form, VOLUME_BYTES_MAX, encoded_len};
 use crate::volumes::{Opened, Shelf, is_marked};
 
@@ -54,47 +55,6 @@ const VOLUME_BYTES: usize = 8 << 20;
 const VOLUME_CHUNKS: u64 = 1 << 16;
 
 const COMPACT: &str = "drop the bodies that a compaction of the session dropped";
-
-/// Follows what a session's records say of dropped bodies.
-#[derive(Debug, Default)]
-pub(crate) struct Said {
-    newest: Option<(SequenceNumber, Data)>,
-    /// Chunks in which a record says where the slices are known, and the first such record of each.
-    known_in: Vec<(u64, SequenceNumber)>,
-}
-
-/// Holds the data of an observation, or names the payload that has it.
-#[derive(Debug)]
-enum Data {
-    Here(Vec<u8>),
-    Payload(ObjectId),
-}
-
-impl Said {
-    /// Takes in what a chunk's records say.
-    pub(crate) fn see(&mut self, chunk: &Chunk<'_>) {
-        let mut known = None;
-        for record in chunk.records() {
-            if record.kind == Kind::OBSERVED
-                && let Ok(observed) = Observed::decode(record.body)
-                && observed.name == DROPPED_BODIES
-            {
-                let here = || Data::Here(observed.data.bytes().to_vec());
-                let data = observed.data.object().map_or_else(here, Data::Payload);
-                self.newest = Some((record.sequence, data));
-            } else if record.kind == Kind::DROPPED && Dropped::known(record.body).is_ok_and(|it| it.is_some())
-            {
-                known.get_or_insert(record.sequence);
-            }
-        }
-        self.known_in.extend(known.map(|sequence| (chunk.head.number, sequence)));
-    }
-
-    /// Returns whether a record says that bodies were dropped.
-    pub(crate) fn is_anything(&self) -> bool {
-        self.newest.is_some()
-    }
-}
 
 /// Writes volumes without the bodies that were dropped, of the ranges `old`, whose volumes are old enough, and of those that were compacted before.
 ///
@@ -111,15 +71,8 @@ pub(crate) async fn compact(
     if let Some(done) = before.as_deref().filter(|_| !dry_run) {
         clean(bucket, session, done).await?;
     }
-    let Some((said_at, data)) = said.newest else { return Ok(()) };
-    let data = match data {
-        Data::Here(data) => data,
-        Data::Payload(object) => {
-            let missing = || Error::Payload { object: object.file_name() };
-            bucket.get_object(session, object).await?.ok_or_else(missing)?
-        }
-    };
-    let dropped = DroppedBodies::decode(&data).map_err(|_| Error::NotContent { sequence: said_at })?;
+    let read = async |object| bucket.get_object(session, object).await;
+    let Some((said_at, dropped)) = said.dropped(read).await? else { return Ok(()) };
     let small = bucket.spans()[0];
     let mut ranges = BTreeSet::new();
     for extent in old {

@@ -33,7 +33,7 @@
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `maker`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
 //! | [`compaction`] | the bytes that say which compacted volumes stand for which chunks |
-//! | `compacting` | putting compacted volumes, and removing what they stand for |
+//! | `said`, `compacting` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
@@ -102,6 +102,8 @@ mod replicator;
 mod retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod said;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;
 pub mod volume;
