@@ -88,6 +88,8 @@ foldlog_codec::breakages! {
     BegunUnheld = "begun-unheld": "A tool runs before the replicator holds its begin.",
     AbandonedMakesOn = "abandoned-makes-on": "Segments are made ahead in the folder of a takeover that failed.",
     SpendingForgotten = "spending-forgotten": "A budget begins anew with each process.",
+    DroppedUnsaid = "dropped-unsaid": "A compaction does not record what it dropped of what a replica holds.",
+    DroppedGoneBackTo = "dropped-gone-back-to": "A writer goes back to a position of which the replica may have dropped bodies.",
     BasesUnheld = "bases-unheld": "Of a compacted session a replicator holds nothing but records.",
     CapturesUnheld = "captures-unheld": "A tool runs before the replicator holds what its begin has captured.",
 

@@ -13,6 +13,10 @@
 //!                                        a volume
 //! sessions/{session}/collected/{first chunk:020}
 //!                                        a mark: chunks of the small volume that begins there are removed
+//! sessions/{session}/compactions/{number:020}
+//!                                        a compaction, from 1 on
+//! sessions/{session}/compacted/{compaction:020}/{first chunk:020}/{hash}
+//!                                        a compacted volume of it
 //! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there; or
 //!                                        a pack of what captures of workspaces need
 //! sessions/{session}/lease/{epoch:020}   under which worker's lease the session was claimed (`lease::objects`)
@@ -31,7 +35,9 @@ use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, 
 use tokio::time;
 use uuid::Uuid;
 
+use crate::chunk::ChunkHash;
 use crate::clock::Clock;
+use crate::compaction::CompactedVolume;
 use crate::error::{Error, Failure, Result};
 use crate::folder::NotAFile;
 use crate::retries::Retries;
@@ -124,6 +130,18 @@ impl Bucket {
     /// Returns the key of what says that chunks of a small volume are removed.
     pub fn mark_key(&self, session: Uuid, extent: Extent) -> Path {
         self.key(session, "collected", &format!("{:020}", extent.first))
+    }
+
+    /// Returns the key of the compaction with this number.
+    pub fn compaction_key(&self, session: Uuid, number: u64) -> Path {
+        self.key(session, "compactions", &format!("{number:020}"))
+    }
+
+    /// Returns the key of a volume of the compaction with this number.
+    pub fn compacted_key(&self, session: Uuid, number: u64, volume: &CompactedVolume) -> Path {
+        let (number, first) = (format!("{number:020}"), format!("{:020}", volume.extent.first));
+        let hash = ChunkHash(volume.hash).to_string();
+        self.key_of(&["sessions", &session.to_string(), "compacted", &number, &first, &hash])
     }
 
     /// Returns the key of an object: a payload that the local log keeps out of line.
@@ -307,25 +325,36 @@ impl Bucket {
 
     /// Returns number and length of the chunks that the store lists as objects.
     pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
-        let folder = self.key_of(&["sessions", &session.to_string(), "log"]);
+        let listed = self.listed(session, "log", "list the chunks").await?;
+        let number = |(key, len): &(Path, u64)| Some((key.filename()?.parse().ok()?, *len));
+        Ok(listed.iter().filter_map(number).collect())
+    }
+
+    /// Returns key and length of the objects that the store lists beneath a folder of a session.
+    pub(crate) async fn listed(
+        &self,
+        session: Uuid,
+        folder: &str,
+        what: &'static str,
+    ) -> Result<Vec<(Path, u64)>> {
+        let folder = self.key_of(&["sessions", &session.to_string(), folder]);
         let mut attempts = self.retries.begin();
         'attempts: while attempts.another().await {
-            let (mut list, mut chunks) = (self.store.list(Some(&folder)), Vec::new());
+            let (mut list, mut listed) = (self.store.list(Some(&folder)), Vec::new());
             loop {
                 match time::timeout(self.retries.request_timeout, list.next()).await {
                     Err(_) => attempts.failed(Failure::TimedOut),
-                    Ok(None) => return Ok(chunks),
+                    Ok(None) => return Ok(listed),
                     Ok(Some(Err(error))) => attempts.failed(failure_of(&error)),
                     Ok(Some(Ok(found))) => {
-                        let number = found.location.filename().and_then(|name| name.parse().ok());
-                        chunks.extend(number.map(|number| (number, found.size)));
+                        listed.push((found.location, found.size));
                         continue;
                     }
                 }
                 continue 'attempts;
             }
         }
-        Err(attempts.error("list the chunks"))
+        Err(attempts.error(what))
     }
 
     /// Returns how old the volumes of these chunks are, by the store's clock alone; nothing of one that is not there.
@@ -357,6 +386,11 @@ impl Bucket {
         what: &'static str,
     ) -> Result<()> {
         let keys: Vec<Path> = numbers.map(|number| self.chunk_key(session, number)).collect();
+        self.remove_all(keys, what).await
+    }
+
+    /// Removes objects. One that is not there is none to remove.
+    pub(crate) async fn remove_all(&self, keys: Vec<Path>, what: &'static str) -> Result<()> {
         let mut attempts = self.retries.begin();
         'attempts: while attempts.another().await {
             let paths = stream::iter(keys.clone().into_iter().map(Ok)).boxed();

@@ -4,7 +4,8 @@
 //! the object with the next number has it, and no object is ever changed. So every reader sees the same objects, and
 //! takes the same chunks for the chain by these rules, which [`Chain::take`] applies to one number after the other:
 //!
-//! 1. A chunk is verified before anything is made of it ([`Chunk::decode`]). One that is damaged, too long, or of a
+//! 1. A chunk is verified before anything is made of it ([`Chunk::decode`]), or is one of a compacted volume, which was
+//!    verified as a whole and states the hashes of its chunks ([`Chunk::decode_compacted`]). One that is damaged, too long, or of a
 //!    newer format ends the reading with an error: it may hold what was acknowledged.
 //! 2. A chunk of another session ends the reading: somebody copied it here ([`Error::NotOurs`]).
 //! 3. A chunk of a lower epoch than the chain's is *ignored*: a superseded writer put it, knew nothing of the claim, and
@@ -70,9 +71,24 @@ impl Chain {
     /// Those of [`Chunk::decode`], [`Error::NotOurs`], [`Error::Broken`], and [`Error::Malformed`] for a chunk that
     /// breaks one of the rules 5 to 7. The chain stays where it stands.
     pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<Taken<'a>> {
+        let chunk = Chunk::decode(bytes, self.next_number)?;
+        self.take_decoded(chunk)
+    }
+
+    /// Takes the chunk with that number of a compacted volume, whose bytes were verified, as [`Chain::take`] does. The chunk's hash
+    /// is the one that it states.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Chain::take`] but [`Error::Damaged`].
+    pub fn take_compacted<'a>(&mut self, bytes: &'a [u8]) -> Result<Taken<'a>> {
+        let chunk = Chunk::decode_compacted(bytes, self.next_number)?;
+        self.take_decoded(chunk)
+    }
+
+    fn take_decoded<'a>(&mut self, chunk: Chunk<'a>) -> Result<Taken<'a>> {
         let number = self.next_number;
         let malformed = |reason| Error::Malformed { chunk: number, reason };
-        let chunk = Chunk::decode(bytes, number)?;
         let head = &chunk.head;
         if head.session != self.session {
             return Err(Error::NotOurs { chunk: number, session: self.session, found: head.session });

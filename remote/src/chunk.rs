@@ -31,6 +31,10 @@
 //! and length (8), length of one more pack (4), and that pack itself. A chunk of format version 1 has no such part: a claim, or
 //! records that were appended without their captures.
 //!
+//! A *compacted chunk* stands in a compacted volume ([`volume`](crate::volume)) in the place of one whose records have lost bodies. It has
+//! the magic "FOLDRMC\n", the same fields but for the bodies, and at its end the hash of the chunk that it stands for, which its bytes do not
+//! have. A record without its body is one of kind `dropped`, with kind, length and BLAKE3 of what was dropped, as in a local log.
+//!
 //! A chunk carries records and never frames: a recovery of the local log rewrites salts and checksums, and content is
 //! what two sides must agree on. For the same reason the content digest is the one of the local log: a record whose
 //! body a compaction has dropped leaves it as it was.
@@ -72,6 +76,7 @@ pub const PACKS_MAX: usize = 1 << 16;
 pub const INLINED_BYTES_MAX: usize = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"FOLDRMT\n";
+const MAGIC_COMPACTED: [u8; 8] = *b"FOLDRMC\n";
 const HEAD_LEN: usize = 156;
 const HASH_LEN: usize = 32;
 const RECORD_HEAD_LEN: usize = 13;
@@ -278,14 +283,13 @@ impl Encoder {
         if let Some(error) = refused {
             return Err(error);
         }
-        let mut captures = Vec::with_capacity(8 + packs_len + inlined.len());
-        captures.extend_from_slice(&(packs.len() as u32).to_le_bytes());
+        let mut names = Vec::with_capacity(packs_len);
         for pack in packs {
-            captures.extend_from_slice(&pack.hash);
-            captures.extend_from_slice(&pack.len.to_le_bytes());
+            names.extend_from_slice(&pack.hash);
+            names.extend_from_slice(&pack.len.to_le_bytes());
         }
-        captures.extend_from_slice(&(inlined.len() as u32).to_le_bytes());
-        captures.extend_from_slice(inlined);
+        let mut captures = Vec::with_capacity(8 + packs_len + inlined.len());
+        write_captures(&mut captures, &names, inlined);
         self.captures = Some(captures);
         Ok(())
     }
@@ -327,10 +331,7 @@ impl Encoder {
         }
         self.count += 1;
         self.digest.update(record.sequence, record.kind, record.time_us, record.body);
-        self.records.push(record.kind.byte());
-        self.records.extend_from_slice(&record.time_us.to_le_bytes());
-        self.records.extend_from_slice(&(record.body.len() as u32).to_le_bytes());
-        self.records.extend_from_slice(record.body);
+        write_record(&mut self.records, record.kind, record.time_us, record.body);
         Ok(())
     }
 
@@ -342,22 +343,9 @@ impl Encoder {
     /// Returns the bytes of the chunk with these records under another head, whose first sequence number must be the
     /// same.
     pub(crate) fn finish_as(&self, head: &ChunkHead) -> Encoded {
-        let mut out = Vec::with_capacity(self.len());
-        out.extend_from_slice(&MAGIC);
         let version = if self.captures.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN };
-        out.extend_from_slice(&version.to_le_bytes());
-        out.extend_from_slice(&(HEAD_LEN as u16).to_le_bytes());
-        out.extend_from_slice(&self.count.to_le_bytes());
-        out.extend_from_slice(head.session.as_bytes());
-        out.extend_from_slice(&head.number.to_le_bytes());
-        out.extend_from_slice(&head.epoch.0.to_le_bytes());
-        out.extend_from_slice(head.writer.as_bytes());
-        out.extend_from_slice(&head.nonce);
-        out.extend_from_slice(&head.previous.0);
-        out.extend_from_slice(&head.first_sequence.to_le_bytes());
-        out.extend_from_slice(&self.digest.finish());
-        out.extend_from_slice(&(head.note.len() as u32).to_le_bytes());
-        out.extend_from_slice(head.note.as_bytes());
+        let mut out = Vec::with_capacity(self.len());
+        write_head(&mut out, (MAGIC, version), head, (self.count, &self.digest.finish()));
         out.extend_from_slice(self.captures.as_deref().unwrap_or_default());
         out.extend_from_slice(&self.records);
         let hash = ChunkHash(*blake3::hash(&out).as_bytes());
@@ -393,22 +381,66 @@ impl<'a> Chunk<'a> {
             return Err(Error::TooLarge { what: "chunk", len, max: CHUNK_BYTES_MAX as u64 });
         }
         let hash = verify_hash(bytes, number)?;
-        Chunk::fields(bytes, number, hash, true)
+        Chunk::fields(bytes, number, hash, (&[MAGIC], true))
     }
 
-    /// Decodes a chunk that was verified before.
+    /// Decodes a compacted chunk, whose bytes somebody else has verified, and verifies its records. Its hash is the one that it
+    /// states: the hash that the chunk had before bodies were dropped.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Chunk::decode`] but [`Error::Damaged`].
+    pub fn decode_compacted(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
+        if bytes.len() > CHUNK_BYTES_MAX {
+            let len = bytes.len() as u64;
+            return Err(Error::TooLarge { what: "chunk", len, max: CHUNK_BYTES_MAX as u64 });
+        }
+        let hash = bytes.last_chunk::<HASH_LEN>().copied().unwrap_or_default();
+        Chunk::fields(bytes, number, ChunkHash(hash), (&[MAGIC_COMPACTED], true))
+    }
+
+    /// Returns the chunk as it stands in a compacted volume. `bodies` says of each record with which body it stands there as a dropped one;
+    /// `None` leaves it as it is. The content digest must stay the same. Without `counts` the chunk is one that the chain ignores, and leaves
+    /// the pack in it behind.
+    pub(crate) fn compacted(
+        &self,
+        counts: bool,
+        bodies: &mut dyn FnMut(&Record<'a>) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Vec<u8>> {
+        let version = if self.captures.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN };
+        let mut out = Vec::with_capacity(HEAD_LEN + self.records.len() + HASH_LEN);
+        write_head(&mut out, (MAGIC_COMPACTED, version), &self.head, (self.count, &self.content));
+        if let Some(Captures { packs, inlined }) = &self.captures {
+            write_captures(&mut out, packs, if counts { inlined } else { &[] });
+        }
+        for record in self.records() {
+            match bodies(&record)? {
+                Some(body) => write_record(&mut out, Kind::DROPPED, record.time_us, &body),
+                None => write_record(&mut out, record.kind, record.time_us, record.body),
+            }
+        }
+        out.extend_from_slice(&self.hash.0);
+        Ok(out)
+    }
+
+    /// Decodes a chunk that was verified before, compacted or not.
     #[cfg(feature = "object-store")]
     pub(crate) fn decode_verified(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
         let hash = bytes.last_chunk::<HASH_LEN>().copied().unwrap_or_default();
-        Chunk::fields(bytes, number, ChunkHash(hash), false)
+        Chunk::fields(bytes, number, ChunkHash(hash), (&[MAGIC, MAGIC_COMPACTED], false))
     }
 
     /// Decodes what stands in front of the hash.
-    fn fields(bytes: &'a [u8], number: u64, hash: ChunkHash, verify: bool) -> Result<Chunk<'a>> {
+    fn fields(
+        bytes: &'a [u8],
+        number: u64,
+        hash: ChunkHash,
+        (magics, verify): (&[[u8; 8]], bool),
+    ) -> Result<Chunk<'a>> {
         let malformed = |reason| Error::Malformed { chunk: number, reason };
         let mut fields =
             Fields { bytes: bytes.get(..bytes.len().saturating_sub(HASH_LEN)).unwrap_or_default() };
-        if fields.take::<8>() != Some(MAGIC) {
+        if !fields.take::<8>().is_some_and(|magic| magics.contains(&magic)) {
             return Err(malformed("it does not begin as a chunk does"));
         }
         let version = fields.u16().ok_or_else(|| malformed("it ends within its head"))?;
@@ -442,6 +474,43 @@ impl<'a> Chunk<'a> {
     pub fn next_sequence(&self) -> SequenceNumber {
         self.head.first_sequence + u64::from(self.count)
     }
+}
+
+/// Writes what stands in front of the captures: the head, and the note.
+fn write_head(
+    out: &mut Vec<u8>,
+    (magic, version): ([u8; 8], u16),
+    head: &ChunkHead,
+    (count, content): (u32, &[u8; 32]),
+) {
+    out.extend_from_slice(&magic);
+    out.extend_from_slice(&version.to_le_bytes());
+    out.extend_from_slice(&(HEAD_LEN as u16).to_le_bytes());
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(head.session.as_bytes());
+    out.extend_from_slice(&head.number.to_le_bytes());
+    out.extend_from_slice(&head.epoch.0.to_le_bytes());
+    out.extend_from_slice(head.writer.as_bytes());
+    out.extend_from_slice(&head.nonce);
+    out.extend_from_slice(&head.previous.0);
+    out.extend_from_slice(&head.first_sequence.to_le_bytes());
+    out.extend_from_slice(content);
+    out.extend_from_slice(&(head.note.len() as u32).to_le_bytes());
+    out.extend_from_slice(head.note.as_bytes());
+}
+
+fn write_captures(out: &mut Vec<u8>, packs: &[u8], inlined: &[u8]) {
+    out.extend_from_slice(&((packs.len() / PACK_NAME_LEN) as u32).to_le_bytes());
+    out.extend_from_slice(packs);
+    out.extend_from_slice(&(inlined.len() as u32).to_le_bytes());
+    out.extend_from_slice(inlined);
+}
+
+fn write_record(out: &mut Vec<u8>, kind: Kind, time_us: i64, body: &[u8]) {
+    out.push(kind.byte());
+    out.extend_from_slice(&time_us.to_le_bytes());
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(body);
 }
 
 /// Returns the hash at the end of `bytes`, if it is that of the bytes before it.

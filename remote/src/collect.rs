@@ -7,9 +7,12 @@
 //! 3. The range of each volume that fits and is older than [`MIN_AGE`] gets its mark, and then the chunks that the store lists of it are
 //!    removed, the oldest range first.
 //!
+//! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that have their marks are written anew without
+//!    them ([`compacting`](crate::compacting)).
+//!
 //! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
-//! of the chunks, and the next collection goes on. Nothing is removed but chunks: packs and payloads that only an ignored chunk names stay, and
-//! so do volumes.
+//! of the chunks, and the next collection goes on. Nothing is removed but chunks, and volumes for which compacted ones stand: packs and payloads
+//! that only an ignored chunk names stay, or only a record whose body was dropped.
 //!
 //! A version of foldlog that knows no volumes takes a collected session for an empty one. So nothing is to be collected before every worker
 //! and reader of a place has one that does.
@@ -20,11 +23,14 @@ use object_store::PutPayload;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
+use crate::chunk::Chunk;
+use crate::compacting;
 use crate::error::Result;
 use crate::maker::{self, Made};
 use crate::place::{CollectOptions, CollectReport};
 use crate::reader::Reader;
 use crate::remote::Remote;
+use crate::said::Said;
 use crate::volume::{Extent, MIN_AGE};
 
 const COLLECT: &str = "remove collected chunks";
@@ -52,7 +58,11 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let mut reader = Reader::new(bucket.clone(), session);
     reader.shelf().0.ask_for_small_alone();
     let mut report = CollectReport::default();
-    reader.read_to_end(&mut |_| {}).await?;
+    let mut said = Said::default();
+    let see = &mut |chunk: &Chunk<'_>| {
+        chunk.records().for_each(|record| said.see(chunk.head.number, &record));
+    };
+    reader.read_to_end(see).await?;
     report.next = reader.chain().next_sequence();
     let fit = reader.shelf().0.take_verified();
     if !options.dry_run {
@@ -60,29 +70,36 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
             report.volumes += u64::from(maker::make(bucket, session, extent).await? == Made::Put);
         }
     }
+    let compaction = reader.shelf().0.learn(bucket).await?;
     let mut listed: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
     for (number, len) in bucket.chunks(session).await? {
         let range = Extent::around(number, bucket.spans()[0]);
         listed.entry(range.first).or_default().insert(number, len);
     }
     report.left = listed.values().map(|chunks| chunks.len() as u64).sum();
-    let asked: Vec<Extent> = fit.into_iter().filter(|extent| listed.contains_key(&extent.first)).collect();
-    if asked.is_empty() {
-        return Ok(report);
+    let is_compacted = |extent: &Extent| compaction.as_ref().is_some_and(|it| it.touches(*extent));
+    let compacted = listed.keys().map(|first| Extent::around(*first, bucket.spans()[0])).filter(is_compacted);
+    // Their chunks were collected before they were compacted.
+    let revived: Vec<Extent> = compacted.collect();
+    let is_asked = |extent: &Extent| listed.contains_key(&extent.first) || said.is_anything();
+    let asked: Vec<Extent> =
+        fit.into_iter().filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
+    let mut old = Vec::new();
+    if !asked.is_empty() {
+        let ages = bucket.ages(session, &asked).await?.into_iter();
+        let aged = asked.into_iter().zip(ages).filter(|(_, age)| *age >= options.min_age.max(MIN_AGE));
+        old.extend(aged.map(|(extent, _)| extent));
     }
-    let ages = bucket.ages(session, &asked).await?;
-    for (extent, age) in asked.into_iter().zip(ages) {
+    for extent in revived.iter().chain(&old) {
         let Some(chunks) = listed.get(&extent.first) else { continue };
-        if age < options.min_age.max(MIN_AGE) {
-            continue;
-        }
         if !options.dry_run {
-            bucket.create(&bucket.mark_key(session, extent), PutPayload::from_static(MARK), COLLECT).await?;
+            bucket.create(&bucket.mark_key(session, *extent), PutPayload::from_static(MARK), COLLECT).await?;
             bucket.remove_chunks(session, chunks.keys().copied(), COLLECT).await?;
         }
         report.chunks += chunks.len() as u64;
         report.left -= chunks.len() as u64;
         report.bytes += chunks.values().sum::<u64>();
     }
+    compacting::compact((bucket, session), (said, compaction), &old, options.dry_run, &mut report).await?;
     Ok(report)
 }

@@ -214,6 +214,14 @@ pub enum Error {
         /// What is wrong with the volume.
         reason: &'static str,
     },
+    /// What says which compacted volumes stand for chunks whose bodies were dropped is damaged, or none of foldlog's.
+    #[error("compaction {number} of the session, which says where its chunks are, cannot be used: {reason}")]
+    Compaction {
+        /// Number of the compaction.
+        number: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// An object, a chunk, a record or a note is longer than any may be.
     #[error("the {what} has {len} bytes, and {max} are allowed")]
     TooLarge {

@@ -16,6 +16,7 @@
 //! | *pack* | what captures of workspaces add: bytes that the engine makes, in an object that a chunk names, or in the chunk |
 //! | *volume* | one object with the chunks of a whole range of numbers ([`volume`] draws its bytes) |
 //! | *collected* | a chunk that was removed, since a volume holds it |
+//! | *compacted* | of a volume: one whose chunks have lost the bodies that a compaction of the session dropped ([`compaction`] says where they are) |
 //! | *lease* | what says that a session's worker lives, and so when to take over, and never whether that is safe: [`SessionLease`] |
 //! | *acknowledged* | the chain holds the record, and every record before it |
 //!
@@ -31,6 +32,8 @@
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `maker`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
+//! | [`compaction`] | the bytes that say which compacted volumes stand for which chunks |
+//! | `said`, `compacting` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
@@ -41,7 +44,7 @@
 //! With the feature `postgres`, which is not on by default, sessions are kept in a PostgreSQL database. What stands here of chunks and chains
 //! is of object storage; `ARCHITECTURE.md` says what takes their place there.
 //!
-//! All but `chunk`, `chain`, `volume` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
+//! All but `chunk`, `chain`, `volume`, `compaction` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
 //! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
 //! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
 //! `object_store` says, hands it to [`ObjectReplicator`].
@@ -60,8 +63,8 @@
 //!
 //! # Not yet
 //!
-//! There are no images (a claim reads every record). What only a superseded writer's chunk names, payloads and packs, is never removed, nor
-//! what a compaction of the local log has dropped.
+//! There are no images (a claim reads every record). Payloads and packs are never removed: what only a superseded writer's chunk names, nor
+//! what only records name whose bodies a compaction has dropped. A database keeps the bodies that a compaction has dropped.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -77,6 +80,9 @@ pub mod chunk;
 mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
+#[cfg(feature = "object-store")]
+mod compacting;
+pub mod compaction;
 mod error;
 #[cfg(feature = "object-store")]
 mod folder;
@@ -100,6 +106,8 @@ mod replicator;
 mod retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod said;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;
 pub mod volume;

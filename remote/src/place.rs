@@ -81,8 +81,9 @@ pub trait Place: fmt::Debug + Send + Sync {
         Ok((standing.epoch > 0).then_some(standing))
     }
 
-    /// Removes what the place keeps twice of a session: in a bucket, chunks that a volume holds which is old enough. Readers and writers may go
-    /// on meanwhile. Returns `None` if it keeps nothing twice, as a database does.
+    /// Removes what the place keeps twice of a session: in a bucket, chunks that a volume holds which is old enough. Of these it removes the
+    /// bodies too that a compaction of the session dropped, once the session's writer has recorded that. Readers and writers may go on
+    /// meanwhile. Returns `None` if it removes nothing, as a database does.
     ///
     /// # Errors
     ///
@@ -125,6 +126,13 @@ pub struct CollectReport {
     pub bytes: u64,
     /// Number of chunks that the store lists and that stay: those without a volume, and those of volumes that are too young.
     pub left: u64,
+    /// Number of records that lost their bodies, or would: those that a compaction of the session dropped, as its writer recorded, in chunks that
+    /// are collected.
+    pub dropped: u64,
+    /// Length of these bodies in bytes, what stands in their place taken off.
+    pub dropped_bytes: u64,
+    /// Number of records whose bodies the session's compaction dropped and the place keeps yet, in chunks that are not collected.
+    pub waiting: u64,
 }
 
 /// Reads what a place holds of one session, and goes on where it stood once there is more. Claims nothing.

@@ -84,7 +84,7 @@ impl Reader {
         loop {
             let number = self.chain.next_number();
             let Some(bytes) = self.shelf.find(&self.bucket, number).await? else { return Ok(None) };
-            let is_next = match self.chain.take(&bytes) {
+            let is_next = match bytes.take_by(&mut self.chain) {
                 Ok(Taken::Next(chunk)) => {
                     each(&chunk);
                     true

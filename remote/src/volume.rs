@@ -5,7 +5,7 @@
 //! field:
 //!
 //! ```text
-//!   0  8  magic "FOLDVOL\n"
+//!   0  8  magic "FOLDVOL\n"; of a compacted volume "FOLDVOC\n"
 //!   8  2  format version
 //!  10  2  length of the head in bytes (40), which is the offset of the lengths
 //!  12 16  session id
@@ -15,6 +15,9 @@
 //!   …  …  chunks
 //! end-32 32  hash of the volume: BLAKE3 of all bytes before it
 //! ```
+//!
+//! A *compacted volume* holds compacted chunks ([`chunk`](crate::chunk)), of any number of whole ranges of the smallest span. What names it
+//! is a [compaction](crate::compaction).
 //!
 //! All integers are little-endian. A volume is never needed to decide what is in a log: its chunks are taken by the rules of
 //! [`chain`](crate::chain), as they would be one by one.
@@ -45,7 +48,24 @@ pub const SPANS: [u64; 2] = [64, 4_096];
 /// How old a volume is at least before a chunk that it holds is removed. Whoever reads or writes relies on it.
 pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-const MAGIC: [u8; 8] = *b"FOLDVOL\n";
+/// Says what the chunks of a volume are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Chunks as they were put.
+    Whole,
+    /// Compacted chunks.
+    Compacted,
+}
+
+impl Form {
+    fn magic(self) -> [u8; 8] {
+        match self {
+            Form::Whole => *b"FOLDVOL\n",
+            Form::Compacted => *b"FOLDVOC\n",
+        }
+    }
+}
+
 const HEAD_LEN: usize = 40;
 const HASH_LEN: usize = 32;
 
@@ -99,6 +119,15 @@ impl<'a> Volume<'a> {
     ///
     /// [`Error::Volume`] if the bytes do not have the hash at their end, or are no volume, or another one.
     pub fn decode(bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
+        Volume::decode_as(Form::Whole, bytes, session, extent)
+    }
+
+    /// Decodes and verifies the volume of these chunks of a session, which are in that form.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Volume::decode`].
+    pub fn decode_as(form: Form, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
         let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
             return Err(extent.error("it is damaged: it has too few bytes"));
         };
@@ -112,7 +141,7 @@ impl<'a> Volume<'a> {
             return Err(extent.error("it ends within its head"));
         };
         let reason = match Head::of(head) {
-            head if head.magic != MAGIC => "it does not begin as a volume does",
+            head if head.magic != form.magic() => "it does not begin as a volume does",
             head if head.version > FORMAT_VERSION => "a later version of foldlog wrote it",
             head if head.version == 0 || usize::from(head.len) != HEAD_LEN => "its head does not decode",
             head if head.session != session => "it is of another session",
@@ -222,8 +251,22 @@ impl Encoder {
     /// [`Error::TooLarge`] if the volume would be longer than [`VOLUME_BYTES_MAX`], and [`Error::Volume`] if there are not so many
     /// lengths as chunks.
     pub fn new(session: Uuid, extent: Extent, lengths: impl IntoIterator<Item = usize>) -> Result<Encoder> {
+        Encoder::new_as(Form::Whole, session, extent, lengths)
+    }
+
+    /// Begins a volume of chunks in that form that have these lengths in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Encoder::new`].
+    pub fn new_as(
+        form: Form,
+        session: Uuid,
+        extent: Extent,
+        lengths: impl IntoIterator<Item = usize>,
+    ) -> Result<Encoder> {
         let mut bytes = Vec::new();
-        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&form.magic());
         bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         bytes.extend_from_slice(&((HEAD_LEN) as u16).to_le_bytes());
         bytes.extend_from_slice(session.as_bytes());

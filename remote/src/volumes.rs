@@ -20,7 +20,7 @@
 //! [`MIN_AGE`]; in front of the first one it puts a *mark*. So a number can be created a second time: a writer that was paused, or a
 //! put that was under way for days, finds it free. What came of that is a *revived* chunk, and must not count.
 //!
-//! Rule: what stands under a number counts only if at some moment no volume held that number, and it was read, or its put was confirmed,
+//! Rule: what stands under a number counts only if at some moment no volume held that number (and no mark stood in front of it), and it was read, or its put was confirmed,
 //! less than half of [`MIN_AGE`] later by [`clock`](crate::clock). Where more time has passed, the volume is asked for behind that: if there is none,
 //! nothing was collected before; if there is one, its chunk counts, and no other. For a volume is older than `MIN_AGE` before a chunk of its
 //! is removed, by the store's clock, and the two clocks are not thought to differ by more than half of it.
@@ -34,6 +34,17 @@
 //! So a writer asks again only where its put is confirmed half of `MIN_AGE` after it put the chunk before. It asks then for that
 //! chunk too, and stops if the place has lost it.
 //!
+//! # Compacted volumes
+//!
+//! A compaction puts volumes in which bodies are missing that were dropped, and last an object that names them all
+//! ([`compaction`](crate::compaction)); then the volumes of these ranges are removed, in any order. Only collected ranges have any. So who finds no
+//! volume and a mark asks for compactions: for the numbers 1, 2, 4, … behind the last one that it knows, until one is not there, and then
+//! between the last two. What it finds it keeps, and reads the compacted volumes of that compaction from then on; one that is gone stands in a newer
+//! compaction. A reader that knows none, or an older one, has what it finds: the chunks' hashes are the same in all of them, and so
+//! are sequence numbers, times, kinds and hashes of bodies. That a newer compaction is read in front of an older one does not happen,
+//! since the newest that is known is asked for; the other way round is right, as in a local log whose later segments were compacted
+//! again.
+//!
 //! A volume that does not decode, or whose chunks do not fit the chain, is passed over as long as its range has no mark: its chunks are all
 //! there. Where it has one, or the volume is gone and the mark is there, reading ends with [`Error::Volume`].
 
@@ -44,9 +55,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
+use crate::chain::{Chain, Taken};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
+use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
 use crate::error::{Error, Result};
-use crate::volume::{Extent, MIN_AGE, VOLUME_BYTES_MAX, Volume, encoded_len};
+use crate::volume::{Extent, Form, MIN_AGE, VOLUME_BYTES_MAX, Volume, encoded_len};
 
 /// How long what is known of a place's volumes holds: half of [`MIN_AGE`].
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
@@ -56,12 +69,32 @@ const MISSING_MAX: usize = 1 << 16;
 
 const READ: &str = "read a chunk";
 const READ_VOLUME: &str = "read a volume of chunks";
+const READ_COMPACTION: &str = "read which volumes are compacted";
 
 /// Holds the bytes of a chunk, which may be among those of a volume.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkBytes {
     whole: Arc<Vec<u8>>,
     place: Range<usize>,
+    form: Form,
+}
+
+impl ChunkBytes {
+    /// Has a chain take the chunk.
+    pub(crate) fn take_by<'a>(&'a self, chain: &mut Chain) -> Result<Taken<'a>> {
+        match self.form {
+            Form::Whole => chain.take(self),
+            Form::Compacted => chain.take_compacted(self),
+        }
+    }
+
+    /// Decodes and verifies the chunk.
+    fn decode(&self, number: u64) -> Result<Chunk<'_>> {
+        match self.form {
+            Form::Whole => Chunk::decode(self, number),
+            Form::Compacted => Chunk::decode_compacted(self, number),
+        }
+    }
 }
 
 impl Deref for ChunkBytes {
@@ -74,27 +107,48 @@ impl Deref for ChunkBytes {
 
 impl From<Vec<u8>> for ChunkBytes {
     fn from(bytes: Vec<u8>) -> ChunkBytes {
-        ChunkBytes { place: 0..bytes.len(), whole: Arc::new(bytes) }
+        ChunkBytes { place: 0..bytes.len(), whole: Arc::new(bytes), form: Form::Whole }
     }
 }
 
 /// Holds a volume that was read.
 #[derive(Clone, Debug)]
-struct Opened {
+pub(crate) struct Opened {
     extent: Extent,
     whole: Arc<Vec<u8>>,
     places: Vec<Range<usize>>,
+    form: Form,
 }
 
 impl Opened {
-    fn new(bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<Opened> {
-        let places = Volume::decode(&bytes, session, extent)?.places().collect();
-        Ok(Opened { extent, whole: Arc::new(bytes), places })
+    fn new(form: Form, bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<Opened> {
+        let places = Volume::decode_as(form, &bytes, session, extent)?.places().collect();
+        Ok(Opened { extent, whole: Arc::new(bytes), places, form })
+    }
+
+    /// Opens a compacted volume, whose bytes must be those that its compaction names.
+    pub(crate) fn compacted(bytes: Vec<u8>, session: Uuid, named: &CompactedVolume) -> Result<Opened> {
+        if *blake3::hash(&bytes).as_bytes() != named.hash {
+            return Err(named
+                .extent
+                .error("it is damaged: its bytes do not have the hash that its compaction names"));
+        }
+        Opened::new(Form::Compacted, bytes, session, named.extent)
+    }
+
+    /// Has a chain take all of its chunks.
+    pub(crate) fn take_by(&self, chain: &mut Chain) -> Result<()> {
+        for number in self.extent.first..=self.extent.last() {
+            let missing = || self.extent.error("one of its chunks is missing");
+            self.chunk(number).ok_or_else(missing)?.take_by(chain)?;
+        }
+        Ok(())
     }
 
     fn chunk(&self, number: u64) -> Option<ChunkBytes> {
         let at = usize::try_from(number.checked_sub(self.extent.first)?).ok()?;
-        Some(ChunkBytes { whole: Arc::clone(&self.whole), place: self.places.get(at)?.clone() })
+        let place = self.places.get(at)?.clone();
+        Some(ChunkBytes { whole: Arc::clone(&self.whole), place, form: self.form })
     }
 }
 
@@ -125,6 +179,10 @@ pub(crate) struct Shelf {
     uncovered: Option<Uncovered>,
     /// Range whose small volume is there and cannot be used, and why.
     unusable: Option<(Extent, Error)>,
+    /// Newest compaction that is known.
+    compaction: Option<Arc<Compaction>>,
+    /// Compacted volume that is there and cannot be used, and why.
+    unfit: Option<(Extent, Error)>,
     /// Whether large volumes are asked for.
     large: bool,
     walked: [Walked; 2],
@@ -148,6 +206,8 @@ impl Shelf {
             opened: None,
             uncovered: None,
             unusable: None,
+            compaction: None,
+            unfit: None,
             large: true,
             walked: Default::default(),
             missing: Vec::new(),
@@ -238,7 +298,9 @@ impl Shelf {
         let Some(opened) = self.opened.take_if(|opened| opened.extent.holds(number)) else { return false };
         self.uncovered = None;
         let small = Extent::around(number, bucket.spans()[0]);
-        if opened.extent.count > small.count {
+        if opened.form == Form::Compacted {
+            self.unfit = Some((opened.extent, opened.extent.error("one of its chunks does not fit the log")));
+        } else if opened.extent.count > small.count {
             self.large = false;
         } else {
             self.unusable = Some((small, small.error("one of its chunks does not fit the log")));
@@ -260,13 +322,30 @@ impl Shelf {
         let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
         let since = bucket.now();
         (self.opened, self.unusable) = (None, None);
+        if let Some(Ok(opened)) = self.compacted(bucket, number).await? {
+            self.opened = Some(opened);
+            return Ok(Looked::Opened);
+        }
         match volume(bucket, self.session, small).await? {
-            None => {
+            Found::Nothing => {
                 self.uncovered = Some(Uncovered { from: small.first, last: small.last(), since });
                 return Ok(Looked::Absent);
             }
-            Some(Ok(opened)) => self.opened = Some(opened),
-            Some(Err(error)) => self.unusable = Some((small, error)),
+            Found::Volume(Ok(opened)) => self.opened = Some(opened),
+            Found::Volume(Err(error)) => {
+                // A compacted one may stand for it already.
+                self.learn(bucket).await?;
+                match self.compacted(bucket, number).await? {
+                    Some(Ok(opened)) => self.opened = Some(opened),
+                    _ => self.unusable = Some((small, error)),
+                }
+            }
+            Found::Mark => {
+                self.learn(bucket).await?;
+                let gone = small.error("it is gone");
+                self.opened = Some(self.compacted(bucket, number).await?.unwrap_or(Err(gone))?);
+                return Ok(Looked::Opened);
+            }
         }
         // It needs all small ones, and is worth asking for only where it is to be read from its beginning.
         if self.large
@@ -278,8 +357,84 @@ impl Shelf {
         Ok(if self.opened.is_some() { Looked::Opened } else { Looked::Unusable })
     }
 
+    /// Finds the newest compaction, unless it is known, and returns the newest one that there is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], and [`Error::Compaction`] if it cannot be used.
+    pub(crate) async fn learn(&mut self, bucket: &Bucket) -> Result<Option<Arc<Compaction>>> {
+        let known = self.compaction.as_ref().map_or(0, |compaction| compaction.number);
+        let is_there = async |number| {
+            Ok::<_, Error>(
+                bucket.size(&bucket.compaction_key(self.session, number), READ_COMPACTION).await?.is_some(),
+            )
+        };
+        // Each is put behind the one before, and none is removed.
+        let (mut newest, mut step) = (known, 1);
+        while is_there(newest + step).await? {
+            newest += step;
+            step *= 2;
+        }
+        let mut absent = newest + step;
+        while newest + 1 < absent {
+            let between = newest + (absent - newest) / 2;
+            match is_there(between).await? {
+                true => newest = between,
+                false => absent = between,
+            }
+        }
+        if newest > known {
+            self.compaction = Some(Arc::new(read_compaction(bucket, self.session, newest).await?));
+        }
+        Ok(self.compaction.clone())
+    }
+
+    /// Reads the compacted volume that holds a number by the newest compaction that is known, or by a newer one where that volume is gone.
+    /// `None` if no compaction that is known has one; the inner error says why it cannot be used.
+    async fn compacted(&mut self, bucket: &Bucket, number: u64) -> Result<Option<Result<Opened>>> {
+        if let Some((_, error)) = self.unfit.clone().filter(|(extent, _)| extent.holds(number)) {
+            return Ok(Some(Err(error)));
+        }
+        loop {
+            let Some(compaction) = self.compaction.clone() else { return Ok(None) };
+            let Some(named) = compaction.around(number) else { return Ok(None) };
+            let key = bucket.compacted_key(self.session, compaction.number, named);
+            let mut unusable = None;
+            for _ in 0..2 {
+                match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
+                    Ok(None) => break,
+                    Ok(Some(bytes)) => match Opened::compacted(bytes, self.session, named) {
+                        Ok(opened) => return Ok(Some(Ok(opened))),
+                        Err(error) => unusable = Some(error),
+                    },
+                    Err(Error::TooLarge { .. }) => {
+                        unusable = Some(named.extent.error("it is longer than any may be"));
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(error) = unusable {
+                return Ok(Some(Err(error)));
+            }
+            let newer = self.learn(bucket).await?;
+            if newer.is_none_or(|newer| newer.number == compaction.number) {
+                return Ok(Some(Err(named.extent.error("it is gone"))));
+            }
+        }
+    }
+
     /// Notes that the chunk with this number was taken, so that it is known which volumes are missing and which ones fit.
     pub(crate) fn note_taken(&mut self, bucket: &Bucket, number: u64, len: usize) {
+        if self
+            .opened
+            .as_ref()
+            .is_some_and(|opened| opened.form == Form::Compacted && opened.extent.holds(number))
+        {
+            // No volume is to hold again what a compacted one stands for.
+            self.walked.iter_mut().for_each(|walked| walked.extent = None);
+            return;
+        }
         for (walked, span) in self.walked.iter_mut().zip(bucket.spans()) {
             let extent = Extent::around(number, span);
             if number == extent.first {
@@ -326,19 +481,42 @@ async fn object(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Ve
     }
 }
 
-/// Reads a small volume. `None` if there is none, of which the mark is asked too: nothing was collected that no volume held.
-async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<Opened>>> {
+/// Says what stands where a small volume is looked for.
+enum Found {
+    /// Neither a volume nor a mark: nothing was collected that no volume held.
+    Nothing,
+    /// A volume, or one that cannot be used.
+    Volume(Result<Opened>),
+    /// A mark alone: the volume is gone, or a compacted one stands for it.
+    Mark,
+}
+
+/// Looks for a small volume, and for its mark where there is none.
+async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Found> {
     if let Some(read) = read_volume(bucket, session, extent).await? {
-        return Ok(Some(read));
+        return Ok(Found::Volume(read));
     }
     if !is_marked(bucket, session, extent).await? {
-        return Ok(None);
+        return Ok(Found::Nothing);
     }
     // Both may have been put in between.
-    match read_volume(bucket, session, extent).await? {
-        Some(read) => Ok(Some(read)),
-        None => Err(extent.error("it is gone")),
+    Ok(read_volume(bucket, session, extent).await?.map_or(Found::Mark, Found::Volume))
+}
+
+/// Reads a compaction, a second time if it does not verify.
+async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<Compaction> {
+    let key = bucket.compaction_key(session, number);
+    let mut unusable = Error::Compaction { number, reason: "it is gone" };
+    for _ in 0..2 {
+        match bucket.get(&key, COMPACTION_BYTES_MAX, READ_COMPACTION).await? {
+            None => break,
+            Some(bytes) => match Compaction::decode(&bytes, session, number) {
+                Ok(compaction) => return Ok(compaction),
+                Err(error) => unusable = error,
+            },
+        }
     }
+    Err(unusable)
 }
 
 /// Reads a volume, a second time if it does not verify.
@@ -348,7 +526,7 @@ async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<O
     for _ in 0..2 {
         match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
             Ok(None) => return Ok(None),
-            Ok(Some(bytes)) => match Opened::new(bytes, session, extent) {
+            Ok(Some(bytes)) => match Opened::new(Form::Whole, bytes, session, extent) {
                 Ok(opened) => return Ok(Some(Ok(opened))),
                 Err(error) => unusable = Some(error),
             },
@@ -362,7 +540,7 @@ async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<O
 }
 
 /// Returns whether chunks of a range are collected, or may be at any moment.
-async fn is_marked(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<bool> {
+pub(crate) async fn is_marked(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<bool> {
     let key = bucket.mark_key(session, extent);
     Ok(bucket.get(&key, MARK_BYTES_MAX, READ_VOLUME).await?.is_some())
 }
@@ -377,7 +555,13 @@ pub(crate) async fn has(bucket: &Bucket, session: Uuid, number: u64, hash: Chunk
         return Ok(true);
     }
     // Collected, and perhaps revived.
-    let small = Extent::around(number, bucket.spans()[0]);
-    let read = read_volume(bucket, session, small).await?;
-    Ok(read.and_then(Result::ok).and_then(|opened| opened.chunk(number)).is_some_and(|bytes| is_it(&bytes)))
+    let mut shelf = Shelf::new(session);
+    shelf.ask_for_small_alone();
+    match shelf.look(bucket, number).await {
+        Ok(_) => Ok(shelf
+            .on_hand(number)
+            .is_some_and(|bytes| bytes.decode(number).is_ok_and(|chunk| chunk.hash == hash))),
+        Err(Error::Volume { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }

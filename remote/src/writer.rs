@@ -312,11 +312,11 @@ impl Writer {
 
     /// Decides what the object that stands under the pending chunk's number means. `None` if the chain ignores it: the
     /// pending chunk has moved to the next number.
-    fn met(&mut self, found: &[u8], each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Fate>> {
+    fn met(&mut self, found: &ChunkBytes, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Fate>> {
         let ours = self.pending.as_ref().map(|pending| pending.hash);
         let chain = self.reader.chain_mut();
         let number = chain.next_number();
-        let fate = match chain.take(found)? {
+        let fate = match found.take_by(chain)? {
             Taken::Next(chunk) if Some(chunk.hash) == ours => {
                 self.acknowledge_behind();
                 return Ok(Some(Fate::Acknowledged));

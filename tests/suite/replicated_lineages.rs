@@ -3,7 +3,8 @@
 
 use foldlog::replication::Replicator;
 use foldlog::storage::{CrashKind, Fault, Op};
-use foldlog::{CompactOptions, Durability, Error, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{CompactOptions, Durability, Error, Kind, Session, SessionOptions, Store, StoreOptions};
+use foldlog_codec::body::{DROPPED_BODIES, Observed};
 use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
 use foldlog_tests::host::{Notes, Plan, StepAdded, types};
 use foldlog_tests::replica::MemoryReplica;
@@ -215,4 +216,76 @@ fn nothing_is_made_any_more_in_the_folder_of_a_takeover_that_failed() {
         assert_eq!(other.copied(BOOT).audit(id).unwrap().records_len(), replica.records_len(id));
     }
     assert!(made > 60, "{made}");
+}
+
+/// Returns what the observations of a log are called, and the records whose bodies it has not.
+fn said_and_dropped(machine: &Machine, id: Uuid) -> (Vec<String>, Vec<u64>) {
+    let (mut said, mut dropped) = (Vec::new(), Vec::new());
+    let log = machine.audit(id).unwrap();
+    log.records(0, log.last_position(), |record| {
+        match record.kind {
+            Kind::OBSERVED => said.push(Observed::decode(record.body).unwrap().name),
+            Kind::DROPPED => dropped.push(record.sequence.get()),
+            _ => {}
+        }
+        Ok(())
+    })
+    .unwrap();
+    said.retain(|name| name == DROPPED_BODIES);
+    (said, dropped)
+}
+
+#[test]
+fn what_a_compaction_dropped_of_what_is_held_is_said_and_nobody_goes_back_behind_it() {
+    for is_open in [false, true] {
+        let (machine, replica) = (Machine::default(), MemoryReplica::new("one"));
+        let here = store(&machine, Some(&replica));
+        let session = here.create(&types()).unwrap();
+        write(&session);
+        let id = session.id();
+        let compacted = match is_open {
+            true => {
+                session.sync().unwrap();
+                let report = session.compact(&CompactOptions::default()).unwrap();
+                session.close().unwrap();
+                report
+            }
+            false => {
+                session.close().unwrap();
+                here.compact(id, &CompactOptions::default()).unwrap()
+            }
+        };
+        assert!(compacted.dropped >= 15, "{compacted:?}");
+        let (said, dropped) = said_and_dropped(&machine, id);
+        assert_eq!((said.len(), dropped.len() as u64), (1, compacted.dropped), "{is_open}");
+        // Once is enough.
+        here.open_session(id, &types()).unwrap().close().unwrap();
+        assert_eq!(said_and_dropped(&machine, id).0.len(), 1, "{is_open}");
+
+        // The replica has the bodies yet, and so has whoever takes the session over now.
+        let other = Machine::default();
+        let there = store(&other, Some(&replica.named("two")));
+        let session = there.take_over(id, &types()).unwrap();
+        assert_eq!(said_and_dropped(&other, id).1, Vec::<u64>::new());
+        let through = compacted.through.unwrap();
+        for position in dropped[0]..=through.get() {
+            let gone = session.rollback_to(position);
+            match compacted.kept.contains(&position.into()) {
+                true => assert!(gone.is_ok(), "{position}: {gone:?}"),
+                false => {
+                    let earliest = match gone {
+                        Err(Error::Compacted { earliest, .. }) => earliest,
+                        gone => panic!("{is_open}, {position}: {gone:?}"),
+                    };
+                    assert_eq!(earliest, through);
+                }
+            }
+        }
+        session.rollback_to(dropped[0] - 1).unwrap();
+        session.close().unwrap();
+        // The next one knows it too, and an opening of the same.
+        let session = there.open_session(id, &types()).unwrap();
+        assert!(matches!(session.rollback_to(dropped[0]), Err(Error::Compacted { .. })));
+        session.close().unwrap();
+    }
 }

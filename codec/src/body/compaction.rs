@@ -310,6 +310,147 @@ impl KnownPositions {
     }
 }
 
+/// Name of the observation with [`DroppedBodies`].
+pub const DROPPED_BODIES: &str = "foldlog.compacted";
+
+/// Says which bodies the compactions of a log have dropped by some record, so that a replica that holds them can drop them too. It is
+/// the data of an observation named [`DROPPED_BODIES`].
+///
+/// Behind that record nothing goes back to a position of the compacted ranges, but to one of which a base says what the slices held. So
+/// whoever reads the record, and writes, knows that the bodies may be gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DroppedBodies {
+    /// Where the slices are known.
+    pub known: KnownPositions,
+    /// First record and number of records of each run of records whose bodies were dropped, in ascending order.
+    pub runs: Vec<(SequenceNumber, u64)>,
+}
+
+impl DroppedBodies {
+    /// Adds the next record whose body was dropped.
+    pub fn push(&mut self, sequence: SequenceNumber) {
+        match self.runs.last_mut() {
+            Some((first, count)) if *first + *count == sequence => *count += 1,
+            _ => self.runs.push((sequence, 1)),
+        }
+    }
+
+    /// Returns whether the body of a record was dropped.
+    pub fn holds(&self, sequence: SequenceNumber) -> bool {
+        let behind = self.runs.partition_point(|(first, _)| *first <= sequence);
+        let run = behind.checked_sub(1).and_then(|at| self.runs.get(at));
+        run.is_some_and(|(first, count)| sequence.since(*first) < *count)
+    }
+
+    /// Returns the first record whose body was dropped; `None` if there is none.
+    pub fn first(&self) -> Option<SequenceNumber> {
+        self.runs.first().map(|(first, _)| *first)
+    }
+
+    /// Returns the records whose bodies were dropped, in ascending order.
+    pub fn sequences(&self) -> impl Iterator<Item = SequenceNumber> {
+        self.runs.iter().flat_map(|(first, count)| (0..*count).map(|at| *first + at))
+    }
+
+    /// Returns the number of records whose bodies were dropped.
+    pub fn count(&self) -> u64 {
+        self.runs.iter().map(|(_, count)| *count).sum()
+    }
+
+    /// Returns the last position of the compacted ranges; `None` if there is none.
+    pub fn through(&self) -> Option<SequenceNumber> {
+        self.known.ends.last().copied()
+    }
+
+    /// Returns whether nothing may go back to a position: a body may be missing in front of it, and no base says what the slices held
+    /// there.
+    pub fn hides(&self, position: SequenceNumber) -> bool {
+        let is_within = self.first().is_some_and(|first| first <= position)
+            && self.through().is_some_and(|through| position <= through);
+        is_within && !self.known.bases.iter().any(|base| base.position == position)
+    }
+
+    /// Encodes it as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let (mut packed, mut next) = (Vec::new(), SequenceNumber::MIN);
+        for (first, count) in &self.runs {
+            varint(&mut packed, first.since(next));
+            varint(&mut packed, *count);
+            next = *first + *count;
+        }
+        let mut writer = Writer::new();
+        writer.map(2).str("known").bin(&self.known.encode()).str("dropped").bin(&packed);
+        writer.finish()
+    }
+
+    /// Decodes what [`encode`](DroppedBodies::encode) returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, if a field is missing or malformed, or if a record is behind the last position.
+    pub fn decode(bytes: &[u8]) -> Result<DroppedBodies, Error> {
+        const KIND: &str = "dropped bodies";
+        let (mut known, mut runs) = (None, None);
+        walk(KIND, bytes, |name, value| {
+            match name {
+                "known" => known = Some(KnownPositions::decode(value.bin()?)?),
+                "dropped" => {
+                    let packed = packed_runs(value.bin()?);
+                    runs = Some(packed.ok_or_else(|| bad(KIND, "its runs do not decode"))?);
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let dropped =
+            DroppedBodies { known: required(KIND, "known", known)?, runs: required(KIND, "dropped", runs)? };
+        let last = dropped.runs.last().map(|(first, count)| *first + (*count - 1));
+        if last > dropped.through() {
+            return Err(bad(KIND, "a record of it is behind the last position"));
+        }
+        Ok(dropped)
+    }
+}
+
+/// Appends a number in groups of seven bits, the lowest first; all but the last have the highest bit set.
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let group = u64::from(byte & 0x7f);
+        if group << shift >> shift != group {
+            return None;
+        }
+        number |= group << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// Reads runs, each behind the one before and none empty.
+fn packed_runs(mut packed: &[u8]) -> Option<Vec<(SequenceNumber, u64)>> {
+    let (mut runs, mut next) = (Vec::new(), 0_u64);
+    while !packed.is_empty() {
+        let first = next.checked_add(take_varint(&mut packed)?)?;
+        let count = take_varint(&mut packed).filter(|count| *count > 0)?;
+        next = first.checked_add(count)?;
+        runs.push((first.into(), count));
+    }
+    Some(runs)
+}
+
 fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
     let (runs, rest) = packed.as_chunks::<RUN_LEN>();
     if !rest.is_empty() {
@@ -367,5 +508,40 @@ mod tests {
         let bases = KnownPositions { bases: vec![base(9, false), base(5, false)], ..known };
         assert!(back(&ends).is_err() && back(&bases).is_err());
         assert_eq!(back(&KnownPositions::default()), Ok(KnownPositions::default()));
+    }
+
+    #[test]
+    fn dropped_bodies_come_back_whole_or_not_at_all() {
+        let known = KnownPositions {
+            ends: vec![5.into(), 900.into()],
+            bases: vec![base(5, false), base(900, false)],
+        };
+        let mut dropped = DroppedBodies { known, runs: Vec::new() };
+        let sequences = [1, 2, 3, 5, 200, 201, 899];
+        sequences.iter().for_each(|sequence| dropped.push(SequenceNumber::new(*sequence)));
+        assert_eq!(dropped.runs, [(1.into(), 3), (5.into(), 1), (200.into(), 2), (899.into(), 1)]);
+        assert_eq!(
+            (dropped.count(), dropped.first(), dropped.through()),
+            (7, Some(1.into()), Some(900.into()))
+        );
+        for sequence in 0..1_000 {
+            assert_eq!(dropped.holds(sequence.into()), sequences.contains(&sequence), "{sequence}");
+        }
+        // The slices are known in front of the first one, where there is a base, and behind them all.
+        let known: Vec<u64> = (0..1_000).filter(|position| !dropped.hides((*position).into())).collect();
+        assert_eq!(known, [0, 5].into_iter().chain(900..1_000).collect::<Vec<_>>());
+        let bytes = dropped.encode();
+        assert_eq!(DroppedBodies::decode(&bytes), Ok(dropped.clone()));
+        for len in 0..bytes.len() {
+            assert!(DroppedBodies::decode(bytes.get(..len).unwrap_or_default()).is_err(), "{len}");
+        }
+        dropped.push(901.into());
+        assert!(DroppedBodies::decode(&dropped.encode()).is_err(), "a record behind the last position");
+        let empty = DroppedBodies { runs: vec![(3.into(), 0)], ..dropped };
+        assert!(DroppedBodies::decode(&empty.encode()).is_err(), "an empty run");
+        assert_eq!(DroppedBodies::decode(&DroppedBodies::default().encode()), Ok(DroppedBodies::default()));
+        let far = [0xff; 9].iter().chain(&[1, 1]).copied().collect::<Vec<u8>>();
+        assert_eq!(packed_runs(&far), None, "no record is behind the last number");
+        assert_eq!(packed_runs(&[0xff; 10]), None);
     }
 }

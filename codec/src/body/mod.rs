@@ -74,7 +74,9 @@ mod tool_begin;
 mod tool_end;
 
 pub use crate::msgpack::{OBJECT_BYTES_MAX, payload_fits};
-pub use compaction::{Base, BaseSlice, Compacted, Dropped, ItemRun, KnownPositions};
+pub use compaction::{
+    Base, BaseSlice, Compacted, DROPPED_BODIES, Dropped, DroppedBodies, ItemRun, KnownPositions,
+};
 pub use conversation::{
     AdapterState, Answer, AnsweredCall, Blocks, ConversationScope, Input, PromptAccepted, PromptIdentity,
     Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,

@@ -16,7 +16,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Dropped, KnownPositions, ObjectId, Opened, Parent, Replicated};
+use foldlog_codec::body::{Dropped, DroppedBodies, KnownPositions, ObjectId, Opened, Parent, Replicated};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
@@ -24,6 +24,7 @@ use super::held_captures::{HeldFrom, Receiving};
 use super::open_store::OpenStore;
 use super::opening::{OpenAs, Read, open_read};
 use super::replica::{self, Claimed, Replica, replica_error};
+use super::said_dropped::SaidDropped;
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::LogSlices;
@@ -189,15 +190,19 @@ pub(crate) struct Fetch<'a> {
     captures: Receiving,
     /// Whether a new log is that of a child session.
     is_child: bool,
+    /// Object with the last known positions that were read.
+    known: Option<ObjectId>,
 }
 
 /// Says how far a log goes that was fetched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fetched {
     /// Sequence number behind the last record.
     pub(crate) next: SequenceNumber,
     /// Sequence number of the first record of those at the end whose captures are held.
     pub(crate) captures_from: SequenceNumber,
+    /// What the newest record says of bodies that compactions have dropped.
+    pub(crate) said_dropped: Option<Arc<DroppedBodies>>,
 }
 
 impl Drop for Fetch<'_> {
@@ -227,6 +232,7 @@ impl<'a> Fetch<'a> {
             body: Vec::new(),
             captures: Receiving::new(dir),
             is_child: false,
+            known: None,
         }
     }
 
@@ -250,6 +256,7 @@ impl<'a> Fetch<'a> {
             body: Vec::new(),
             captures,
             is_child: false,
+            known: None,
         }
     }
 
@@ -261,10 +268,13 @@ impl<'a> Fetch<'a> {
     /// has; those of the log, and of the folder of captures.
     pub(crate) fn read(&mut self) -> Result<Fetched> {
         let mut result = Ok(());
-        let mut from = HeldFrom::default();
+        let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
         let replicator = self.replicator;
         let read = replicator.read(self.session, &mut |part| {
             from.see(&part);
+            if let HeldPart::Record(record) = &part {
+                said.see(record);
+            }
             if result.is_ok() {
                 result = self.take(part);
             }
@@ -275,7 +285,8 @@ impl<'a> Fetch<'a> {
         if next != self.next() {
             return Err(self.refused("it holds fewer records than it did"));
         }
-        Ok(Fetched { next, captures_from: from.from() })
+        let said_dropped = said.read(self.session, replicator)?;
+        Ok(Fetched { next, captures_from: from.from(), said_dropped })
     }
 
     fn take(&mut self, part: HeldPart<'_>) -> Result<()> {
@@ -385,11 +396,15 @@ impl<'a> Fetch<'a> {
     }
 
     /// Returns what a dropped record says of where the slices are known.
-    fn known_beside(&self, record: &Record<'_>) -> Result<Option<KnownPositions>> {
+    fn known_beside(&mut self, record: &Record<'_>) -> Result<Option<KnownPositions>> {
         if record.kind != Kind::DROPPED {
             return Ok(None);
         }
         let Some(object) = Dropped::known(record.body)? else { return Ok(None) };
+        // Each range of a place that was compacted says the same.
+        if self.known.replace(object) == Some(object) {
+            return Ok(None);
+        }
         let bytes = self.replicator.get_object(self.session, object);
         let bytes = bytes.map_err(|error| replica_error(self.session, error))?;
         if ObjectId::of(&bytes) != object {

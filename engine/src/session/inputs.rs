@@ -189,6 +189,13 @@ impl Session {
         self.inner.write(state, time_us, [pending]).map(drop)
     }
 
+    /// Records what a compaction dropped, if a replica holds it.
+    pub(crate) fn say_dropped(&self) -> Result<()> {
+        let Some(replica) = &self.inner.replica else { return Ok(()) };
+        replica.note_compacted();
+        self.inner.note_dropped()
+    }
+
     /// Lets `rewrite` replace finished segments of the log, while nobody writes to it or seals one of them. Afterwards the session
     /// finds its records where they stand then, also if `rewrite` failed in the middle.
     pub(crate) fn replace_segments<T>(&self, rewrite: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -72,6 +72,7 @@ mod replica;
 mod resting;
 mod retelling;
 pub(crate) mod rewinding;
+mod said_dropped;
 pub(crate) mod schedule;
 pub(crate) mod settling;
 mod shared_prefix;

@@ -412,6 +412,7 @@ fn open_beside(
     state.log.interrupted_calls = report.interrupted.len() as u64;
     let session = assemble(store, dir, open_as, report, gate, (state, replica))?;
     session.inner.note_replica()?;
+    session.inner.note_dropped()?;
     Ok(session)
 }
 

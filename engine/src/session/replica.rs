@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use foldlog_codec::body::{Dropped, ObjectId, Observed, Opened, Payload, Replicated};
+use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Observed, Opened, Payload, Replicated};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::held_captures::{HeldFrom, Holding, Packed, Sources};
 use super::lag::{Behind, Lag};
+use super::said_dropped::SaidDropped;
 use super::writing::PendingRecord;
 use super::{Inner, WriterState};
 use crate::clock::Clock;
@@ -62,6 +63,16 @@ pub(super) struct Replica {
     captures: Mutex<Holding>,
     /// The compaction of which is held where the slices are known, from the first dropped record on that was fed since.
     compaction: Mutex<Option<Arc<Compaction>>>,
+    dropped: Mutex<Dropping>,
+}
+
+/// Says what the replica is told of bodies that compactions have dropped.
+#[derive(Debug, Default)]
+struct Dropping {
+    /// What the newest record says that the log has.
+    said: Option<Arc<DroppedBodies>>,
+    /// Whether the replica holds bodies that were dropped, and no record says so.
+    is_to_say: bool,
 }
 
 /// Wakes the thread that feeds what no call waits for.
@@ -78,7 +89,7 @@ struct Asked {
 }
 
 /// Says that this process claimed a session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Claimed {
     /// Epoch of the claim.
     pub(crate) epoch: u64,
@@ -86,6 +97,8 @@ pub(crate) struct Claimed {
     pub(crate) held: SequenceNumber,
     /// Sequence number of the first record of those at the end whose captures were held then.
     pub(crate) captures_from: SequenceNumber,
+    /// What the newest record that was held then says of dropped bodies.
+    pub(crate) said_dropped: Option<Arc<DroppedBodies>>,
 }
 
 /// Says how a local log stands beside what is held.
@@ -94,6 +107,10 @@ pub(super) struct Compared {
     pub(super) held: Held,
     /// As in [`Claimed`].
     pub(super) captures_from: SequenceNumber,
+    /// As in [`Claimed`].
+    said_dropped: Option<Arc<DroppedBodies>>,
+    /// Whether bodies are held that the local log has dropped, and no record that is held says so.
+    is_to_say: bool,
 }
 
 /// Compares what the replicator holds with the local log, and returns how far it goes. Either may go on where the other ends.
@@ -107,12 +124,19 @@ pub(super) fn compare(
     storage: &Arc<dyn Storage>,
     places: &Places,
 ) -> Result<Compared> {
-    let mut comparison =
-        Comparison { storage, places, hashes: Vec::new(), next: 0.into(), verdict: Ok(None) };
-    let mut from = HeldFrom::default();
+    let mut comparison = Comparison {
+        storage,
+        places,
+        records: Vec::new(),
+        next: 0.into(),
+        verdict: Ok(None),
+        dropped_here: DroppedBodies::default(),
+    };
+    let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
     let read = replication.replicator.read(session, &mut |part| {
         from.see(&part);
         if let HeldPart::Record(record) = part {
+            said.see(&record);
             comparison.take(&record);
         }
     });
@@ -121,7 +145,11 @@ pub(super) fn compare(
     if let Some(sequence) = comparison.verdict? {
         return Err(Error::Superseded { session, sequence });
     }
-    Ok(Compared { held, captures_from: from.from() })
+    let said_dropped = said.read(session, replication.replicator.as_ref())?;
+    let mut dropped_here = comparison.dropped_here.sequences();
+    let is_to_say =
+        dropped_here.any(|sequence| said_dropped.as_ref().is_none_or(|said| !said.holds(sequence)));
+    Ok(Compared { held, captures_from: from.from(), said_dropped, is_to_say })
 }
 
 /// Does what [`compare`] does, for a log that is about to be written.
@@ -148,17 +176,21 @@ impl Replica {
     pub(super) fn claim(
         replication: &Replication,
         (session, dir): (Uuid, &Path),
-        Compared { held, captures_from }: &Compared,
+        compared: &Compared,
     ) -> Result<Replica> {
-        let (held, captures_from) = (held.next, *captures_from);
+        let (held, captures_from) = (compared.held.next, compared.captures_from);
         let epoch = replication.replicator.claim(session, held);
         let epoch = epoch.map_err(|error| replica_error(session, error))?;
-        Ok(Replica::of(replication, (session, dir), Claimed { epoch, held, captures_from }))
+        let said_dropped = compared.said_dropped.clone();
+        let claimed = Claimed { epoch, held, captures_from, said_dropped };
+        let replica = Replica::of(replication, (session, dir), claimed);
+        replica.dropped.lock().is_to_say = compared.is_to_say && !sabotage::is(Breakage::DroppedUnsaid);
+        Ok(replica)
     }
 
     /// Feeds under a claim that was made.
     pub(super) fn of(replication: &Replication, (session, dir): (Uuid, &Path), claimed: Claimed) -> Replica {
-        let Claimed { epoch, held, captures_from } = claimed;
+        let Claimed { epoch, held, captures_from, said_dropped } = claimed;
         Replica {
             replication: replication.clone(),
             session,
@@ -170,7 +202,28 @@ impl Replica {
             captures_from,
             captures: Mutex::new(Holding::new(dir, captures_from)),
             compaction: Mutex::default(),
+            dropped: Mutex::new(Dropping { said: said_dropped, is_to_say: false }),
         }
+    }
+
+    /// Returns whether the replica holds bodies that compactions have dropped, and no record says so.
+    pub(super) fn is_to_say(&self) -> bool {
+        self.dropped.lock().is_to_say
+    }
+
+    /// Notes that a compaction has dropped bodies which the replica holds.
+    pub(super) fn note_compacted(&self) {
+        self.dropped.lock().is_to_say = !sabotage::is(Breakage::DroppedUnsaid);
+    }
+
+    /// Returns what the newest record says of dropped bodies.
+    pub(super) fn said_dropped(&self) -> Option<Arc<DroppedBodies>> {
+        self.dropped.lock().said.clone()
+    }
+
+    /// Notes that a record says which bodies were dropped.
+    pub(super) fn note_said(&self, dropped: Arc<DroppedBodies>) {
+        *self.dropped.lock() = Dropping { said: Some(dropped), is_to_say: false };
     }
 
     /// Returns the epoch of the claim.
@@ -475,18 +528,20 @@ impl Batch {
 struct Comparison<'a> {
     storage: &'a Arc<dyn Storage>,
     places: &'a Places,
-    /// Content of records that were not compared yet.
-    hashes: Vec<[u8; 32]>,
+    /// Content of records that were not compared yet, and whether their bodies are held.
+    records: Vec<([u8; 32], bool)>,
     /// First of them.
     next: SequenceNumber,
     /// First record that differs, if one does.
     verdict: Result<Option<SequenceNumber>>,
+    /// Records whose bodies are held, and which the local log has without theirs.
+    dropped_here: DroppedBodies,
 }
 
 impl Comparison<'_> {
     fn take(&mut self, record: &Record<'_>) {
-        self.hashes.push(content(record));
-        if self.hashes.len() >= COMPARED_RECORDS {
+        self.records.push((content(record), record.kind != Kind::DROPPED));
+        if self.records.len() >= COMPARED_RECORDS {
             self.compare();
         }
     }
@@ -494,15 +549,20 @@ impl Comparison<'_> {
     /// Compares what has arrived. Records that the local log does not have are nobody's matter here.
     fn compare(&mut self) {
         let first = self.next;
-        let mut hashes = std::mem::take(&mut self.hashes).into_iter();
-        self.next += hashes.len() as u64;
+        let mut records = std::mem::take(&mut self.records).into_iter();
+        self.next += records.len() as u64;
         let last = self.next.min(self.places.next_sequence);
         if first >= last || !matches!(self.verdict, Ok(None)) {
             return;
         }
-        let mut differs = None;
+        let (mut differs, dropped_here) = (None, &mut self.dropped_here);
         let read = self.places.read_until(self.storage, first, last.saturating_sub(1), &mut |record| {
-            if hashes.next() == Some(content(&record)) {
+            if let Some((hash, is_whole)) = records.next()
+                && hash == content(&record)
+            {
+                if is_whole && record.kind == Kind::DROPPED {
+                    dropped_here.push(record.sequence);
+                }
                 return Ok(ControlFlow::Continue(()));
             }
             differs = Some(record.sequence);

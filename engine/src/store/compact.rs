@@ -219,8 +219,14 @@ impl Store {
         if !self.finish_last_segment(session, &dir, options)? && options.compression.is_none() {
             return Ok(nothing);
         }
-        let _lock = lock_to_write(&self.inner, session)?;
-        self.compact_finished(session, &dir, options)
+        let lock = lock_to_write(&self.inner, session)?;
+        let report = self.compact_finished(session, &dir, options)?;
+        drop(lock);
+        if report.through.is_some() && self.inner.options.replication.is_some() {
+            // Opening says what was dropped of what the replica holds.
+            self.open_to_recover(session)?.close()?;
+        }
+        Ok(report)
     }
 
     /// Compacts the finished segments, and keeps their files as the options say.
@@ -434,7 +440,11 @@ impl Session {
             return Ok(CompactReport { session, ..CompactReport::default() });
         }
         self.sync()?;
-        self.replace_segments(|| store.compact_finished(session, dir, options))
+        let report = self.replace_segments(|| store.compact_finished(session, dir, options))?;
+        if report.through.is_some() {
+            self.say_dropped()?;
+        }
+        Ok(report)
     }
 }
 

@@ -156,8 +156,8 @@ impl Store {
         }
         let claimed = self.made(session, |building| {
             let (log, claimed) = self.fetch(session, replicator.as_ref(), building)?;
-            let named = self.name_fetched(building, session, log);
-            named.map(|()| claimed).inspect_err(|_| replicator.release(session, claimed.epoch))
+            let (named, epoch) = (self.name_fetched(building, session, log), claimed.epoch);
+            named.map(|()| claimed).inspect_err(|_| replicator.release(session, epoch))
         })?;
         let dir = self.session_dir(session);
         let durability = self.inner.options.durability;
@@ -172,7 +172,7 @@ impl Store {
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
         for _ in 0..CLAIMS_MAX {
-            let Fetched { next: held, captures_from } = fetch.read()?;
+            let Fetched { next: held, captures_from, said_dropped } = fetch.read()?;
             if held == 0 {
                 let reason =
                     "it holds nothing of that session: its id, or where the replicator looks, is another one";
@@ -182,7 +182,7 @@ impl Store {
             match replicator.claim(session, held) {
                 Ok(epoch) => {
                     let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
-                    return Ok((finished?, Claimed { epoch, held, captures_from }));
+                    return Ok((finished?, Claimed { epoch, held, captures_from, said_dropped }));
                 }
                 // Its writer appended, or somebody else claimed: what is held now says which.
                 Err(error @ ReplicaError::Fenced { .. }) => last = error,

@@ -375,9 +375,7 @@ impl PackReceiver {
 
     /// Returns whether the store lacks what a snapshot names, its commit or what is said of its files: no pack so far had it.
     pub fn lacks(&self, snapshot: &FilesystemSnapshot) -> bool {
-        snapshot
-            .names()
-            .any(|name| ObjectId::parse(name).is_none_or(|id| !self.objects.path(id).exists()))
+        snapshot.names().any(|name| ObjectId::parse(name).is_none_or(|id| !self.objects.path(id).exists()))
     }
 
     /// Makes durable what was made.

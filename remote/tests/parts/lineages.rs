@@ -53,7 +53,7 @@ impl Slice for Notes {
     type Item = Noted;
 }
 
-fn types() -> SessionTypes {
+pub(crate) fn types() -> SessionTypes {
     SessionTypes::builder()
         .slice::<Text>()
         .replace_latest::<Text>()
@@ -103,7 +103,7 @@ pub(crate) const LINEAGES: [Lineage; 10] = [
 pub(crate) type Opens<'a> = &'a dyn Fn(&Path, Option<&str>) -> Store;
 
 /// Writes drafts, each of which takes the place of the one before, some of which are rolled back, and steps that stay.
-fn write(session: &Session, drafts: std::ops::Range<u64>) {
+pub(crate) fn write(session: &Session, drafts: std::ops::Range<u64>) {
     for n in drafts {
         session.dispatch(Drafted(format!("draft {n}: {}", "and so on. ".repeat(30)))).unwrap();
         match n % 10 {

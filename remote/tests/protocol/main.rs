@@ -4,6 +4,7 @@
 // Helpers of tests are no tests to clippy.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod compacted;
 mod counts;
 mod damage;
 mod holes;

@@ -6,6 +6,7 @@
 mod bucket;
 mod captures;
 mod children;
+mod compacted;
 mod elsewhere;
 mod feeding;
 mod fencing;

@@ -17,6 +17,9 @@ struct Row {
     bytes: u64,
     volumes: u64,
     left: u64,
+    dropped: u64,
+    dropped_bytes: u64,
+    waiting: u64,
 }
 
 /// Collects the sessions of a place, or one of them, and prints what was removed, or would be. A session that cannot be read is reported on
@@ -31,7 +34,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
     options.dry_run = !yes;
     let (mut code, mut all) = (HOLDS, CollectReport::default());
     for HeldSession { session, .. } in sessions {
-        let CollectReport { chunks, bytes, volumes, left, .. } = match place.collect(session, options) {
+        let report = match place.collect(session, options) {
             Ok(report) => report.unwrap_or_default(),
             Err(error) => {
                 let failure = super::failure(error);
@@ -40,20 +43,23 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
                 continue;
             }
         };
+        let CollectReport { chunks, bytes, volumes, left, dropped, dropped_bytes, waiting, .. } = report;
         all.chunks += chunks;
         all.bytes += bytes;
-        let row = Row { session, chunks, bytes, volumes, left };
+        all.dropped += dropped;
+        all.dropped_bytes += dropped_bytes;
+        let row = Row { session, chunks, bytes, volumes, left, dropped, dropped_bytes, waiting };
         match output.json() {
             true => output.value(&row)?,
-            false if chunks + volumes > 0 => output.line(row.text(yes))?,
+            false if chunks + volumes + dropped + waiting > 0 => output.line(row.text(yes))?,
             false => {}
         }
     }
     if output.json() {
         return Ok(code);
     }
-    let told = format!("{}, {} bytes", counted(all.chunks, "chunk"), all.bytes);
-    match (all.chunks, yes) {
+    let told = told(&all);
+    match (all.chunks + all.dropped, yes) {
         (0, _) => output.line(format_args!("nothing to remove"))?,
         (_, true) => output.line(format_args!("removed {told}"))?,
         (_, false) => output.line(format_args!("would remove {told}; --yes removes them"))?,
@@ -61,14 +67,42 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
     Ok(code)
 }
 
+/// Says what goes, in words.
+fn told(report: &CollectReport) -> String {
+    let bodies = match report.dropped {
+        0 => String::new(),
+        dropped => format!(
+            ", and the bodies of {} that a compaction dropped, {} bytes",
+            counted(dropped, "record"),
+            report.dropped_bytes
+        ),
+    };
+    format!("{}, {} bytes{bodies}", counted(report.chunks, "chunk"), report.bytes)
+}
+
 impl Row {
     fn text(&self, yes: bool) -> String {
-        let Row { session, chunks, bytes, volumes, left } = self;
+        let Row { session, chunks, bytes, volumes, left, dropped, dropped_bytes, waiting } = *self;
+        let mut report = CollectReport::default();
+        (report.chunks, report.bytes) = (chunks, bytes);
+        (report.dropped, report.dropped_bytes) = (dropped, dropped_bytes);
         let verb = if yes { "removed" } else { "would remove" };
         let made = match volumes {
             0 => String::new(),
-            _ => format!(", put {}", counted(*volumes, "volume")),
+            _ => format!(", put {}", counted(volumes, "volume")),
         };
-        format!("session {session}: {verb} {}, {bytes} bytes{made}; {left} stay", counted(*chunks, "chunk"))
+        let more = match waiting {
+            0 => String::new(),
+            _ => format!(
+                "; the bodies of {} more go once their chunks are collected",
+                counted(waiting, "record")
+            ),
+        };
+        format!(
+            "session {session}: {verb} {}{made}; {} {}{more}",
+            told(&report),
+            counted(left, "chunk"),
+            if left == 1 { "stays" } else { "stay" }
+        )
     }
 }

@@ -1,18 +1,44 @@
-//! What a place of sessions holds: chunks of records, and volumes of chunks.
+//! What a place of sessions holds: chunks of records, volumes of chunks, and what says which volumes are compacted.
 
 use foldlog_codec::body::ObjectId;
 use foldlog_remote::chain::Chain;
 use foldlog_remote::chunk::{Chunk, Encoder};
-use foldlog_remote::volume::{self, Extent, Volume};
+use foldlog_remote::compaction::Compaction;
+use foldlog_remote::volume::{self, Extent, Form, Volume};
 use uuid::Uuid;
 
-/// Reads a chunk or a volume, as it is and with the hash at its end made right. What decodes encodes to the same bytes.
+/// Reads a chunk, a volume or a compaction, as it is and with the hash at its end made right. What decodes encodes to the same bytes.
 pub fn chunks(bytes: &[u8]) {
-    chunk(bytes);
-    volume(bytes);
     let hashed = [bytes, blake3::hash(bytes).as_bytes()].concat();
-    chunk(&hashed);
-    volume(&hashed);
+    for bytes in [bytes, &hashed] {
+        chunk(bytes);
+        compacted(bytes);
+        volume(Form::Whole, bytes);
+        volume(Form::Compacted, bytes);
+        compaction(bytes);
+    }
+}
+
+/// A compacted chunk is taken by no chain at the beginning of which it does not stand.
+fn compacted(bytes: &[u8]) {
+    let Ok(chunk) = Chunk::decode_compacted(bytes, 0) else { return };
+    assert_eq!(bytes.last_chunk(), Some(&chunk.hash.0));
+    assert_eq!(chunk.records().count(), chunk.count as usize);
+    if Chain::new(chunk.head.session).take_compacted(bytes).is_ok() {
+        assert_eq!((chunk.head.number, chunk.count), (0, 0));
+    }
+}
+
+fn compaction(bytes: &[u8]) {
+    let (Some(session), Some(number)) = (bytes.get(12..28), bytes.get(28..36)) else { return };
+    let number = u64::from_le_bytes(number.try_into().unwrap());
+    let decoded = Compaction::decode(bytes, Uuid::from_slice(session).unwrap(), number);
+    let Ok(compaction) = decoded else { return };
+    assert_eq!(compaction.encode().unwrap(), bytes);
+    for volume in &compaction.volumes {
+        assert_eq!(compaction.around(volume.extent.first), Some(volume));
+        assert_eq!(compaction.around(volume.extent.last()), Some(volume));
+    }
 }
 
 fn chunk(bytes: &[u8]) {
@@ -31,7 +57,7 @@ fn chunk(bytes: &[u8]) {
     }
 }
 
-fn volume(bytes: &[u8]) {
+fn volume(form: Form, bytes: &[u8]) {
     let (Some(session), Some(first), Some(count)) = (bytes.get(12..28), bytes.get(28..36), bytes.get(36..40))
     else {
         return;
@@ -39,11 +65,11 @@ fn volume(bytes: &[u8]) {
     let session = Uuid::from_slice(session).unwrap();
     let first = u64::from_le_bytes(first.try_into().unwrap());
     let extent = Extent { first, count: u32::from_le_bytes(count.try_into().unwrap()).into() };
-    let Ok(volume) = Volume::decode(bytes, session, extent) else { return };
+    let Ok(volume) = Volume::decode_as(form, bytes, session, extent) else { return };
     let chunks: Vec<&[u8]> = volume.chunks().collect();
     let lengths = chunks.iter().map(|chunk| chunk.len());
-    let mut encoder = volume::Encoder::new(session, extent, lengths).unwrap();
+    let mut encoder = volume::Encoder::new_as(form, session, extent, lengths).unwrap();
     chunks.iter().for_each(|chunk| encoder.push(chunk));
     assert_eq!(encoder.finish().unwrap(), bytes);
-    chunks.into_iter().for_each(chunk);
+    chunks.into_iter().for_each(if form == Form::Whole { chunk } else { compacted });
 }

@@ -9,7 +9,7 @@
 //! | [`snapshot_json`] | the JSON of a snapshot | what is read begins a session that exports the same |
 //! | [`import`] | a file of another tool's runs | what is read becomes sessions that hold what the runs say |
 //! | [`claude_code`] | a transcript and its sub-agents | what is read becomes sessions that hold, and comes out byte for byte |
-//! | [`chunks`] | an object of a place of sessions: a chunk, or a volume of chunks | what decodes is written again as the same |
+//! | [`chunks`] | an object of a place of sessions: a chunk, a volume of chunks, or a compaction | what decodes is written again as the same |
 //!
 //! Each answers any bytes, and panics where something does not hold.
 

@@ -330,3 +330,59 @@ fn nothing_is_left_of_what_was_read_also_by_a_signal() {
         assert_eq!(left(&temporary), 0, "{signal:?}");
     }
 }
+
+#[test]
+fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told() {
+    let held = Held::new();
+    let session = held.session();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    for part in 0..40 {
+        let before = session.position().unwrap();
+        session.dispatch(step(&"is gone ".repeat(40), part)).unwrap();
+        session.sync().unwrap();
+        session.rollback_to(before).unwrap();
+        session.sync().unwrap();
+    }
+    session.close().unwrap();
+    held.run("gc URL --yes");
+    for path in held.files().into_keys() {
+        let day = Duration::from_secs(24 * 60 * 60 + 60);
+        File::options().write(true).open(path).unwrap().set_modified(SystemTime::now() - day).unwrap();
+    }
+    let told = foldlog(format!("compact {} --unreplicated", dir.display()).split(' '));
+    assert!(told.stdout.contains("dropped the bodies of 4"), "{}{}", told.stdout, told.stderr);
+    // The place is told when the worker opens the session again.
+    let would = held.run("gc URL").stdout;
+    assert!(!would.contains("bodies"), "{would}");
+    held.store.open_session(id, &types()).unwrap().close().unwrap();
+    let stands = |held: &Held| {
+        let is_in = |bytes: &Vec<u8>| bytes.windows(16).any(|window| window == b"is gone is gone ");
+        held.files().values().filter(|bytes| is_in(bytes)).count()
+    };
+    let before = stands(&held);
+    let would = held.run("gc URL").stdout;
+    assert_eq!(stands(&held), before);
+    let ran = held.run("gc URL --yes");
+    let line = ran.stdout.lines().next().unwrap();
+    assert!(
+        line.contains(": removed 64 chunks, ")
+            && line.contains(", and the bodies of 31 records that a compaction dropped, "),
+        "{line}"
+    );
+    assert!(line.ends_with("; the bodies of 9 records more go once their chunks are collected"), "{line}");
+    assert_eq!(ran.stdout.replace("removed", "would remove").lines().next(), would.lines().next());
+    assert!(stands(&held) < before);
+    let row: Value = serde_json::from_str(&held.run("gc URL --json").stdout).unwrap();
+    assert_eq!((&row["dropped"], &row["waiting"]), (&json!(0), &json!(9)));
+
+    let ran = held.run("verify URL");
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    for verb in ["show S", "state S", "ledger S"] {
+        let there = held.run(&verb.replace('S', &format!("URL {id}")));
+        let here = foldlog(verb.replace('S', &dir.display().to_string()).split(' '));
+        assert_eq!(there.code, 0, "{verb}: {}", there.stderr);
+        assert!(verb == "show S" || there.stdout == here.stdout, "{verb}: {}", there.stdout);
+    }
+    let gone = held.run(&format!("state URL {id} --at 20"));
+    assert!(gone.code != 0 && gone.stderr.contains("compact"), "{}{}", gone.stdout, gone.stderr);
+}

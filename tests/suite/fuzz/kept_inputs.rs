@@ -8,6 +8,7 @@ use foldlog::{CompactOptions, Compression, Durability, Export, ImportOptions, Ki
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::frame::HEADER_LEN;
 use foldlog_remote::chunk::{ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
+use foldlog_remote::compaction::{CompactedVolume, Compaction};
 use foldlog_remote::volume::{self, Extent};
 use foldlog_tests::crash::{BOOT, Machine, write_steps};
 use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
@@ -250,8 +251,20 @@ fn write_chunks() {
     let mut volume = volume::Encoder::new(session, extent, chunks.iter().map(Vec::len)).unwrap();
     chunks.iter().for_each(|chunk| volume.push(chunk));
     let volume = volume.finish().unwrap();
+    let named = |first, count| CompactedVolume { extent: Extent { first, count }, len: 300, hash: [8; 32] };
+    let volumes = vec![named(0, 64), named(128, 192)];
+    let compaction = Compaction { session, number: 1, said_at: 70, known: [7; 32], volumes };
+    let compaction = compaction.encode().unwrap();
     let [claim, plain, captures] = &chunks;
-    let kept = [("claim", claim), ("records", plain), ("captures", captures), ("volume", &volume)];
+    let compacted = [b"FOLDRMC\n", &plain[8..]].concat();
+    let kept = [
+        ("claim", claim),
+        ("records", plain),
+        ("captures", captures),
+        ("volume", &volume),
+        ("compacted", &compacted),
+        ("compaction", &compaction),
+    ];
     for (name, bytes) in kept {
         write("chunks", name, &bytes[..bytes.len() - 32]);
     }

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use foldlog_remote::compaction::Compaction;
+use foldlog_remote::volume::Extent;
 use futures_lite::stream::{self, Boxed, StreamExt};
 use object_store::path::Path;
 use object_store::{
@@ -96,6 +98,8 @@ struct State {
     counts: BTreeMap<Fault, u64>,
     puts: u64,
     reads: u64,
+    /// A client of which so many requests come through yet; what happens to the last of them, and none after it arrives.
+    cut: Option<(usize, u64, Fault)>,
     /// What happens to the store in front of the next reading of a key.
     hooks: Vec<(String, Hook)>,
 }
@@ -130,6 +134,7 @@ impl Net {
                 counts: BTreeMap::new(),
                 puts: 0,
                 reads: 0,
+                cut: None,
                 hooks: Vec::new(),
             }),
         })
@@ -164,6 +169,15 @@ impl Net {
 
     pub(crate) fn without_conditions(&self) {
         self.state().unconditional = true;
+    }
+
+    /// Lets so many requests of a client come through, this happen to the next one, and all behind it be lost.
+    pub(crate) fn cut(&self, client: usize, requests: u64, fault: Fault) {
+        self.state().cut = Some((client, requests + 1, fault));
+    }
+
+    pub(crate) fn uncut(&self) {
+        self.state().cut = None;
     }
 
     /// Ends all faults and outages.
@@ -250,6 +264,20 @@ impl State {
     }
 
     fn fault(&mut self, client: usize, is_put: bool) -> Fault {
+        if let Some((_, left, fault)) = self.cut.as_mut().filter(|(of, ..)| *of == client) {
+            *left = left.saturating_sub(1);
+            match left {
+                0 => {
+                    *left = 0;
+                    return if std::mem::replace(fault, Fault::RequestLost) == Fault::AnswerLost {
+                        Fault::AnswerLost
+                    } else {
+                        Fault::RequestLost
+                    };
+                }
+                _ => return Fault::None,
+            }
+        }
         if is_put {
             self.puts += 1;
             if let Some(fault) = self.script.pop_front() {
@@ -280,12 +308,57 @@ impl State {
 
     /// Makes sure that a chunk which is removed stands in a volume that is a day old, and behind a mark.
     fn require_collected(&self, key: &str) {
-        let (session, number) = key.split_once("/log/").unwrap_or_else(|| panic!("{key} was removed"));
+        let Some((session, number)) = key.split_once("/log/") else { return self.require_compacted(key) };
+        if self.compaction(session).is_some_and(|it| it.around(number.parse().unwrap()).is_some()) {
+            return;
+        }
         let first = number.parse::<u64>().unwrap() / SPANS[0] * SPANS[0];
         let volume = format!("{session}/volumes/{}/{first:020}", SPANS[0]);
         let age = self.begun.elapsed() - self.modified[&volume];
         assert!(self.objects.contains_key(&volume) && age >= Duration::from_secs(86_400), "{key}: {age:?}");
         assert!(self.objects.contains_key(&format!("{session}/collected/{first:020}")), "{key} has no mark");
+    }
+
+    /// Returns the newest compaction, each of whose volumes must be there and be what it names.
+    fn compaction(&self, session: &str) -> Option<Compaction> {
+        let folder = format!("{session}/compactions/");
+        let (key, bytes) =
+            self.objects.range(folder.clone()..).take_while(|(key, _)| key.starts_with(&folder)).last()?;
+        let number = key[folder.len()..].parse().unwrap();
+        let compaction = Compaction::decode(bytes, world::SESSION, number).unwrap();
+        for volume in &compaction.volumes {
+            let hash: String = volume.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            let key = format!("{session}/compacted/{number:020}/{:020}/{hash}", volume.extent.first);
+            assert_eq!(*blake3::hash(&self.objects[&key]).as_bytes(), volume.hash, "{key}");
+            for first in (volume.extent.first..=volume.extent.last()).step_by(SPANS[0] as usize) {
+                assert!(
+                    self.objects.contains_key(&format!("{session}/collected/{first:020}")),
+                    "{first} has no mark"
+                );
+            }
+        }
+        Some(compaction)
+    }
+
+    /// Makes sure that what is removed is a volume for which a compacted one stands, or a compacted one that counts no more.
+    fn require_compacted(&self, key: &str) {
+        let parts: Vec<&str> = key.rsplit('/').collect();
+        if let Some((session, of)) = key.split_once("/compacted/") {
+            let newest = self.compaction(session).unwrap();
+            let number: u64 = of.split('/').next().unwrap().parse().unwrap();
+            assert!(number <= newest.number, "{key} was removed");
+            let hash = |hash: &[u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let is_named = newest.volumes.iter().any(|volume| hash(&volume.hash) == parts[0]);
+            assert!(number < newest.number || !is_named, "{key} was removed");
+            return;
+        }
+        let (session, _) = key.split_once("/volumes/").unwrap_or_else(|| panic!("{key} was removed"));
+        let newest = self
+            .compaction(session)
+            .unwrap_or_else(|| panic!("{key} was removed, and nothing stands for it"));
+        let (first, count): (u64, u64) = (parts[0].parse().unwrap(), parts[1].parse().unwrap());
+        assert!(newest.touches(Extent { first, count }), "{key} was removed, and nothing stands for it");
+        assert!(count > SPANS[0] || newest.around(first).is_some(), "{key}");
     }
 
     /// Creates an object, atomically; whether it did.
@@ -503,7 +576,8 @@ impl Requests for Client {
 
     fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
         let folder = format!("{}/", folder.unwrap());
-        assert!(folder.ends_with("/log/"), "{folder} was listed");
+        let may_be = ["/log/", "/volumes/", "/compacted/"];
+        assert!(may_be.iter().any(|end| folder.ends_with(end)), "{folder} was listed");
         let mut state = self.net.state();
         // A list may lack some, and has no order.
         let mut listed: Vec<Result<ObjectMeta>> = state

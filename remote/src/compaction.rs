@@ -1,0 +1,200 @@
+//! Encodes and decodes the bytes of a compaction: which compacted volumes stand for which chunks of a session.
+//!
+//! A compaction of the local log drops bodies of STATE, and says so in a record ([`DroppedBodies`](foldlog_codec::body::DroppedBodies)). A
+//! collection then writes *compacted volumes*, in which these bodies are missing, and last of all one small object, the *compaction*,
+//! with the next number from 1 on. Byte offset, length in bytes, and field:
+//!
+//! ```text
+//!   0  8  magic "FOLDCMP\n"
+//!   8  2  format version
+//!  10  2  length of the head in bytes (80), which is the offset of the first volume
+//!  12 16  session id
+//!  28  8  number of the compaction, which its key also holds
+//!  36  8  sequence number of the record that said which bodies are dropped
+//!  44 32  hash of the object that says where the slices are known
+//!  76  4  number of compacted volumes
+//!   …  …  of each, in ascending order: number of its first chunk (8), number of chunks (4), length in bytes (8), BLAKE3 of
+//!         all its bytes (32)
+//! end-32 32  hash of the compaction: BLAKE3 of all bytes before it
+//! ```
+//!
+//! All integers are little-endian.
+//!
+//! # Invariants
+//!
+//! 1. Decoding panics on no input, and takes memory in proportion to the bytes that there are.
+//! 2. Every wrong byte is noticed, here and in the volumes, whose hashes stand here.
+//! 3. A compaction is put with create-if-absent, behind the one before, once each of its volumes was put, read back and taken by the rules of
+//!    [`chain`](crate::chain). So it counts as a whole or not at all, and of two that run at once one fails.
+//! 4. The newest compaction counts. It holds every chunk that the one before held.
+//! 5. Only chunks that were [collected](crate::Remote::collect) are held by a compacted volume: their range has its mark.
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::volume::{Extent, VOLUME_BYTES_MAX};
+
+/// Newest format version of compactions, the only one that there is.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// Greatest length of a compaction in bytes.
+pub const COMPACTION_BYTES_MAX: usize = 8 << 20;
+
+const MAGIC: [u8; 8] = *b"FOLDCMP\n";
+const HEAD_LEN: usize = 80;
+const HASH_LEN: usize = 32;
+const VOLUME_LEN: usize = 8 + 4 + 8 + HASH_LEN;
+
+/// Names a compacted volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactedVolume {
+    /// Chunks that it holds.
+    pub extent: Extent,
+    /// Its length in bytes.
+    pub len: u64,
+    /// BLAKE3 of all its bytes.
+    pub hash: [u8; HASH_LEN],
+}
+
+/// Says which compacted volumes stand for which chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compaction {
+    /// Session that was compacted.
+    pub session: Uuid,
+    /// Number of the compaction, from 1 on.
+    pub number: u64,
+    /// Sequence number of the record that said which bodies are dropped.
+    pub said_at: u64,
+    /// Hash of the object that says where the slices are known.
+    pub known: [u8; HASH_LEN],
+    /// Compacted volumes, in ascending order. No chunk is in two of them.
+    pub volumes: Vec<CompactedVolume>,
+}
+
+impl Compaction {
+    /// Returns the volume that holds the chunk with this number.
+    pub fn around(&self, number: u64) -> Option<&CompactedVolume> {
+        let behind = self.volumes.partition_point(|volume| volume.extent.first <= number);
+        let volume = self.volumes.get(behind.checked_sub(1)?)?;
+        volume.extent.holds(number).then_some(volume)
+    }
+
+    /// Returns whether any of these chunks is in a volume.
+    pub fn touches(&self, extent: Extent) -> bool {
+        let reaches = |volume: &CompactedVolume| volume.extent.last() >= extent.first;
+        let at = self.volumes.partition_point(|volume| !reaches(volume));
+        self.volumes.get(at).is_some_and(|volume| volume.extent.first <= extent.last())
+    }
+
+    /// Encodes the compaction.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if it would be longer than [`COMPACTION_BYTES_MAX`].
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let len = HEAD_LEN + self.volumes.len() * VOLUME_LEN + HASH_LEN;
+        if len > COMPACTION_BYTES_MAX {
+            let (len, max) = (len as u64, COMPACTION_BYTES_MAX as u64);
+            return Err(Error::TooLarge { what: "compaction", len, max });
+        }
+        let mut out = Vec::with_capacity(len);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&(HEAD_LEN as u16).to_le_bytes());
+        out.extend_from_slice(self.session.as_bytes());
+        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&self.said_at.to_le_bytes());
+        out.extend_from_slice(&self.known);
+        out.extend_from_slice(&(self.volumes.len() as u32).to_le_bytes());
+        for CompactedVolume { extent, len, hash } in &self.volumes {
+            out.extend_from_slice(&extent.first.to_le_bytes());
+            out.extend_from_slice(&(extent.count as u32).to_le_bytes());
+            out.extend_from_slice(&len.to_le_bytes());
+            out.extend_from_slice(hash);
+        }
+        let hash = *blake3::hash(&out).as_bytes();
+        out.extend_from_slice(&hash);
+        Ok(out)
+    }
+
+    /// Decodes and verifies the compaction with this number of a session.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Compaction`] if the bytes do not have the hash at their end, or are no compaction, or another one.
+    pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Compaction> {
+        let error = |reason| Error::Compaction { number, reason };
+        let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
+            return Err(error("it is damaged: it has too few bytes"));
+        };
+        if bytes.len() > COMPACTION_BYTES_MAX {
+            return Err(error("it is longer than any may be"));
+        }
+        if blake3::hash(before).as_bytes() != hash {
+            return Err(error("it is damaged: its bytes do not have the hash at their end"));
+        }
+        let mut fields = Fields(before);
+        if fields.take::<8>() != Some(MAGIC) {
+            return Err(error("it does not begin as a compaction does"));
+        }
+        match fields.take().map(u16::from_le_bytes) {
+            Some(version) if version > FORMAT_VERSION => {
+                return Err(error("a later version of foldlog wrote it"));
+            }
+            Some(FORMAT_VERSION) => {}
+            _ => return Err(error("its head does not decode")),
+        }
+        let compaction = fields.compaction().ok_or_else(|| error("its fields do not decode"))?;
+        if compaction.session != session {
+            return Err(error("it is of another session"));
+        }
+        if compaction.number != number {
+            return Err(error("its key holds another number than its bytes"));
+        }
+        Ok(compaction)
+    }
+}
+
+/// Takes one field after the other from bytes.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    /// Takes what stands behind the format version.
+    fn compaction(&mut self) -> Option<Compaction> {
+        if usize::from(self.take().map(u16::from_le_bytes)?) != HEAD_LEN {
+            return None;
+        }
+        let session = Uuid::from_bytes(self.take()?);
+        let (number, said_at, known) = (self.u64()?, self.u64()?, self.take()?);
+        let count = self.u32()? as usize;
+        if count.checked_mul(VOLUME_LEN)? != self.0.len() {
+            return None;
+        }
+        let mut volumes = Vec::with_capacity(count);
+        let mut next = 0;
+        for _ in 0..count {
+            let extent = Extent { first: self.u64()?, count: u64::from(self.u32()?) };
+            let (len, hash) = (self.u64()?, self.take()?);
+            let end = extent.first.checked_add(extent.count)?;
+            let fits = extent.count > 0 && extent.first >= next && len <= VOLUME_BYTES_MAX as u64;
+            fits.then_some(())?;
+            volumes.push(CompactedVolume { extent, len, hash });
+            next = end;
+        }
+        Some(Compaction { session, number, said_at, known, volumes })
+    }
+}

@@ -1,0 +1,239 @@
+//! Bodies that a compaction dropped go from the bucket too, and everything that reads the session afterwards has what the local log has.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use foldlog::audit::LogReader;
+use foldlog::replication::Replication;
+use foldlog::{CompactOptions, CompactReport, Error, Store, StoreOptions};
+use foldlog_remote::object_store::local::LocalFileSystem;
+use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE, ObjectReplicator, Remote};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::bucket::retries;
+use crate::folders;
+use crate::lineages::{types, write};
+
+/// A folder that is a bucket, and the folders of three workers.
+struct World {
+    bucket: TempDir,
+    workers: [TempDir; 3],
+    id: Uuid,
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let below = |path: PathBuf| if path.is_dir() { files(&path) } else { vec![path] };
+    entries.flat_map(|entry| below(entry.unwrap().path())).collect()
+}
+
+impl World {
+    /// Makes a session that worker 0 wrote, with a chunk for each draft, and closed.
+    fn new(drafts: u64) -> World {
+        let folder = || tempfile::tempdir().unwrap();
+        let world = World { bucket: folder(), workers: [(); 3].map(|()| folder()), id: Uuid::nil() };
+        let session = world.store(0).create(&types()).unwrap();
+        for draft in 0..drafts {
+            write(&session, draft..draft + 1);
+            session.sync().unwrap();
+        }
+        let id = session.id();
+        session.close().unwrap();
+        World { id, ..world }
+    }
+
+    fn remote(&self) -> Remote {
+        let store = LocalFileSystem::new_with_prefix(self.bucket.path()).unwrap();
+        Remote::new(Arc::new(store), "team", retries()).unwrap()
+    }
+
+    fn store_in(&self, folder: &Path, name: &str) -> Store {
+        let store = Arc::new(LocalFileSystem::new_with_prefix(self.bucket.path()).unwrap());
+        let replicator = ObjectReplicator::new(store, "team", name, retries()).unwrap();
+        let replication = Some(Replication::new(Arc::new(replicator.without_lease())));
+        Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+    }
+
+    fn store(&self, worker: usize) -> Store {
+        self.store_in(self.workers[worker].path(), &format!("worker {worker}"))
+    }
+
+    /// Folder of the session's objects.
+    fn held(&self) -> PathBuf {
+        self.bucket.path().join(format!("team/sessions/{}", self.id))
+    }
+
+    /// Lets every object of the session be older than a volume has to be.
+    fn grow_old(&self) {
+        for path in files(&self.held()) {
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_modified(SystemTime::now() - MIN_AGE - Duration::from_secs(60)).unwrap();
+        }
+    }
+
+    fn collect(&self) -> CollectReport {
+        self.remote().collect(self.id, CollectOptions::default()).unwrap()
+    }
+
+    fn compact(&self) -> CompactReport {
+        self.store(0).compact(self.id, &CompactOptions::default()).unwrap()
+    }
+
+    /// Returns which drafts stand in the bucket, in any object.
+    fn drafts_held(&self, drafts: u64) -> Vec<u64> {
+        let objects: Vec<Vec<u8>> = files(&self.held()).iter().map(|path| fs::read(path).unwrap()).collect();
+        let stands = |draft: &u64| {
+            let text = format!("draft {draft}: and so on");
+            objects.iter().any(|bytes| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
+        };
+        (0..drafts).filter(stands).collect()
+    }
+
+    fn dir(&self, worker: usize) -> PathBuf {
+        self.store(worker).session_dir(self.id)
+    }
+
+    /// Compares the log of a worker with that of worker 0, with what is known of each position.
+    #[track_caller]
+    fn assert_alike(&self, worker: usize) {
+        let log = |worker| LogReader::open(self.dir(worker)).unwrap();
+        let (own, made) = (log(0), log(worker));
+        made.check_seals().unwrap();
+        let last = own.last_position();
+        assert_eq!(made.last_position(), last);
+        assert_eq!(made.digest_through(last).unwrap(), own.digest_through(last).unwrap());
+        let (mut known, mut unknown) = (0, 0);
+        for position in 0..=last.get() {
+            match (own.state_reader_at(position), made.state_reader_at(position)) {
+                (Ok(own), Ok(made)) => {
+                    known += 1;
+                    assert_eq!(own.digest().unwrap(), made.digest().unwrap(), "at {position}");
+                }
+                (Err(Error::Compacted { earliest: own, .. }), Err(Error::Compacted { earliest, .. })) => {
+                    unknown += 1;
+                    assert_eq!(own, earliest, "at {position}");
+                }
+                // What the place still has is known there.
+                (Err(Error::Compacted { .. }), Ok(_)) => {}
+                (own, made) => panic!("at {position}: {:?}, {:?}", own.err(), made.err()),
+            }
+        }
+        assert!(known > 8 && unknown > 100, "{known} known, {unknown} not");
+    }
+}
+
+#[test]
+fn bodies_that_a_compaction_dropped_go_from_the_bucket_once_their_chunks_are_collected() {
+    let world = World::new(220);
+    let everything = (0..220).collect::<Vec<u64>>();
+    assert_eq!(world.drafts_held(220), everything);
+    // Nobody has said that anything was dropped.
+    world.grow_old();
+    assert_eq!(world.collect().dropped, 0);
+    let compacted = world.compact();
+    assert!(compacted.dropped > 150, "{compacted:?}");
+    // The last drafts are in chunks that no volume holds yet.
+    let dry = {
+        let mut options = CollectOptions::default();
+        options.dry_run = true;
+        world.remote().collect(world.id, options).unwrap()
+    };
+    assert_eq!(world.drafts_held(220), everything);
+    let report = world.collect();
+    assert_eq!((report.dropped, report.dropped_bytes), (dry.dropped, dry.dropped_bytes));
+    assert!(report.dropped > 120 && report.waiting > 0, "{report:?}");
+    assert_eq!(report.dropped + report.waiting, compacted.dropped);
+    assert!(report.dropped_bytes > 200 * report.dropped, "{report:?}");
+    let left = world.drafts_held(220);
+    assert!(left.len() < 110, "{left:?}");
+    assert!(!left.contains(&2) && left.contains(&219));
+    let again = world.collect();
+    assert_eq!((again.dropped, again.dropped_bytes, again.waiting), (0, 0, report.waiting));
+
+    // Whoever reads it has what the log has that was compacted.
+    assert!(world.store(1).pull(world.id).unwrap().new > 0);
+    world.assert_alike(1);
+    // The writer goes on, and is taken over.
+    let session = world.store(0).open_session(world.id, &types()).unwrap();
+    write(&session, 220..230);
+    session.close().unwrap();
+    let session = world.store(2).take_over(world.id, &types()).unwrap();
+    let (back, last) = (session.snapshots().unwrap()[0].position, session.position().unwrap());
+    session.rollback_to(back).unwrap();
+    session.rollback_to(last).unwrap();
+    write(&session, 230..240);
+    session.close().unwrap();
+    let refused = world.store(0).open_session(world.id, &types());
+    assert!(matches!(refused, Err(Error::ReplicaAhead { .. } | Error::Superseded { .. })), "{refused:?}");
+    assert!(LogReader::open(world.dir(2)).unwrap().check_seals().is_ok());
+}
+
+#[test]
+fn what_is_dropped_later_goes_later_and_nothing_comes_back() {
+    let world = World::new(150);
+    world.grow_old();
+    world.compact();
+    let first = world.collect();
+    assert!(first.dropped > 0 && first.waiting > 0, "{first:?}");
+    let session = world.store(0).open_session(world.id, &types()).unwrap();
+    for draft in 150..300 {
+        write(&session, draft..draft + 1);
+        session.sync().unwrap();
+    }
+    session.close().unwrap();
+    world.grow_old();
+    // What was dropped before, of chunks that are collected now.
+    let second = world.collect();
+    assert!(second.dropped > 0 && second.waiting == 0, "{second:?}");
+    let more = world.compact();
+    let third = world.collect();
+    assert!(more.dropped > 100 && third.dropped > 80, "{more:?} {third:?}");
+    world.store(1).pull(world.id).unwrap();
+    world.assert_alike(1);
+    let left = world.drafts_held(300);
+    assert!((0..140).filter(|draft| left.contains(draft)).count() < 10, "{left:?}");
+    // Nothing is left of the compactions before.
+    let newest = world.held().join("compacted/00000000000000000003");
+    assert!(files(&world.held().join("compacted")).iter().all(|path| path.starts_with(&newest)));
+    assert_eq!(files(&world.held().join("compactions")).len(), 3);
+}
+
+#[test]
+fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has() {
+    let world = World::new(150);
+    // Taken over before anything is removed, with all bodies.
+    world.compact();
+    world.grow_old();
+    let session = world.store(1).take_over(world.id, &types()).unwrap();
+    let kept = session.snapshots().unwrap()[0].position;
+    assert!(LogReader::open(session.dir()).unwrap().compacted().is_empty(), "it has all bodies");
+    for back in [20_u64, 50, 100] {
+        assert!(back != kept.get());
+        let refused = session.rollback_to(back);
+        assert!(matches!(refused, Err(Error::Compacted { .. })), "{refused:?}");
+    }
+    session.rollback_to(kept).unwrap();
+    write(&session, 150..160);
+    session.close().unwrap();
+    assert!(world.collect().dropped > 0);
+    let session = world.store(2).take_over(world.id, &types()).unwrap();
+    session.close().unwrap();
+
+    // An older copy of the log, with all bodies, gets back what it lacks, and that record with it.
+    let world = World::new(150);
+    let older = tempfile::tempdir().unwrap();
+    folders::copy(world.workers[0].path(), older.path());
+    world.compact();
+    world.grow_old();
+    assert!(world.collect().dropped > 0);
+    let session = world.store_in(older.path(), "worker 0").open_session(world.id, &types()).unwrap();
+    assert!(LogReader::open(session.dir()).unwrap().compacted().is_empty(), "it has all bodies");
+    let refused = session.rollback_to(20_u64);
+    assert!(matches!(refused, Err(Error::Compacted { .. })), "{refused:?}");
+    write(&session, 150..160);
+    session.close().unwrap();
+    world.store(2).take_over(world.id, &types()).unwrap().close().unwrap();
+}
