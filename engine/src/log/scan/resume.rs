@@ -12,10 +12,10 @@
 
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::Seal;
 use foldlog_codec::image::Image;
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
+use foldlog_codec::{Kind, SequenceNumber};
 
 use super::{Location, Scanner, Walk};
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ impl Scanner<'_> {
         walk.openings.clone_from(&image.openings);
         walk.rollbacks = image.rollbacks.iter().copied().collect();
         walk.next_sequence = image.next_sequence;
-        walk.watermark = image.watermark;
+        walk.watermark = image.watermark.max(compacted_through(&places.segments));
         walk.last_crc = last.crc;
         walk.last_time_us = image.time_us;
         walk.last_kind = Some(kind);
@@ -76,6 +76,17 @@ impl Scanner<'_> {
         walk.used_bytes = used_bytes;
         self.start = (at, last.end);
         Ok(Some(places))
+    }
+}
+
+/// Returns the sequence number below which everything is durable because the segments in front of the last of these were compacted: a walk
+/// over them finds that, and an image may be older.
+fn compacted_through(segments: &[Segment]) -> SequenceNumber {
+    let follow = segments.iter().skip(1).map(|segment| segment.header.first_sequence);
+    let compacted = segments.iter().zip(follow).rev().find(|(segment, _)| segment.compacted.is_some());
+    match compacted {
+        Some((_, next)) if !sabotage::is(Breakage::CompactedCut) => next,
+        _ => SequenceNumber::MIN,
     }
 }
 
