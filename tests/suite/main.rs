@@ -23,6 +23,7 @@ mod real_data;
 mod replaying;
 mod replicated;
 mod replicated_captures;
+mod replicated_claims;
 mod replicated_lineages;
 mod report;
 #[cfg(feature = "sabotage")]

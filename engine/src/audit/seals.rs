@@ -70,6 +70,15 @@ impl LogReader {
     }
 }
 
+/// Checks a compacted segment as [`LogReader::check_seals`] does.
+///
+/// # Errors
+///
+/// Those of [`LogReader::check_seals`].
+pub(crate) fn check_compacted(storage: &dyn Storage, segment: &Segment) -> Result<()> {
+    mismatch(storage, segment)?.unwrap_or(Ok(()))
+}
+
 /// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others, if something else stands behind the
 /// end of a compacted segment, or if the file is a compressed segment and damaged where no frame needs it. Returns `None` if the
 /// segment has no seal.

@@ -53,7 +53,8 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    fn fold(&mut self, record: &Record<'_>) {
+    /// Folds the next record, unless one before it could not be folded.
+    pub(crate) fn fold(&mut self, record: &Record<'_>) {
         if !self.failed {
             self.failed = self.folded.apply_record(record, self.sources).is_err();
         }

@@ -212,17 +212,25 @@ impl RemadeLog {
         self.dropped.check(self.log.next_sequence())
     }
 
-    /// Makes all durable, writes the segments anew that need it, and returns the log, which was [checked](RemadeLog::check).
+    /// Returns whether no segment needs to be written anew.
+    fn is_plain(&self) -> bool {
+        self.dropped.ranges.is_empty() && self.chains.is_empty()
+    }
+
+    /// Writes the segments anew that need it, and returns the log, which was [checked](RemadeLog::check). Segments of one that needs none
+    /// are not sealed yet.
     pub(crate) fn finish(mut self, context: &AppendContext<'_>) -> Result<Log> {
         let next = self.log.next_sequence();
         if self.dropped.ranges.last().is_some_and(|(_, end)| *end + 1 == next) {
             // A segment is written anew only where another one follows it.
             self.begin_segment((0, self.log.last_time_us()), context)?;
         }
-        self.log.finish()?;
-        let Some((ground, _)) = &self.ground else {
+        if self.is_plain() {
+            self.log.finish_but_seals()?;
             return Ok(self.log);
-        };
+        }
+        self.log.finish()?;
+        let Some((ground, _)) = &self.ground else { return Ok(self.log) };
         self.log.sync_plan().run(ground.storage.as_ref(), &|| ())?;
         let segments = Arc::clone(&self.log.places.segments);
         for pair in segments.windows(2).rev() {

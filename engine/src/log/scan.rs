@@ -110,6 +110,8 @@ pub(crate) struct Scan {
     /// before the name of its segment was durable.
     pub(crate) durable: SequenceNumber,
     pub(crate) last_crc: u32,
+    /// Offset of the last frame in the last segment; `None` where that segment holds none.
+    pub(crate) last_offset: Option<u64>,
     pub(crate) last_time_us: i64,
     /// Offset at which the sound part of the last segment ends.
     pub(crate) end: u64,
@@ -133,6 +135,8 @@ pub(crate) struct Scan {
     pub(crate) used_bytes: u64,
     /// Whether the machine has not been restarted since the log's end was written.
     pub(crate) same_boot: bool,
+    /// Boot id of the machine that wrote the log's end; `None` if it is not known.
+    pub(crate) boot_id: Option<Uuid>,
 }
 
 impl Scan {
@@ -258,6 +262,7 @@ struct Walk<'a> {
     /// Whether the last segment is compressed, so that no writer may go on in it: it has lost its successor.
     last_compressed: bool,
     last_crc: u32,
+    last_offset: Option<u64>,
     last_time_us: i64,
     end: u64,
     epoch: Option<u64>,
@@ -297,6 +302,7 @@ impl<'a> Walk<'a> {
             recovery: None,
             last_compressed: false,
             last_crc: 0,
+            last_offset: None,
             last_time_us: 0,
             end: 0,
             epoch: None,
@@ -324,7 +330,7 @@ impl<'a> Walk<'a> {
         if whole {
             self.begins_where_the_last_ended(&segment)?;
             // What closed the segment before says nothing about this one.
-            self.last_kind = None;
+            (self.last_kind, self.last_offset) = (None, None);
         }
         let io = |error| Error::io("read", &segment.path, error);
         self.last_compressed =
@@ -420,7 +426,7 @@ impl<'a> Walk<'a> {
             self.index.note(header.sequence, Location { segment, offset: at.offset });
         }
         self.watermark = self.watermark.max(header.watermark.min(header.sequence));
-        self.last_crc = header.crc;
+        (self.last_crc, self.last_offset) = (header.crc, Some(at.offset));
         self.last_kind = Some(header.kind);
         self.recovery = self.recovery.filter(|recovery| !recovery.attested).map(|recovery| Recovery {
             attested: header.kind == Kind::SYNCED && header.sequence == recovery.through,
@@ -560,6 +566,7 @@ impl<'a> Walk<'a> {
             watermark: self.watermark,
             durable: unnamed.map_or(self.watermark, |recovery| recovery.below).min(self.next_sequence),
             last_crc: self.last_crc,
+            last_offset: self.last_offset,
             last_time_us: self.last_time_us,
             end: self.end,
             epoch: self.epoch.unwrap_or(0),
@@ -572,6 +579,7 @@ impl<'a> Walk<'a> {
             closed: clean && self.last_kind == Some(Kind::CLOSED),
             used_bytes: self.used_bytes,
             same_boot,
+            boot_id: self.boot_id,
         })
     }
 

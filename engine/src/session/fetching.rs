@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, KnownPositions, ObjectId, Opened, Parent, Replicated};
+use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
@@ -182,6 +183,8 @@ pub(crate) struct Fetch<'a> {
     live: Option<(RemadeLog, LiveState)>,
     /// What a new log stands on; `None` for one that goes on.
     ground: Option<&'a Ground>,
+    /// Whether a new log was settled, and goes on since.
+    is_settled: bool,
     /// The last record that was read, if it is not appended yet.
     last: Option<(SequenceNumber, Kind, i64)>,
     /// Body of that record.
@@ -228,6 +231,7 @@ impl<'a> Fetch<'a> {
             storage: &ground.storage,
             live: None,
             ground: Some(ground),
+            is_settled: false,
             last: None,
             body: Vec::new(),
             captures: Receiving::new(dir),
@@ -252,6 +256,7 @@ impl<'a> Fetch<'a> {
             storage,
             live,
             ground: None,
+            is_settled: false,
             last: None,
             body: Vec::new(),
             captures,
@@ -295,7 +300,7 @@ impl<'a> Fetch<'a> {
                 let records = self.next()..next;
                 self.captures.take((self.session, self.replicator), records, captures)?;
                 // Of a log that goes on a power cut may leave any part; a new one has no name yet.
-                if self.ground.is_none() { self.captures.sync() } else { Ok(()) }
+                if self.goes_on() { self.captures.sync() } else { Ok(()) }
             }
             HeldPart::Record(record) if record.sequence >= self.next() => {
                 self.append_last(record.kind == Kind::OPENED)?;
@@ -322,26 +327,60 @@ impl<'a> Fetch<'a> {
         log.check().map_err(|reason| self.refused(reason))
     }
 
-    /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
-    pub(crate) fn finish(mut self) -> Result<Log> {
+    /// Makes a log of what was read so far that can be read back from its folder, once: what is read behind that is appended to it. Its
+    /// segments may not be sealed yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Fetch::check), and those of writing the log.
+    pub(crate) fn settle(&mut self) -> Result<()> {
         self.check()?;
         if self.ground.is_some() && !self.is_child {
             self.captures.remember_collected()?;
         }
         self.captures.sync()?;
+        if self.is_settled {
+            return Ok(());
+        }
         let nothing = self.refused("it holds nothing of that session");
         let Some((log, live)) = self.live.take() else { return Err(nothing) };
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
-        let mut log = log.finish(&context)?;
-        log.sync_plan().run(self.storage.as_ref(), &|| ())?;
-        Ok(log)
+        let log = log.finish(&context)?;
+        self.live = Some((RemadeLog::of(log, self.dir), live));
+        self.is_settled = true;
+        self.sync()
+    }
+
+    /// Seals the finished segments of a log that was settled by the digests of their records, as somebody has read them back.
+    pub(crate) fn seal(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
+        self.live.as_mut().map_or(Ok(()), |(log, _)| log.log.seal_digested(digests))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        let storage = self.storage.as_ref();
+        self.live.as_mut().map_or(Ok(()), |(log, _)| log.log.sync_plan().run(storage, &|| ()))
+    }
+
+    /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
+    pub(crate) fn finish(mut self) -> Result<Log> {
+        self.settle()?;
+        let nothing = self.refused("it holds nothing of that session");
+        let Some((mut log, _)) = self.live.take() else { return Err(nothing) };
+        log.log.finish()?;
+        log.log.sync_plan().run(self.storage.as_ref(), &|| ())?;
+        Ok(log.log)
     }
 
     /// Returns the sequence number behind the last record that was read.
     fn next(&self) -> SequenceNumber {
         let appended = || self.live.as_ref().map_or(SequenceNumber::MIN, |(log, _)| log.log.next_sequence());
         self.last.map_or_else(appended, |(sequence, ..)| sequence + 1)
+    }
+
+    /// Returns whether records are appended to a log that can be read back.
+    fn goes_on(&self) -> bool {
+        self.ground.is_none() || self.is_settled
     }
 
     fn refused(&self, reason: &str) -> Error {
@@ -360,7 +399,7 @@ impl<'a> Fetch<'a> {
     fn append(&mut self, record: &Record<'_>, begins_segment: bool) -> Result<()> {
         if self.live.is_none() {
             self.live = Some(self.begun(record)?);
-        } else if self.ground.is_none() && matches!(record.kind, Kind::OPENED | Kind::DROPPED) {
+        } else if self.goes_on() && matches!(record.kind, Kind::OPENED | Kind::DROPPED) {
             return Err(self.refused(BEHIND));
         }
         let known = self.known_beside(record)?;

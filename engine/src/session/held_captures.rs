@@ -249,7 +249,8 @@ mod holding {
 
         /// Has the folder of captures remember as collected what no pack had.
         pub(in crate::session) fn remember_collected(&mut self) -> Result<()> {
-            let Unpacked { resources, snapshots } = std::mem::take(&mut self.unpacked);
+            let snapshots = std::mem::take(&mut self.unpacked.snapshots);
+            let resources = &self.unpacked.resources;
             // Of the others the host keeps all captures elsewhere.
             let collected: Vec<FilesystemSnapshot> = snapshots
                 .into_iter()

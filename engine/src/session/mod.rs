@@ -24,6 +24,7 @@
 //! | `subscribers` | who is notified of records |
 //! | `child_captures` | where the captures of a child session are kept |
 //! | `replica`, `fetching` | what is fed to the store's replicator, and what opening makes of what it holds |
+//! | `made_log` | a log that was made of what the replicator holds, read back before it is claimed |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | what captures of workspaces need, fed and fetched with the records that name them |
 //! | `open_store` | what the sessions of one store share |
@@ -57,6 +58,7 @@ mod inputs;
 mod lag;
 mod large_payloads;
 mod log_view;
+mod made_log;
 pub(crate) mod open_store;
 mod opening;
 pub(crate) mod operation_records;
@@ -111,6 +113,7 @@ use crate::types::SessionTypes;
 pub use conversation_follower::ConversationFollower;
 pub(crate) use fetching::{Fetch, Fetched, pull};
 pub use log_view::LogView;
+pub(crate) use made_log::MadeLog;
 pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};

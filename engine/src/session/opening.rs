@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::child_captures;
 use super::fetching::{claim, claim_new, claimed};
 use super::imaging::Imaged;
+use super::made_log::{Digests, MadeLog};
 use super::open_store::OpenStore;
 use super::recording::Recording;
 use super::recovery_report::RecoveryReport;
@@ -84,19 +85,21 @@ pub(crate) fn open_read(
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
 ) -> Result<Read> {
-    scan::whole(|| open_read_once(storage, dir, types, log_slices))
+    scan::whole(|| open_read_once(storage, dir, types, log_slices, &mut None))
 }
 
-fn open_read_once(
+/// Reads the session once. `digests` gets those of its segments where it is to have them, and no image is used then.
+pub(super) fn open_read_once(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
+    digests: &mut Option<Digests>,
 ) -> Result<Read> {
     let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
     let mut images = Images::default();
     let scanner = match log_slices {
-        LogSlices::InLog => images.go_on(storage, dir, types, &objects)?,
+        LogSlices::InLog if digests.is_none() => images.go_on(storage, dir, types, &objects)?,
         _ => Scanner::new(storage.as_ref(), dir)?,
     };
     // Kept, since the fold may have to start once more.
@@ -106,16 +109,23 @@ fn open_read_once(
     };
     let folded = images.folded(&projection);
     let folding = Fold { folded, sources: Sources { objects: &objects, types }, failed: false };
-    let (mut scan, folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
+    let is_digested = digests.is_some();
+    let ((mut scan, read), folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
+        let mut digests = is_digested.then(Digests::default);
         // A walk uses up its scanner, and whether a second thread walks is not known yet.
-        scanner.clone().run(&mut |at| {
+        let scan = scanner.clone().run(&mut |at| {
             let record = at.record();
             if !record.kind.is_envelope() {
+                if let Some(digests) = &mut digests {
+                    digests.add(at.segment, &record);
+                }
                 take(&record);
             }
             Ok(())
-        })
+        })?;
+        Ok((scan, digests))
     })?;
+    *digests = read;
     // If a record could not be folded, the second reading reports it.
     let mut folded = if folding.failed { LiveState::default() } else { folding.folded };
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
@@ -266,6 +276,33 @@ impl Images {
 }
 
 impl Read {
+    /// Reads what stands behind what was read, if the log in `dir`, whose folder may have got another name since, still ends as it
+    /// did, and folds it. `None` if it does not, or what is new cannot be folded onto what was: the log is to be read from its beginning.
+    pub(super) fn behind(
+        self,
+        storage: &Arc<dyn Storage>,
+        dir: &FilePath,
+        types: Option<&SessionTypes>,
+    ) -> Result<Option<Read>> {
+        let Some(passed) = self.scan.passed() else { return Ok(None) };
+        let mut scanner = Scanner::new(storage.as_ref(), dir)?;
+        if scanner.go_on_from(&passed)?.is_none() {
+            return Ok(None);
+        }
+        let objects = Objects::new(Arc::clone(storage), dir);
+        let mut folding =
+            Fold { folded: self.folded, sources: Sources { objects: &objects, types }, failed: false };
+        let scan = scanner.run(&mut |at| {
+            let record = at.record();
+            if !record.kind.is_envelope() {
+                folding.fold(&record);
+            }
+            Ok(())
+        })?;
+        let Fold { folded, failed, .. } = folding;
+        Ok((!failed).then_some(Read { scan, folded, ..self }))
+    }
+
     /// Returns the places of the session's records.
     pub(crate) fn places(&self) -> Places {
         self.scan.places()
@@ -336,15 +373,16 @@ pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> R
     open_as_read(store, dir, open_as, read)
 }
 
-/// Opens the session in `dir`, which this process has claimed and written from what the store's replicator holds. `said` names who took it
-/// over, and why, where a person did.
+/// Opens the session in `dir`, which this process has claimed and written from what the store's replicator holds, and of which it read `made`
+/// back. `said` names who took it over, and why, where a person did.
 pub(crate) fn open_claimed(
     store: &Arc<OpenStore>,
     dir: &FilePath,
     mut open_as: OpenAs,
+    made: MadeLog,
     (by, said): (Claimed, Option<(&str, &str)>),
 ) -> Result<Session> {
-    let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
+    let read = made.read_on(&store.options.storage, dir, open_as.types.as_ref())?;
     let session = read.scan.session;
     lock_folder(dir, &mut open_as, session)?;
     let replica = claimed(store, (session, dir), by);

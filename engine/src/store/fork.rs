@@ -212,6 +212,7 @@ impl Store {
             watermark: log.next_sequence(),
             durable: log.next_sequence(),
             last_crc: last.crc,
+            last_offset: Some(last.offset),
             last_time_us: log.last_time_us(),
             end: last.end,
             epoch: log.epoch(),
@@ -224,6 +225,7 @@ impl Store {
             closed: true,
             used_bytes: used_bytes + last.end,
             same_boot: true,
+            boot_id: self.storage().boot_id(),
         };
         Ok(Read { scan, folded, images: Images::default(), fetched: 0 })
     }

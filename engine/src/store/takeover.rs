@@ -1,13 +1,13 @@
 //! Takeover: a local session made of what the store's replicator holds, and from then on written here.
 //!
 //! 1. What the replicator holds is written into a folder with a temporary name: each record with its sequence number, time and body, and
-//!    before them the payloads that the records name, and the objects of captures of workspaces, into the folder `files`. It is folded
-//!    meanwhile.
-//! 2. If a log can be made of that, the session is claimed directly behind it, so that its writer, wherever it is, gets nothing acknowledged
-//!    any more that it begins from here on. If that one appended meanwhile, what is new is read, and the claim is put once more. Of
-//!    what no log can be made of here, the writer goes on.
-//! 3. What was written is read again as an audit reads, and only then renamed.
-//! 4. The session is opened under that claim, as after any crash: a call that the other worker left open is recovered here. Its
+//!    before them the payloads that the records name, and the objects of captures of workspaces, into the folder `files`.
+//! 2. What was written is read back, checked as an audit checks it, and folded with the host's types ([`MadeLog`]). Where no log can be
+//!    made of what is held, or the log is not sound, nothing was claimed, and its writer goes on.
+//! 3. The session is claimed directly behind it, so that its writer, wherever it is, gets nothing acknowledged any more that it begins from
+//!    here on. If that one appended meanwhile, what is new is read, written, checked and folded, and the claim is put once more.
+//! 4. The folder gets its name.
+//! 5. The session is opened under that claim with what was folded, as after any crash: a call that the other worker left open is recovered here. Its
 //!    workspace is another folder than that of the captures, so whoever recovers it says that an empty one takes its
 //!    place (`HostFilesystem::rebind`).
 //!
@@ -31,14 +31,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Store;
-use crate::audit::LogReader;
 use crate::error::{Error, Result};
+use crate::fold::projection::LogSlices;
 use crate::log::layout;
 use crate::log::lock::WriterLock;
 use crate::log::writer::Log;
 use crate::replication::{ReplicaError, Replicator};
 use crate::session::{
-    Claimed, Fetch, Fetched, OpenAs, Session, lock_to_write, open_claimed, pull, replica_error,
+    Claimed, Fetch, Fetched, MadeLog, OpenAs, Session, lock_to_write, open_claimed, pull, replica_error,
 };
 use crate::types::SessionTypes;
 
@@ -72,7 +72,7 @@ impl Store {
     ///
     /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked or holds nothing of the session, a
     ///   payload is missing, or the session was compacted and is held in part only, or was first held by an earlier version, which
-    ///   held no more of it than the records: then its writer goes on. Or the log that was made of what is held is not sound.
+    ///   held no more of it than the records, or if the log that was made of what is held is not sound: then its writer goes on.
     /// - [`Error::SessionExists`] if this store has the session: open it instead.
     /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if somebody else claimed it meanwhile, or nobody knows who did.
     /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No session is left behind
@@ -112,7 +112,10 @@ impl Store {
             let ground = self.inner.ground();
             let mut fetch = Fetch::anew((session, building), replicator.as_ref(), &ground);
             let records = fetch.read()?.next;
-            self.name_fetched(building, session, fetch.finish()?)?;
+            self.read_back((session, building), None, LogSlices::Unread, &mut fetch, None)?
+                .check_end(records)
+                .map_err(|error| not_sound(session, error))?;
+            self.name_building(building, &self.session_dir(session), &mut fetch.finish()?)?;
             Ok(records.get())
         })?;
         Ok(PullReport { session, records, new: records })
@@ -154,23 +157,32 @@ impl Store {
         if is_there {
             return Err(Error::SessionExists { session });
         }
-        let claimed = self.made(session, |building| {
-            let (log, claimed) = self.fetch(session, replicator.as_ref(), building)?;
-            let (named, epoch) = (self.name_fetched(building, session, log), claimed.epoch);
-            named.map(|()| claimed).inspect_err(|_| replicator.release(session, epoch))
+        let (made, claimed) = self.made(session, |building| {
+            let (mut log, made, claimed) =
+                self.fetch(session, replicator.as_ref(), building, types.as_ref())?;
+            let named = self.name_building(building, &self.session_dir(session), &mut log);
+            let epoch = claimed.epoch;
+            named.map(|()| (made, claimed)).inspect_err(|_| replicator.release(session, epoch))
         })?;
         let dir = self.session_dir(session);
         let durability = self.inner.options.durability;
         let open_as = OpenAs { types, durability, lock: Some(lock), read_only: None };
-        open_claimed(&self.inner, &dir, open_as, (claimed, said))
+        open_claimed(&self.inner, &dir, open_as, made, (claimed, said))
     }
 
-    /// Writes what is held into a folder, and claims the session behind it.
-    fn fetch(&self, session: Uuid, replicator: &dyn Replicator, building: &Path) -> Result<(Log, Claimed)> {
+    /// Writes what is held into a folder, reads it back, and claims the session behind it.
+    fn fetch(
+        &self,
+        session: Uuid,
+        replicator: &dyn Replicator,
+        building: &Path,
+        types: Option<&SessionTypes>,
+    ) -> Result<(Log, MadeLog, Claimed)> {
         let ground = self.inner.ground();
         let mut fetch = Fetch::anew((session, building), replicator, &ground);
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
+        let mut before = None;
         for _ in 0..CLAIMS_MAX {
             let Fetched { next: held, captures_from, said_dropped } = fetch.read()?;
             if held == 0 {
@@ -178,29 +190,46 @@ impl Store {
                     "it holds nothing of that session: its id, or where the replicator looks, is another one";
                 return Err(Error::ReplicaFailed { session, reason: reason.to_owned() });
             }
-            fetch.check()?;
+            let made =
+                self.read_back((session, building), types, LogSlices::InLog, &mut fetch, before.take())?;
+            made.check_end(held).map_err(|error| not_sound(session, error))?;
             match replicator.claim(session, held) {
                 Ok(epoch) => {
                     let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
-                    return Ok((finished?, Claimed { epoch, held, captures_from, said_dropped }));
+                    return Ok((finished?, made, Claimed { epoch, held, captures_from, said_dropped }));
                 }
                 // Its writer appended, or somebody else claimed: what is held now says which.
                 Err(error @ ReplicaError::Fenced { .. }) => last = error,
                 Err(error) => return Err(replica_error(session, error)),
             }
+            before = Some(made);
         }
         Err(replica_error(session, last))
     }
 
-    /// Reads what was written as an audit does, and gives it the session's name.
-    fn name_fetched(&self, building: &Path, session: Uuid, mut log: Log) -> Result<()> {
-        let audited =
-            LogReader::open_on(Arc::clone(self.storage()), building).and_then(|log| log.check_seals());
-        audited.map_err(|error| match error.is_damage() {
-            // Its folder goes away, so nobody can look at it or salvage it.
-            true => Error::ReplicaFailed { session, reason: format!("{NOT_SOUND}: {error}") },
-            false => error,
-        })?;
-        self.name_building(building, &self.session_dir(session), &mut log)
+    /// Reads back what was fetched and written: all, or what is new since `before` was read. Checks it as an audit does.
+    fn read_back(
+        &self,
+        (session, building): (Uuid, &Path),
+        types: Option<&SessionTypes>,
+        log_slices: LogSlices,
+        fetch: &mut Fetch<'_>,
+        before: Option<MadeLog>,
+    ) -> Result<MadeLog> {
+        fetch.settle()?;
+        let made = match before {
+            None => MadeLog::read((self.storage(), building), types, log_slices, fetch),
+            Some(made) => made.goes_on(self.storage(), building, types),
+        };
+        made.map_err(|error| not_sound(session, error))
+    }
+}
+
+/// Returns the error of a log that cannot be read back.
+fn not_sound(session: Uuid, error: Error) -> Error {
+    match error.is_damage() {
+        // Its folder goes away, so nobody can look at it or salvage it.
+        true => Error::ReplicaFailed { session, reason: format!("{NOT_SOUND}: {error}") },
+        false => error,
     }
 }

@@ -9,15 +9,18 @@
 //! | what the image covers of the frame's own segment | nothing: an audit reads those bodies |
 //!
 //! Where anything differs the image is not of this log, and the walk begins with the first record.
+//!
+//! A log that this process walked to its end is walked on in the same way, by what an image of that end would say.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog_codec::body::Seal;
-use foldlog_codec::image::Image;
+use foldlog_codec::body::{Declare, Seal};
+use foldlog_codec::image::{ConversationsImage, Image, LastFrame};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Kind, SequenceNumber};
 
-use super::{Location, Scanner, Walk};
+use super::{Location, Scan, Scanner, Walk};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::compaction::Compaction;
@@ -68,7 +71,7 @@ impl Scanner<'_> {
         walk.rollbacks = image.rollbacks.iter().copied().collect();
         walk.next_sequence = image.next_sequence;
         walk.watermark = image.watermark.max(compacted_through(&places.segments));
-        walk.last_crc = last.crc;
+        (walk.last_crc, walk.last_offset) = (last.crc, Some(last.offset));
         walk.last_time_us = image.time_us;
         walk.last_kind = Some(kind);
         walk.epoch = Some(image.epoch);
@@ -87,6 +90,39 @@ fn compacted_through(segments: &[Segment]) -> SequenceNumber {
     match compacted {
         Some((_, next)) if !sabotage::is(Breakage::CompactedCut) => next,
         _ => SequenceNumber::MIN,
+    }
+}
+
+impl Scan {
+    /// Returns what an image of all that was walked would say of the log, and nothing of what its records amount to. `None` where the
+    /// last segment holds no frame.
+    pub(crate) fn passed(&self) -> Option<Image<'static>> {
+        let segment = self.segments.last()?;
+        let ((ordinal, salt), offset) = (segment.ordinal_and_salt(), self.last_offset?);
+        let places = self.places();
+        Some(Image {
+            next_sequence: self.next_sequence,
+            last: LastFrame { ordinal, salt, offset, end: self.end, crc: self.last_crc },
+            time_us: self.last_time_us,
+            epoch: self.epoch,
+            boot_id: self.boot_id,
+            watermark: self.watermark,
+            openings: self.openings.clone(),
+            rollbacks: self.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
+            index: places.indexed(),
+            compacted: places.compacted(),
+            unsealed: Vec::new(),
+            declared: Declare::default(),
+            tags: BTreeMap::new(),
+            replicated: None,
+            unsupported: None,
+            open: Vec::new(),
+            unsettled: Vec::new(),
+            suspended: Vec::new(),
+            begun: Vec::new(),
+            conversations: ConversationsImage::default(),
+            slices: Vec::new(),
+        })
     }
 }
 

@@ -56,6 +56,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Declare, Resumed};
+use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
 use foldlog_codec::segment::Previous;
@@ -542,11 +543,23 @@ impl Log {
     /// Ends what the background was asked for: removes what was made ahead, and seals every finished segment. The
     /// session calls this when it closes, before the last sync, and asks for nothing afterwards.
     pub(crate) fn finish(&mut self) -> Result<()> {
+        self.finish_but_seals()?;
+        self.finish_seals()
+    }
+
+    /// Does what [`finish`](Log::finish) does, but seals nothing.
+    pub(crate) fn finish_but_seals(&mut self) -> Result<()> {
         if let Some(active) = &mut self.active {
             active.ask_at = u64::MAX;
         }
         self.discard_made_ahead()?;
-        self.drop_spare()?;
+        self.drop_spare()
+    }
+
+    /// Seals every finished segment in this thread, by the digests of their records, each with its segment's ordinal, that somebody has
+    /// read back. A segment of which there is none is read for its seal.
+    pub(crate) fn seal_digested(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
+        self.seals.digested(digests);
         self.finish_seals()
     }
 

@@ -153,6 +153,16 @@ impl Seals {
         !self.unnamed.is_empty()
     }
 
+    /// Takes the digests of segments, by their ordinals, from whoever has read their records: these are not read once more for their seals.
+    pub(super) fn digested(&mut self, digests: &[(u32, SegmentDigest)]) {
+        for sealing in &mut self.unnamed {
+            let of = |(ordinal, _): &&(u32, SegmentDigest)| *ordinal == sealing.segment.header.ordinal;
+            if let Some((_, digest)) = digests.iter().find(of) {
+                (sealing.digest, sealing.offset) = (digest.clone(), sealing.end());
+            }
+        }
+    }
+
     /// Seals all segments that are left, in this thread. The names of all segments must be durable.
     pub(super) fn finish(&mut self) {
         self.shared.waiting.lock().extend(self.unnamed.drain(..));
