@@ -30,6 +30,11 @@
 //! A record whose body was dropped before it was held is held as the log has it. The first such record names an object beside, which says
 //! at which positions from there on the slices are known, and what they held there: names of items, which stand in the records.
 //!
+//! A record whose body was held before a compaction dropped it stays as it is, until whoever keeps the records drops that body too. The
+//! session's writer says which those are, in an observation named `foldlog.compacted`: when a session that is open is compacted, else when it is
+//! opened for writing next. Behind that record nobody goes back to a position that needs such a body, also who has it:
+//! [`Error::Compacted`](crate::Error::Compacted).
+//!
 //! # Invariants
 //!
 //! 1. The replicator is fed only what is durable in the local log, so it is never ahead of it, unless the disk lost what it had

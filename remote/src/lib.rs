@@ -106,7 +106,7 @@ mod replicator;
 mod retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
+#[cfg(feature = "object-store")]
 mod said;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;

@@ -11,6 +11,11 @@
 //! Kept positions are those of snapshots, as the options say, those to which a rollback behind the position goes, and the one
 //! before the last rewind, so that it can be undone. Any other position in the compacted range gives [`Error::Compacted`].
 //!
+//! # Held sessions
+//!
+//! Where a replica holds bodies that were dropped, a record says which: of a session that is open at once, else when it is opened for writing
+//! next with its replicator. The replica may drop them from then on ([`crate::replication`]).
+//!
 //! # Which position
 //!
 //! The last one that the options allow, but none within or behind an operation that is open, unsettled or suspended, and none
