@@ -55,17 +55,24 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     reader.read_to_end(&mut |_| {}).await?;
     report.next = reader.chain().next_sequence();
     let fit = reader.shelf().0.take_verified();
+    let mut made = Vec::new();
     if !options.dry_run {
         for extent in reader.shelf().0.take_missing() {
-            report.volumes += u64::from(maker::make(bucket, session, extent).await? == Made::Put);
+            if maker::make(bucket, session, extent).await? == Made::Put {
+                made.push(extent);
+            }
         }
     }
+    report.volumes = made.len() as u64;
     let mut listed: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
     for (number, len) in bucket.chunks(session).await? {
         let range = Extent::around(number, bucket.spans()[0]);
         listed.entry(range.first).or_default().insert(number, len);
     }
     report.left = listed.values().map(|chunks| chunks.len() as u64).sum();
+    let small = made.into_iter().filter(|extent| extent.count == bucket.spans()[0]);
+    report.young =
+        small.filter_map(|extent| listed.get(&extent.first)).map(|chunks| chunks.len() as u64).sum();
     let asked: Vec<Extent> = fit.into_iter().filter(|extent| listed.contains_key(&extent.first)).collect();
     if asked.is_empty() {
         return Ok(report);
@@ -74,6 +81,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     for (extent, age) in asked.into_iter().zip(ages) {
         let Some(chunks) = listed.get(&extent.first) else { continue };
         if age < options.min_age.max(MIN_AGE) {
+            report.young += chunks.len() as u64;
             continue;
         }
         if !options.dry_run {

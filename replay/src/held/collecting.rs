@@ -1,6 +1,6 @@
 //! `foldlog gc URL`: removes what a place keeps twice of its sessions.
 
-use foldlog_remote::{CollectOptions, CollectReport};
+use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -17,6 +17,7 @@ struct Row {
     bytes: u64,
     volumes: u64,
     left: u64,
+    young: u64,
 }
 
 /// Collects the sessions of a place, or one of them, and prints what was removed, or would be. A session that cannot be read is reported on
@@ -26,12 +27,12 @@ struct Row {
 ///
 /// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
 pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
-    let (place, sessions) = super::sessions_at(url)?;
+    let (place, sessions) = super::some_sessions_at(url)?;
     let mut options = CollectOptions::default();
     options.dry_run = !yes;
     let (mut code, mut all) = (HOLDS, CollectReport::default());
     for HeldSession { session, .. } in sessions {
-        let CollectReport { chunks, bytes, volumes, left, .. } = match place.collect(session, options) {
+        let CollectReport { chunks, bytes, volumes, left, young, .. } = match place.collect(session, options) {
             Ok(report) => report.unwrap_or_default(),
             Err(error) => {
                 let failure = super::failure(error);
@@ -42,7 +43,9 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         };
         all.chunks += chunks;
         all.bytes += bytes;
-        let row = Row { session, chunks, bytes, volumes, left };
+        all.left += left;
+        all.young += young;
+        let row = Row { session, chunks, bytes, volumes, left, young };
         match output.json() {
             true => output.value(&row)?,
             false if chunks + volumes > 0 => output.line(row.text(yes))?,
@@ -58,17 +61,35 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         (_, true) => output.line(format_args!("removed {told}"))?,
         (_, false) => output.line(format_args!("would remove {told}; --yes removes them"))?,
     }
+    if all.left > 0 {
+        output.line(format_args!("{}", stay(all.left, all.young)))?;
+    }
     Ok(code)
+}
+
+/// Says how many chunks stay, and why.
+fn stay(left: u64, young: u64) -> String {
+    let rest = left.saturating_sub(young);
+    let hours = MIN_AGE.as_secs() / 3_600;
+    let young = (young > 0).then(|| format!("{young} whose volume is younger than {hours} h"));
+    let rest = (rest > 0).then(|| format!("{rest} that no volume holds yet"));
+    let whys: Vec<String> = young.into_iter().chain(rest).collect();
+    match left {
+        0 => "none stay".to_owned(),
+        1 => format!("1 chunk stays: {}", whys.join(", ")),
+        _ => format!("{left} chunks stay: {}", whys.join(", ")),
+    }
 }
 
 impl Row {
     fn text(&self, yes: bool) -> String {
-        let Row { session, chunks, bytes, volumes, left } = self;
+        let Row { session, chunks, bytes, volumes, left, young } = self;
         let verb = if yes { "removed" } else { "would remove" };
         let made = match volumes {
             0 => String::new(),
             _ => format!(", put {}", counted(*volumes, "volume")),
         };
-        format!("session {session}: {verb} {}, {bytes} bytes{made}; {left} stay", counted(*chunks, "chunk"))
+        let (chunks, stay) = (counted(*chunks, "chunk"), stay(*left, *young));
+        format!("session {session}: {verb} {chunks}, {bytes} bytes{made}; {stay}")
     }
 }

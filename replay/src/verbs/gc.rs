@@ -22,9 +22,10 @@ With --json one object:
   skipped   by their ids, why nothing was removed of a session, or nothing of its captures
   left      what is in the place of a file or folder of the store's and is none, and was left alone: path, what
   all       what was removed of the whole store, with the same fields
-With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left;
+With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left, young;
             chunks: those that are removed, or would be, and bytes: their length; volumes: larger objects that were missing and
-            were put; left: chunks that stay";
+            were put; left: chunks that stay, and young: how many of these stand in a volume that is younger than a day; the others
+            are in none yet";
 
 /// Holds what the command line asks of `foldlog gc`.
 #[derive(Clone, Debug, Args)]
