@@ -39,6 +39,19 @@ fn a_killed_call_is_recovered_by_the_next_process() {
 }
 
 #[test]
+fn a_worker_whose_machine_is_lost_is_survived_by_another_one_with_its_files() {
+    let lines = [
+        "the first worker ended by itself: false\n",
+        "interrupted: true\n",
+        "filled, with version 1.0\n",
+        "recovered: `release`\n",
+        "version: 1.1\n",
+        "version: 1.2\n",
+    ];
+    prints(env!("CARGO_BIN_EXE_surviving_worker"), &lines);
+}
+
+#[test]
 fn a_hundred_agents_share_one_thread_and_a_call_that_is_given_up_leaves_nothing() {
     prints(
         env!("CARGO_BIN_EXE_async_host"),

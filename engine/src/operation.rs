@@ -50,6 +50,9 @@ pub(crate) struct RewindArguments {
     pub(crate) by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Whether it fills folders that the session has not worked in.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) fills: bool,
 }
 
 /// Names the records that announce a child session. The ids of child sessions are hashed from it too.

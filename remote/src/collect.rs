@@ -65,11 +65,15 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     reader.read_to_end(see).await?;
     report.next = reader.chain().next_sequence();
     let fit = reader.shelf().0.take_verified();
+    let mut made = Vec::new();
     if !options.dry_run {
         for extent in reader.shelf().0.take_missing() {
-            report.volumes += u64::from(maker::make(bucket, session, extent).await? == Made::Put);
+            if maker::make(bucket, session, extent).await? == Made::Put {
+                made.push(extent);
+            }
         }
     }
+    report.volumes = made.len() as u64;
     let compaction = reader.shelf().0.learn(bucket).await?;
     let mut listed: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
     for (number, len) in bucket.chunks(session).await? {
@@ -77,6 +81,9 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
         listed.entry(range.first).or_default().insert(number, len);
     }
     report.left = listed.values().map(|chunks| chunks.len() as u64).sum();
+    let small = made.into_iter().filter(|extent| extent.count == bucket.spans()[0]);
+    report.young =
+        small.filter_map(|extent| listed.get(&extent.first)).map(|chunks| chunks.len() as u64).sum();
     let is_compacted = |extent: &Extent| compaction.as_ref().is_some_and(|it| it.touches(*extent));
     let compacted = listed.keys().map(|first| Extent::around(*first, bucket.spans()[0])).filter(is_compacted);
     // Their chunks were collected before they were compacted.
@@ -87,8 +94,12 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let mut old = Vec::new();
     if !asked.is_empty() {
         let ages = bucket.ages(session, &asked).await?.into_iter();
-        let aged = asked.into_iter().zip(ages).filter(|(_, age)| *age >= options.min_age.max(MIN_AGE));
-        old.extend(aged.map(|(extent, _)| extent));
+        for (extent, age) in asked.into_iter().zip(ages) {
+            match age >= options.min_age.max(MIN_AGE) {
+                true => old.push(extent),
+                false => report.young += listed.get(&extent.first).map_or(0, |chunks| chunks.len() as u64),
+            }
+        }
     }
     for extent in revived.iter().chain(&old) {
         let Some(chunks) = listed.get(&extent.first) else { continue };

@@ -126,6 +126,8 @@ pub struct CollectReport {
     pub bytes: u64,
     /// Number of chunks that the store lists and that stay: those without a volume, and those of volumes that are too young.
     pub left: u64,
+    /// How many of these a volume holds that is too young. The others are of a range that is not full yet, or has no volume for another reason.
+    pub young: u64,
     /// Number of records that lost their bodies, or would: those that a compaction of the session dropped, as its writer recorded, in chunks that
     /// are collected.
     pub dropped: u64,

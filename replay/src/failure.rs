@@ -7,6 +7,7 @@ use foldlog::{Error, audit, filesystem};
 use foldlog_agent::persistence::{self, DamagedFile};
 use foldlog_codec::escape;
 
+use crate::held;
 use crate::verbs::run::quoted;
 
 /// Holds what a verb came to, or why it ended early.
@@ -275,6 +276,10 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::WrongSession { .. } => "put the file or folder back where it was: it was exchanged or renamed",
         Error::Object { .. } => "put the file back into the session's `objects` folder from a copy",
+        Error::NotASession { path, .. } if held::bucket_at(path).is_some() => {
+            let url = held::bucket_at(path).unwrap_or_default();
+            return Some(format!("a bucket is in that folder; give its URL: {}", quoted(url.as_ref())));
+        }
         Error::NotASession { path, .. } if audit::is_store(path) => {
             return Some(format!(
                 "this is a store: `foldlog sessions {}` lists its sessions",

@@ -30,6 +30,11 @@ impl Places {
         Places { session: Some(quoted(session.as_ref())), store: Some(quoted(place.as_ref())) }
     }
 
+    /// Returns the store or the place that the command line names a session of.
+    pub(crate) fn store(&self) -> Option<&str> {
+        self.store.as_deref()
+    }
+
     /// Puts the places into the commands of a text, which stand in backquotes. A `STORE` that a command is to make stays.
     pub(crate) fn put_into(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());

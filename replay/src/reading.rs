@@ -25,7 +25,9 @@ use uuid::Uuid;
 use foldlog_codec::escape;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::held;
 use crate::output::Output;
+use crate::verbs::run::quoted;
 
 /// Returns whether any segment in the folder `dir` may hold a record: one that cannot be read, or that holds more than zeros
 /// behind its header and more than a crash leaves there before the first record.
@@ -136,6 +138,10 @@ pub fn open_store(path: &Path) -> Result<Store> {
 ///
 /// [`Failure::Usage`] if there is none.
 pub(crate) fn check_store(path: &Path) -> Result<()> {
+    if let Some(url) = held::bucket_at(path) {
+        let what = format!("{} is no store: a bucket is in that folder", escape::path(path));
+        return Err(Failure::usage(what, format!("give its URL: {}", quoted(url.as_ref()))));
+    }
     if audit::is_store(path) {
         return Ok(());
     }

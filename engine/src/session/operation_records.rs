@@ -198,9 +198,9 @@ impl Session {
     }
 
     /// Returns the captures that the latest call of this session left, of those that recorded any, and those of what a recovery of that call
-    /// found, which are empty unless there was one. `None` if none of the latest 65 calls recorded any that are this session's own: a fork
-    /// works on resources of its own.
-    pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures)>> {
+    /// found, which are empty unless there was one. `None` if none of the latest 65 calls recorded any. Says too whether that call is this
+    /// session's own: a fork works on resources of its own.
+    pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures, bool)>> {
         let own_from = self.opened_sequence();
         let calls = self.log::<ToolInvocations>()?;
         // Nearly always the latest call has some: the others are read only where it does not.
@@ -209,9 +209,6 @@ impl Session {
             let from = end.saturating_sub(count);
             let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
             for item in items.iter().rev() {
-                if item.begin < own_from {
-                    return Ok(None);
-                }
                 let at_end = match item.position() {
                     Some((end, _)) => self.read_end_resources(end)?,
                     None => RecordedCaptures::new(),
@@ -221,7 +218,7 @@ impl Session {
                     _ => (self.read_begin(item.begin, |begin| begin.resources)?, at_end),
                 };
                 if !left.is_empty() {
-                    return Ok(Some((left, found)));
+                    return Ok(Some((left, found, item.begin >= own_from)));
                 }
             }
             (end, count) = (from, LATEST_CALLS as u64);
@@ -288,7 +285,8 @@ impl Session {
         self.read_end_resources(end)
     }
 
-    fn read_end_resources(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
+    /// Returns the captures in the record of a call's end.
+    pub(crate) fn read_end_resources(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
     }
 

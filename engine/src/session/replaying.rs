@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use foldlog_codec::body::{Declare, Lane};
+use foldlog_codec::body::{Declare, Lane, ToolBegin};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
@@ -40,6 +40,7 @@ use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_nam
 use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::log::writer::Body;
+use crate::operation::{RESTORE, RestoreArguments};
 use crate::sabotage::{self, Breakage};
 use crate::types::SessionTypes;
 
@@ -402,6 +403,14 @@ impl Session {
         let head = state.recording()?.head()?;
         let head = head.filter(|(head, _)| kinds.contains(&head.kind));
         Ok(head.map(|(head, _)| (head.sequence, head.kind, head.body.clone())))
+    }
+
+    /// Returns whether the record whose turn it is in this handle's lane begins a fill of folders.
+    pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
+        let Some((sequence, _, body)) = self.next_recorded(&[Kind::TOOL_BEGIN])? else { return Ok(false) };
+        let begin = ToolBegin::decode(&body).map_err(Error::unread(sequence))?;
+        let arguments = (begin.tool == RESTORE).then(|| RestoreArguments::read(begin.arguments.bytes()));
+        Ok(arguments.flatten().and_then(|read| read.rewind).is_some_and(|rewind| rewind.fills))
     }
 
     /// Returns whether the record behind the next one of this lane is a request.

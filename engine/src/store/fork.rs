@@ -51,6 +51,10 @@ impl Store {
     /// Later writes of either never reach the other. The shared records are durable when this returns, and so are the captures that
     /// they name, if these are in the parent's [folder of captures](Session::captures_dir): the fork has its own of these.
     ///
+    /// A workspace is not shared: a fork works in a folder of its own, which is not filled by this.
+    /// [`ExecutionState::fill`](crate::ExecutionState::fill) fills it with what the last shared call left. A call that runs before begins
+    /// with what is there, and leaves a notice that it is another folder.
+    ///
     /// The cost does not depend on how many records are shared, if the parent is open for writing in this
     /// store with the same `types` and `position` is its last record or one of its latest 256 snapshots.
     /// Otherwise the parent is read as at opening.

@@ -8,8 +8,7 @@
 //!    here on. If that one appended meanwhile, what is new is read, written, checked and folded, and the claim is put once more.
 //! 4. The folder gets its name.
 //! 5. The session is opened under that claim with what was folded, as after any crash: a call that the other worker left open is recovered here. Its
-//!    workspace is another folder than that of the captures, so whoever recovers it says that an empty one takes its
-//!    place (`HostFilesystem::rebind`).
+//!    workspace is another folder than that of the captures, so whoever recovers it fills an empty one (`ExecutionState::fill`).
 //!
 //! A kill leaves a folder with a temporary name at most, which the next takeover removes, and a claim that nobody writes under.
 //!
@@ -63,10 +62,8 @@ impl Store {
     /// Takes a session over that the store's [replicator](crate::replication) holds and this store does not have: makes a local session
     /// of what is held, fences its writer, and opens it. What the other writer had acknowledged is there.
     ///
-    /// Workspaces are not filled by it. Rebind each to an empty folder (`HostFilesystem::rebind`), then end what is open by
-    /// [`recover`](crate::tools::ToolRunner::recover) of a runner without tools, which runs nothing, and
-    /// [rewind](crate::ExecutionState::rewind) to the last position with `overwrite`: that fills the folder. Then recover with the tools. A call that
-    /// runs before, or is run again, captures whatever it finds, and leaves a notice that it is another folder.
+    /// Workspaces are not filled by it: [fill](crate::ExecutionState::fill) does that, in an empty folder, before any tool runs. A call
+    /// that runs before, or is run again, captures whatever it finds, and leaves a notice that it is another folder.
     ///
     /// # Errors
     ///

@@ -291,11 +291,12 @@ impl Captures {
     }
 
     /// Has each resource tell what of it is not as another process recorded: `left` by the last call, and `found` by the recovery of that
-    /// call. A capture that cannot be decoded tells nothing.
+    /// call. A capture that cannot be decoded tells nothing; nor does that of a call of a fork's parent on a resource in the same place.
     pub(super) fn tell_of_changes(
         &self,
         resources: &ResourceRegistry,
         (left, found): &(RecordedCaptures, RecordedCaptures),
+        is_own: bool,
     ) {
         for captured in self.of_each.iter() {
             let Some(resource) = resources.captured().get(&captured.name) else { continue };
@@ -306,7 +307,9 @@ impl Captures {
             let Some((left, now)) = recalled(left).zip(captured.snapshot.as_ref()) else { continue };
             // A host's resource may panic; that is no reason for the call to fail.
             let _ = caught(&captured.name, || {
-                resource.tell_of_changes(&left, recalled(found).as_ref(), now);
+                if is_own || !resource.is_of_place_of(&left, now) {
+                    resource.tell_of_changes(&left, recalled(found).as_ref(), now);
+                }
                 Ok(())
             });
         }

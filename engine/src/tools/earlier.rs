@@ -23,21 +23,22 @@ impl ExecutionState {
         {
             return;
         }
-        if let Ok(Some((left, found))) = self.session().captures_of_last_call() {
+        if let Ok(Some((left, found, true))) = self.session().captures_of_last_call() {
             Captures::carry_over(self.registered(), &left);
             Captures::carry_over(self.registered(), &found);
         }
     }
 
     /// Has the resources tell the host what of them is not as the session's last call left them, with the first captures of this run: nobody
-    /// saw it before if that call's process was killed, or was on another machine. That it cannot be known is no reason to fail a call.
+    /// saw it before if that call's process was killed, or was on another machine. Where a fork has made no call yet, that is only whether they
+    /// are of another place than its parent's. That it cannot be known is no reason to fail a call.
     pub(super) fn tell_of_changes(&self, now: &Captures) {
         // A child works on what its parent's call captured.
         if now.is_empty() || self.parent().is_some() || self.compared_once().set(()).is_err() {
             return;
         }
-        if let Ok(Some(last)) = self.session().captures_of_last_call() {
-            now.tell_of_changes(self.registered(), &last);
+        if let Ok(Some((left, found, is_own))) = self.session().captures_of_last_call() {
+            now.tell_of_changes(self.registered(), &(left, found), is_own);
         }
     }
 }

@@ -235,6 +235,16 @@ impl ToolRunner {
         Ok(recovered)
     }
 
+    /// Ends the calls that were left open, as a recovery does before it runs any again.
+    pub(super) fn end_left_open(&self) -> Result<()> {
+        let patience = self.state.session().patience(None, None);
+        let _recovering = self.state.session().recovering(&patience)?;
+        match self.state.session().is_interrupted() {
+            true => self.end_open(&patience).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// Restores the resources, then ends each open call. Waits for the leases of the resources as long as `patience` allows.
     /// Returns the first open operation that may have changed something, with the changes of it and its
     /// nested calls that could not be undone; `None` if the open calls only read.

@@ -39,8 +39,8 @@ pub enum Rebind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkspaceNotice {
-    /// The workspace's path leads to another folder than at the last snapshot, and that folder is the workspace now.
-    /// The next snapshot reads it whole; snapshots of the folder before are not restored into it, unless the workspace is
+    /// The workspace's path leads to another folder than at the last snapshot, and that folder is the workspace now. So it is at the first
+    /// call behind a takeover, or in a fork, whose folder nobody has filled: the last snapshot is the other worker's or the parent's. The next snapshot reads it whole; snapshots of the folder before are not restored into it, unless the workspace is
     /// [rebound](HostFilesystem::rebind).
     Replaced {
         /// Folder at the last snapshot.
@@ -183,7 +183,8 @@ impl HostFilesystem {
         match root.is_empty(&self.root)? {
             true => Ok(()),
             false => {
-                let reason = "it is not empty, and what is in it is not to be overwritten";
+                let reason = "it is not empty, and what is in it is not to be overwritten; empty it, or let it be overwritten \
+                              (`Rebind::Overwrite`)";
                 Err(Error::path(self.root.display().to_string(), reason))
             }
         }
@@ -200,6 +201,12 @@ impl HostFilesystem {
         let state = self.state.lock();
         let root = self.bound_root()?;
         self.check_capture_of(&state, &root, snapshot)
+    }
+
+    /// Returns whether a snapshot was taken of another folder than the one that is there now, or of none that is known, whether or not
+    /// the workspace was [rebound](HostFilesystem::rebind). `false` if there is no folder.
+    pub fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
+        self.bound_root().is_ok_and(|root| !snapshot.folder.as_ref().is_some_and(|folder| root.bears(folder)))
     }
 
     /// Gives the owner back the right to open the workspace's folder, if a call took it from everyone and the folder is

@@ -83,12 +83,12 @@ fn a_volume_holds_its_chunks_whole_and_a_collection_leaves_the_young_and_the_las
         assert_eq!(oracle::volumes(&net.objects(), &net.first()), 6);
         assert!(net.objects().contains_key(&volume_key(16, 0)));
         let none = collect(&place(&net, 9), SESSION, CollectOptions::default()).await.unwrap();
-        assert_eq!((none.chunks, none.left, none.next.get()), (0, 23, 22));
+        assert_eq!((none.chunks, none.left, none.young, none.next.get()), (0, 23, 20, 22));
         time::sleep(MIN_AGE).await;
         let mut options = CollectOptions::default();
         options.dry_run = true;
         let would = collect(&place(&net, 9), SESSION, options).await.unwrap();
-        assert_eq!((would.chunks, would.left), (20, 3));
+        assert_eq!((would.chunks, would.left, would.young), (20, 3, 0));
         let bytes: usize = (0..20).map(|number| net.objects()[&chunk_key(number)].len()).sum();
         assert_eq!(would.bytes, bytes as u64);
         assert_eq!(collected(&net).await, 20);
@@ -152,7 +152,7 @@ fn a_volume_that_is_gone_is_made_again_or_named() {
         assert_eq!(read(&net).await, (5, Ok(())));
         // Whoever collects makes up for it, and waits a day.
         let report = collect(&place(&net, 9), SESSION, CollectOptions::default()).await.unwrap();
-        assert_eq!((report.volumes, report.chunks), (1, 0));
+        assert_eq!((report.volumes, report.chunks, report.young), (1, 0, 4));
         assert_eq!(collected(&net).await, 4);
         net.remove(&volume_key(4, 0));
         let gone = Error::Volume { first: 0, last: 3, reason: "it is gone" };

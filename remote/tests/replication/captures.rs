@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldlog::audit::audit_captures;
 use foldlog::filesystem::{Filesystem, HostFilesystem, Rebind, WorkspaceNotice};
-use foldlog::tools::{ExecuteOptions, RewindOptions, ToolContext, ToolRegistry, ToolRunner};
+use foldlog::tools::{ExecuteOptions, RewindOptions, ToolContext};
 use foldlog::{BackupOptions, CollectOptions, Error, ResourceRegistry, Session};
 
 use crate::bucket::Bucket;
@@ -106,12 +106,13 @@ fn what_the_readme_says_fills_the_folder_whether_a_call_was_open_or_not() {
         assert_eq!(new.is_interrupted(), is_open);
 
         let third = Worker::at(store);
-        let runner = third.runner(&new, Some(Rebind::IfEmpty), |_| Ok(()));
-        let options = ExecuteOptions::default();
-        ToolRunner::new(runner.state().clone(), ToolRegistry::new()).recover(&options).unwrap();
-        let fill = RewindOptions { overwrite: true, ..RewindOptions::default() };
-        runner.state().rewind(new.position().unwrap(), &fill).unwrap();
+        let runner = third.runner(&new, None, |_| Ok(()));
+        assert!(runner.state().fill(&RewindOptions::default()).unwrap().is_some());
         assert_eq!(contents(&third.work()), before, "open: {is_open}");
+        // Whoever starts again does the same, and nothing is filled twice.
+        let runner = third.runner(&new, None, |_| Ok(()));
+        assert!(runner.state().fill(&RewindOptions::default()).unwrap().is_none());
+        let options = ExecuteOptions::default();
         runner.recover(&options).unwrap();
         assert!(third.write(&new, &[("src/new", b"two".to_vec())]).unwrap().success);
     }

@@ -1,6 +1,6 @@
 //! `foldlog gc URL`: removes what a place keeps twice of its sessions.
 
-use foldlog_remote::{CollectOptions, CollectReport};
+use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -17,6 +17,7 @@ struct Row {
     bytes: u64,
     volumes: u64,
     left: u64,
+    young: u64,
     dropped: u64,
     dropped_bytes: u64,
     waiting: u64,
@@ -29,7 +30,7 @@ struct Row {
 ///
 /// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
 pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
-    let (place, sessions) = super::sessions_at(url)?;
+    let (place, sessions) = super::some_sessions_at(url)?;
     let mut options = CollectOptions::default();
     options.dry_run = !yes;
     let (mut code, mut all) = (HOLDS, CollectReport::default());
@@ -43,12 +44,15 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
                 continue;
             }
         };
-        let CollectReport { chunks, bytes, volumes, left, dropped, dropped_bytes, waiting, .. } = report;
+        let CollectReport { chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting, .. } =
+            report;
         all.chunks += chunks;
         all.bytes += bytes;
+        all.left += left;
+        all.young += young;
         all.dropped += dropped;
         all.dropped_bytes += dropped_bytes;
-        let row = Row { session, chunks, bytes, volumes, left, dropped, dropped_bytes, waiting };
+        let row = Row { session, chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting };
         match output.json() {
             true => output.value(&row)?,
             false if chunks + volumes + dropped + waiting > 0 => output.line(row.text(yes))?,
@@ -63,6 +67,9 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         (0, _) => output.line(format_args!("nothing to remove"))?,
         (_, true) => output.line(format_args!("removed {told}"))?,
         (_, false) => output.line(format_args!("would remove {told}; --yes removes them"))?,
+    }
+    if all.left > 0 {
+        output.line(format_args!("{}", stay(all.left, all.young)))?;
     }
     Ok(code)
 }
@@ -80,9 +87,23 @@ fn told(report: &CollectReport) -> String {
     format!("{}, {} bytes{bodies}", counted(report.chunks, "chunk"), report.bytes)
 }
 
+/// Says how many chunks stay, and why.
+fn stay(left: u64, young: u64) -> String {
+    let rest = left.saturating_sub(young);
+    let hours = MIN_AGE.as_secs() / 3_600;
+    let young = (young > 0).then(|| format!("{young} whose volume is younger than {hours} h"));
+    let rest = (rest > 0).then(|| format!("{rest} that no volume holds yet"));
+    let whys: Vec<String> = young.into_iter().chain(rest).collect();
+    match left {
+        0 => "none stay".to_owned(),
+        1 => format!("1 chunk stays: {}", whys.join(", ")),
+        _ => format!("{left} chunks stay: {}", whys.join(", ")),
+    }
+}
+
 impl Row {
     fn text(&self, yes: bool) -> String {
-        let Row { session, chunks, bytes, volumes, left, dropped, dropped_bytes, waiting } = *self;
+        let Row { session, chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting } = *self;
         let mut report = CollectReport::default();
         (report.chunks, report.bytes) = (chunks, bytes);
         (report.dropped, report.dropped_bytes) = (dropped, dropped_bytes);
@@ -98,11 +119,6 @@ impl Row {
                 counted(waiting, "record")
             ),
         };
-        format!(
-            "session {session}: {verb} {}{made}; {} {}{more}",
-            told(&report),
-            counted(left, "chunk"),
-            if left == 1 { "stays" } else { "stay" }
-        )
+        format!("session {session}: {verb} {}{made}; {}{more}", told(&report), stay(left, young))
     }
 }

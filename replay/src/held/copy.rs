@@ -86,7 +86,7 @@ pub(crate) fn with_each_copy(
     output: &mut Output<'_>,
     check: &mut dyn FnMut(&HeldSession, Result<Copy>) -> Result<()>,
 ) -> Result<()> {
-    let (place, sessions) = super::sessions_at(url)?;
+    let (place, sessions) = super::some_sessions_at(url)?;
     let mut progress = output.progress("verifying held sessions", sessions.len() as u64);
     for (done, held) in (1..).zip(&sessions) {
         check(held, Copy::of(Arc::clone(&place), held.session, output.is_process))?;

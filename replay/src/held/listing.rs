@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
-use foldlog_remote::{SessionLease, Standing};
+use foldlog_remote::{LeaseStanding, LeaseWatch, Pacing, Place, SessionLease, Standing, SteadyPacing};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -23,11 +23,96 @@ struct Row {
     records: Option<u64>,
     last_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<Worker>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<Lease>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip)]
     last_us: Option<i64>,
+}
+
+/// Says whether the worker that claimed a session last goes on with it, as far as its lease tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Worker {
+    /// Nobody keeps a lease of it: the session was closed, or its worker keeps none.
+    Closed,
+    /// It renews its lease.
+    Alive,
+    /// Its lease has run out.
+    RanOut,
+    /// A bucket tells only whoever watches it for the length of the lease.
+    Unknown,
+}
+
+impl Worker {
+    fn of(standing: LeaseStanding) -> Worker {
+        match standing {
+            LeaseStanding::None => Worker::Closed,
+            LeaseStanding::Watched { .. } => Worker::Unknown,
+            LeaseStanding::Alive { .. } => Worker::Alive,
+            LeaseStanding::RanOut => Worker::RanOut,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Worker::Closed => "closed",
+            Worker::Alive => "alive",
+            Worker::RanOut => "ran out",
+            Worker::Unknown => "unknown",
+        }
+    }
+}
+
+/// Watches the leases of the sessions whose workers may live, all at the same time.
+struct Watching {
+    pacing: SteadyPacing,
+    watches: Vec<(usize, Uuid, LeaseWatch)>,
+    longest: Duration,
+    /// How long to wait between two looks.
+    pause: Duration,
+}
+
+/// How many times a lease is looked at in its length.
+const LOOKS: u32 = 6;
+
+impl Watching {
+    fn new() -> Watching {
+        let (pacing, watches) = (SteadyPacing::new(), Vec::new());
+        Watching { pacing, watches, longest: Duration::ZERO, pause: Duration::MAX }
+    }
+
+    /// Looks at the lease that a session was claimed under, which is that of the row that comes `at` this place.
+    fn begin(&mut self, at: usize, session: Uuid, lease: Option<&SessionLease>) -> Worker {
+        let (mut watch, now) = (LeaseWatch::new(), self.pacing.now());
+        let worker = Worker::of(watch.look(lease, now, now));
+        if let Some(lease) = lease.filter(|_| worker == Worker::Unknown) {
+            self.watches.push((at, session, watch));
+            self.longest = self.longest.max(lease.length);
+            self.pause = self.pause.min(lease.length / LOOKS);
+        }
+        worker
+    }
+
+    /// Looks again, until it is known of each session whether its worker lives.
+    fn wait(mut self, place: &dyn Place, rows: &mut [Row]) -> Result<()> {
+        while !self.watches.is_empty() && self.pacing.pause(self.pause.max(Duration::from_millis(1))) {
+            for (at, session, mut watch) in std::mem::take(&mut self.watches) {
+                let asked = self.pacing.now();
+                let lease = place.lease(session).map_err(super::failure)?;
+                let standing = watch.look(lease.as_ref(), asked, self.pacing.now());
+                let worker = Worker::of(standing);
+                if worker == Worker::Unknown {
+                    self.watches.push((at, session, watch));
+                } else if let Some(row) = rows.get_mut(at) {
+                    (row.worker, row.lease) = (Some(worker), lease.map(Lease::of));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Holds what the place says of the lease of whoever claimed the session last.
@@ -52,20 +137,17 @@ impl Lease {
     }
 
     fn text(&self) -> &str {
-        match (self.left_ms, &self.renewed_at) {
-            (Some(0), _) => "ran out",
-            (_, Some(renewed_at)) => renewed_at,
-            (_, None) => "-",
-        }
+        self.renewed_at.as_deref().unwrap_or("-")
     }
 }
 
-/// Lists the sessions that a place holds, each as its log says that it stands now: the list of the place finds ids alone. A session
-/// that cannot be read is a row as well, and is reported on standard error.
+/// Lists the sessions that a place holds, or the one that the URL names, each as its log says that it stands now: the list of the place
+/// finds ids alone. A session that cannot be read is a row as well, and is reported on standard error. That there is none is noted there.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the place cannot be opened or listed, or something is asked that only a store tells.
+/// [`Failure::Usage`] if the place cannot be opened or listed, or does not hold the one session, or something is asked that only a
+/// store tells.
 pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
     if !asked.status.is_empty() || !asked.tags.is_empty() || is_of_stores {
@@ -74,19 +156,22 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
             "copy them to ask for more: `foldlog pull URL --to STORE`",
         ));
     }
-    let place = super::place(url)?;
-    let ids = place.sessions().map_err(super::failure)?;
+    let only = super::HeldSession::of(url);
+    let (place, sessions) = super::sessions_at(url)?;
     let mut code = HOLDS;
-    let mut rows = Vec::new();
-    let mut progress = output.progress("reading sessions", ids.len() as u64);
-    for (done, id) in ids.into_iter().enumerate() {
+    let (mut rows, mut watching) = (Vec::new(), Watching::new());
+    let mut progress = output.progress("reading sessions", sessions.len() as u64);
+    for (done, id) in sessions.into_iter().map(|held| held.session).enumerate() {
         // The lease of an earlier claim says nothing.
         let lease = |standing: &Standing| {
             place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
         };
         let read = place.standing(id);
         match read.and_then(|standing| standing.map(|read| Ok((lease(&read)?, read))).transpose()) {
-            Ok(Some((lease, standing))) => rows.push(Row::of(id, standing, lease.map(Lease::of))),
+            Ok(Some((lease, standing))) => {
+                let worker = watching.begin(rows.len(), id, lease.as_ref());
+                rows.push(Row::of(id, standing, worker, lease.map(Lease::of)));
+            }
             // Whoever was to claim it has put a probe or a payload at most.
             Ok(None) => {}
             Err(error) => {
@@ -99,6 +184,20 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
         progress.at(done as u64 + 1);
     }
     drop(progress);
+    match only {
+        Some(held) if rows.is_empty() => return Err(super::nothing_held(held.session)),
+        None if rows.is_empty() => output.note(format_args!("note: {}; {}", super::NO_SESSION, super::WHERE)),
+        _ => {}
+    }
+    if asked.wait {
+        if !watching.watches.is_empty() {
+            output.note(format_args!(
+                "note: watching for up to {} s which workers renew their leases",
+                watching.longest.as_secs_f64()
+            ));
+        }
+        watching.wait(place.as_ref(), &mut rows)?;
+    }
     rows.retain(|row| {
         row.error.is_some()
             || asked.since.is_none_or(|since| row.last_us.is_some_and(|last| since.is_at_most(last)))
@@ -121,10 +220,10 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
     Ok(code)
 }
 
-const HEADINGS: &str = "session                                epoch  last_activity                      records  lease_renewed                     claimed_by";
+const HEADINGS: &str = "session                                epoch  last_activity                      records  worker   lease_renewed                     claimed_by";
 
 impl Row {
-    fn of(session: Uuid, standing: Standing, lease: Option<Lease>) -> Row {
+    fn of(session: Uuid, standing: Standing, worker: Worker, lease: Option<Lease>) -> Row {
         let Standing { next, epoch, name, last_time_us, .. } = standing;
         Row {
             session,
@@ -132,6 +231,7 @@ impl Row {
             by: Some(name),
             records: Some(next.get()),
             last_at: last_time_us.map(time_text),
+            worker: Some(worker),
             lease,
             error: None,
             last_us: last_time_us,
@@ -146,6 +246,7 @@ impl Row {
             by: None,
             records: None,
             last_at: None,
+            worker: None,
             lease: None,
             error,
             last_us: None,
@@ -161,7 +262,8 @@ impl Row {
             (Some(by), None) => escape::text(by).into_owned(),
             (None, None) => "-".to_owned(),
         };
+        let worker = self.worker.map_or("-", Worker::text);
         let lease = self.lease.as_ref().map_or("-", Lease::text);
-        format!("{}  {epoch:>6}  {last_at:<32}  {records:>8}  {lease:<32}  {what}", self.session)
+        format!("{}  {epoch:>6}  {last_at:<32}  {records:>8}  {worker:<7}  {lease:<32}  {what}", self.session)
     }
 }

@@ -12,6 +12,7 @@
 mod collecting;
 #[cfg(feature = "object-store")]
 mod copy;
+mod folder;
 #[cfg(feature = "object-store")]
 mod listing;
 #[cfg(feature = "object-store")]
@@ -26,6 +27,7 @@ use std::path::Path;
 
 use uuid::Uuid;
 
+pub(crate) use folder::bucket_at;
 #[cfg(feature = "object-store")]
 pub(crate) use {
     collecting::collect,
@@ -70,6 +72,30 @@ fn sessions_at(
     let ids = place.sessions().map_err(failure)?;
     let held = ids.into_iter().map(|session| HeldSession { url: url.to_owned(), session });
     Ok((place, held.collect()))
+}
+
+#[cfg(feature = "object-store")]
+const NO_SESSION: &str = "no session is held there";
+
+#[cfg(feature = "object-store")]
+const WHERE: &str = "give the place that the host's replicator was given, with its prefix";
+
+/// Opens a place as [`sessions_at`] does, and fails if it lists none.
+#[cfg(feature = "object-store")]
+fn some_sessions_at(
+    url: &str,
+) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
+    match sessions_at(url)? {
+        (_, sessions) if sessions.is_empty() => Err(crate::Failure::usage(NO_SESSION, WHERE)),
+        found => Ok(found),
+    }
+}
+
+/// Says that a place holds nothing of a session.
+#[cfg(feature = "object-store")]
+fn nothing_held(session: Uuid) -> crate::Failure {
+    let what = format!("nothing is held of session {session} there");
+    crate::Failure::usage(what, "`foldlog sessions URL` lists what is held")
 }
 
 /// Names a session in a place: the place's URL, and the session's id.

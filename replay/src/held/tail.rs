@@ -79,8 +79,7 @@ pub(crate) fn tail(
 
 fn check_start(asked: &HeldSession, ahead: &Ahead, start: Start, waits: bool) -> Result<()> {
     if ahead.epoch == 0 {
-        let what = format!("nothing is held of session {} there", asked.session);
-        return Err(Failure::usage(what, "`foldlog sessions URL` lists what is held"));
+        return Err(super::nothing_held(asked.session));
     }
     let first = match start {
         Start::Last(_) => SequenceNumber::MIN,

@@ -22,9 +22,11 @@ With --json one object:
   skipped   by their ids, why nothing was removed of a session, or nothing of its captures
   left      what is in the place of a file or folder of the store's and is none, and was left alone: path, what
   all       what was removed of the whole store, with the same fields
-With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left, dropped, dropped_bytes, waiting;
+With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left, young, dropped, dropped_bytes,
+            waiting;
             chunks: those that are removed, or would be, and bytes: their length; volumes: larger objects that were missing and
-            were put; left: chunks that stay; dropped: records that lose the bodies that `compact` dropped from the session's log,
+            were put; left: chunks that stay, and young: how many of these stand in a volume that is younger than a day, the others
+            are in none yet; dropped: records that lose the bodies that `compact` dropped from the session's log,
             and dropped_bytes: by how much the place gets shorter; waiting: records that lose theirs once their chunks are collected";
 
 /// Holds what the command line asks of `foldlog gc`.

@@ -136,20 +136,35 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
+    let at = At { dir, is_held: log.replicated().is_some() };
     let (session, _) = open_without_host(&asked.folders.writing.open(&root)?, id)?;
-    let done = rewind(&session, dir, to, asked, output);
+    let done = rewind(&session, at, to, asked, output);
     let closed = session.close();
-    done.map_err(|failure| told(failure, dir, asked.folders))?;
+    done.map_err(|failure| told(failure, at, asked.folders))?;
     closed?;
     Ok(HOLDS)
 }
 
+/// Says where the session is that commands are printed for, and whether a replica holds it.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    dir: &'a Path,
+    is_held: bool,
+}
+
+impl At<'_> {
+    /// Returns the option without which a verb does not write the session.
+    fn option(self) -> &'static str {
+        if self.is_held { " --unreplicated" } else { "" }
+    }
+}
+
 /// Says what to do about a session that was interrupted.
-fn told(failure: Failure, dir: &Path, folders: &recover::Asked<'_>) -> Failure {
+fn told(failure: Failure, at: At<'_>, folders: &recover::Asked<'_>) -> Failure {
     match failure {
         Failure::Engine(error @ Error::Interrupted { .. }) => Failure::usage(
             error.to_string(),
-            format!("let its host recover it, or do so by `{}`", recovery(dir, folders)),
+            format!("let its host recover it, or do so by `{}`", recovery(at, folders)),
         ),
         Failure::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => Failure::usage(
             error.to_string(),
@@ -160,8 +175,8 @@ fn told(failure: Failure, dir: &Path, folders: &recover::Asked<'_>) -> Failure {
 }
 
 /// Returns the command that recovers the session on the folders that were given.
-fn recovery(dir: &Path, folders: &recover::Asked<'_>) -> String {
-    let mut command = format!("foldlog recover {}", quoted(dir.as_os_str()));
+fn recovery(at: At<'_>, folders: &recover::Asked<'_>) -> String {
+    let mut command = format!("foldlog recover {}{}", quoted(at.dir.as_os_str()), at.option());
     let given = [
         ("--workspace", folders.workspaces),
         ("--rebind", folders.rebound),
@@ -177,12 +192,12 @@ fn recovery(dir: &Path, folders: &recover::Asked<'_>) -> String {
 
 fn rewind(
     session: &Session,
-    dir: &Path,
+    at: At<'_>,
     to: Option<SequenceNumber>,
     asked: &Asked<'_>,
     output: &mut Output<'_>,
 ) -> Result<()> {
-    let (state, roots) = run_of(session, dir, asked)?;
+    let (state, roots) = run_of(session, at.dir, asked)?;
     let text = |text: Option<&str>| text.map(str::to_owned);
     let options =
         RewindOptions { overwrite: asked.overwrite, by: text(asked.by), reason: text(asked.reason) };
@@ -202,7 +217,7 @@ fn rewind(
             ))?;
             output.line(format_args!(
                 "  its host recovers it, or this: `{}`; then a rewind does what follows",
-                recovery(dir, asked.folders)
+                recovery(at, asked.folders)
             ))?;
         }
         return print_preview(&preview, &roots, output);
@@ -211,7 +226,7 @@ fn rewind(
         Some(to) => state.rewind(to, &options)?,
         None => state.undo_rewind(&options)?,
     };
-    if output.json() { output.value(&report) } else { print_report(&report, dir, &roots, output) }
+    if output.json() { output.value(&report) } else { print_report(&report, at, &roots, output) }
 }
 
 /// Makes a run of the session on the folders that were given. Returns their paths too, by the names of the workspaces.
@@ -305,7 +320,7 @@ fn print_preview(
 
 fn print_report(
     report: &RewindReport,
-    dir: &Path,
+    at: At<'_>,
     roots: &BTreeMap<String, PathBuf>,
     output: &mut Output<'_>,
 ) -> Result<()> {
@@ -338,8 +353,8 @@ fn print_report(
         ));
     }
     output.line("to bring back what was there:")?;
-    let mut command =
-        format!("foldlog rewind {} --undo --by \"$USER\" --reason WHY", quoted(dir.as_os_str()));
+    let (dir, option) = (quoted(at.dir.as_os_str()), at.option());
+    let mut command = format!("foldlog rewind {dir} --undo --by \"$USER\" --reason WHY{option}");
     for (name, root) in roots {
         let mut folder = OsString::from(format!("{name}="));
         folder.push(root);

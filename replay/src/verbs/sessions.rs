@@ -40,9 +40,10 @@ With --json one object a line:
   error                  why it cannot be read, or not all of it
 
 Of a place (file://, s3://, gs://, az:// or postgres://, as `foldlog help pull` says) the id, and as its log says: epoch and by, the last claim and
-who made it; records; last_at, the time of its last record; error. Every log is read for it. lease, left out if nobody keeps one: worker,
-length_ms, renewed_at by the place's clock, and left_ms where the place can tell: 0 once it has run out. Of a bucket it has run out once
-renewed_at stays the same for length_ms.";
+who made it; records; last_at, the time of its last record; error. Every log is read for it. worker: closed, if nobody keeps a lease of it (it
+was closed, or its worker keeps none), alive, ran_out (whoever takes it over waits for nobody) or unknown: a bucket tells whether a worker
+lives only to whoever watches it for the length of its lease, as --wait does. lease, left out if nobody keeps one: worker, length_ms, renewed_at
+by the place's clock, and left_ms where the place can tell: 0 once it has run out.";
 
 /// Holds what the command line asks of `foldlog sessions`.
 #[derive(Clone, Debug, Args)]
@@ -63,6 +64,9 @@ pub struct Arguments {
     /// The order.
     #[arg(long, value_enum, default_value_t)]
     pub sort: Sort,
+    /// Of a bucket: watch which workers renew their leases, until it is known of each whether it lives.
+    #[arg(long)]
+    pub wait: bool,
 }
 
 impl Arguments {
@@ -72,13 +76,17 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { dir, status, since, tags, sort } = self;
-        let asked = Asked { status, since, tags, sort };
+        let Arguments { dir, status, since, tags, sort, wait } = self;
+        let asked = Asked { status, since, tags, sort, wait };
         match held::url(&dir) {
             #[cfg(feature = "object-store")]
             Some(url) => held::list(url, &asked, output),
             #[cfg(not(feature = "object-store"))]
             Some(_) => Err(held::not_built()),
+            None if wait => {
+                let next = "a store knows at once: leave out --wait";
+                Err(Failure::usage("--wait is for the sessions of a place", next))
+            }
             None => run(&dir, &asked, output),
         }
     }
@@ -186,6 +194,8 @@ pub struct Asked {
     pub tags: Vec<String>,
     /// Order.
     pub sort: Sort,
+    /// Whether the leases of a place are watched.
+    pub wait: bool,
 }
 
 /// Holds the row of a session. The fields are those of `sessions --json`.

@@ -226,18 +226,25 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     }
     let texts = |ran: &Ran| ran.stdout.clone();
     let before = texts(&held.run(&format!("show URL {id}")));
-    assert_eq!(held.run("gc URL").stdout, "nothing to remove\n");
+    let nothing = held.run("gc URL").stdout;
+    assert!(nothing.starts_with("nothing to remove\n7"), "{nothing}");
     // The worker puts the volume behind its appends; where it has not come to that yet, this does.
     held.run("gc URL --yes");
     let volume = held.folder.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0));
     let day = Duration::from_secs(24 * 60 * 60 + 60);
     File::options().write(true).open(volume).unwrap().set_modified(SystemTime::now() - day).unwrap();
     let would = held.run("gc URL");
-    let total = would.stdout.lines().last().unwrap();
+    let left = held.run("gc URL --json");
+    let left: Value = serde_json::from_str(&left.stdout).unwrap();
+    assert_eq!(left["young"], 0);
+    let stays = format!("{} chunks stay: {0} that no volume holds yet", left["left"]);
+    let [of_it, total, stay] = would.stdout.lines().collect::<Vec<_>>()[..] else { panic!("{would:?}") };
+    assert!(of_it.ends_with(&stays), "{of_it}");
     assert!(
         total.starts_with("would remove 64 chunks, ") && total.ends_with("; --yes removes them"),
         "{total}"
     );
+    assert_eq!(stay, stays);
     assert!(held.chunk(id, 0).exists());
     let ran = held.run(&format!("gc URL {id} --yes --json"));
     let row: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}", ran.stderr));
@@ -247,7 +254,7 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     // The worker goes on, and another one takes the session over.
     session.dispatch(step("on", 70)).unwrap();
     session.sync().unwrap();
-    assert_eq!(held.run("gc URL").stdout, "nothing to remove\n");
+    assert!(held.run("gc URL").stdout.starts_with("nothing to remove\n"));
     let two = worker(&held.folder.path().join("two"), &held.folder.path().join("bucket"), "two");
     let taken = two.take_over(id, &types()).unwrap();
     assert!(taken.position().unwrap() >= session.position().unwrap());
@@ -256,6 +263,42 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     let damaged = held.run("gc URL --yes");
     assert_eq!(damaged.code, 1, "{}", damaged.stderr);
     assert!(damaged.stderr.contains("the volume of chunks 0 to 63"), "{}", damaged.stderr);
+}
+
+#[test]
+fn a_place_without_sessions_says_so_and_one_session_is_listed_alone() {
+    let held = Held::new();
+    let (first, second) = (held.session().id(), held.session().id());
+    let nobody = Uuid::from_u128(9);
+    let one = held.run(&format!("sessions URL/sessions/{first}"));
+    assert_eq!((one.code, one.stdout.lines().count()), (0, 2), "{}", one.stdout);
+    assert!(one.stdout.contains(&first.to_string()) && !one.stdout.contains(&second.to_string()));
+    let none = held.run(&format!("sessions URL {nobody}"));
+    assert_eq!((none.code, none.stdout.as_str()), (2, ""), "{}", none.stderr);
+    assert!(none.stderr.contains(&format!("nothing is held of session {nobody} there")), "{}", none.stderr);
+    fs::create_dir(held.folder.path().join("bucket/other")).unwrap();
+    for (verb, code) in [("sessions", 0), ("verify", 2), ("gc", 2)] {
+        let ran = held.run(&format!("{verb} file://{}", held.folder.path().join("bucket/other").display()));
+        assert_eq!(ran.code, code, "{verb}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("no session is held there"), "{verb}: {}", ran.stderr);
+        assert!(ran.stderr.contains("with its prefix"), "{verb}: {}", ran.stderr);
+    }
+    // The folder of a bucket is no store, whichever of its folders is given.
+    let bucket = held.folder.path().join("bucket").canonicalize().unwrap();
+    let team = format!("file://{}", bucket.join("team").display());
+    for (words, url) in [
+        (format!("sessions {}", bucket.display()), team.clone()),
+        (format!("sessions {}/team", bucket.display()), team.clone()),
+        (format!("verify {}/team", bucket.display()), team.clone()),
+        (format!("show {}/team/sessions/{first}", bucket.display()), format!("{team}/sessions/{first}")),
+    ] {
+        let ran = foldlog(words.split(' '));
+        assert_eq!(ran.code, 2, "{words}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("a bucket is in that folder"), "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("give its URL: {url}\n")), "{words}: {}", ran.stderr);
+    }
+    // A store is one.
+    assert_eq!(foldlog(["sessions".into(), held.folder.path().join("one")]).code, 0);
 }
 
 #[test]

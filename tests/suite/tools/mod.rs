@@ -11,6 +11,7 @@ mod collected_meanwhile;
 mod durable;
 mod dynamic;
 mod exports;
+mod filled;
 mod folder;
 mod full_disk;
 mod futures;

@@ -57,7 +57,7 @@ mod host {
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{
         self as filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging,
-        Restored, Unrestored,
+        Rebind, Restored, Unrestored,
     };
 
     use crate::clock;
@@ -178,6 +178,15 @@ mod host {
 
         fn is_of_other_place(&self, snapshot: &FilesystemSnapshot) -> bool {
             matches!(self.check_folder(snapshot), Err(filesystem::Error::Replaced { .. }))
+        }
+
+        fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
+            HostFilesystem::is_from_elsewhere(self, snapshot)
+        }
+
+        fn rebind(&self, overwrite: bool) -> Result<()> {
+            let rebind = if overwrite { Rebind::Overwrite } else { Rebind::IfEmpty };
+            Ok(HostFilesystem::rebind(self, rebind)?)
         }
 
         fn is_of_place_of(snapshot: &FilesystemSnapshot, present: &FilesystemSnapshot) -> bool {

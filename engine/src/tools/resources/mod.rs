@@ -224,6 +224,24 @@ pub trait Snapshotable: Send + Sync + 'static {
         false
     }
 
+    /// Returns whether a capture was taken of another place than the one that the resource stands for now, whether or not it may be
+    /// restored here; `false` by default. A [fill](crate::ExecutionState::fill) asks so what is to be filled.
+    fn is_from_elsewhere(&self, snapshot: &Self::Snapshot) -> bool {
+        let _ = snapshot;
+        false
+    }
+
+    /// Lets captures of other places be restored into the one that the resource stands for now, also if something is there already that
+    /// is not worth keeping, if `overwrite` says so. The default does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Return an error if something is there and is not to be overwritten.
+    fn rebind(&self, overwrite: bool) -> Result<()> {
+        let _ = overwrite;
+        Ok(())
+    }
+
     /// Returns whether a capture was taken of the place of which `present` was taken; `true` by default. By what is of another place, a
     /// rewind cannot tell what was changed by hand.
     fn is_of_place_of(snapshot: &Self::Snapshot, present: &Self::Snapshot) -> bool {
@@ -322,6 +340,8 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>>;
     fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool;
+    fn is_from_elsewhere(&self, snapshot: &AnySnapshot) -> bool;
+    fn rebind(&self, overwrite: bool) -> Result<()>;
     fn is_of_place_of(&self, snapshot: &AnySnapshot, present: &AnySnapshot) -> bool;
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
     fn tell_of_changes(&self, left: &AnySnapshot, found: Option<&AnySnapshot>, now: &AnySnapshot);
@@ -414,6 +434,14 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool {
         typed::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_of_other_place(self, snapshot))
+    }
+
+    fn is_from_elsewhere(&self, snapshot: &AnySnapshot) -> bool {
+        typed::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_from_elsewhere(self, snapshot))
+    }
+
+    fn rebind(&self, overwrite: bool) -> Result<()> {
+        Snapshotable::rebind(self, overwrite)
     }
 
     fn is_of_place_of(&self, snapshot: &AnySnapshot, present: &AnySnapshot) -> bool {

@@ -150,7 +150,7 @@ impl ExecutionState {
     }
 
     /// Returns the captures that a rewind went back to, by the names of the resources, as the record of its end says.
-    fn rewound_by(&self, end: SequenceNumber) -> Result<BTreeMap<String, CaptureTaken>> {
+    pub(super) fn rewound_by(&self, end: SequenceNumber) -> Result<BTreeMap<String, CaptureTaken>> {
         let value = self.session().read_end(end)?.0.unwrap_or_default().encode();
         let recorded: Recorded = msgpack::from_slice(&value).map_err(Error::unread(end))?;
         let of_each = recorded.resources.into_iter();

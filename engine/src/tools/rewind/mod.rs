@@ -36,6 +36,7 @@
 
 mod by_tools;
 mod differing;
+mod filling;
 mod report;
 
 use std::collections::BTreeSet;
@@ -78,6 +79,8 @@ struct Goal {
     to: SequenceNumber,
     /// Begin of the rewind that is undone.
     undoes: Option<SequenceNumber>,
+    /// Whether it fills folders that the session has not worked in.
+    fills: bool,
 }
 
 /// Holds what is to be restored, and what that changes.
@@ -116,7 +119,7 @@ impl ExecutionState {
         options: &RewindOptions,
         waiting: (&Patience, &'static Location<'static>),
     ) -> Result<RewindPreview> {
-        self.preview(&|| Ok(Goal { to, undoes: None }), options, waiting)
+        self.preview(&|| Ok(Goal { to, undoes: None, fills: false }), options, waiting)
     }
 
     /// Tells what an [`undo`](ExecutionState::undo_rewind) would do now, as [`preview_rewind`](ExecutionState::preview_rewind)
@@ -145,7 +148,7 @@ impl ExecutionState {
     /// so do effects that calls had outside, which the [report](crate::RollbackReport::outside) names.
     ///
     /// A resource goes back to its capture at the end of the last call that was over at the position, or at the begin of the
-    /// first call behind it if there was none. Files in memory, budgets and whatever else has no such capture stay as they
+    /// first call behind it if there was none. A folder in which the session has not worked yet is [filled](ExecutionState::fill) before. Files in memory, budgets and whatever else has no such capture stay as they
     /// are, and are [named](RewindReport::left).
     ///
     /// Files that were changed by hand since the last call are kept as they are and [named](ResourceRewound::kept), unless
@@ -203,7 +206,7 @@ impl ExecutionState {
         options: &RewindOptions,
         waiting: &Waiting<'_>,
     ) -> Result<RewindReport> {
-        self.rewind_to(Goal { to, undoes: None }, options, waiting)
+        self.rewind_to(Goal { to, undoes: None, fills: false }, options, waiting)
     }
 
     /// Undoes the last rewind on the live path: brings session and resources back to what they were when it began, with
@@ -241,7 +244,7 @@ impl ExecutionState {
             Ok(found.is_none())
         })?;
         let begin = found.ok_or(Error::NoRewind(session.id()))?;
-        Ok(Goal { to: begin.saturating_sub(1), undoes: Some(begin) })
+        Ok(Goal { to: begin.saturating_sub(1), undoes: Some(begin), fills: false })
     }
 
     fn rewind_to(&self, goal: Goal, options: &RewindOptions, waiting: &Waiting<'_>) -> Result<RewindReport> {
@@ -251,7 +254,7 @@ impl ExecutionState {
         }
         let RewindOptions { overwrite, by, reason } = options.clone();
         let undoes = goal.undoes.map(OperationId::from);
-        let rewind = Some(RewindArguments { overwrite, undoes, by, reason });
+        let rewind = Some(RewindArguments { overwrite, undoes, by, reason, fills: goal.fills });
         let arguments = RestoreArguments { position: goal.to, rewind };
         let arguments =
             serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;

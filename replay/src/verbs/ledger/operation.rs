@@ -98,7 +98,8 @@ pub(super) fn run(
         let what = format!("there is no operation {operation}");
         return Err(Failure::usage(what, "`foldlog ledger SESSION` lists the operations"));
     };
-    let account = Account::of(reader, ledger, entry)?;
+    let place = output.places.store().filter(|_| output.is_held);
+    let account = Account::of(reader, ledger, entry, place)?;
     if output.json() {
         output.value(&account)?;
     } else {
@@ -115,7 +116,7 @@ pub(super) fn document(
     entry: &LedgerEntry,
     payloads: bool,
 ) -> Result<serde_json::Value> {
-    let mut account = Account::of(reader, ledger, entry)?;
+    let mut account = Account::of(reader, ledger, entry, None)?;
     if !payloads {
         (account.arguments, account.question) = (None, None);
         account.each_run.iter_mut().for_each(|run| (run.message, run.result) = (None, None));
@@ -124,7 +125,13 @@ pub(super) fn document(
 }
 
 impl<'a> Account<'a> {
-    fn of(reader: &LogReader, ledger: &[LedgerEntry], entry: &'a LedgerEntry) -> Result<Account<'a>> {
+    /// Gathers what is known of an operation, of a session that was read in this place if it was.
+    fn of(
+        reader: &LogReader,
+        ledger: &[LedgerEntry],
+        entry: &'a LedgerEntry,
+        place: Option<&str>,
+    ) -> Result<Account<'a>> {
         let (arguments, each_run) = runs(reader, entry.operation)?;
         let pending = reader.pending(now())?;
         let question = pending.iter().find(|one| one.operation == entry.operation);
@@ -132,9 +139,13 @@ impl<'a> Account<'a> {
             ledger.iter().filter(|other| is_one(other)).map(Other::of).collect::<Vec<_>>()
         };
         let digest = question.map(|question| digest_text(&question.digest));
-        let before = before(reader, entry);
+        let before = match place {
+            Some(place) => before_in(place, reader, entry),
+            None => before(reader, entry),
+        };
         let decides = before.as_ref().is_none_or(|before| before.is_advice);
-        let decide = if decides { choices(reader, entry, question) } else { Vec::new() };
+        let dir = place.map_or_else(|| quoted(reader.dir().as_os_str()), |_| in_a_store(reader));
+        let decide = if decides { choices(reader, entry, question, &dir) } else { Vec::new() };
         Ok(Account {
             entry,
             arguments,
@@ -408,6 +419,31 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
     None
 }
 
+/// Returns what comes before a decision about an operation of a session that was read in a place.
+fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
+    if !waits(reader, entry) {
+        return None;
+    }
+    let (dir, session) = (in_a_store(reader), reader.opened().session);
+    let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
+    let recover = if is_open {
+        format!(", and there `foldlog recover {dir} --unreplicated` first")
+    } else {
+        String::new()
+    };
+    let text = format!(
+        "nobody decides in a place: its host does, or somebody in its worker's store, with that worker stopped, where {dir} is the \
+         session's folder{recover}. If that store is gone, make one: `foldlog takeover {place} --session {session} --to STORE --by \
+         \"$USER\" --reason WHY`"
+    );
+    Some(Before { text, is_advice: !is_open })
+}
+
+/// Returns the session's folder in a store that is still to be found or made.
+fn in_a_store(reader: &LogReader) -> String {
+    format!("STORE/sessions/{}", reader.opened().session)
+}
+
 /// Returns whether somebody could decide about an operation, or end it, if no replica held the session.
 fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
     let report = reader.report();
@@ -417,8 +453,13 @@ fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
 }
 
 /// Returns what can be decided about an operation.
-fn choices(reader: &LogReader, entry: &LedgerEntry, question: Option<&PendingQuestion>) -> Vec<Choice> {
-    let (dir, operation) = (quoted(reader.dir().as_os_str()), entry.operation);
+fn choices(
+    reader: &LogReader,
+    entry: &LedgerEntry,
+    question: Option<&PendingQuestion>,
+    dir: &str,
+) -> Vec<Choice> {
+    let operation = entry.operation;
     let held = if reader.replicated().is_some() { " --unreplicated" } else { "" };
     let choice = |meaning, decision: &str| Choice {
         meaning,
