@@ -59,6 +59,11 @@ fn any_object_of_a_place_is_a_chunk_or_a_volume_or_refused() {
 }
 
 #[test]
+fn anything_that_says_where_slices_are_known_is_decoded_or_refused() {
+    any_input_holds("known_positions", 1);
+}
+
+#[test]
 fn any_segment_file_is_scanned() {
     any_input_holds("frames", 1);
 }

@@ -40,11 +40,15 @@ use crate::types::SessionTypes;
 /// Number of finished segments that wait for a sync at most.
 const UNSYNCED_FILES_MAX: usize = 16;
 
+/// How often a claim is put at most while what the log's own writer had put arrives.
+const CLAIMS_MAX: u32 = 4;
+
 const BEHIND: &str = "behind the records of this log it holds some whose bodies were dropped before they were held, or which begin a fork: \
                       these cannot be appended to a log that is there. If this is a copy that is only read, or all that it has is held, delete it, \
                       and pull it or take it over anew";
 
-/// Claims a session that is opened for writing, where the store has a replicator, and fetches before that what the log has lost.
+/// Claims a session that is opened for writing, where the store has a replicator, and fetches before that what the log has lost. What this
+/// log's own writer had put before it was cut off may arrive between the two: then the log is compared once more, unless another one has claimed.
 pub(super) fn claim(
     store: &Arc<OpenStore>,
     dir: &Path,
@@ -66,27 +70,38 @@ pub(super) fn claim(
             _ => Ok((read, None)),
         };
     };
-    let storage = &store.options.storage;
-    let compared = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
-    let held = &compared.held;
-    if !store.options.unreplicated {
-        check_place(replication, session, held, read.folded.projection.replicated.as_deref())?;
+    let (mut read, mut late) = (read, None);
+    for tries_left in (0..CLAIMS_MAX).rev() {
+        let storage = &store.options.storage;
+        let compared = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
+        let held = &compared.held;
+        if let Some((_, fenced)) = late.take_if(|(epoch, _)| *epoch != held.epoch) {
+            return Err(fenced);
+        }
+        if !store.options.unreplicated {
+            check_place(replication, session, held, read.folded.projection.replicated.as_deref())?;
+        }
+        let local = read.scan.next_sequence;
+        if held.next > local && !sabotage::is(Breakage::FetchedUnheld) {
+            if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
+                return Err(Error::ReplicaAhead { session, local, held: held.next });
+            }
+            let (types, before) = (open_as.types.as_ref(), read.fetched);
+            read = fetch_behind(store, dir, read, types, replication.replicator.as_ref())?;
+            if read.scan.next_sequence != held.next {
+                let reason = "somebody appends to the session while it is opened; open it again".to_owned();
+                return Err(Error::ReplicaFailed { session, reason });
+            }
+            read.fetched = before + held.next.since(local);
+        }
+        match Replica::claim(replication, (session, dir), &compared) {
+            Err(fenced @ Error::Fenced { .. }) if held.is_ours && tries_left > 0 => {
+                late = Some((held.epoch, fenced));
+            }
+            claimed => return Ok((read, Some(claimed?))),
+        }
     }
-    let local = read.scan.next_sequence;
-    if held.next <= local || sabotage::is(Breakage::FetchedUnheld) {
-        return Ok((read, Some(Replica::claim(replication, (session, dir), &compared)?)));
-    }
-    if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
-        return Err(Error::ReplicaAhead { session, local, held: held.next });
-    }
-    let types = open_as.types.as_ref();
-    let read = fetch_behind(store, dir, read, types, replication.replicator.as_ref())?;
-    if read.scan.next_sequence != held.next {
-        let reason = "somebody appends to the session while it is opened; open it again".to_owned();
-        return Err(Error::ReplicaFailed { session, reason });
-    }
-    let replica = Replica::claim(replication, (session, dir), &compared)?;
-    Ok((Read { fetched: held.next.since(local), ..read }, Some(replica)))
+    Err(Error::ReplicaFailed { session, reason: "somebody appends to it all the time".to_owned() })
 }
 
 /// Fails if the replicator finds no claim as late as the one that the session's log names.

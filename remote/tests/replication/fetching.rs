@@ -189,3 +189,40 @@ fn a_fetch_that_fails_in_the_midst_is_gone_on_with() {
     session.close().unwrap();
     assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.folder.path()));
 }
+
+/// The put of a process that was cut off arrived between the reading and the claim of the next one, which took its own log's records for
+/// another writer's.
+#[test]
+fn what_its_own_writer_had_put_and_arrives_late_keeps_nobody_from_opening() {
+    let (folder, next, bucket) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let id = session.id();
+    session.dispatch(note("acknowledged")).unwrap();
+    session.sync().unwrap();
+    session.dispatch(note("late")).unwrap();
+    let (puts, unanswered) = (bucket.puts(), bucket.leave_puts_unanswered());
+    let late = session.clone();
+    let late = std::thread::spawn(move || late.sync());
+    let wait_for = |count: u64| {
+        while bucket.puts() < puts + count {
+            std::thread::yield_now();
+        }
+    };
+    wait_for(1);
+    copy(folder.path(), next.path());
+    let opened = store(&next, &bucket, "one");
+    let opening = std::thread::spawn(move || opened.open_session(id, &types()));
+    // It has read what is held, and is about to claim.
+    wait_for(2);
+    drop(unanswered);
+    let opened = opening.join().unwrap().unwrap();
+    assert_eq!(texts(&opened), ["acknowledged", "late"]);
+    let _ = late.join().unwrap();
+    session.dispatch(note("too late")).unwrap();
+    assert!(matches!(session.sync(), Err(Error::Fenced { epoch: 2, .. } | Error::Poisoned { .. })));
+    opened.dispatch(note("on")).unwrap();
+    opened.sync().unwrap();
+    let of_others = bucket.records(id).iter().filter(|(_, kind, _)| kind == "dispatch").count();
+    assert_eq!(of_others, 3);
+}

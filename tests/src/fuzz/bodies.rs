@@ -7,9 +7,9 @@ use foldlog::Kind;
 use foldlog::audit::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
-    AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, Lane, Observed, Opened, Policy,
-    PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened, SliceDeclaration,
-    Snapshot, ToolBegin, ToolEnd, Turn,
+    AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, KnownPositions, Lane, Observed,
+    Opened, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened,
+    SliceDeclaration, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::Value;
@@ -156,4 +156,16 @@ pub fn record(bytes: &[u8]) {
             msgpack::from_json(&text).expect("that is JSON");
         }
     }
+}
+
+/// The bytes say where the slices of a compacted session are known.
+///
+/// # Panics
+///
+/// Where something does not hold.
+pub fn known_positions(bytes: &[u8]) {
+    let Ok(known) = KnownPositions::decode(bytes) else { return };
+    assert!(known.ends.is_sorted_by(|before, after| before < after));
+    assert!(known.bases.is_sorted_by_key(|base| base.position));
+    assert_eq!(KnownPositions::decode(&known.encode()), Ok(known));
 }

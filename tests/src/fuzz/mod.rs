@@ -10,6 +10,7 @@
 //! | [`import`] | a file of another tool's runs | what is read becomes sessions that hold what the runs say |
 //! | [`claude_code`] | a transcript and its sub-agents | what is read becomes sessions that hold, and comes out byte for byte |
 //! | [`chunks`] | an object of a place of sessions: a chunk, a volume of chunks, or a compaction | what decodes is written again as the same |
+//! | [`known_positions`] | where the slices of a compacted session are known, as a replica holds it | what decodes encodes to what decodes to the same, in order |
 //!
 //! Each answers any bytes, and panics where something does not hold.
 
@@ -21,7 +22,7 @@ mod mutate;
 mod sessions;
 mod transcripts;
 
-pub use bodies::{frames, record};
+pub use bodies::{frames, known_positions, record};
 pub use exports::{import, snapshot_json};
 pub use files::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
 pub use held::chunks;
@@ -33,7 +34,7 @@ pub use transcripts::claude_code;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("frames", frames),
     ("record", record),
     ("segments", segments),
@@ -41,4 +42,5 @@ pub const TARGETS: [Target; 7] = [
     ("import", import),
     ("claude_code", claude_code),
     ("chunks", chunks),
+    ("known_positions", known_positions),
 ];

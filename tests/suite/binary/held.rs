@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use foldlog::{Session, Store};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
+use foldlog::{ExecutionState, ResourceRegistry, Session, Store};
 use foldlog_tests::child;
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
@@ -299,6 +300,44 @@ fn a_place_without_sessions_says_so_and_one_session_is_listed_alone() {
     }
     // A store is one.
     assert_eq!(foldlog(["sessions".into(), held.folder.path().join("one")]).code, 0);
+}
+
+#[test]
+fn a_call_that_waits_in_a_place_is_decided_in_a_store() {
+    let held = Held::new();
+    let session = held.session();
+    let runner = ToolRunner::new(
+        ExecutionState::new(session.clone(), ResourceRegistry::default()),
+        ToolRegistry::new(),
+    );
+    let open = runner.begin(&ToolCall::new("send", "{}"), &ExecuteOptions::default()).unwrap();
+    session.sync().unwrap();
+    let (id, operation) = (session.id(), open.context().operation());
+    let account = || held.run(&format!("ledger URL/sessions/{id} {operation}")).stdout;
+    let there = account();
+    let takes =
+        format!("`foldlog takeover {} --session {id} --to STORE --by \"$USER\" --reason WHY`", held.url);
+    assert!(there.contains(&takes), "{there}");
+    assert!(
+        there.contains(&format!("`foldlog recover STORE/sessions/{id} --unreplicated` first")),
+        "{there}"
+    );
+    assert!(!there.contains("foldlog settle"), "{there}");
+    session.clone().close().unwrap();
+    drop(open);
+    let session = held.store.open_session(id, &types()).unwrap();
+    let runner = ToolRunner::new(
+        ExecutionState::new(session.clone(), ResourceRegistry::default()),
+        ToolRegistry::new(),
+    );
+    runner.recover(&ExecuteOptions::default()).unwrap();
+    session.sync().unwrap();
+    let there = account();
+    assert!(there.contains(&takes) && !there.contains(&format!("settle {}", held.url)), "{there}");
+    let settles = format!(
+        "foldlog settle STORE/sessions/{id} {operation} failed --by \"$USER\" --reason WHY --unreplicated"
+    );
+    assert!(there.contains(&settles), "{there}");
 }
 
 #[test]

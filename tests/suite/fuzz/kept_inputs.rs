@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use foldlog::{CompactOptions, Compression, Durability, Export, ImportOptions, Kind, Record};
-use foldlog_codec::body::ObjectId;
+use foldlog_codec::body::{Base, BaseSlice, ItemId, ItemRun, KnownPositions, ObjectId};
 use foldlog_codec::frame::HEADER_LEN;
 use foldlog_remote::chunk::{ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
 use foldlog_remote::compaction::{CompactedVolume, Compaction};
@@ -270,6 +270,32 @@ fn write_chunks() {
     }
 }
 
+fn write_known_positions() {
+    let item = |sequence: u64, version, count| ItemRun {
+        first: ItemId { sequence: sequence.into(), ordinal: 0 },
+        version,
+        count,
+    };
+    let base = |position: u64, goes_on, slices| Base { position: position.into(), goes_on, slices };
+    let slice = |slice, items| BaseSlice { slice, items };
+    let one = base(5, false, vec![slice(2, vec![item(1, 1, 2), item(4, 2, 1)])]);
+    let parts = vec![
+        base(9, true, vec![slice(2, vec![item(1, 1, 300)]), slice(70_000, vec![])]),
+        base(9, false, vec![slice(3, vec![item(7, 1, 1)])]),
+        base(1 << 40, false, vec![]),
+    ];
+    let known =
+        |ends: &[u64], bases| KnownPositions { ends: ends.iter().map(|end| (*end).into()).collect(), bases };
+    for (name, known) in [
+        ("none", known(&[], vec![])),
+        ("one", known(&[5], vec![one.clone()])),
+        ("parts", known(&[9, 1 << 40], parts.clone())),
+        ("several", known(&[5, 9, 1 << 40], [vec![one], parts].concat())),
+    ] {
+        write("known_positions", name, &known.encode());
+    }
+}
+
 /// Writes the kept inputs anew where it is asked to. Those that a fuzzer found bear other names and stay.
 #[test]
 fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
@@ -291,4 +317,5 @@ fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
     write_runs();
     write_transcripts();
     write_chunks();
+    write_known_positions();
 }
