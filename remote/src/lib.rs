@@ -64,7 +64,7 @@
 //! # Not yet
 //!
 //! There are no images (a claim reads every record). Payloads and packs are never removed: what only a superseded writer's chunk names, nor
-//! what only records name whose bodies a compaction has dropped. A database keeps the bodies that a compaction has dropped.
+//! what only records name whose bodies a compaction has dropped.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -106,7 +106,7 @@ mod replicator;
 mod retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod said;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;

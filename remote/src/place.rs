@@ -83,7 +83,7 @@ pub trait Place: fmt::Debug + Send + Sync {
 
     /// Removes what the place keeps twice of a session: in a bucket, chunks that a volume holds which is old enough. Of these it removes the
     /// bodies too that a compaction of the session dropped, once the session's writer has recorded that. Readers and writers may go on
-    /// meanwhile. Returns `None` if it removes nothing, as a database does.
+    /// meanwhile. A database keeps nothing twice, and drops these bodies at once. Returns `None` if the place removes nothing.
     ///
     /// # Errors
     ///

@@ -8,13 +8,17 @@
 //! claim     "c"  link before (32)  epoch (8)  writer id (16)  sequence number of the next record (8)  name (the rest)
 //! captures  "p"  link before (32)  the column `captures` of a record, which they stand in front of (the rest)
 //! record    "r"  link before (32)  epoch (8)  sequence number (8)  kind (1)  time (8)  BLAKE3 of the body (32)
+//! dropped   "d"  link of the record (32)  body that stands in the place of the one that was dropped (the rest)
 //! ```
+//!
+//! Where a compaction of the session dropped a body, kind and hash of it are what the record's link is made of, as they are stated in the body
+//! that stands in its place. The column `dropped` holds a hash of that one, which is no link and goes into none.
 //!
 //! Equal links stand for equal sessions: such sessions hold the same records, claimed by the same writers, in the same order.
 
 use std::fmt;
 
-use foldlog_codec::{Record, SequenceNumber};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use crate::chunk::{Epoch, WriterId};
@@ -48,10 +52,19 @@ impl Link {
 
     /// Returns the link behind a record that the writer of `epoch` appended.
     pub(super) fn record(self, epoch: Epoch, record: &Record<'_>) -> Link {
-        let Record { sequence, kind, time_us, body } = record;
-        let (epoch, body) = (epoch.get().to_le_bytes(), *blake3::hash(body).as_bytes());
-        let kind = [kind.byte()];
+        self.stated(epoch, record, (record.kind, *blake3::hash(record.body).as_bytes()))
+    }
+
+    /// Returns the link behind a record of which kind and hash of the body are stated.
+    pub(super) fn stated(self, epoch: Epoch, record: &Record<'_>, (kind, body): (Kind, [u8; 32])) -> Link {
+        let Record { sequence, time_us, .. } = record;
+        let (epoch, kind) = (epoch.get().to_le_bytes(), [kind.byte()]);
         Link::of(&[b"r", &self.0, &epoch, &sequence.to_le_bytes(), &kind, &time_us.to_le_bytes(), &body])
+    }
+
+    /// Returns the hash of what stands in the place of a dropped body, beside the link of its record.
+    pub(super) fn of_dropped(self, body: &[u8]) -> [u8; 32] {
+        Link::of(&[b"d", &self.0, body]).0
     }
 
     /// Makes a link of the bytes of a column, if they can be one.

@@ -11,7 +11,7 @@ use super::reader::{Item, Reader};
 use super::{Database, PostgresReplicator};
 use crate::error::Result;
 use crate::lease::SessionLease;
-use crate::place::{Met, Place, PlaceReader, Standing, Variables};
+use crate::place::{CollectOptions, CollectReport, Met, Place, PlaceReader, Standing, Variables};
 use crate::retries::Retries;
 
 /// Holds sessions in a database.
@@ -58,6 +58,10 @@ impl Place for DatabasePlace {
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
         Ok(Box::new(DatabaseReader { reads: Arc::clone(&self.reads), reader: self.reads.reader(session) }))
+    }
+
+    fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
+        self.reads.collect(session, options.dry_run).map(Some)
     }
 
     fn standing(&self, session: Uuid) -> Result<Option<Standing>> {

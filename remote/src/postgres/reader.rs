@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
+use foldlog_codec::body::Dropped;
 use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use futures_lite::StreamExt;
@@ -248,7 +249,20 @@ impl Reader {
         let record = HeldRecord { sequence, kind, time_us, body: body.to_vec(), epoch };
         let captures = row.try_get::<_, Option<&[u8]>>(6).ok().flatten();
         let link_before = captures.map_or(self.stand.link, |column| self.stand.link.captures(column));
-        let behind = link_before.record(epoch, &record.record());
+        let behind = match row.try_get::<_, Option<&[u8]>>(7).ok().flatten() {
+            None => link_before.record(epoch, &record.record()),
+            Some(hash) => {
+                let dropped = Dropped::decode(&record.body).ok().filter(|_| kind == Kind::DROPPED);
+                let behind =
+                    dropped.map(|it| link_before.stated(epoch, &record.record(), (it.kind, it.hash)));
+                let Some(behind) = behind.filter(|behind| behind.of_dropped(&record.body) == hash) else {
+                    return damaged(
+                        "what stands in the place of its body, which was dropped, is not what was put there",
+                    );
+                };
+                behind
+            }
+        };
         if link(row, 5) != Some(behind) {
             return damaged("its content, or a record before it, is not what was appended");
         }

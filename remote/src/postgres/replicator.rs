@@ -144,16 +144,17 @@ impl PostgresReplicator {
     /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
     pub(super) fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
         let tables = Arc::clone(&self.tables);
-        let get = async move {
-            let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
-            let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
-            let rows = tables.ask(GET_OBJECT, &tables.statements.get_object, &parameters).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
-            let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
-            bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
-        };
-        self.runtime.run(get)?
+        self.runtime.run(async move { tables.object(session, object).await })?
+    }
+
+    /// Returns what speaks to the database.
+    pub(super) fn tables(&self) -> Arc<Tables> {
+        Arc::clone(&self.tables)
+    }
+
+    /// Returns the thread that speaks to the database.
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// Returns how a session stands by its row, which whoever reads the session verifies.
@@ -302,17 +303,7 @@ impl Replicator for PostgresReplicator {
             return Err(replica_error(error));
         }
         let (tables, bytes) = (Arc::clone(&self.tables), bytes.to_vec());
-        let put = async move {
-            let hash: &[u8] = &object.hash;
-            let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
-            let rows = tables.ask(PUT_OBJECT, &tables.statements.put_object, &parameters).await?;
-            if rows.first().and_then(|row| number(row, 0)) == Some(1) {
-                return Ok(());
-            }
-            // The statement asks for the tables' version, and found another one.
-            tables.has_tables(PUT_OBJECT).await?;
-            Err(Error::Store { what: PUT_OBJECT, failure: crate::Failure::Missing })
-        };
+        let put = async move { tables.put_object(session, object, bytes).await };
         self.runtime.run(put).and_then(|put| put).map_err(replica_error)
     }
 
@@ -385,6 +376,30 @@ impl Tables {
             }
         }
         Err(attempts.error(what))
+    }
+
+    /// Puts a payload under its hash, unless it is there.
+    pub(super) async fn put_object(&self, session: Uuid, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
+        let hash: &[u8] = &object.hash;
+        let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
+        let rows = self.ask(PUT_OBJECT, &self.statements.put_object, &parameters).await?;
+        if rows.first().and_then(|row| number(row, 0)) == Some(1) {
+            return Ok(());
+        }
+        // The statement asks for the tables' version, and found another one.
+        self.has_tables(PUT_OBJECT).await?;
+        Err(Error::Store { what: PUT_OBJECT, failure: crate::Failure::Missing })
+    }
+
+    /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
+    pub(super) async fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
+        let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
+        let rows = self.ask(GET_OBJECT, &self.statements.get_object, &parameters).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
+        let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
+        bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
     }
 
     /// Returns whether there are tables, and refuses those that this crate does not know.

@@ -25,6 +25,8 @@ pub(super) struct Statements {
     pub(super) head: String,
     pub(super) claims: String,
     pub(super) records: String,
+    pub(super) to_drop: String,
+    pub(super) drop: String,
     pub(super) link_before: String,
     pub(super) time: String,
     pub(super) sessions: String,
@@ -62,11 +64,22 @@ impl Statements {
                 "SELECT epoch, next, writer, name, link FROM \"{schema}\".claims \
                  WHERE session = $1 AND epoch > $2 AND epoch <= $3 ORDER BY epoch"
             ),
-            // No length that a row has decides how much memory is taken.
+            // No length that a row has decides how much memory is taken. Tables of an older version have no column `dropped`: the name
+            // means the one in front then.
             records: format!(
-                "SELECT sequence, epoch, kind, time_us, CASE WHEN octet_length(body) <= $4 THEN body END, link, \
-                 CASE WHEN octet_length(captures) <= $5 THEN captures END \
-                 FROM \"{schema}\".records WHERE session = $1 AND sequence >= $2 AND sequence < $3 ORDER BY sequence"
+                "SELECT r.* FROM (VALUES (NULL::bytea)) AS none (dropped) CROSS JOIN LATERAL \
+                 (SELECT sequence, epoch, kind, time_us, CASE WHEN octet_length(body) <= $4 THEN body END AS body, link, \
+                 CASE WHEN octet_length(captures) <= $5 THEN captures END AS captures, dropped AS dropped \
+                 FROM \"{schema}\".records WHERE session = $1 AND sequence >= $2 AND sequence < $3) AS r ORDER BY sequence"
+            ),
+            to_drop: format!(
+                "SELECT sequence, kind, body, link, dropped FROM \"{schema}\".records \
+                 WHERE session = $1 AND sequence >= $2 AND sequence <= $3 ORDER BY sequence LIMIT $4"
+            ),
+            drop: format!(
+                "UPDATE \"{schema}\".records r SET kind = $2, body = u.body, dropped = u.dropped \
+                 FROM {known}, ROWS FROM (unnest($3), unnest($4), unnest($5), unnest($6)) AS u (sequence, body, dropped, link) \
+                 WHERE r.session = $1 AND r.sequence = u.sequence AND r.link = u.link RETURNING 1"
             ),
             link_before: format!(
                 "SELECT link, epoch FROM \"{schema}\".records WHERE session = $1 AND sequence = $2"

@@ -5,6 +5,7 @@
 
 mod answers;
 mod captures;
+mod compacted;
 mod damage;
 mod elsewhere;
 #[path = "../parts/folders.rs"]
