@@ -1,25 +1,19 @@
 //! A copy of one held session, for a verb that goes back and forth in a log. It is gone when the verb ends.
 
 use std::fmt;
-use std::io::{Read, Write};
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber, Store, StoreOptions};
 use foldlog_codec::escape;
 use foldlog_remote::{Met, Place, Standing};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::{SigId, flag, low_level};
-use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::HeldSession;
 use super::renaming::Renaming;
+use super::temporary::TemporaryFolder;
 use crate::failure::{Failure, Result};
 use crate::hints::Places;
 use crate::output::Output;
@@ -216,76 +210,4 @@ impl Replicator for Source {
     }
 
     fn release(&self, _: Uuid, _: u64) {}
-}
-
-/// Is a folder of this user alone, which is removed when this is dropped, and when a signal ends the process.
-#[derive(Debug)]
-struct TemporaryFolder {
-    folder: TempDir,
-    guard: Option<Guard>,
-}
-
-/// Waits in a thread for signals that end the process.
-#[derive(Debug)]
-struct Guard {
-    stop: UnixStream,
-    actions: Vec<SigId>,
-}
-
-impl TemporaryFolder {
-    /// Makes the folder. Signals are handled where this is a process of its own.
-    fn new(is_process: bool) -> Result<TemporaryFolder> {
-        let refused = |error: std::io::Error| {
-            let what = format!("no temporary folder can be made: {}", escape::shown(error));
-            Failure::usage(what, "name another place for temporary files by TMPDIR")
-        };
-        let folder = tempfile::Builder::new().prefix("foldlog-").tempdir().map_err(refused)?;
-        let guard = if is_process { Some(Guard::over(folder.path()).map_err(refused)?) } else { None };
-        Ok(TemporaryFolder { folder, guard })
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-}
-
-impl Drop for TemporaryFolder {
-    fn drop(&mut self) {
-        if let Some(Guard { stop, actions }) = self.guard.take() {
-            // The handlers stay without effect: what is left of the process is to return its exit code.
-            for action in actions {
-                low_level::unregister(action);
-            }
-            let _ = stop.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-impl Guard {
-    /// Has a signal that ends the process remove a folder before it does.
-    fn over(folder: &Path) -> std::io::Result<Guard> {
-        let (mut wake, waker) = UnixStream::pair()?;
-        let met = Arc::new(AtomicUsize::new(0));
-        let mut actions = Vec::new();
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            actions.push(flag::register_usize(
-                signal,
-                Arc::clone(&met),
-                usize::try_from(signal).unwrap_or(0),
-            )?);
-            actions.push(low_level::pipe::register(signal, waker.try_clone()?)?);
-        }
-        let folder = folder.to_owned();
-        let stop = wake.try_clone()?;
-        thread::Builder::new().name("foldlog-signals".to_owned()).spawn(move || {
-            let woken = wake.read(&mut [0]);
-            if matches!(woken, Ok(1)) {
-                // Whoever writes there still may make a file meanwhile, so it is tried twice.
-                let _ = std::fs::remove_dir_all(&folder).or_else(|_| std::fs::remove_dir_all(&folder));
-                let signal = i32::try_from(met.load(Ordering::SeqCst)).unwrap_or(SIGTERM);
-                let _ = low_level::emulate_default_handler(signal);
-            }
-        })?;
-        Ok(Guard { stop, actions })
-    }
 }

@@ -2,8 +2,8 @@
 //!
 //! `sessions` and `tail` read what the place holds as it comes. `verify` checks every session of a place, by a copy of one after the
 //! other. The other verbs need a log that they can go back and forth in: they get
-//! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (A
-//! SIGKILL leaves it in the folder of temporary files.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
+//! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (What a
+//! SIGKILL leaves in the folder of temporary files, the next reader removes.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
 //! twice.
 //!
 //! All this needs the feature `object-store`; without it a URL is refused with how to build it in.
@@ -21,6 +21,8 @@ mod opening;
 mod renaming;
 #[cfg(feature = "object-store")]
 mod tail;
+#[cfg(feature = "object-store")]
+mod temporary;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
@@ -467,4 +468,49 @@ fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told(
     }
     let gone = held.run(&format!("state URL {id} --at 20"));
     assert!(gone.code != 0 && gone.stderr.contains("compact"), "{}{}", gone.stdout, gone.stderr);
+}
+
+/// What a killed reader leaves holds a whole conversation, and nobody knew where.
+#[test]
+fn what_a_killed_reader_left_is_removed_by_the_next_one() {
+    let held = Held::new();
+    let session = held.session();
+    for _ in 0..5_000 {
+        session.dispatch(noted("a line of its own")).unwrap();
+    }
+    session.sync().unwrap();
+    let url = format!("{}/sessions/{}", held.url, session.id());
+    let temporary = held.folder.path().join("tmp");
+    // One that somebody is about to lock, one that others may enter, and one that is something else.
+    fs::create_dir_all(temporary.join("foldlog-held-new")).unwrap();
+    fs::create_dir_all(temporary.join("foldlog-held-open/one")).unwrap();
+    fs::create_dir_all(temporary.join("another/one")).unwrap();
+    for (name, mode) in [("new", 0o700), ("open", 0o755)] {
+        let folder = temporary.join(format!("foldlog-held-{name}"));
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let others = 3;
+    let left = || fs::read_dir(&temporary).unwrap().count() - others;
+    let reads = |stdout| {
+        child::command("binary::held::part_of_a_child_that_shows", &url)
+            .env("TMPDIR", &temporary)
+            .stdout(stdout)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut killed = reads(Stdio::piped());
+    let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
+    while lines.next().expect("it shows records").unwrap().split_whitespace().next() != Some("0") {}
+    let copies =
+        fs::read_dir(&temporary).unwrap().map(|entry| entry.unwrap().metadata().unwrap().mode() & 0o7777);
+    assert_eq!(copies.filter(|mode| *mode == 0o700).count(), 2, "the copy is this user's alone");
+    // One that lives keeps its copy, whoever reads beside it.
+    assert!(reads(Stdio::null()).wait().unwrap().success());
+    assert_eq!(left(), 1);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(left(), 1);
+    assert!(reads(Stdio::null()).wait().unwrap().success());
+    assert_eq!(left(), 0);
 }
