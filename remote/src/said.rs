@@ -1,6 +1,8 @@
 //! Follows what a session's records say of bodies that compactions have dropped.
 
-use foldlog_codec::body::{DROPPED_BODIES, Dropped, DroppedBodies, ObjectId, Observed};
+use std::collections::BTreeSet;
+
+use foldlog_codec::body::{DROPPED_BODIES, Dropped, DroppedBodies, ObjectId, Observed, Rollback};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use crate::error::{Error, Result};
@@ -9,6 +11,8 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     newest: Option<(SequenceNumber, Data)>,
+    /// Positions that the session went back to behind that record.
+    went_back_to: BTreeSet<SequenceNumber>,
     /// Chunks in which a record says where the slices are known, and the first such record of each. In a database each record is a chunk.
     pub(crate) known_in: Vec<(u64, SequenceNumber)>,
 }
@@ -23,13 +27,21 @@ enum Data {
 impl Said {
     /// Takes in what the next record says, which stands in the chunk with this number.
     pub(crate) fn see(&mut self, chunk: u64, record: &Record<'_>) {
-        if record.kind == Kind::OBSERVED
+        if record.kind == Kind::OPENED {
+            // What was said of a fork's parent is not said of the fork.
+            (self.newest, self.went_back_to) = (None, BTreeSet::new());
+        } else if record.kind == Kind::ROLLBACK
+            && self.newest.is_some()
+            && let Ok(rollback) = Rollback::decode(record.body)
+        {
+            self.went_back_to.insert(rollback.to);
+        } else if record.kind == Kind::OBSERVED
             && let Ok(observed) = Observed::decode(record.body)
             && observed.name == DROPPED_BODIES
         {
             let here = || Data::Here(observed.data.bytes().to_vec());
             let data = observed.data.object().map_or_else(here, Data::Payload);
-            self.newest = Some((record.sequence, data));
+            (self.newest, self.went_back_to) = (Some((record.sequence, data)), BTreeSet::new());
         } else if record.kind == Kind::DROPPED
             && self.known_in.last().is_none_or(|(number, _)| *number != chunk)
             && Dropped::known(record.body).is_ok_and(|known| known.is_some())
@@ -43,8 +55,9 @@ impl Said {
         self.newest.is_some()
     }
 
-    /// Returns which bodies were dropped, as the newest record says, and its sequence number; `None` if no record says anything. `read` reads
-    /// a payload.
+    /// Returns which bodies were dropped, as the newest record says, and its sequence number; `None` if no record says anything, or if the session
+    /// went back behind that record to a position that needs such bodies: no writer does that, and what is needed is not dropped. `read`
+    /// reads a payload.
     ///
     /// # Errors
     ///
@@ -67,6 +80,59 @@ impl Said {
             _ => return Ok(None),
         };
         let dropped = DroppedBodies::decode(bytes).map_err(|_| Error::NotContent { sequence: *sequence })?;
-        Ok(Some((*sequence, dropped)))
+        let is_needed = self.went_back_to.iter().any(|to| dropped.hides(*to));
+        Ok((!is_needed).then_some((*sequence, dropped)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foldlog_codec::body::{Base, KnownPositions, Payload};
+
+    use super::*;
+
+    fn record(kind: Kind, sequence: u64, body: &[u8]) -> Record<'_> {
+        Record { kind, sequence: sequence.into(), time_us: 0, body }
+    }
+
+    /// Bodies 2 to 9 were dropped, and position 5 is known.
+    fn observed() -> Vec<u8> {
+        let bases = vec![Base { position: 5.into(), goes_on: false, slices: Vec::new() }];
+        let known = KnownPositions { ends: vec![9.into()], bases };
+        let data = DroppedBodies { known, runs: vec![(2.into(), 8)] }.encode();
+        Observed { name: DROPPED_BODIES.to_owned(), data: Payload::new(&data) }.encode()
+    }
+
+    fn dropped(said: &Said) -> bool {
+        let nothing = async |_| Ok(None);
+        futures_lite::future::block_on(said.dropped(nothing)).unwrap().is_some()
+    }
+
+    /// A rollback behind the record made a session unreadable once what it needed was dropped.
+    #[test]
+    fn nothing_is_dropped_that_a_rollback_behind_the_record_needs() {
+        let rollback = |to: u64| Rollback { to: to.into(), preserve_logs: true }.encode();
+        for (before, behind, is_dropped) in [
+            (None, None, true),
+            (Some(3), None, true),
+            (None, Some(3), false),
+            (None, Some(5), true),
+            (Some(3), Some(10), true),
+        ] {
+            let mut said = Said::default();
+            before.iter().for_each(|to| said.see(0, &record(Kind::ROLLBACK, 10, &rollback(*to))));
+            said.see(0, &record(Kind::OBSERVED, 11, &observed()));
+            behind.iter().for_each(|to| said.see(0, &record(Kind::ROLLBACK, 12, &rollback(*to))));
+            assert_eq!(dropped(&said), is_dropped, "{before:?}, {behind:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_said_of_a_parent_is_not_said_of_its_fork() {
+        let mut said = Said::default();
+        said.see(0, &record(Kind::OBSERVED, 11, &observed()));
+        assert!(dropped(&said));
+        said.see(0, &record(Kind::OPENED, 12, &[]));
+        assert!(!dropped(&said) && !said.is_anything());
     }
 }

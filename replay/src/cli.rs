@@ -21,7 +21,7 @@ use crate::verbs;
 /// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
 /// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Verbs that only read
 /// a session take URL/sessions/ID, or URL ID, for one that a bucket holds; `foldlog help pull` says which URLs there are. Only `run`,
-/// `recover`, `restore`, `rewind`, `settle`, `push`, `takeover` and `validate --repair` write into a session.
+/// `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and `validate --repair` write into a session.
 ///
 /// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
 /// or a run gave no answer.

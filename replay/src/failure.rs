@@ -303,8 +303,8 @@ fn next_after(error: &Error) -> Option<String> {
             "`foldlog ledger SESSION` shows where its operation begins and ends: give the position before its begin, or that of its end"
         }
         Error::Compacted { .. } => {
-            "`foldlog compact` keeps the positions of snapshots that have a tag; a fork or a backup that was made before the compaction has the \
-             others"
+            "`foldlog compact` keeps the positions of snapshots that have a tag, which `foldlog show SESSION --kind snapshot` lists; a fork or a \
+             backup that was made before the compaction has the others"
         }
         Error::Collected { .. } => {
             "`foldlog gc` keeps the captures of the latest calls and of snapshots that have a tag; a backup made before it has the others"

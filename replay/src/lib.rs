@@ -25,8 +25,8 @@
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. Only `run`, `recover`, `restore`, `rewind`, `settle`, `push`, `takeover` and `validate --repair` write into a session that
-//!    exists; `run`, `import`, `salvage` and `demo` write new ones, and `backup` and `pull` write copies.
+//! 2. Only `run`, `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and `validate --repair` write into a session
+//!    that exists; `run`, `import`, `salvage` and `demo` write new ones, and `backup` and `pull` write copies.
 //! 3. The exit code is 0 if what was asked holds, 1 if a log does not hold, 2 for wrong usage, for what cannot be read and for
 //!    a run without an answer.
 //! 4. A reader that closes the pipe early is no error.

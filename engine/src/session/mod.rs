@@ -87,11 +87,11 @@ use std::any::TypeId;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Lane, Opened, Parent, Replicated};
+use foldlog_codec::body::{DroppedBodies, Lane, Opened, Parent, Replicated};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -202,6 +202,8 @@ pub(crate) struct Inner {
     gate: SyncGate<Error>,
     /// Copy of the records that is kept elsewhere; `None` if the store has no replicator, or this handle writes nothing.
     replica: Option<replica::Replica>,
+    /// What the log says of bodies that a replica may have dropped, once it was read for that; see [`said_dropped`].
+    said_dropped: OnceLock<Option<Arc<DroppedBodies>>>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
     /// Held while an image is written, and locked before `state`.

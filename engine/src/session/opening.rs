@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::Image;
@@ -567,6 +567,7 @@ fn assemble(
         recovering: Mutex::default(),
         gate,
         replica,
+        said_dropped: OnceLock::new(),
         subscribers: super::subscribers::Subscribers::default(),
         lock: Mutex::new(open_as.lock),
         imaging: Mutex::default(),

@@ -407,7 +407,7 @@ impl Inner {
     /// Returns the slices at a position, from a kept projection or by folding.
     pub(super) fn frozen_at(&self, state: &WriterState, position: SequenceNumber) -> Result<Arc<Frozen>> {
         state.log.places.check_known(position)?;
-        self.check_held(position)?;
+        self.check_held(state, position)?;
         if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole()) {
             return Ok(frozen);
         }

@@ -6,20 +6,22 @@
 //! that is open is compacted. Whoever claims the session later has that record.
 //!
 //! 1. Nobody who writes behind that record goes back to a position that it hides ([`DroppedBodies::hides`]), also where its own log has
-//!    all bodies: after a takeover, or in an older copy of the log. What a store without its replicator writes
-//!    ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated)) knows of none of this.
+//!    all bodies: after a takeover, or in an older copy of the log. A store without its replicator
+//!    ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated)) finds the record in the log.
 //! 2. A record says no position to be known that an earlier one hides.
 //! 3. So a replica may drop what the newest record says, at any time.
+//! 4. What such a record of its parent says is not said of a fork, which has records of its own, also where the parent's are.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use foldlog_codec::body::{DROPPED_BODIES, DroppedBodies, ObjectId, Observed, Payload};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
-use super::Inner;
 use super::replica::replica_error;
 use super::writing::PendingRecord;
+use super::{Inner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::replication::Replicator;
@@ -33,35 +35,45 @@ pub(super) struct SaidDropped {
 
 impl SaidDropped {
     pub(super) fn see(&mut self, record: &Record<'_>) {
-        if record.kind != Kind::OBSERVED {
-            return;
+        match record.kind {
+            Kind::OPENED => self.newest = None,
+            Kind::OBSERVED => {}
+            _ => return,
         }
-        if let Ok(observed) = Observed::decode(record.body)
+        if record.kind == Kind::OBSERVED
+            && let Ok(observed) = Observed::decode(record.body)
             && observed.name == DROPPED_BODIES
         {
             self.newest = Some((record.sequence, observed.data.bytes().to_vec()));
         }
     }
 
-    /// Returns what the newest record says; `None` if there is none.
+    /// Returns what the newest record says, whose payload the replica has; `None` if there is none.
     pub(super) fn read(
         &self,
         session: Uuid,
         replicator: &dyn Replicator,
     ) -> Result<Option<Arc<DroppedBodies>>> {
-        let Some((sequence, data)) = &self.newest else { return Ok(None) };
-        let dropped = match Payload::new(data).object() {
-            Some(object) => {
-                let bytes = replicator.get_object(session, object);
-                let bytes = bytes.map_err(|error| replica_error(session, error))?;
-                if ObjectId::of(&bytes) != object {
+        self.decode(|payload| {
+            let Some(object) = payload.object() else { return Ok(Cow::Borrowed(payload.bytes())) };
+            let bytes = replicator.get_object(session, object);
+            let bytes = bytes.map_err(|error| replica_error(session, error))?;
+            match ObjectId::of(&bytes) == object {
+                true => Ok(Cow::Owned(bytes)),
+                false => {
                     let reason = "a payload has other bytes than its name says".to_owned();
-                    return Err(Error::ReplicaFailed { session, reason });
+                    Err(Error::ReplicaFailed { session, reason })
                 }
-                DroppedBodies::decode(&bytes)
             }
-            None => DroppedBodies::decode(data),
-        };
+        })
+    }
+
+    fn decode(
+        &self,
+        resolve: impl FnOnce(Payload<'_>) -> Result<Cow<'_, [u8]>>,
+    ) -> Result<Option<Arc<DroppedBodies>>> {
+        let Some((sequence, data)) = &self.newest else { return Ok(None) };
+        let dropped = DroppedBodies::decode(&resolve(Payload::new(data))?);
         dropped.map(|dropped| Some(Arc::new(dropped))).map_err(Error::unread(*sequence))
     }
 }
@@ -102,11 +114,33 @@ impl Inner {
     }
 
     /// Fails with [`Error::Compacted`] if nothing may go back to a position, since a replica may have dropped bodies that it needs.
-    pub(super) fn check_held(&self, position: SequenceNumber) -> Result<()> {
-        let said = self.replica.as_ref().and_then(|replica| replica.said_dropped());
+    pub(super) fn check_held(&self, state: &WriterState, position: SequenceNumber) -> Result<()> {
+        let said = match &self.replica {
+            Some(replica) => replica.said_dropped(),
+            None => self.said_in_log(state)?,
+        };
         match said.filter(|said| said.hides(position) && !sabotage::is(Breakage::DroppedGoneBackTo)) {
             Some(said) => Err(Error::Compacted { position, earliest: said.through().unwrap_or(position) }),
             None => Ok(()),
         }
+    }
+
+    /// Returns what the log of a held session, which is written without its replicator, says of dropped bodies. The log is read once for that:
+    /// nobody without a replicator writes such a record.
+    fn said_in_log(&self, state: &WriterState) -> Result<Option<Arc<DroppedBodies>>> {
+        // A replay goes where its records went, before that was said.
+        if state.live.projection.replicated.is_none() || self.replayed.is_some() {
+            return Ok(None);
+        }
+        if let Some(said) = self.said_dropped.get() {
+            return Ok(said.clone());
+        }
+        let (source, mut said) = (self.log_source(state), SaidDropped::default());
+        source.places.read(&source.storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
+            said.see(&record);
+            Ok(())
+        })?;
+        let said = said.decode(|payload| source.objects.resolve(payload))?;
+        Ok(self.said_dropped.get_or_init(|| said).clone())
     }
 }

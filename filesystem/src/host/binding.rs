@@ -184,7 +184,7 @@ impl HostFilesystem {
             true => Ok(()),
             false => {
                 let reason = "it is not empty, and what is in it is not to be overwritten; empty it, or let it be overwritten \
-                              (`Rebind::Overwrite`)";
+                              (`Rebind::Overwrite`; `RewindOptions::overwrite` of a fill)";
                 Err(Error::path(self.root.display().to_string(), reason))
             }
         }

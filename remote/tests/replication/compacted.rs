@@ -218,6 +218,15 @@ fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has
     session.rollback_to(kept).unwrap();
     write(&session, 150..160);
     session.close().unwrap();
+    // A person went back there in a store without its replicator, and brought that to the bucket: nobody could read the session any more.
+    let options = StoreOptions { unreplicated: true, ..StoreOptions::default() };
+    let alone = Store::open_with(world.workers[1].path(), options).unwrap();
+    let session = alone.open_session(world.id, &types()).unwrap();
+    let refused = session.rollback_to(20_u64);
+    assert!(matches!(refused, Err(Error::Compacted { .. })), "{refused:?}");
+    session.rollback_to(kept).unwrap();
+    session.close().unwrap();
+    world.store(1).open_session(world.id, &types()).unwrap().close().unwrap();
     assert!(world.collect().dropped > 0);
     let session = world.store(2).take_over(world.id, &types()).unwrap();
     session.close().unwrap();

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use foldlog::audit;
-use foldlog::{CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber};
+use foldlog::{
+    CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
+};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{Position, Writing, counted, in_store, open_session, open_store, record_at};
+use crate::reading::{Position, Writing, counted, in_store, open_session, record_at};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -58,7 +60,7 @@ pub struct Arguments {
     /// Tell what would be dropped and compressed, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Whether a session that a replica holds is written. Among those of a store, none is.
+    /// Whether sessions that a replica holds are written.
     #[command(flatten)]
     pub writing: Writing,
 }
@@ -183,7 +185,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         dry_run: asked.dry_run,
     };
     if is_store {
-        return all(path, &options, output);
+        return all(&asked.writing.open(path)?, &options, output);
     }
     let (root, id) = in_store(path)?;
     let report = asked.writing.open(&root)?.compact(id, &options)?;
@@ -208,8 +210,8 @@ fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<
     asked.iter().map(|one| Ok(record_at(&log, Some(one))?.unwrap_or_default())).collect()
 }
 
-fn all(path: &Path, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
-    let report = open_store(path)?.compact_all(options)?;
+fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
+    let report = store.compact_all(options)?;
     let failed = report.failed.iter();
     let failed = failed.map(|(session, error)| Failed { session: *session, reason: error.to_string() });
     let document = Document {

@@ -460,6 +460,16 @@ fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told(
 
     let ran = held.run("verify URL");
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    // What stood at a rollback in a range of which nothing is known was compared with what stood where it went back to.
+    for session in [format!("URL {id}"), dir.display().to_string()] {
+        let ran = held.run(&format!("replay {session} --thorough"));
+        assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+        assert!(
+            ran.stdout.contains("; of ") && ran.stdout.contains("a compaction has dropped"),
+            "{}",
+            ran.stdout
+        );
+    }
     for verb in ["show S", "state S", "ledger S"] {
         let there = held.run(&verb.replace('S', &format!("URL {id}")));
         let here = foldlog(verb.replace('S', &dir.display().to_string()).split(' '));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, WorkspaceNotice};
 use foldlog::replay::Replay;
 use foldlog::tools::{RewindOptions, RewindReport};
-use foldlog::{CollectOptions, SessionOptions};
+use foldlog::{CollectOptions, SequenceNumber, SessionOptions};
 
 use super::*;
 
@@ -193,6 +193,52 @@ fn a_folder_that_is_not_empty_is_filled_by_whoever_says_so_and_what_was_there_co
     assert_eq!(other.files(), held(&[("page", "one")]));
     run.state.undo_rewind(&overwrite).unwrap();
     assert_eq!(other.files(), held(&[("mine", "mine")]));
+}
+
+/// Only the process that had filled a folder knew that captures of the other one may be restored into it: a later one was refused, or emptied a
+/// fork's folder when it went back to before the fill.
+#[test]
+fn a_later_process_goes_back_to_before_a_fill_as_the_one_that_filled() {
+    let machine = Machine::new();
+    let session = machine.store().create(&types()).unwrap();
+    let id = session.id();
+    let run = machine.run(session.clone());
+    run.call("a", "one");
+    let one = session.position().unwrap();
+    run.call("a", "two");
+    let two = session.position().unwrap();
+    let goes_back = |run: &Run, to: SequenceNumber| {
+        run.state.rewind(to, &RewindOptions::default()).unwrap();
+        files_in(run.files.root())
+    };
+
+    let work = tempfile::tempdir().unwrap();
+    let fork = machine.store().fork(id, two, &types(), SessionOptions::default());
+    let fork = fork.unwrap();
+    let forked = fork.id();
+    let run = run_in(work.path(), fork.clone());
+    assert!(run.fill().unwrap().is_some());
+    run.call("b", "three");
+    let three = fork.position().unwrap();
+    fork.close().unwrap();
+    drop(run);
+    let run = run_in(work.path(), machine.store().open_session(forked, &types()).unwrap());
+    assert_eq!(goes_back(&run, two), held(&[("a", "two")]));
+    assert_eq!(goes_back(&run, one), held(&[("a", "one")]));
+    assert_eq!(goes_back(&run, three), held(&[("a", "two"), ("b", "three")]));
+
+    let moved = machine.moved();
+    let run = moved.open(id);
+    assert!(run.fill().unwrap().is_some());
+    run.call("b", "three");
+    let three = run.state.session().position().unwrap();
+    run.state.session().clone().close().unwrap();
+    drop(run);
+    let run = moved.open(id);
+    let told = run.state.preview_rewind(one, &RewindOptions::default()).unwrap();
+    assert!(!told.resources.is_empty(), "{told:?}");
+    assert_eq!(goes_back(&run, one), held(&[("a", "one")]));
+    assert_eq!(goes_back(&run, three), held(&[("a", "two"), ("b", "three")]));
 }
 
 #[test]

@@ -34,7 +34,8 @@ impl ExecutionState {
     /// opened, before anything works on it, and recover with the tools behind it: also whoever was killed within a fill goes on so.
     ///
     /// A workspace that is to be filled has to be empty, unless [`overwrite`](RewindOptions::overwrite) is set: then what else is there is
-    /// captured and removed. [`undo_rewind`](ExecutionState::undo_rewind) undoes a fill. If one workspace of several is to be filled,
+    /// captured and removed. [`undo_rewind`](ExecutionState::undo_rewind) undoes a fill. A [rewind](ExecutionState::rewind) to before the fill, by this or
+    /// a later process, brings the files of that time, which another folder held. If one workspace of several is to be filled,
     /// what was changed by hand in the others is overwritten too.
     ///
     /// # Errors
@@ -113,6 +114,27 @@ impl ExecutionState {
             Ok(!open.is_empty())
         })?;
         Ok(unfilled)
+    }
+
+    /// Lets captures of other places be restored into the folders that a fill has filled, also by a process that comes after the one that
+    /// filled them.
+    pub(super) fn rebind_filled(&self) -> Result<()> {
+        let (session, mut filled) = (self.session(), BTreeSet::new());
+        session.calls_back(&mut |call| {
+            let Some((end, _)) = call.position() else { return Ok(true) };
+            if self.rewind_of(call)?.is_none_or(|rewind| !rewind.fills) {
+                return Ok(true);
+            }
+            let rewound = self.rewound_by(end)?;
+            for (name, recorded) in session.read_begin(call.begin, |begin| begin.resources)? {
+                let is_here = recorded.and_then(|recorded| self.is_here(&name, &recorded));
+                if is_here == Some(true) && rewound.contains_key(&name) {
+                    filled.insert(name);
+                }
+            }
+            Ok(true)
+        })?;
+        self.rebind(&filled, true)
     }
 
     /// Lets captures of other places be restored into these resources.

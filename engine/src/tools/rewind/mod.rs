@@ -249,8 +249,9 @@ impl ExecutionState {
 
     fn rewind_to(&self, goal: Goal, options: &RewindOptions, waiting: &Waiting<'_>) -> Result<RewindReport> {
         let check = || self.session().check_target(goal.to);
-        if self.session().replays() {
-            check()?;
+        match self.session().replays() {
+            true => check()?,
+            false => self.rebind_filled()?,
         }
         let RewindOptions { overwrite, by, reason } = options.clone();
         let undoes = goal.undoes.map(OperationId::from);
@@ -298,6 +299,7 @@ impl ExecutionState {
             let reason = "a replay does not look at the resources, so it cannot tell what a rewind would do";
             return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
         }
+        self.rebind_filled()?;
         let asker = Asker::new("preview of a rewind", at);
         let left_open = if session.is_interrupted() { session.left_open() } else { Vec::new() };
         let admission = match left_open.is_empty() {
