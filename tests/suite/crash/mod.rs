@@ -46,9 +46,11 @@ fn nothing_promised_is_lost_and_nothing_else_is_invented_whenever_the_power_or_t
 /// 173132: a call that had been interrupted twice was run again although the session had gone back to before it since that was decided.
 /// 206856: a session was to rest, and the sync of the frame that attests its last record failed. Whoever went on behind that frame synced it
 /// once more, which writes nothing, and a power cut took it.
+/// 296446: a fork linked a segment that a recovery had made, and a power cut gave its parent the temporary name of that segment back. The next
+/// recovery built its own segment in it, and the fork's was overwritten.
 #[test]
 fn what_single_seeds_found_stays_mended() {
-    for seed in [6_775, 12_281, 51_366, 149_632, 173_132, 199_686, 206_856] {
+    for seed in [6_775, 12_281, 51_366, 149_632, 173_132, 199_686, 206_856, 296_446] {
         simulator::run(seed, Files::InMemory, false);
     }
 }

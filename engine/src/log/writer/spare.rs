@@ -14,7 +14,7 @@
 //!    that is killed while it writes the end of a call, after its own segment got its name, leaves the space used, and
 //!    the next recovery needs 8 KiB anew.
 //! 2. Where the spare cannot grow as far as a record needs, that record is [`Error::Full`] and nothing has happened.
-//! 3. The spare holds only zeros. A file of its name that holds anything else is not used.
+//! 3. The spare holds only zeros. A file of its name that holds anything else is not used; nor is a file that has another name.
 //! 4. The spare exists at most from a first begin until the session closes with no call open; a plain dispatch makes no
 //!    system call for it.
 
@@ -236,8 +236,12 @@ impl Log {
         Ok(left)
     }
 
-    /// Returns whether a file holds only zeros, or what a recovery of this session wrote under its temporary name.
+    /// Returns whether a file holds only zeros, or what a recovery of this session wrote under its temporary name, and has no other name.
     fn may_be_built_in(&self, path: &Path, half_built: Option<u32>) -> std::io::Result<bool> {
+        // A fork may have linked the segment under its final name, and a power cut given this session the temporary one back.
+        if self.storage.links(path)? != 1 {
+            return Ok(false);
+        }
         let mut window = Window::new(self.storage.open(path, Access::Read)?, None)?;
         let head = window.bytes(0, SEGMENT_HEADER_LEN as u64)?;
         let header = SegmentHeader::decode(head.get(..SEGMENT_HEADER_LEN).unwrap_or(head)).ok();
