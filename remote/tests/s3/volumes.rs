@@ -44,8 +44,9 @@ fn a_session_whose_chunks_are_collected_is_taken_over_by_its_volumes() {
     };
     let mut second = aged.claim(SESSION, "second", each).unwrap();
     assert_eq!(read.iter().collect::<Vec<_>>(), (0..70).collect::<Vec<_>>());
-    // The probe's five, a small volume and no large one, no volume and no mark for the rest, 7 chunks, the end, and the claim.
-    assert_eq!(count(&between) - before, 5 + 2 + 2 + 7 + 2 + 1);
+    // The probe's five, a small volume and no large one, no volume and no mark for the rest, 7 chunks, the end, what might stand behind
+    // it, and the claim.
+    assert_eq!(count(&between) - before, 5 + 2 + 2 + 7 + 2 + 7 + 1);
     assert!(matches!(first.append([record(70)]), Err(Error::Fenced { .. })));
     assert_eq!(second.append([record(70)]).unwrap(), 71);
 }
