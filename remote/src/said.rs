@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use foldlog_codec::body::{DROPPED_BODIES, Dropped, DroppedBodies, ObjectId, Observed, Rollback};
+use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Rollback};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use crate::error::{Error, Result};
@@ -35,12 +35,9 @@ impl Said {
             && let Ok(rollback) = Rollback::decode(record.body)
         {
             self.went_back_to.insert(rollback.to);
-        } else if record.kind == Kind::OBSERVED
-            && let Ok(observed) = Observed::decode(record.body)
-            && observed.name == DROPPED_BODIES
-        {
-            let here = || Data::Here(observed.data.bytes().to_vec());
-            let data = observed.data.object().map_or_else(here, Data::Payload);
+        } else if let Some(data) = DroppedBodies::observed_in(record) {
+            let here = || Data::Here(data.bytes().to_vec());
+            let data = data.object().map_or_else(here, Data::Payload);
             (self.newest, self.went_back_to) = (Some((record.sequence, data)), BTreeSet::new());
         } else if record.kind == Kind::DROPPED
             && self.known_in.last().is_none_or(|(number, _)| *number != chunk)
@@ -87,7 +84,7 @@ impl Said {
 
 #[cfg(test)]
 mod tests {
-    use foldlog_codec::body::{Base, KnownPositions, Payload};
+    use foldlog_codec::body::{Base, DROPPED_BODIES, KnownPositions, Observed, Payload};
 
     use super::*;
 

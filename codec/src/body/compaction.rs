@@ -1,9 +1,9 @@
 //! Encodes and decodes what a compaction writes: the place of a dropped record, the head of a compacted segment, and bases.
 
 use super::fields::{bad, fixed, list, required, walk, walk_map};
-use super::{ItemId, ObjectId, Payload, SLICES_MAX};
+use super::{ItemId, ObjectId, Observed, Payload, SLICES_MAX};
 use crate::msgpack::Writer;
-use crate::{Error, Kind, SequenceNumber};
+use crate::{Error, Kind, Record, SequenceNumber};
 
 /// Length in bytes of a packed [`ItemRun`].
 const RUN_LEN: usize = 8 + 4 + 4 + 4;
@@ -327,6 +327,13 @@ pub struct DroppedBodies {
 }
 
 impl DroppedBodies {
+    /// Returns the data of the observation that says which bodies were dropped, if `record` is one; it may be in an object.
+    pub fn observed_in<'a>(record: &Record<'a>) -> Option<Payload<'a>> {
+        let observed =
+            (record.kind == Kind::OBSERVED).then(|| Observed::decode(record.body).ok()).flatten()?;
+        (observed.name == DROPPED_BODIES).then_some(observed.data)
+    }
+
     /// Adds the next record whose body was dropped.
     pub fn push(&mut self, sequence: SequenceNumber) {
         match self.runs.last_mut() {

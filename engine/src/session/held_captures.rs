@@ -5,7 +5,7 @@
 //! keeps it elsewhere or it was collected, is passed over; one that is there and damaged fails the feeding, so that nothing is
 //! acknowledged that no takeover could restore.
 //!
-//! So a new log that is made of what is held may name captures that no pack holds. Those of a workspace of which packs hold others were
+//! A new log that is made of what is held may name captures that no pack holds for that reason. Those of a workspace of which packs hold others were
 //! collected by the worker that held them: the new folder of captures remembers them as collected ([`Error::Collected`]), and not as
 //! damaged. Of a log that goes on nobody does, since what it names may have been lost here; nor of a child session, whose captures may
 //! be held with its parent's.

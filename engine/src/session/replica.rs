@@ -66,7 +66,7 @@ pub(super) struct Replica {
     dropped: Mutex<Dropping>,
 }
 
-/// Says what the replica is told of bodies that compactions have dropped.
+/// Holds what the replica is told of bodies that compactions have dropped.
 #[derive(Debug, Default)]
 struct Dropping {
     /// What the newest record says that the log has.

@@ -35,16 +35,10 @@ pub(super) struct SaidDropped {
 
 impl SaidDropped {
     pub(super) fn see(&mut self, record: &Record<'_>) {
-        match record.kind {
-            Kind::OPENED => self.newest = None,
-            Kind::OBSERVED => {}
-            _ => return,
-        }
-        if record.kind == Kind::OBSERVED
-            && let Ok(observed) = Observed::decode(record.body)
-            && observed.name == DROPPED_BODIES
-        {
-            self.newest = Some((record.sequence, observed.data.bytes().to_vec()));
+        if record.kind == Kind::OPENED {
+            self.newest = None;
+        } else if let Some(data) = DroppedBodies::observed_in(record) {
+            self.newest = Some((record.sequence, data.bytes().to_vec()));
         }
     }
 
