@@ -56,6 +56,7 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::fields::Fields;
 
 /// Newest format version that this crate writes into chunks, and the newest that it reads.
 pub const FORMAT_VERSION: u16 = 2;
@@ -402,6 +403,7 @@ impl<'a> Chunk<'a> {
     /// Returns the chunk as it stands in a compacted volume. `bodies` says of each record with which body it stands there as a dropped one;
     /// `None` leaves it as it is. The content digest must stay the same. Without `counts` the chunk is one that the chain ignores, and leaves
     /// the pack in it behind.
+    #[cfg(feature = "object-store")]
     pub(crate) fn compacted(
         &self,
         counts: bool,
@@ -554,37 +556,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Takes one field after the other from bytes.
-#[derive(Clone, Copy, Debug)]
-struct Fields<'a> {
-    bytes: &'a [u8],
-}
-
 impl<'a> Fields<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.bytes.split_first_chunk::<N>()?;
-        self.bytes = rest;
-        Some(*field)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn slice(&mut self, len: u32) -> Option<&'a [u8]> {
-        let (field, rest) = self.bytes.split_at_checked(usize::try_from(len).ok()?)?;
-        self.bytes = rest;
-        Some(field)
-    }
-
     /// Takes what stands behind the format version: the head, the number of records, and their content digest.
     fn head(&mut self) -> Option<(ChunkHead, u32, [u8; 32])> {
         if usize::from(self.u16()?) != HEAD_LEN {

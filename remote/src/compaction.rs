@@ -32,6 +32,7 @@
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::fields::Fields;
 use crate::volume::{Extent, VOLUME_BYTES_MAX};
 
 /// Newest format version of compactions, the only one that there is.
@@ -133,11 +134,11 @@ impl Compaction {
         if blake3::hash(before).as_bytes() != hash {
             return Err(error("it is damaged: its bytes do not have the hash at their end"));
         }
-        let mut fields = Fields(before);
+        let mut fields = Fields { bytes: before };
         if fields.take::<8>() != Some(MAGIC) {
             return Err(error("it does not begin as a compaction does"));
         }
-        match fields.take().map(u16::from_le_bytes) {
+        match fields.u16() {
             Some(version) if version > FORMAT_VERSION => {
                 return Err(error("a later version of foldlog wrote it"));
             }
@@ -155,33 +156,16 @@ impl Compaction {
     }
 }
 
-/// Takes one field after the other from bytes.
-struct Fields<'a>(&'a [u8]);
-
 impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*field)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
     /// Takes what stands behind the format version.
     fn compaction(&mut self) -> Option<Compaction> {
-        if usize::from(self.take().map(u16::from_le_bytes)?) != HEAD_LEN {
+        if usize::from(self.u16()?) != HEAD_LEN {
             return None;
         }
         let session = Uuid::from_bytes(self.take()?);
         let (number, said_at, known) = (self.u64()?, self.u64()?, self.take()?);
         let count = self.u32()? as usize;
-        if count.checked_mul(VOLUME_LEN)? != self.0.len() {
+        if count.checked_mul(VOLUME_LEN)? != self.bytes.len() {
             return None;
         }
         let mut volumes = Vec::with_capacity(count);

@@ -84,6 +84,7 @@ mod collect;
 mod compacting;
 pub mod compaction;
 mod error;
+mod fields;
 #[cfg(feature = "object-store")]
 mod folder;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
