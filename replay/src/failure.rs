@@ -276,8 +276,7 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::WrongSession { .. } => "put the file or folder back where it was: it was exchanged or renamed",
         Error::Object { .. } => "put the file back into the session's `objects` folder from a copy",
-        Error::NotASession { path, .. } if held::bucket_at(path).is_some() => {
-            let url = held::bucket_at(path).unwrap_or_default();
+        Error::NotASession { path, .. } if let Some(url) = held::bucket_at(path) => {
             return Some(format!("a bucket is in that folder; give its URL: {}", quoted(url.as_ref())));
         }
         Error::NotASession { path, .. } if audit::is_store(path) => {

@@ -685,6 +685,11 @@ impl LogReader {
         compaction.ranges().iter().map(range).collect()
     }
 
+    /// Returns whether no compaction has dropped what the slices held at a position.
+    pub fn is_known(&self, position: SequenceNumber) -> bool {
+        self.places.check_known(position).is_ok()
+    }
+
     fn check_position(&self, position: SequenceNumber) -> Result<()> {
         let next = self.places.next_sequence;
         if position < next {

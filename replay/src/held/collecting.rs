@@ -55,7 +55,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         let row = Row { session, chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting };
         match output.json() {
             true => output.value(&row)?,
-            false if chunks + volumes + dropped + waiting > 0 => output.line(row.text(yes))?,
+            false if chunks + volumes + dropped + waiting > 0 => output.line(text(session, &report, yes))?,
             false => {}
         }
     }
@@ -101,24 +101,19 @@ fn stay(left: u64, young: u64) -> String {
     }
 }
 
-impl Row {
-    fn text(&self, yes: bool) -> String {
-        let Row { session, chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting } = *self;
-        let mut report = CollectReport::default();
-        (report.chunks, report.bytes) = (chunks, bytes);
-        (report.dropped, report.dropped_bytes) = (dropped, dropped_bytes);
-        let verb = if yes { "removed" } else { "would remove" };
-        let made = match volumes {
-            0 => String::new(),
-            _ => format!(", put {}", counted(volumes, "volume")),
-        };
-        let more = match waiting {
-            0 => String::new(),
-            _ => format!(
-                "; the bodies of {} more go once their chunks are collected",
-                counted(waiting, "record")
-            ),
-        };
-        format!("session {session}: {verb} {}{made}; {}{more}", told(&report), stay(left, young))
-    }
+/// Says what came of one session.
+fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
+    let CollectReport { volumes, left, young, waiting, .. } = *report;
+    let verb = if yes { "removed" } else { "would remove" };
+    let made = match volumes {
+        0 => String::new(),
+        _ => format!(", put {}", counted(volumes, "volume")),
+    };
+    let more = match waiting {
+        0 => String::new(),
+        _ => {
+            format!("; the bodies of {} more go once their chunks are collected", counted(waiting, "record"))
+        }
+    };
+    format!("session {session}: {verb} {}{made}; {}{more}", told(report), stay(left, young))
 }

@@ -38,9 +38,9 @@ struct Row {
 enum Worker {
     /// Nobody keeps a lease of it: the session was closed, or its worker keeps none.
     Closed,
-    /// It renews its lease.
+    /// The worker renews its lease.
     Alive,
-    /// Its lease has run out.
+    /// The worker's lease has run out.
     RanOut,
     /// A bucket tells only whoever watches it for the length of the lease.
     Unknown,

@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::{
-    AlongPath, CompactedRange, Comparison, DifferenceKind, ItemName, LogReader, ReadOptions, SliceReader,
-    StateReader,
+    AlongPath, Comparison, DifferenceKind, ItemName, LogReader, ReadOptions, SliceReader, StateReader,
 };
 use foldlog::storage::FileStorage;
 use foldlog::{Divergence, DivergenceKind, Kind, LaneName, Parent, Policy, Store, Value};
@@ -186,13 +185,8 @@ fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
 ///
 /// [`Failure::Engine`] if the log is corrupt, contradicts itself, or cannot be read.
 pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<Replayed> {
-    let ranges = reader.compacted();
-    let is_known = |position: SequenceNumber| {
-        let is_within = |range: &&CompactedRange| (range.from..=range.through).contains(&position);
-        ranges.iter().find(is_within).is_none_or(|range| range.known.contains(&position))
-    };
     let rollbacks: BTreeMap<SequenceNumber, SequenceNumber> =
-        reader.rollbacks().filter(|(at, to)| is_known(*at) && is_known(*to)).collect();
+        reader.rollbacks().filter(|(at, to)| reader.is_known(*at) && reader.is_known(*to)).collect();
     let all = reader.rollbacks().count() as u64;
     let chosen = if thorough { rollbacks.keys().copied().collect() } else { sample(&rollbacks) };
     // The state is taken after each chosen rollback and after the record before it.

@@ -378,15 +378,20 @@ fn part_of_a_child_that_shows() {
     std::process::exit(code.into());
 }
 
-#[test]
-fn nothing_is_left_of_what_was_read_also_by_a_signal() {
-    let held = Held::new();
+/// Makes a session of which more is to be shown than a pipe holds: whoever shows it is still writing when its reader has read some of it.
+fn long_session(held: &Held) -> Session {
     let session = held.session();
-    // More than a pipe holds, so that the child is still writing when the signal comes.
     for _ in 0..5_000 {
         session.dispatch(noted("a line of its own")).unwrap();
     }
     session.sync().unwrap();
+    session
+}
+
+#[test]
+fn nothing_is_left_of_what_was_read_also_by_a_signal() {
+    let held = Held::new();
+    let session = long_session(&held);
     let url = format!("{}/sessions/{}", held.url, session.id());
     let temporary = held.folder.path().join("tmp");
     let left = |folder: &Path| fs::read_dir(folder).unwrap().count();
@@ -484,11 +489,7 @@ fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told(
 #[test]
 fn what_a_killed_reader_left_is_removed_by_the_next_one() {
     let held = Held::new();
-    let session = held.session();
-    for _ in 0..5_000 {
-        session.dispatch(noted("a line of its own")).unwrap();
-    }
-    session.sync().unwrap();
+    let session = long_session(&held);
     let url = format!("{}/sessions/{}", held.url, session.id());
     let temporary = held.folder.path().join("tmp");
     // One that somebody is about to lock, one that others may enter, and one that is something else.

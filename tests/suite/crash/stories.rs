@@ -26,6 +26,15 @@ fn closed_session(machine: &Machine, steps: u64) -> Uuid {
     id
 }
 
+/// Opens the store again and again, with segments of 16 KiB of which none is made ahead.
+fn opens_with_small_segments(machine: &Machine) -> impl Fn() -> Store {
+    let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
+    move || {
+        let options = StoreOptions { segments, ..machine.options(Durability::Every) };
+        Store::open_with("/home/store", options).unwrap()
+    }
+}
+
 /// What stands in a session's folder.
 fn files_of(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(id))).collect()
@@ -584,9 +593,7 @@ fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_i
 fn what_a_session_that_could_not_rest_attested_is_durable_before_what_the_next_writer_builds_on_it() {
     for len in 0..40 {
         let machine = Machine::default();
-        let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
-        let options = || StoreOptions { segments, ..machine.options(Durability::Every) };
-        let open = || Store::open_with("/home/store", options()).unwrap();
+        let open = opens_with_small_segments(&machine);
         let session = open().create(&types()).unwrap();
         let id = session.id();
         session
@@ -614,9 +621,7 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
     let mut apart = 0;
     for len in 0..100 {
         let machine = Machine::default();
-        let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
-        let options = || StoreOptions { segments, ..machine.options(Durability::Every) };
-        let open = || Store::open_with("/home/store", options()).unwrap();
+        let open = opens_with_small_segments(&machine);
         let session = open().create(&types()).unwrap();
         let id = session.id();
         while machine.frames(id).unwrap().last().unwrap().end < 3600 {
