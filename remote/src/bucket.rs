@@ -19,6 +19,9 @@
 //!                                        a compacted volume of it
 //! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there; or
 //!                                        a pack of what captures of workspaces need
+//! sessions/{session}/objects/{hash}.{n}  the same, put again after n names of it were withdrawn
+//! sessions/{session}/withdrawn/{number:020}
+//!                                        a withdrawal, from 1 on
 //! sessions/{session}/lease/{epoch:020}   under which worker's lease the session was claimed (`lease::objects`)
 //! leases/{worker}/{renewal:020}          a renewal of a worker's lease
 //! sessions/{session}/probe/{random}      what opening finds out with whether puts are conditional; removed at once
@@ -28,7 +31,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::ObjectId;
 use futures_lite::{StreamExt, stream};
 use object_store::path::{Path, PathPart};
 use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -42,6 +46,7 @@ use crate::error::{Error, Failure, Result};
 use crate::folder::NotAFile;
 use crate::retries::Retries;
 use crate::volume::{Extent, SPANS};
+use crate::withdrawal::Name;
 
 /// Names the place of sessions in an object store.
 #[derive(Clone)]
@@ -144,49 +149,19 @@ impl Bucket {
         self.key_of(&["sessions", &session.to_string(), "compacted", &number, &first, &hash])
     }
 
-    /// Returns the key of an object: a payload that the local log keeps out of line.
+    /// Returns the key of a payload that the local log keeps out of line, or of a pack, under its first name.
     pub fn object_key(&self, session: Uuid, object: ObjectId) -> Path {
-        self.key(session, "objects", &object.file_name())
+        self.payload_key(session, Name { hash: object.hash, before: 0 })
     }
 
-    /// Puts a payload under its hash, unless it is there.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`].
-    pub async fn put_object(&self, session: Uuid, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
-        let key = self.object_key(session, object);
-        let payload = PutPayload::from(bytes);
-        let mut attempts = self.retries.begin();
-        while attempts.another().await {
-            match self.put_once(&key, &payload).await {
-                Put::Created => return Ok(()),
-                // The name is the content's, so it does not matter who put it, once it is there.
-                Put::Exists => match time::timeout(self.retries.request_timeout, self.store.head(&key)).await
-                {
-                    Ok(Ok(found)) if found.size == object.len => return Ok(()),
-                    _ => attempts.failed(Failure::Conflict),
-                },
-                Put::Failed(failure) => attempts.failed(failure),
-            }
-        }
-        Err(attempts.error("put a payload"))
+    /// Returns the key of a payload or a pack under one of its names.
+    pub fn payload_key(&self, session: Uuid, name: Name) -> Path {
+        self.key(session, "objects", &name.to_string())
     }
 
-    /// Reads a payload, whose bytes are compared with its hash; `None` if it is not there.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`], and [`Error::Payload`] if other bytes stand under its name.
-    pub async fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
-        let max = usize::try_from(object.len.min(OBJECT_BYTES_MAX)).unwrap_or(usize::MAX);
-        let found = self.get(&self.object_key(session, object), max, "read a payload").await?;
-        match found {
-            Some(bytes) if ObjectId::of(&bytes) != object => {
-                Err(Error::Payload { object: object.file_name() })
-            }
-            found => Ok(found),
-        }
+    /// Returns the key of the withdrawal with this number.
+    pub fn withdrawal_key(&self, session: Uuid, number: u64) -> Path {
+        self.key(session, "withdrawn", &format!("{number:020}"))
     }
 
     /// Returns the ids of the sessions that the store lists, in ascending order. A list may lack what was put just now, and nothing else
@@ -326,17 +301,17 @@ impl Bucket {
     /// Returns number and length of the chunks that the store lists as objects.
     pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
         let listed = self.listed(session, "log", "list the chunks").await?;
-        let number = |(key, len): &(Path, u64)| Some((key.filename()?.parse().ok()?, *len));
+        let number = |found: &ObjectMeta| Some((found.location.filename()?.parse().ok()?, found.size));
         Ok(listed.iter().filter_map(number).collect())
     }
 
-    /// Returns key and length of the objects that the store lists beneath a folder of a session.
+    /// Returns what the store lists beneath a folder of a session.
     pub(crate) async fn listed(
         &self,
         session: Uuid,
         folder: &str,
         what: &'static str,
-    ) -> Result<Vec<(Path, u64)>> {
+    ) -> Result<Vec<ObjectMeta>> {
         let folder = self.key_of(&["sessions", &session.to_string(), folder]);
         let mut attempts = self.retries.begin();
         'attempts: while attempts.another().await {
@@ -347,7 +322,7 @@ impl Bucket {
                     Ok(None) => return Ok(listed),
                     Ok(Some(Err(error))) => attempts.failed(failure_of(&error)),
                     Ok(Some(Ok(found))) => {
-                        listed.push((found.location, found.size));
+                        listed.push(found);
                         continue;
                     }
                 }
@@ -357,25 +332,24 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
-    /// Returns how old the volumes of these chunks are, by the store's clock alone; nothing of one that is not there.
-    pub(crate) async fn ages(&self, session: Uuid, extents: &[Extent]) -> Result<Vec<Duration>> {
+    /// Returns the time by the store's clock, which it says of an object that is put now.
+    pub(crate) async fn store_time(&self, session: Uuid) -> Result<DateTime<Utc>> {
         let key = self.key(session, "probe", &Uuid::new_v4().simple().to_string());
-        let ages = async {
+        let time = async {
             self.create(&key, PutPayload::from_static(FIRST), AGES).await?;
             let missing = Error::Store { what: AGES, failure: Failure::Unavailable };
-            let now = self.head(&key, AGES).await?.ok_or(missing)?.last_modified;
-            let mut ages = Vec::with_capacity(extents.len());
-            for extent in extents {
-                let found = self.head(&self.volume_key(session, *extent), AGES).await?;
-                let age = found.map(|found| now.signed_duration_since(found.last_modified));
-                ages.push(age.and_then(|age| age.to_std().ok()).unwrap_or_default());
-            }
-            Ok(ages)
+            Ok(self.head(&key, AGES).await?.ok_or(missing)?.last_modified)
         }
         .await;
         // What stays behind if this fails is a few bytes under a name that nobody reads.
         self.remove(&key).await;
-        ages
+        time
+    }
+
+    /// Returns how old an object is at `time`, by the store's clock alone; nothing of one that is not there, or that is younger.
+    pub(crate) async fn age(&self, key: &Path, time: DateTime<Utc>) -> Result<Duration> {
+        let found = self.head(key, AGES).await?;
+        Ok(found.map(|found| age_at(time, found.last_modified)).unwrap_or_default())
     }
 
     /// Removes chunks. One that is not there is none to remove.
@@ -474,12 +448,17 @@ impl Bucket {
     }
 }
 
+/// Returns how much earlier than `time` something was modified; nothing if it was not.
+pub(crate) fn age_at(time: DateTime<Utc>, modified: DateTime<Utc>) -> Duration {
+    time.signed_duration_since(modified).to_std().unwrap_or_default()
+}
+
 /// How often the time of one attempt a list may take.
 const LIST_PAGES: u32 = 10;
 
 const FIRST: &[u8] = b"foldlog: first put\n";
 const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";
-const AGES: &str = "find out how old volumes are";
+const AGES: &str = "find out how old objects are";
 const PROBE: &str = "find out whether the store has conditional puts";
 
 /// Says why one reading of an object came to nothing.

@@ -1,7 +1,7 @@
 //! Reads how much time has passed, by a clock that nobody sets and that goes on while the machine sleeps.
 //!
-//! One decision depends on it: whether what a store said of a number still holds, or is asked for once more
-//! ([`volumes`](crate::volumes)). On Linux it is `CLOCK_BOOTTIME`, elsewhere what the standard library takes for a steady clock. A machine that
+//! One decision depends on it: whether what a place said of the number of a chunk, or of the names of payloads, still holds, or is asked for once
+//! more. On Linux it is `CLOCK_BOOTTIME`, elsewhere what the standard library takes for a steady clock. A machine that
 //! is stopped from outside, so that this clock stands still for more than half of [`MIN_AGE`](crate::MIN_AGE), is not seen to be.
 
 use std::fmt;

@@ -10,9 +10,11 @@
 //! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that have their marks are written anew without
 //!    them ([`compacting`](crate::compacting)).
 //!
+//! 5. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a later collection
+//!    ([`withdrawing`](crate::withdrawing)).
+//!
 //! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
-//! of the chunks, and the next collection goes on. Nothing is removed but chunks, and volumes for which compacted ones stand: packs and payloads
-//! that only an ignored chunk names stay, or only a record whose body was dropped.
+//! of the chunks, and the next collection goes on.
 //!
 //! A version of foldlog that knows no volumes takes a collected session for an empty one. So nothing is to be collected before every worker
 //! and reader of a place has one that does.
@@ -27,11 +29,13 @@ use crate::chunk::Chunk;
 use crate::compacting;
 use crate::error::Result;
 use crate::maker::{self, Made};
+use crate::needed::Needed;
 use crate::place::{CollectOptions, CollectReport};
 use crate::reader::Reader;
 use crate::remote::Remote;
 use crate::said::Said;
 use crate::volume::{Extent, MIN_AGE};
+use crate::withdrawing::Listed;
 
 const COLLECT: &str = "remove collected chunks";
 
@@ -55,12 +59,18 @@ impl Remote {
 ///
 /// Those of [`Remote::collect`].
 pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
+    let payloads = Listed::of(bucket, session).await?;
     let mut reader = Reader::new(bucket.clone(), session);
     reader.shelf().0.ask_for_small_alone();
     let mut report = CollectReport::default();
-    let mut said = Said::default();
+    let (mut said, mut needed) = (Said::default(), Needed::default());
     let see = &mut |chunk: &Chunk<'_>| {
-        chunk.records().for_each(|record| said.see(chunk.head.number, &record));
+        for record in chunk.records() {
+            said.see(chunk.head.number, &record);
+            needed.see(&record);
+        }
+        let packs = chunk.captures.iter().flat_map(|captures| captures.packs());
+        needed.extend(packs.map(|pack| pack.hash));
     };
     reader.read_to_end(see).await?;
     report.next = reader.chain().next_sequence();
@@ -91,11 +101,12 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let is_asked = |extent: &Extent| listed.contains_key(&extent.first) || said.is_anything();
     let asked: Vec<Extent> =
         fit.into_iter().filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
+    let min_age = options.min_age.max(MIN_AGE);
     let mut old = Vec::new();
     if !asked.is_empty() {
-        let ages = bucket.ages(session, &asked).await?.into_iter();
-        for (extent, age) in asked.into_iter().zip(ages) {
-            match age >= options.min_age.max(MIN_AGE) {
+        let time = bucket.store_time(session).await?;
+        for extent in asked {
+            match bucket.age(&bucket.volume_key(session, extent), time).await? >= min_age {
                 true => old.push(extent),
                 false => report.young += listed.get(&extent.first).map_or(0, |chunks| chunks.len() as u64),
             }
@@ -111,6 +122,13 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
         report.left -= chunks.len() as u64;
         report.bytes += chunks.values().sum::<u64>();
     }
-    compacting::compact((bucket, session), (said, compaction), &old, options.dry_run, &mut report).await?;
+    needed.extend(compaction.iter().map(|compaction| compaction.known));
+    let known =
+        compacting::compact((bucket, session), (said, compaction), &old, options.dry_run, &mut report)
+            .await?;
+    needed.extend(known.map(|known| known.hash));
+    if let Some(payloads) = payloads {
+        payloads.collect((bucket, session), &needed, (min_age, options.dry_run), &mut report).await?;
+    }
     Ok(report)
 }

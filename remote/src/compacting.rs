@@ -26,16 +26,16 @@
 //!    mixture of ranges with and without bodies ([`KnownPositions`](foldlog_codec::body::KnownPositions)).
 //! 3. Nothing is dropped while a chunk that is not collected yet names another such object, for a record in the range that the compaction
 //!    goes through: what that says of positions may need bodies that were dropped since.
-//! 4. Payloads stay, and so do packs. A payload that only dropped bodies name may be named again by a writer at any moment, which finds it
-//!    there and does not put it.
+//! 4. Payloads that only dropped bodies name go by a rule of their own ([`withdrawing`](crate::withdrawing)): a writer may be about to name one
+//!    again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
 use foldlog_codec::{Kind, Record, SequenceNumber};
-use object_store::PutPayload;
 use object_store::path::Path;
+use object_store::{ObjectMeta, PutPayload};
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
@@ -43,6 +43,7 @@ use crate::chain::{Chain, Taken};
 use crate::chunk::Chunk;
 use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
 use crate::error::{Error, Failure, Result};
+use crate::payloads::Payloads;
 use crate::place::CollectReport;
 use crate::said::Said;
 use crate::volume::{Encoder, Extent, Form, VOLUME_BYTES_MAX, encoded_len};
@@ -57,6 +58,7 @@ const VOLUME_CHUNKS: u64 = 1 << 16;
 const COMPACT: &str = "drop the bodies that a compaction of the session dropped";
 
 /// Writes volumes without the bodies that were dropped, of the ranges `old`, whose volumes are old enough, and of those that were compacted before.
+/// Returns the object that says where the slices are known, if a compaction was put that names it.
 ///
 /// # Errors
 ///
@@ -67,12 +69,12 @@ pub(crate) async fn compact(
     old: &[Extent],
     dry_run: bool,
     report: &mut CollectReport,
-) -> Result<()> {
+) -> Result<Option<ObjectId>> {
     if let Some(done) = before.as_deref().filter(|_| !dry_run) {
         clean(bucket, session, done).await?;
     }
     let read = async |object| bucket.get_object(session, object).await;
-    let Some((said_at, dropped)) = said.dropped(read).await? else { return Ok(()) };
+    let Some((said_at, dropped)) = said.dropped(read).await? else { return Ok(None) };
     let small = bucket.spans()[0];
     let mut ranges = BTreeSet::new();
     for extent in old {
@@ -111,13 +113,14 @@ pub(crate) async fn compact(
     report.dropped_bytes = pass.counts.bytes;
     report.waiting = dropped.count().saturating_sub(pass.counts.dropped + pass.counts.before);
     if pass.counts.dropped == 0 || dry_run {
-        return Ok(());
+        return Ok(None);
     }
     (pass.puts, pass.counts) = (true, Counts::default());
     pass.run().await?;
-    bucket.put_object(session, pass.known, known_bytes).await?;
-    let (known, said_at) = (pass.known.hash, said_at.get());
-    let compaction = Compaction { session, number, said_at, known, volumes: pass.volumes };
+    let (known, said_at) = (pass.known, said_at.get());
+    let mut payloads = Payloads::new(bucket.clone(), session);
+    payloads.put(known, known_bytes).await?;
+    let compaction = Compaction { session, number, said_at, known: known.hash, volumes: pass.volumes };
     let bytes = compaction.encode()?;
     let key = bucket.compaction_key(session, number);
     bucket.create(&key, PutPayload::from(bytes.clone()), COMPACT).await?;
@@ -125,13 +128,15 @@ pub(crate) async fn compact(
         // Somebody else compacts it too.
         return Err(Error::Store { what: COMPACT, failure: Failure::Conflict });
     }
-    clean(bucket, session, &compaction).await
+    payloads.make_sure().await?;
+    clean(bucket, session, &compaction).await?;
+    Ok(Some(known))
 }
 
 /// Removes what the compacted volumes of the newest compaction stand for.
 async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()> {
     let mut keys: Vec<Path> = Vec::new();
-    for (key, _) in bucket.listed(session, "volumes", COMPACT).await? {
+    for ObjectMeta { location: key, .. } in bucket.listed(session, "volumes", COMPACT).await? {
         let [.., span, first] =
             key.parts().map(|part| part.as_ref().parse::<u64>().ok()).collect::<Vec<_>>()[..]
         else {
@@ -144,7 +149,7 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
     }
     let named: BTreeSet<Path> =
         newest.volumes.iter().map(|volume| bucket.compacted_key(session, newest.number, volume)).collect();
-    for (key, _) in bucket.listed(session, "compacted", COMPACT).await? {
+    for ObjectMeta { location: key, .. } in bucket.listed(session, "compacted", COMPACT).await? {
         let parts: Vec<_> = key.parts().map(|part| part.as_ref().to_owned()).collect();
         let number = parts.iter().rev().nth(2).and_then(|number| number.parse::<u64>().ok());
         // What is put for a compaction that is yet to come is left alone.

@@ -222,6 +222,16 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// What says which names of payloads no writer gives any more is damaged, or none of foldlog's.
+    #[error(
+        "withdrawal {number} of the session, which says under which names its payloads stand, cannot be used: {reason}"
+    )]
+    Withdrawal {
+        /// Number of the withdrawal.
+        number: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// An object, a chunk, a record or a note is longer than any may be.
     #[error("the {what} has {len} bytes, and {max} are allowed")]
     TooLarge {
@@ -249,6 +259,12 @@ pub enum Error {
     /// Other bytes stand under a payload's name than those that the name is the hash of.
     #[error("the payload {object} has other bytes than its name says")]
     Payload {
+        /// Name of the payload.
+        object: String,
+    },
+    /// A payload is not there that a record or a chunk names, or was about to.
+    #[error("the payload {object} is missing")]
+    MissingPayload {
         /// Name of the payload.
         object: String,
     },

@@ -17,6 +17,7 @@
 //! | *volume* | one object with the chunks of a whole range of numbers ([`volume`] draws its bytes) |
 //! | *collected* | a chunk that was removed, since a volume holds it |
 //! | *compacted* | of a volume: one whose chunks have lost the bodies that a compaction of the session dropped ([`compaction`] says where they are) |
+//! | *withdrawn* | of a name of a payload: given by no writer any more, since nothing named the payload ([`withdrawal`]) |
 //! | *lease* | what says that a session's worker lives, and so when to take over, and never whether that is safe: [`SessionLease`] |
 //! | *acknowledged* | the chain holds the record, and every record before it |
 //!
@@ -34,6 +35,8 @@
 //! | `maker`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
 //! | [`compaction`] | the bytes that say which compacted volumes stand for which chunks |
 //! | `said`, `compacting` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
+//! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that say which of their names no writer gives any more |
+//! | `needed`, `withdrawing` | which payloads the log names, and removing the others |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
@@ -44,7 +47,7 @@
 //! With the feature `postgres`, which is not on by default, sessions are kept in a PostgreSQL database. What stands here of chunks and chains
 //! is of object storage; `ARCHITECTURE.md` says what takes their place there.
 //!
-//! All but `chunk`, `chain`, `volume`, `compaction` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
+//! All but `chunk`, `chain`, `volume`, `compaction`, `withdrawal` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
 //! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
 //! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
 //! `object_store` says, hands it to [`ObjectReplicator`].
@@ -63,8 +66,7 @@
 //!
 //! # Not yet
 //!
-//! There are no images (a claim reads every record). Payloads and packs are never removed: what only a superseded writer's chunk names, nor
-//! what only records name whose bodies a compaction has dropped.
+//! There are no images: a claim reads every record.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -76,7 +78,7 @@ mod bucket;
 mod buckets;
 pub mod chain;
 pub mod chunk;
-#[cfg(feature = "object-store")]
+#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
@@ -91,8 +93,12 @@ mod folder;
 mod lease;
 #[cfg(feature = "object-store")]
 mod maker;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod needed;
 #[cfg(feature = "network")]
 mod network;
+#[cfg(feature = "object-store")]
+mod payloads;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod place;
 #[cfg(feature = "postgres")]
@@ -114,6 +120,9 @@ mod slots;
 pub mod volume;
 #[cfg(feature = "object-store")]
 mod volumes;
+pub mod withdrawal;
+#[cfg(feature = "object-store")]
+mod withdrawing;
 #[cfg(feature = "object-store")]
 mod writer;
 
@@ -131,6 +140,8 @@ pub use lease::{
 };
 #[cfg(feature = "object-store")]
 pub use object_store;
+#[cfg(feature = "object-store")]
+pub use payloads::Payloads;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use place::{
     CollectOptions, CollectReport, Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with,

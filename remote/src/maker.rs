@@ -22,8 +22,7 @@ use uuid::Uuid;
 use crate::bucket::Bucket;
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::error::{Error, Result};
-use crate::volume::{Encoder, Extent, VOLUME_BYTES_MAX, Volume, encoded_len};
-use crate::volumes::KNOWN_FOR;
+use crate::volume::{Encoder, Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, encoded_len};
 
 /// How many bytes of chunks a writer keeps for the volume of their range, and how many may wait for its task.
 const KEPT_BYTES_MAX: usize = 4 << 20;

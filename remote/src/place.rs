@@ -135,6 +135,13 @@ pub struct CollectReport {
     pub dropped_bytes: u64,
     /// Number of records whose bodies the session's compaction dropped and the place keeps yet, in chunks that are not collected.
     pub waiting: u64,
+    /// Number of payloads, and of packs of captures, that were removed, or would be: those that nothing in the session names any more.
+    pub payloads: u64,
+    /// Length of these in bytes.
+    pub payload_bytes: u64,
+    /// Number of those that nothing names either, and that stay for now: a payload goes at the earliest [`MIN_AGE`] after the collection that
+    /// first found it so.
+    pub payloads_left: u64,
 }
 
 /// Reads what a place holds of one session, and goes on where it stood once there is more. Claims nothing.

@@ -1,6 +1,7 @@
 //! The blocking forms, for hosts without an async runtime: each runs on the thread of a [`Runtime`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
@@ -126,6 +127,10 @@ impl Remote {
     ) -> Result<RemoteWriter> {
         let writer = self.runtime.run(claim)??;
         Ok(RemoteWriter { writer: Some(writer), runtime: self.runtime.clone() })
+    }
+
+    pub(crate) fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> Remote {
+        Remote { bucket: self.bucket.with_clock(read), ..self }
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

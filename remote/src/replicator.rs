@@ -1,6 +1,7 @@
 //! Feeds the sessions of a store into object storage: what the engine asks of a [`Replicator`].
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
@@ -15,6 +16,7 @@ use crate::error::{Error, Result, replica_error};
 use crate::lease::keeper::Keeper;
 use crate::lease::objects::ObjectLeases;
 use crate::lease::{LEASE_LENGTH, check_length};
+use crate::payloads::Payloads;
 use crate::reader::{Read, Reader};
 use crate::remote::{Remote, RemoteWriter};
 use crate::retries::Retries;
@@ -51,6 +53,8 @@ pub struct ObjectReplicator {
     at: String,
     name: String,
     sessions: Slots<Reader, RemoteWriter>,
+    /// What is known of payloads' names, of each session with a writer that has put some.
+    payloads: Mutex<BTreeMap<Uuid, Payloads>>,
     /// `None` if it keeps no lease.
     lease: Option<Arc<Keeper<ObjectLeases>>>,
 }
@@ -82,8 +86,15 @@ impl ObjectReplicator {
             return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: max as u64 });
         }
         let (at, name) = (at.to_owned(), name.to_owned());
-        ObjectReplicator { remote, at, name, sessions: Slots::default(), lease: None }
-            .with_lease(LEASE_LENGTH)
+        ObjectReplicator {
+            remote,
+            at,
+            name,
+            sessions: Slots::default(),
+            payloads: Mutex::default(),
+            lease: None,
+        }
+        .with_lease(LEASE_LENGTH)
     }
 
     /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It puts an object three times in
@@ -101,6 +112,30 @@ impl ObjectReplicator {
     #[must_use]
     pub fn without_lease(self) -> ObjectReplicator {
         ObjectReplicator { lease: None, ..self }
+    }
+
+    fn payloads(&self) -> MutexGuard<'_, BTreeMap<Uuid, Payloads>> {
+        self.payloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure of the payloads that records name which are about to be appended, or were just now.
+    fn make_sure_of_payloads(&self, session: Uuid) -> Result<()> {
+        if self.payloads().get(&session).is_none_or(Payloads::is_sure) {
+            return Ok(());
+        }
+        let Some(mut payloads) = self.payloads().remove(&session) else { return Ok(()) };
+        let (payloads, made) = self.remote.runtime().run(async move {
+            let made = payloads.make_sure().await;
+            (payloads, made)
+        })?;
+        self.payloads().insert(session, payloads);
+        made
+    }
+
+    /// Reads time by a clock of the caller's. For tests, which have no days to wait.
+    #[doc(hidden)]
+    pub fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> ObjectReplicator {
+        ObjectReplicator { remote: self.remote.with_clock(read), ..self }
     }
 
     /// Returns the place of the sessions.
@@ -160,9 +195,15 @@ impl Replicator for ObjectReplicator {
     }
 
     fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError> {
-        let (bucket, bytes) = (self.remote.bucket().clone(), bytes.to_vec());
-        let put = async move { bucket.put_object(session, object, bytes).await };
-        self.remote.runtime().run(put).and_then(|put| put).map_err(replica_error)
+        let (known, bytes) = (self.payloads().remove(&session), bytes.to_vec());
+        let mut payloads = known.unwrap_or_else(|| Payloads::new(self.remote.bucket().clone(), session));
+        let put = async move {
+            let put = payloads.put(object, bytes).await;
+            (payloads, put)
+        };
+        let (payloads, put) = self.remote.runtime().run(put).map_err(replica_error)?;
+        self.payloads().insert(session, payloads);
+        put.map_err(replica_error)
     }
 
     fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
@@ -187,7 +228,15 @@ impl Replicator for ObjectReplicator {
     ) -> Result<(), ReplicaError> {
         let mut writer = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch)?;
         let captures = captures.map(|CapturePacks { packs, inlined }| (packs, inlined));
-        let appended = writer.append_with(captures, records.iter().copied());
+        let appended = self
+            .make_sure_of_payloads(session)
+            .and_then(|()| writer.append_with(captures, records.iter().copied()))
+            .and_then(|_| self.make_sure_of_payloads(session));
+        if appended.is_ok()
+            && let Some(payloads) = self.payloads().get_mut(&session)
+        {
+            payloads.forget();
+        }
         // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
         if writer.writer().is_some() {
             self.sessions.note_claimed(session, writer);
@@ -195,12 +244,15 @@ impl Replicator for ObjectReplicator {
         if let (Err(Error::Fenced { .. }), Some(lease)) = (&appended, &self.lease) {
             lease.lose(session, epoch);
         }
-        appended.map(drop).map_err(replica_error)
+        appended.map_err(replica_error)
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
         let claimed = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch);
+        if claimed.is_ok() {
+            self.payloads().remove(&session);
+        }
         if let Some(lease) = self.lease.clone() {
             // Where this fails, others wait until the lease has run out.
             let _ = self.remote.runtime().run(async move { lease.release(session, epoch).await });

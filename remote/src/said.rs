@@ -58,7 +58,7 @@ impl Said {
     ///
     /// # Errors
     ///
-    /// [`Error::Payload`] if the payload is missing, [`Error::NotContent`] if nothing of foldlog's wrote it, and those of `read`.
+    /// [`Error::MissingPayload`], [`Error::NotContent`] if nothing of foldlog's wrote it, and those of `read`.
     pub(crate) async fn dropped(
         &self,
         read: impl AsyncFnOnce(ObjectId) -> Result<Option<Vec<u8>>>,
@@ -67,7 +67,7 @@ impl Said {
         let payload = match data {
             Data::Here(_) => None,
             Data::Payload(object) => {
-                let missing = || Error::Payload { object: object.file_name() };
+                let missing = || Error::MissingPayload { object: object.file_name() };
                 Some(read(*object).await?.ok_or_else(missing)?)
             }
         };

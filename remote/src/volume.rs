@@ -48,6 +48,10 @@ pub const SPANS: [u64; 2] = [64, 4_096];
 /// How old a volume is at least before a chunk that it holds is removed. Whoever reads or writes relies on it.
 pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long what is known of a place's volumes, and of the names of its payloads, holds: half of [`MIN_AGE`].
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
+
 /// Says what the chunks of a volume are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

@@ -17,11 +17,11 @@
 //! # Collected chunks
 //!
 //! [`Remote::collect`](crate::Remote::collect) removes the chunks of a range whose small volume was read back, fits the chain, and is older than
-//! [`MIN_AGE`]; in front of the first one it puts a *mark*. So a number can be created a second time: a writer that was paused, or a
+//! [`MIN_AGE`](crate::MIN_AGE); in front of the first one it puts a *mark*. So a number can be created a second time: a writer that was paused, or a
 //! put that was under way for days, finds it free. What came of that is a *revived* chunk, and must not count.
 //!
 //! Rule: what stands under a number counts only if at some moment no volume held that number (and no mark stood in front of it), and it was read, or its put was confirmed,
-//! less than half of [`MIN_AGE`] later by [`clock`](crate::clock). Where more time has passed, the volume is asked for behind that: if there is none,
+//! less than half of [`MIN_AGE`](crate::MIN_AGE) later by [`clock`](crate::clock). Where more time has passed, the volume is asked for behind that: if there is none,
 //! nothing was collected before; if there is one, its chunk counts, and no other. For a volume is older than `MIN_AGE` before a chunk of its
 //! is removed, by the store's clock, and the two clocks are not thought to differ by more than half of it.
 //!
@@ -59,10 +59,7 @@ use crate::chain::{Chain, Taken};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
 use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
 use crate::error::{Error, Result};
-use crate::volume::{Extent, Form, MIN_AGE, VOLUME_BYTES_MAX, Volume, encoded_len};
-
-/// How long what is known of a place's volumes holds: half of [`MIN_AGE`].
-pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
+use crate::volume::{Extent, Form, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, encoded_len};
 
 /// How many volumes that are missing are noted at most.
 const MISSING_MAX: usize = 1 << 16;

@@ -7,8 +7,8 @@
 //! others as they are: the first of each page says where the slices are known, so that a log can be made of that.
 //!
 //! Nothing is dropped if a row that was appended without its body says something of that itself: its link covers what it says, and what that
-//! says of positions may need bodies that were dropped since. Payloads and packs stay, as in a bucket. Where the server keeps
-//! old versions of rows, what was dropped is there until it clears them (`VACUUM`).
+//! says of positions may need bodies that were dropped since. Where the server keeps old versions of rows, what was dropped is there until it
+//! clears them (`VACUUM`).
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
 use foldlog_codec::{Kind, SequenceNumber};
@@ -23,6 +23,7 @@ use super::replicator::PostgresReplicator;
 use super::schema;
 use super::statements::{UUID, column, link, number};
 use crate::error::{Error, Result};
+use crate::needed::Needed;
 use crate::place::CollectReport;
 use crate::said::Said;
 
@@ -48,29 +49,38 @@ struct Counts {
 }
 
 impl PostgresReplicator {
-    /// Drops the bodies that a compaction of the session dropped, as its records say, or counts them alone.
+    /// Drops the bodies that a compaction of the session dropped, as its records say, and the payloads that none of them names, or counts them
+    /// alone.
     pub(super) fn collect(&self, session: Uuid, dry_run: bool) -> Result<CollectReport> {
-        let (mut said, mut report) = (Said::default(), CollectReport::default());
-        let (reader, read) = self.read_here(self.reader(session), &mut |item| {
-            if let Item::Record(held) = item {
+        let (mut said, mut needed) = (Said::default(), Needed::default());
+        let tables = self.tables();
+        let time_us = self.runtime().run(async move { tables.time_us().await })??;
+        let (reader, read) = self.read_here(self.reader(session), &mut |item| match item {
+            Item::Claim { .. } => {}
+            Item::Captures(captures) => needed.extend(captures.packs.iter().map(|pack| pack.hash)),
+            Item::Record(held) => {
                 said.see(held.sequence.get(), &held.record());
+                needed.see(&held.record());
             }
         });
         read?;
-        report.next = reader.stand.next;
-        if !said.is_anything() {
-            return Ok(report);
-        }
         let tables = self.tables();
-        self.runtime().run(async move { drop_bodies(&tables, &reader, said, dry_run, report).await })?
+        self.runtime().run(async move {
+            let mut report = CollectReport { next: reader.stand.next, ..CollectReport::default() };
+            if said.is_anything() {
+                report = drop_bodies((&tables, &reader), said, dry_run, &mut needed, report).await?;
+            }
+            tables.collect_objects(session, (&needed, time_us), dry_run, &mut report).await?;
+            Ok(report)
+        })?
     }
 }
 
 async fn drop_bodies(
-    tables: &Tables,
-    reader: &Reader,
+    (tables, reader): (&Tables, &Reader),
     said: Said,
     dry_run: bool,
+    needed: &mut Needed,
     mut report: CollectReport,
 ) -> Result<CollectReport> {
     let session = reader.session();
@@ -88,6 +98,8 @@ async fn drop_bodies(
     let known = ObjectId::of(&known_bytes);
     if !dry_run {
         tables.put_object(session, known, known_bytes).await?;
+        // Rows that lose their bodies now name it.
+        needed.extend([known.hash]);
     }
     let known_in: Vec<SequenceNumber> = said.known_in.iter().map(|(_, sequence)| *sequence).collect();
     let dropping = Dropping { tables, session, dropped: &dropped, through, known, known_in: &known_in };

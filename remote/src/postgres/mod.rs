@@ -20,6 +20,7 @@
 //! | `link` | the hashes that chain what is held |
 //! | `captures` | what captures of workspaces add, beside the records that name them |
 //! | `reader`, `writer` | reading and verifying; claiming, appending, and what is made of a lost answer |
+//! | `payloads` | payloads and packs: putting, reading, and removing those that nothing names any more |
 //! | `compacting` | dropping bodies that a compaction of the session dropped |
 //! | `leases` | when it is time to take a session over, by the server's clock |
 //! | `tail` | following a session that somebody else writes |
@@ -31,8 +32,8 @@
 //!    record is added twice, none without the one before it, and none by a writer that another one's claim stands in front of.
 //! 2. A record is acknowledged only by the answer to a commit that `synchronous_commit` made wait, at a server with `fsync`, which
 //!    warned of nothing.
-//! 3. Rows of records, claims and objects are added, and never changed, but for bodies that a compaction of the session dropped: kind, hash and
-//!    length of such a body stand in its place, and its link stays.
+//! 3. Rows of records and claims are added, and never changed, but for bodies that a compaction of the session dropped: kind, hash and
+//!    length of such a body stand in its place, and its link stays. Rows of payloads that nothing names any more are removed.
 //! 4. What a server says in words of its own is dropped; its error codes are shown. Passwords are in no URL, text or log.
 //! 5. No length that a row has decides how much memory is taken.
 
@@ -43,6 +44,7 @@ mod database;
 mod leases;
 mod link;
 mod password;
+mod payloads;
 pub(crate) mod place;
 mod reader;
 mod replicator;

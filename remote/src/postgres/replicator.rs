@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
-use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
 use futures_lite::future;
 use tokio::sync::mpsc;
@@ -15,12 +15,14 @@ use uuid::Uuid;
 use super::captures::Captures;
 use super::connection::{Pool, Refusal};
 use super::leases::{self, WorkerLease};
+use super::payloads::{Puts, STATEMENT_BYTES_MAX};
 use super::reader::{Item, Reader, Sink, Stand};
-use super::statements::{Statements, UUID, column, number};
+use super::statements::{Statements, UUID, column};
 use super::tail::{self, Tail};
 use super::writer::Writer;
 use super::{Database, Tables};
 use crate::chunk::NOTE_BYTES_MAX;
+use crate::clock::Clock;
 use crate::error::{Error, Result, replica_error};
 use crate::lease::{LEASE_LENGTH, SessionLease};
 use crate::place::Standing;
@@ -28,16 +30,11 @@ use crate::retries::Retries;
 use crate::runtime::Runtime;
 use crate::slots::Slots;
 
-const PUT_OBJECT: &str = "put a payload into the database";
-const GET_OBJECT: &str = "read a payload from the database";
 const STANDING: &str = "ask the database for a session";
 const SESSIONS: &str = "ask the database for its sessions";
 
 /// Number of pages that are read ahead of whoever takes them.
 const AHEAD: usize = 2;
-
-/// Greatest length of a payload that the server takes in one statement, in bytes.
-const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);
 
 /// Keeps the sessions of one store in a PostgreSQL database.
 ///
@@ -64,6 +61,7 @@ pub struct PostgresReplicator {
     words: String,
     runtime: Runtime,
     sessions: Slots<Stand, Writer>,
+    puts: Puts,
     /// Takes the sessions of which somebody may want to hear.
     news: mpsc::UnboundedSender<Uuid>,
     /// `None` if it keeps no lease.
@@ -89,8 +87,16 @@ impl PostgresReplicator {
         let runtime = Runtime::start()?;
         let (news, told) = mpsc::unbounded_channel();
         runtime.spawn(tell(Arc::clone(&tables), told))?;
-        let sessions = Slots::default();
-        PostgresReplicator { tables, words, runtime, sessions, news, lease: None }.with_lease(LEASE_LENGTH)
+        let (sessions, puts) = (Slots::default(), Puts::default());
+        PostgresReplicator { tables, words, runtime, sessions, puts, news, lease: None }
+            .with_lease(LEASE_LENGTH)
+    }
+
+    /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps. For tests, which have no days
+    /// to wait.
+    #[doc(hidden)]
+    pub fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> PostgresReplicator {
+        PostgresReplicator { puts: Puts::new(Clock::new(read)), ..self }
     }
 
     /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It writes a row three times in that
@@ -203,6 +209,18 @@ impl PostgresReplicator {
         }
     }
 
+    /// Makes sure of the payloads that records name which are about to be appended, or were just now.
+    fn make_sure_of_payloads(&self, session: Uuid) -> Result<()> {
+        let Some(old) = self.puts.old(session) else { return Ok(()) };
+        let tables = Arc::clone(&self.tables);
+        self.runtime.run(async move {
+            for object in old {
+                tables.keep_object(session, object).await?;
+            }
+            Ok(())
+        })?
+    }
+
     /// Appends with a writer that was taken out of its place, and returns it.
     fn write(
         &self,
@@ -302,6 +320,7 @@ impl Replicator for PostgresReplicator {
             let error = Error::TooLarge { what: "payload", len, max: STATEMENT_BYTES_MAX };
             return Err(replica_error(error));
         }
+        self.puts.note(session, object);
         let (tables, bytes) = (Arc::clone(&self.tables), bytes.to_vec());
         let put = async move { tables.put_object(session, object, bytes).await };
         self.runtime.run(put).and_then(|put| put).map_err(replica_error)
@@ -326,6 +345,7 @@ impl Replicator for PostgresReplicator {
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError> {
         let captures = captures.map(Captures::new).transpose().map_err(replica_error)?;
+        self.make_sure_of_payloads(session).map_err(replica_error)?;
         let writer = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch)?;
         let (writer, appended) = self.write(writer, captures, records);
         // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
@@ -336,6 +356,8 @@ impl Replicator for PostgresReplicator {
             lease.keeper.lose(session, epoch);
         }
         appended.map_err(replica_error)?;
+        self.make_sure_of_payloads(session).map_err(replica_error)?;
+        self.puts.forget(session);
         // Whoever follows the session looks by himself too, so nothing is lost where this is.
         let _ = self.news.send(session);
         Ok(())
@@ -343,7 +365,9 @@ impl Replicator for PostgresReplicator {
 
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
-        let _ = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch);
+        if self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch).is_ok() {
+            self.puts.forget(session);
+        }
         if let Some(WorkerLease { keeper, .. }) = self.lease.clone() {
             // Where this fails, others wait until the lease has run out.
             let _ = self.runtime.run(async move { keeper.release(session, epoch).await });
@@ -378,32 +402,8 @@ impl Tables {
         Err(attempts.error(what))
     }
 
-    /// Puts a payload under its hash, unless it is there.
-    pub(super) async fn put_object(&self, session: Uuid, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
-        let hash: &[u8] = &object.hash;
-        let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
-        let rows = self.ask(PUT_OBJECT, &self.statements.put_object, &parameters).await?;
-        if rows.first().and_then(|row| number(row, 0)) == Some(1) {
-            return Ok(());
-        }
-        // The statement asks for the tables' version, and found another one.
-        self.has_tables(PUT_OBJECT).await?;
-        Err(Error::Store { what: PUT_OBJECT, failure: crate::Failure::Missing })
-    }
-
-    /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
-    pub(super) async fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
-        let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
-        let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
-        let rows = self.ask(GET_OBJECT, &self.statements.get_object, &parameters).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
-        let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
-        bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
-    }
-
     /// Returns whether there are tables, and refuses those that this crate does not know.
-    async fn has_tables(&self, what: &'static str) -> Result<bool> {
+    pub(super) async fn has_tables(&self, what: &'static str) -> Result<bool> {
         self.version(what).await.map(|version| version.is_some())
     }
 

@@ -17,7 +17,7 @@ pub(super) const VERSION: i32 = MIGRATIONS.len() as i32;
 const LOCK: i64 = 0x66_6f_6c_64_6c_6f_67;
 
 /// What brings the tables from each version to the next; `{}` is the schema.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     "
     -- One row for each session: how far it goes, and who writes it.
     CREATE TABLE {}.sessions (
@@ -74,6 +74,10 @@ const MIGRATIONS: [&str; 3] = [
     "
     -- Beside a record whose body a compaction of the session dropped: the hash of what stands in its place, and of the link.
     ALTER TABLE {}.records ADD COLUMN dropped bytea;
+",
+    "
+    -- Beside a payload that no record named any more: when that was found. Putting it again clears it.
+    ALTER TABLE {}.objects ADD COLUMN withdrawn timestamptz;
 ",
 ];
 

@@ -19,6 +19,9 @@ pub(super) const UUID: Type = Type::UUID;
 /// What a statement that writes returns: how many rows it wrote, and whether the server keeps them.
 const SAID: &str = "SELECT count(*), current_setting('fsync'), current_setting('synchronous_commit')";
 
+/// Asks for the server's time, in microseconds since 1970.
+pub(super) const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
 /// Holds the statements for one schema.
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -36,6 +39,10 @@ pub(super) struct Statements {
     pub(super) confirm: String,
     pub(super) put_object: String,
     pub(super) get_object: String,
+    pub(super) keep_object: String,
+    pub(super) list_objects: String,
+    pub(super) withdraw_objects: String,
+    pub(super) remove_objects: String,
     pub(super) lease: String,
     pub(super) renew_lease: String,
     pub(super) release_lease: String,
@@ -110,13 +117,33 @@ impl Statements {
                  {SAID} FROM head"
             ),
             put_object: format!(
-                "WITH {durable}, put AS (INSERT INTO \"{schema}\".objects (session, hash, bytes) \
-                 SELECT $1, $2, $3 FROM durable ON CONFLICT DO NOTHING RETURNING 1) \
+                "WITH {durable}, put AS (INSERT INTO \"{schema}\".objects AS o (session, hash, bytes) \
+                 SELECT $1, $2, $3 FROM durable \
+                 ON CONFLICT (session, hash) DO UPDATE SET withdrawn = NULL WHERE o.withdrawn IS NOT NULL RETURNING 1) \
                  {SAID} FROM durable"
             ),
             get_object: format!(
                 "SELECT octet_length(bytes), CASE WHEN octet_length(bytes) = $3 THEN bytes END \
                  FROM \"{schema}\".objects WHERE session = $1 AND hash = $2"
+            ),
+            keep_object: format!(
+                "WITH {durable}, kept AS (UPDATE \"{schema}\".objects o SET withdrawn = NULL FROM durable \
+                 WHERE o.session = $1 AND o.hash = $2 RETURNING 1) \
+                 {SAID} FROM kept"
+            ),
+            // Tables of an older version have no column `withdrawn`: the name means the one in front then.
+            list_objects: format!(
+                "SELECT o.* FROM (VALUES (NULL::timestamptz)) AS none (withdrawn) CROSS JOIN LATERAL \
+                 (SELECT hash, octet_length(bytes)::bigint, (extract(epoch FROM withdrawn) * 1000000)::bigint \
+                 FROM \"{schema}\".objects WHERE session = $1 AND hash > $2 ORDER BY hash LIMIT $3) AS o"
+            ),
+            withdraw_objects: format!(
+                "UPDATE \"{schema}\".objects o SET withdrawn = clock_timestamp() FROM {known} \
+                 WHERE o.session = $1 AND o.hash = ANY($2) AND o.withdrawn IS NULL"
+            ),
+            remove_objects: format!(
+                "DELETE FROM \"{schema}\".objects o USING {known} WHERE o.session = $1 AND o.hash = ANY($2) \
+                 AND (extract(epoch FROM o.withdrawn) * 1000000)::bigint <= $3"
             ),
             // A server whose clock was set back says of no lease that more is left than its length.
             lease: format!(

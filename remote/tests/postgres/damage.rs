@@ -151,12 +151,12 @@ fn tables_of_a_later_version_are_refused_by_readers_and_by_writers_that_were_the
         one.put_object(session, ObjectId::of(b"y"), b"y"),
     ] {
         let text = reason(refused);
-        assert!(text.contains("version 99, newer than 3"), "{text}");
+        assert!(text.contains("version 99, newer than 4"), "{text}");
     }
     assert!(one.sessions().unwrap_err().to_string().contains("version 99"));
     let mut tail = one.tail(session, 0.into()).unwrap();
     assert!(tail.wait().unwrap().unwrap_err().to_string().contains("version 99"));
-    server.sql(&format!("UPDATE {schema}.version SET version = 3"));
+    server.sql(&format!("UPDATE {schema}.version SET version = 4"));
     assert_eq!(held(&one, session).unwrap().1, ["a"]);
 }
 

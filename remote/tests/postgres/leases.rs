@@ -86,7 +86,8 @@ fn tables_without_leases_get_them_with_the_next_claim() {
     session.close().unwrap();
     server.sql(&format!(
         "DROP TABLE {schema}.leases; ALTER TABLE {schema}.sessions DROP COLUMN lease; \
-         ALTER TABLE {schema}.records DROP COLUMN dropped; UPDATE {schema}.version SET version = 1"
+         ALTER TABLE {schema}.records DROP COLUMN dropped; ALTER TABLE {schema}.objects DROP COLUMN withdrawn; \
+         UPDATE {schema}.version SET version = 1"
     ));
     assert_eq!(place.lease(id).unwrap(), None);
     assert_eq!(place.standing(id).unwrap().unwrap().epoch, 1);

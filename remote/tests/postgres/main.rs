@@ -18,6 +18,7 @@ mod lineages;
 mod notes;
 #[path = "../parts/pacing.rs"]
 mod pacing;
+mod payloads;
 #[path = "../parts/placed.rs"]
 mod placed;
 mod places;

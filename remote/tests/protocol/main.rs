@@ -9,6 +9,7 @@ mod counts;
 mod damage;
 mod holes;
 mod local;
+mod payloads;
 #[path = "../parts/requests.rs"]
 mod requests;
 mod schedules;

@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use foldlog::audit::LogReader;
-use foldlog::replication::Replication;
-use foldlog::{CompactOptions, CompactReport, Error, Store, StoreOptions};
+use foldlog::replication::{ReplicaError, Replication, Replicator};
+use foldlog::{CompactOptions, CompactReport, Error, Kind, ObjectId, Record, Store, StoreOptions};
+use foldlog_codec::body::{Observed, Payload};
 use foldlog_remote::object_store::local::LocalFileSystem;
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE, ObjectReplicator, Remote};
 use tempfile::TempDir;
@@ -22,6 +24,8 @@ struct World {
     bucket: TempDir,
     workers: [TempDir; 3],
     id: Uuid,
+    /// Length of payloads that records hold at most.
+    object_bytes_min: u64,
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -33,8 +37,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 impl World {
     /// Makes a session that worker 0 wrote, with a chunk for each draft, and closed.
     fn new(drafts: u64) -> World {
+        World::with_objects(drafts, StoreOptions::default().object_bytes_min)
+    }
+
+    fn with_objects(drafts: u64, object_bytes_min: u64) -> World {
         let folder = || tempfile::tempdir().unwrap();
-        let world = World { bucket: folder(), workers: [(); 3].map(|()| folder()), id: Uuid::nil() };
+        let workers = [(); 3].map(|()| folder());
+        let world = World { bucket: folder(), workers, id: Uuid::nil(), object_bytes_min };
         let session = world.store(0).create(&types()).unwrap();
         for draft in 0..drafts {
             write(&session, draft..draft + 1);
@@ -54,7 +63,9 @@ impl World {
         let store = Arc::new(LocalFileSystem::new_with_prefix(self.bucket.path()).unwrap());
         let replicator = ObjectReplicator::new(store, "team", name, retries()).unwrap();
         let replication = Some(Replication::new(Arc::new(replicator.without_lease())));
-        Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+        let object_bytes_min = self.object_bytes_min;
+        Store::open_with(folder, StoreOptions { replication, object_bytes_min, ..StoreOptions::default() })
+            .unwrap()
     }
 
     fn store(&self, worker: usize) -> Store {
@@ -169,6 +180,113 @@ fn bodies_that_a_compaction_dropped_go_from_the_bucket_once_their_chunks_are_col
     let refused = world.store(0).open_session(world.id, &types());
     assert!(matches!(refused, Err(Error::ReplicaAhead { .. } | Error::Superseded { .. })), "{refused:?}");
     assert!(LogReader::open(world.dir(2)).unwrap().check_seals().is_ok());
+}
+
+#[test]
+fn payloads_that_only_dropped_bodies_named_go_too_and_no_other_is_missed_by_anybody() {
+    let world = World::with_objects(220, 60);
+    world.grow_old();
+    world.collect();
+    world.compact();
+    let (held, payloads) = (world.held(), world.held().join("objects"));
+    let report = world.collect();
+    // Their bodies are gone now, and until then they were named.
+    assert!(report.dropped > 120 && report.payloads_left == 0, "{report:?}");
+    let before = files(&payloads).len();
+    assert!(before >= 220, "{before}");
+    world.grow_old();
+    let report = world.collect();
+    assert!(report.payloads == 0 && report.payloads_left > 120, "{report:?}");
+    assert_eq!(files(&payloads).len(), before);
+    assert_eq!(files(&held.join("withdrawn")).len(), 1);
+    // A day later. Whoever reads meanwhile, or goes on, has what is needed.
+    world.store(1).pull(world.id).unwrap();
+    let session = world.store(0).open_session(world.id, &types()).unwrap();
+    write(&session, 0..4);
+    session.sync().unwrap();
+    world.grow_old();
+    let left = report.payloads_left;
+    let report = world.collect();
+    assert!(report.payloads + 4 >= left && report.payload_bytes > 60 * report.payloads, "{report:?}");
+    write(&session, 220..230);
+    session.close().unwrap();
+    world.store(1).pull(world.id).unwrap();
+    world.assert_alike(1);
+    let session = world.store(2).take_over(world.id, &types()).unwrap();
+    let back = session.snapshots().unwrap()[0].position;
+    session.rollback_to(back).unwrap();
+    write(&session, 2..8);
+    session.close().unwrap();
+    let log = LogReader::open(world.dir(2)).unwrap();
+    log.check_seals().unwrap();
+    // What the fourth draft said once stands under its second name.
+    let again = files(&payloads).iter().filter(|path| path.extension().is_some()).count();
+    assert!(again > 0, "{again}");
+}
+
+/// What the engine calls of a replicator, which is paused between a payload and the record that names it.
+#[test]
+fn a_replicator_that_was_paused_holds_no_record_whose_payload_was_removed_meanwhile() {
+    let world = World::new(1);
+    let hours = Arc::new(AtomicU64::new(0));
+    let worker = |name: &str| {
+        let store = Arc::new(LocalFileSystem::new_with_prefix(world.bucket.path()).unwrap());
+        let replicator = ObjectReplicator::new(store, "team", name, retries()).unwrap();
+        let clock = Arc::clone(&hours);
+        replicator
+            .without_lease()
+            .with_clock(move || Duration::from_secs(3_600 * clock.load(Ordering::Relaxed)))
+    };
+    let claim = |replicator: &ObjectReplicator| {
+        let next = replicator.read(world.id, &mut |_| {}).unwrap().next;
+        (next, replicator.claim(world.id, next).unwrap())
+    };
+    let append = |replicator: &ObjectReplicator, epoch, sequence, bytes: &[u8]| {
+        let data = ObjectId::of(bytes).reference();
+        let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
+        let record = Record { sequence, kind: Kind::OBSERVED, time_us: 0, body: &body };
+        replicator.append(world.id, epoch, None, &[record])
+    };
+    let put = |replicator: &ObjectReplicator, bytes: &[u8]| {
+        replicator.put_object(world.id, ObjectId::of(bytes), bytes).unwrap();
+    };
+    let names = |bytes: &[u8]| {
+        let hash = ObjectId::of(bytes).file_name();
+        files(&world.held().join("objects"))
+            .iter()
+            .filter(|path| path.display().to_string().contains(&hash))
+            .count()
+    };
+    let (paused, stays) = (worker("paused"), b"withdrawn, and there yet");
+    let (next, epoch) = claim(&paused);
+    put(&paused, stays);
+    world.grow_old();
+    assert_eq!(world.collect().payloads_left, 1);
+    hours.fetch_add(13, Ordering::Relaxed);
+    append(&paused, epoch, next, stays).unwrap();
+    assert_eq!(names(stays), 2, "put once more, under a name that was not withdrawn");
+    let goes = b"removed meanwhile";
+    put(&paused, goes);
+    for left in [1, 0] {
+        world.grow_old();
+        assert_eq!(world.collect().payloads_left, left);
+    }
+    assert_eq!((names(goes), names(stays)), (0, 2));
+    hours.fetch_add(49, Ordering::Relaxed);
+    let refused = append(&paused, epoch, next + 1, goes).unwrap_err();
+    assert!(
+        matches!(&refused, ReplicaError::Failed { reason } if reason.contains("is missing")),
+        "{refused:?}"
+    );
+    // Nothing of it is held, and the next one puts it once more.
+    let other = worker("other");
+    let (at, epoch) = claim(&other);
+    assert_eq!(at, next + 1);
+    put(&other, goes);
+    append(&other, epoch, at, goes).unwrap();
+    for bytes in [&stays[..], goes] {
+        assert_eq!(other.get_object(world.id, ObjectId::of(bytes)).unwrap(), bytes);
+    }
 }
 
 #[test]

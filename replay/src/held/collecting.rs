@@ -21,6 +21,9 @@ struct Row {
     dropped: u64,
     dropped_bytes: u64,
     waiting: u64,
+    payloads: u64,
+    payload_bytes: u64,
+    payloads_left: u64,
 }
 
 /// Collects the sessions of a place, or one of them, and prints what was removed, or would be. A session that cannot be read is reported on
@@ -46,16 +49,33 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         };
         let CollectReport { chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting, .. } =
             report;
+        let CollectReport { payloads, payload_bytes, payloads_left, .. } = report;
         all.chunks += chunks;
         all.bytes += bytes;
         all.left += left;
         all.young += young;
         all.dropped += dropped;
         all.dropped_bytes += dropped_bytes;
-        let row = Row { session, chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting };
+        all.payloads += payloads;
+        all.payload_bytes += payload_bytes;
+        all.payloads_left += payloads_left;
+        let is_anything = chunks + volumes + dropped + waiting + payloads + payloads_left > 0;
         match output.json() {
-            true => output.value(&row)?,
-            false if chunks + volumes + dropped + waiting > 0 => output.line(text(session, &report, yes))?,
+            true => output.value(&Row {
+                session,
+                chunks,
+                bytes,
+                volumes,
+                left,
+                young,
+                dropped,
+                dropped_bytes,
+                waiting,
+                payloads,
+                payload_bytes,
+                payloads_left,
+            })?,
+            false if is_anything => output.line(text(session, &report, yes))?,
             false => {}
         }
     }
@@ -63,13 +83,16 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         return Ok(code);
     }
     let told = told(&all);
-    match (all.chunks + all.dropped, yes) {
+    match (all.chunks + all.dropped + all.payloads, yes) {
         (0, _) => output.line(format_args!("nothing to remove"))?,
         (_, true) => output.line(format_args!("removed {told}"))?,
         (_, false) => output.line(format_args!("would remove {told}; --yes removes them"))?,
     }
     if all.left > 0 {
         output.line(format_args!("{}", stay(all.left, all.young)))?;
+    }
+    if all.payloads_left > 0 {
+        output.line(format_args!("{}", payloads_stay(all.payloads_left)))?;
     }
     Ok(code)
 }
@@ -84,7 +107,30 @@ fn told(report: &CollectReport) -> String {
             report.dropped_bytes
         ),
     };
-    format!("{}, {} bytes{bodies}", counted(report.chunks, "chunk"), report.bytes)
+    let payloads = match report.payloads {
+        0 => String::new(),
+        payloads => {
+            format!(
+                ", and {} that nothing names any more, {} bytes",
+                counted(payloads, "payload"),
+                report.payload_bytes
+            )
+        }
+    };
+    format!("{}, {} bytes{bodies}{payloads}", counted(report.chunks, "chunk"), report.bytes)
+}
+
+/// Says how many payloads stay that nothing names, and until when.
+fn payloads_stay(left: u64) -> String {
+    let hours = MIN_AGE.as_secs() / 3_600;
+    match left {
+        1 => format!(
+            "1 payload that nothing names any more stays until `gc` finds it so again, {hours} h later"
+        ),
+        _ => format!(
+            "{left} payloads that nothing names any more stay until `gc` finds them so again, {hours} h later"
+        ),
+    }
 }
 
 /// Says how many chunks stay, and why.
@@ -103,7 +149,7 @@ fn stay(left: u64, young: u64) -> String {
 
 /// Says what came of one session.
 fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
-    let CollectReport { volumes, left, young, waiting, .. } = *report;
+    let CollectReport { volumes, left, young, waiting, payloads_left, .. } = *report;
     let verb = if yes { "removed" } else { "would remove" };
     let made = match volumes {
         0 => String::new(),
@@ -115,5 +161,9 @@ fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
             format!("; the bodies of {} more go once their chunks are collected", counted(waiting, "record"))
         }
     };
-    format!("session {session}: {verb} {}{made}; {}{more}", told(report), stay(left, young))
+    let payloads = match payloads_left {
+        0 => String::new(),
+        left => format!("; {}", payloads_stay(left)),
+    };
+    format!("session {session}: {verb} {}{made}; {}{more}{payloads}", told(report), stay(left, young))
 }

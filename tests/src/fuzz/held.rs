@@ -1,13 +1,14 @@
-//! What a place of sessions holds: chunks of records, volumes of chunks, and what says which volumes are compacted.
+//! What a place of sessions holds: chunks of records, volumes of chunks, and what says which volumes are compacted and which names withdrawn.
 
 use foldlog_codec::body::ObjectId;
 use foldlog_remote::chain::Chain;
 use foldlog_remote::chunk::{Chunk, Encoder};
 use foldlog_remote::compaction::Compaction;
 use foldlog_remote::volume::{self, Extent, Form, Volume};
+use foldlog_remote::withdrawal::{Name, Withdrawal};
 use uuid::Uuid;
 
-/// Reads a chunk, a volume or a compaction, as it is and with the hash at its end made right. What decodes encodes to the same bytes.
+/// Reads a chunk, a volume, a compaction or a withdrawal, as it is and with the hash at its end made right. What decodes encodes to the same bytes.
 pub fn chunks(bytes: &[u8]) {
     let hashed = [bytes, blake3::hash(bytes).as_bytes()].concat();
     for bytes in [bytes, &hashed] {
@@ -16,6 +17,18 @@ pub fn chunks(bytes: &[u8]) {
         volume(Form::Whole, bytes);
         volume(Form::Compacted, bytes);
         compaction(bytes);
+        withdrawal(bytes);
+    }
+}
+
+fn withdrawal(bytes: &[u8]) {
+    let (Some(session), Some(number)) = (bytes.get(12..28), bytes.get(28..36)) else { return };
+    let number = u64::from_le_bytes(number.try_into().unwrap());
+    let decoded = Withdrawal::decode(bytes, Uuid::from_slice(session).unwrap(), number);
+    let Ok(withdrawal) = decoded else { return };
+    assert_eq!(withdrawal.encode().unwrap(), bytes);
+    for name in withdrawal.names {
+        assert_eq!(Name::parse(&name.to_string()), Some(name));
     }
 }
 

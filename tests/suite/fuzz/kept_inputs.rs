@@ -10,6 +10,7 @@ use foldlog_codec::frame::HEADER_LEN;
 use foldlog_remote::chunk::{ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
 use foldlog_remote::compaction::{CompactedVolume, Compaction};
 use foldlog_remote::volume::{self, Extent};
+use foldlog_remote::withdrawal::{Name, Withdrawal};
 use foldlog_tests::crash::{BOOT, Machine, write_steps};
 use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
 use foldlog_tests::host::{DraftEdited, Noted, types};
@@ -255,6 +256,8 @@ fn write_chunks() {
     let volumes = vec![named(0, 64), named(128, 192)];
     let compaction = Compaction { session, number: 1, said_at: 70, known: [7; 32], volumes };
     let compaction = compaction.encode().unwrap();
+    let names = vec![Name { hash: [7; 32], before: 0 }, Name { hash: [7; 32], before: 1 }];
+    let withdrawal = Withdrawal { session, number: 1, names }.encode().unwrap();
     let [claim, plain, captures] = &chunks;
     let compacted = [b"FOLDRMC\n", &plain[8..]].concat();
     let kept = [
@@ -264,6 +267,7 @@ fn write_chunks() {
         ("volume", &volume),
         ("compacted", &compacted),
         ("compaction", &compaction),
+        ("withdrawal", &withdrawal),
     ];
     for (name, bytes) in kept {
         write("chunks", name, &bytes[..bytes.len() - 32]);

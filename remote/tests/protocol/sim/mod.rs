@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use foldlog_remote::compaction::Compaction;
 use foldlog_remote::volume::Extent;
+use foldlog_remote::withdrawal::{Name, Withdrawal};
 use futures_lite::stream::{self, Boxed, StreamExt};
 use object_store::path::Path;
 use object_store::{
@@ -308,6 +309,9 @@ impl State {
 
     /// Makes sure that a chunk which is removed stands in a volume that is a day old, and behind a mark.
     fn require_collected(&self, key: &str) {
+        if let Some((session, name)) = key.split_once("/objects/") {
+            return self.require_withdrawn(session, name);
+        }
         let Some((session, number)) = key.split_once("/log/") else { return self.require_compacted(key) };
         if self.compaction(session).is_some_and(|it| it.around(number.parse().unwrap()).is_some()) {
             return;
@@ -317,6 +321,23 @@ impl State {
         let age = self.begun.elapsed() - self.modified[&volume];
         assert!(self.objects.contains_key(&volume) && age >= Duration::from_secs(86_400), "{key}: {age:?}");
         assert!(self.objects.contains_key(&format!("{session}/collected/{first:020}")), "{key} has no mark");
+    }
+
+    /// Makes sure that a payload which is removed was withdrawn a day ago.
+    fn require_withdrawn(&self, session: &str, name: &str) {
+        let folder = format!("{session}/withdrawn/");
+        let name = Name::parse(name).unwrap();
+        let withdrawn = self.objects.range(folder.clone()..).take_while(|(key, _)| key.starts_with(&folder));
+        let of = withdrawn.map(|(key, bytes)| {
+            let number = key[folder.len()..].parse().unwrap();
+            (key, Withdrawal::decode(bytes, world::SESSION, number).unwrap())
+        });
+        let (key, _) = of
+            .into_iter()
+            .find(|(_, withdrawal)| withdrawal.names.contains(&name))
+            .unwrap_or_else(|| panic!("{name} was removed, and not withdrawn"));
+        let age = self.begun.elapsed() - self.modified[key];
+        assert!(age >= Duration::from_secs(86_400), "{name} was withdrawn {age:?} ago");
     }
 
     /// Returns the newest compaction, each of whose volumes must be there and be what it names.
@@ -576,7 +597,7 @@ impl Requests for Client {
 
     fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
         let folder = format!("{}/", folder.unwrap());
-        let may_be = ["/log/", "/volumes/", "/compacted/"];
+        let may_be = ["/log/", "/volumes/", "/compacted/", "/objects/"];
         assert!(may_be.iter().any(|end| folder.ends_with(end)), "{folder} was listed");
         let mut state = self.net.state();
         // A list may lack some, and has no order.

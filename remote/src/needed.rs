@@ -1,0 +1,37 @@
+//! Follows which payloads a session's log names.
+
+use std::collections::HashSet;
+
+use foldlog_codec::body::Dropped;
+use foldlog_codec::{Kind, Record, SequenceNumber, body};
+
+/// Holds the hashes of the payloads and packs that a log names.
+#[derive(Debug, Default)]
+pub(crate) struct Needed {
+    hashes: HashSet<[u8; 32]>,
+    /// First record of which nobody can say here what it names.
+    unknown: Option<SequenceNumber>,
+}
+
+impl Needed {
+    /// Takes in what a record names.
+    pub(crate) fn see(&mut self, record: &Record<'_>) {
+        let is_read = record.kind.is_known() && body::check(record.kind, record.body).is_ok();
+        if !is_read {
+            self.unknown.get_or_insert(record.sequence);
+        }
+        let known = (record.kind == Kind::DROPPED).then(|| Dropped::known(record.body));
+        let known = known.and_then(|known| known.ok().flatten());
+        self.hashes.extend(record.objects().iter().chain(&known).map(|object| object.hash));
+    }
+
+    /// Takes in what is named elsewhere.
+    pub(crate) fn extend(&mut self, hashes: impl IntoIterator<Item = [u8; 32]>) {
+        self.hashes.extend(hashes);
+    }
+
+    /// Returns whether anything names a payload, or may.
+    pub(crate) fn holds(&self, hash: &[u8; 32]) -> bool {
+        self.unknown.is_some() || self.hashes.contains(hash)
+    }
+}

@@ -1,0 +1,196 @@
+//! Puts payloads and packs under names made of their hashes, and reads them.
+//!
+//! # Names
+//!
+//! A payload stands under its hash before any chunk names it, and whoever names it again finds it there and puts nothing. So one that nothing
+//! names can be removed only once it is certain that no writer is about to name it. What makes it certain is that a name is *withdrawn* at
+//! least [`MIN_AGE`](crate::MIN_AGE) before it is removed ([`withdrawal`](crate::withdrawal)): a writer knows which names are, from not long
+//! ago, and puts such a payload again, under the next name.
+//!
+//! # Rules
+//!
+//! 1. Whoever puts a payload that a chunk is to name has asked for withdrawals, and gives no name that was withdrawn by then. It asks for the
+//!    numbers behind the last one that it knows, until one is not there.
+//! 2. If the chunk is put, or its put confirmed, more than half of `MIN_AGE` after it asked last ([`clock`](crate::clock)), it asks again. What was
+//!    withdrawn in between it puts once more, under the next name, before anything is acknowledged: [`Payloads::make_sure`].
+//! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk that was read in between names the payload
+//!    ([`withdrawing`](crate::withdrawing)). By 1 and 2 no chunk can that was put since.
+//! 4. A name that was withdrawn is never given again, so that a removal that arrives late removes nothing that anybody needs.
+//! 5. A reader asks for the first name, and only where nothing stands under it for withdrawals, and then for the other names.
+//!
+//! As with chunks, a machine that is stopped from outside for longer than `MIN_AGE`, so that its clock stands still, is a limit: between the put
+//! of a payload and that of its chunk.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
+use object_store::PutPayload;
+use uuid::Uuid;
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Failure, Result};
+use crate::volume::KNOWN_FOR;
+use crate::withdrawal::{Name, WITHDRAWAL_BYTES_MAX, Withdrawal};
+
+const PUT: &str = "put a payload";
+const READ: &str = "read a payload";
+const ASK: &str = "ask which names of payloads were withdrawn";
+
+/// Knows which names of a session's payloads are withdrawn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Withdrawn {
+    /// Names that are, and the number of the withdrawal.
+    pub(crate) names: BTreeMap<Name, u64>,
+    /// Number of the last withdrawal that is known.
+    pub(crate) last: u64,
+    /// Moment before which no further one was there.
+    asked: Option<Duration>,
+}
+
+impl Withdrawn {
+    /// Asks for the withdrawals behind the last one that is known.
+    pub(crate) async fn ask(&mut self, bucket: &Bucket, session: Uuid) -> Result<()> {
+        loop {
+            let (number, asked) = (self.last + 1, bucket.now());
+            let Some(withdrawal) = read_withdrawal(bucket, session, number).await? else {
+                self.asked = Some(asked);
+                return Ok(());
+            };
+            self.names.extend(withdrawal.names.into_iter().map(|name| (name, number)));
+            self.last = number;
+        }
+    }
+
+    /// Returns the name that a payload gets.
+    fn name(&self, hash: [u8; 32]) -> Name {
+        let (first, last) = (Name { hash, before: 0 }, Name { hash, before: u32::MAX });
+        let newest = self.names.range(first..=last).next_back();
+        Name { hash, before: newest.map_or(0, |(name, _)| name.before.saturating_add(1)) }
+    }
+}
+
+/// Puts the payloads that a writer's next chunks name.
+#[derive(Debug)]
+pub struct Payloads {
+    bucket: Bucket,
+    session: Uuid,
+    withdrawn: Withdrawn,
+    /// Those that were put and that nothing acknowledged names yet, under these names.
+    put: Vec<(ObjectId, Name)>,
+    /// Moment up to which the names of all of these are known not to be withdrawn.
+    since: Option<Duration>,
+}
+
+impl Payloads {
+    /// Knows nothing of a session yet, and asks for nothing.
+    pub fn new(bucket: Bucket, session: Uuid) -> Payloads {
+        Payloads { bucket, session, withdrawn: Withdrawn::default(), put: Vec::new(), since: None }
+    }
+
+    /// Puts a payload under its hash, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], and [`Error::Withdrawal`] if what was withdrawn cannot be read.
+    pub async fn put(&mut self, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
+        if self.withdrawn.asked.is_none() {
+            self.withdrawn.ask(&self.bucket, self.session).await?;
+        }
+        let name = self.withdrawn.name(object.hash);
+        self.since = self.since.or(self.withdrawn.asked);
+        self.put.push((object, name));
+        self.put_as(name, object, bytes).await
+    }
+
+    /// Returns whether nothing that was put can have been withdrawn and removed.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.since.is_none_or(|since| self.bucket.now().saturating_sub(since) <= KNOWN_FOR)
+    }
+
+    /// Makes sure that what was put stays where the next chunks name it, unless that is sure. Once the store holds such a chunk, its records are
+    /// acknowledged only behind that.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Payloads::put`], and [`Error::MissingPayload`]: no chunk may name it, and on one that does nobody may rely.
+    pub async fn make_sure(&mut self) -> Result<()> {
+        if self.is_sure() {
+            return Ok(());
+        }
+        self.withdrawn.ask(&self.bucket, self.session).await?;
+        let is_withdrawn = |(_, name): &(ObjectId, Name)| self.withdrawn.names.contains_key(name);
+        let withdrawn: Vec<_> = self.put.iter().copied().filter(is_withdrawn).collect();
+        for (object, _) in withdrawn {
+            let gone = || Error::MissingPayload { object: object.file_name() };
+            let bytes = self.bucket.get_object(self.session, object).await?.ok_or_else(gone)?;
+            let name = self.withdrawn.name(object.hash);
+            self.put_as(name, object, bytes).await?;
+            self.put.push((object, name));
+        }
+        self.since = self.withdrawn.asked;
+        Ok(())
+    }
+
+    /// Forgets what was put: the chunks that name it are acknowledged.
+    pub fn forget(&mut self) {
+        (self.put, self.since) = (Vec::new(), None);
+    }
+
+    async fn put_as(&self, name: Name, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
+        let key = self.bucket.payload_key(self.session, name);
+        let payload = PutPayload::from(bytes);
+        // The name is the content's, so it does not matter who put it, once it is there whole.
+        if self.bucket.create(&key, payload, PUT).await?
+            || self.bucket.size(&key, PUT).await? == Some(object.len)
+        {
+            return Ok(());
+        }
+        Err(Error::Store { what: PUT, failure: Failure::Conflict })
+    }
+}
+
+impl Bucket {
+    /// Reads a payload, whose bytes are compared with its hash; `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], [`Error::Payload`] if other bytes stand under its name, and [`Error::Withdrawal`] if nothing stands under its first
+    /// name, and what was withdrawn cannot be read.
+    pub async fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let first = Name { hash: object.hash, before: 0 };
+        if let Some(bytes) = self.get_as(session, first, object).await? {
+            return Ok(Some(bytes));
+        }
+        let mut withdrawn = Withdrawn::default();
+        withdrawn.ask(self, session).await?;
+        for before in 1..=withdrawn.name(object.hash).before {
+            if let Some(bytes) = self.get_as(session, Name { before, ..first }, object).await? {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn get_as(&self, session: Uuid, name: Name, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let max = usize::try_from(object.len.min(OBJECT_BYTES_MAX)).unwrap_or(usize::MAX);
+        match self.get(&self.payload_key(session, name), max, READ).await? {
+            Some(bytes) if ObjectId::of(&bytes) != object => {
+                Err(Error::Payload { object: object.file_name() })
+            }
+            found => Ok(found),
+        }
+    }
+}
+
+/// Reads a withdrawal, a second time if it does not verify; `None` if it is not there.
+async fn read_withdrawal(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Withdrawal>> {
+    let key = bucket.withdrawal_key(session, number);
+    let Some(bytes) = bucket.get(&key, WITHDRAWAL_BYTES_MAX, ASK).await? else { return Ok(None) };
+    if let Ok(withdrawal) = Withdrawal::decode(&bytes, session, number) {
+        return Ok(Some(withdrawal));
+    }
+    let gone = Error::Withdrawal { number, reason: "it is gone" };
+    let bytes = bucket.get(&key, WITHDRAWAL_BYTES_MAX, ASK).await?.ok_or(gone)?;
+    Withdrawal::decode(&bytes, session, number).map(Some)
+}

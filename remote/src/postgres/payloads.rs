@@ -1,0 +1,189 @@
+//! Puts payloads and packs into the database, reads them, and removes those that nothing names any more.
+//!
+//! A payload stands in a row of its session under its hash, before any record names it. One that no record names is removed in two steps,
+//! since a writer may be about to name it again: a collection notes in the row when it was *withdrawn*, and one that begins [`MIN_AGE`] later
+//! by the server's clock, and finds it still named by nothing, removes the row. Putting it again clears that note, or adds the row, and
+//! the row's lock decides which of the two comes first. A writer that was paused between a put and the append that names it, for half of `MIN_AGE`
+//! or longer, makes sure that the rows are there, and clears the note, before anything is acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::Tables;
+use super::schema;
+use super::statements::{UUID, number};
+use crate::clock::Clock;
+use crate::error::{Error, Failure, Result};
+use crate::needed::Needed;
+use crate::place::CollectReport;
+use crate::volume::{KNOWN_FOR, MIN_AGE};
+
+const PUT: &str = "put a payload into the database";
+const GET: &str = "read a payload from the database";
+const REMOVE: &str = "remove payloads from the database that nothing names";
+
+/// Greatest length of a payload that the server takes in one statement, in bytes.
+pub(super) const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);
+
+/// Number of rows that are looked at or changed at a time.
+const PAGE_ROWS: i64 = 4_096;
+
+/// Knows what was put of each session that nothing acknowledged names yet.
+#[derive(Debug, Default)]
+pub(super) struct Puts {
+    clock: Clock,
+    sessions: Mutex<BTreeMap<Uuid, Put>>,
+}
+
+/// Is what was put of a session.
+#[derive(Debug)]
+struct Put {
+    /// Since when all of them are known to be there.
+    since: Duration,
+    objects: BTreeSet<ObjectId>,
+}
+
+impl Puts {
+    pub(super) fn new(clock: Clock) -> Puts {
+        Puts { clock, sessions: Mutex::default() }
+    }
+
+    /// Notes that a payload is about to be put.
+    pub(super) fn note(&self, session: Uuid, object: ObjectId) {
+        let since = self.clock.now();
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Put { since, objects: BTreeSet::new() };
+        sessions.entry(session).or_insert_with(new).objects.insert(object);
+    }
+
+    /// Returns what was put of a session so long ago that it may have been withdrawn and removed since.
+    pub(super) fn old(&self, session: Uuid) -> Option<BTreeSet<ObjectId>> {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, put) = (self.clock.now(), sessions.get_mut(&session)?);
+        let is_old = now.saturating_sub(put.since) > KNOWN_FOR;
+        is_old.then(|| {
+            put.since = now;
+            put.objects.clone()
+        })
+    }
+
+    /// Forgets what was put of a session: the records that name it are acknowledged.
+    pub(super) fn forget(&self, session: Uuid) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+    }
+}
+
+/// Is what a collection looks at of a payload's row.
+struct Listed {
+    hash: Vec<u8>,
+    len: u64,
+    /// By the server's clock, in microseconds since 1970.
+    withdrawn_us: Option<i64>,
+}
+
+impl Listed {
+    fn of(row: &Row) -> Option<Listed> {
+        Some(Listed { hash: row.try_get(0).ok()?, len: number(row, 1)?, withdrawn_us: row.try_get(2).ok()? })
+    }
+}
+
+impl Tables {
+    /// Puts a payload under its hash, unless it is there.
+    pub(super) async fn put_object(&self, session: Uuid, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
+        let hash: &[u8] = &object.hash;
+        let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
+        let rows = self.ask(PUT, &self.statements.put_object, &parameters).await?;
+        if rows.first().and_then(|row| number(row, 0)) == Some(1) {
+            return Ok(());
+        }
+        // The statement asks for the tables' version, and found another one.
+        self.has_tables(PUT).await?;
+        Err(Error::Store { what: PUT, failure: Failure::Missing })
+    }
+
+    /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
+    pub(super) async fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
+        let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
+        let rows = self.ask(GET, &self.statements.get_object, &parameters).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
+        let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
+        bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
+    }
+
+    /// Makes sure that a payload is there, and is not removed.
+    pub(super) async fn keep_object(&self, session: Uuid, object: ObjectId) -> Result<()> {
+        let hash: &[u8] = &object.hash;
+        let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA)];
+        let rows = self.ask(PUT, &self.statements.keep_object, &parameters).await?;
+        if rows.first().and_then(|row| number(row, 0)) == Some(1) {
+            return Ok(());
+        }
+        self.has_tables(PUT).await?;
+        Err(Error::MissingPayload { object: object.file_name() })
+    }
+
+    /// Returns the server's time, in microseconds since 1970.
+    pub(super) async fn time_us(&self) -> Result<i64> {
+        let rows = self.ask(REMOVE, super::statements::TIME, &[]).await?;
+        let time = rows.first().and_then(|row| row.try_get(0).ok());
+        time.ok_or(Error::Store { what: REMOVE, failure: Failure::Unavailable })
+    }
+
+    /// Removes the payloads of a session that are not needed and were withdrawn long enough before `time_us`, which was asked for in front of
+    /// all that was read, and withdraws the others that are not needed.
+    pub(super) async fn collect_objects(
+        &self,
+        session: Uuid,
+        (needed, time_us): (&Needed, i64),
+        dry_run: bool,
+        report: &mut CollectReport,
+    ) -> Result<()> {
+        let Some(version) = self.version(REMOVE).await? else { return Ok(()) };
+        let before_us = time_us.saturating_sub(i64::try_from(MIN_AGE.as_micros()).unwrap_or(i64::MAX));
+        let mut from: Vec<u8> = Vec::new();
+        loop {
+            let parameters =
+                [(&session as _, UUID), (&from as _, Type::BYTEA), (&PAGE_ROWS as _, Type::INT8)];
+            let rows = self.ask(REMOVE, &self.statements.list_objects, &parameters).await?;
+            let page: Vec<Listed> = rows.iter().filter_map(Listed::of).collect();
+            let Some(last) = page.last() else { return Ok(()) };
+            from.clone_from(&last.hash);
+            let is_needed = |listed: &Listed| {
+                <&[u8; 32]>::try_from(listed.hash.as_slice()).is_ok_and(|hash| needed.holds(hash))
+            };
+            let (mut gone, mut new) = (Vec::new(), Vec::new());
+            for Listed { hash, len, withdrawn_us } in page.into_iter().filter(|listed| !is_needed(listed)) {
+                match withdrawn_us {
+                    Some(at) if at <= before_us => {
+                        report.payloads += 1;
+                        report.payload_bytes += len;
+                        gone.push(hash);
+                        continue;
+                    }
+                    Some(_) => {}
+                    None => new.push(hash),
+                }
+                report.payloads_left += 1;
+            }
+            if dry_run || gone.is_empty() && new.is_empty() {
+                continue;
+            }
+            if version < schema::VERSION {
+                schema::prepare(&self.pool, &self.schema, self.retries).await?;
+            }
+            let parameters =
+                [(&session as _, UUID), (&gone as _, Type::BYTEA_ARRAY), (&before_us as _, Type::INT8)];
+            self.ask(REMOVE, &self.statements.remove_objects, &parameters).await?;
+            let parameters = [(&session as _, UUID), (&new as _, Type::BYTEA_ARRAY)];
+            self.ask(REMOVE, &self.statements.withdraw_objects, &parameters).await?;
+        }
+    }
+}

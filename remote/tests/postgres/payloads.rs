@@ -1,0 +1,152 @@
+//! What becomes of payloads in the database that nothing names any more, and of writers that name one again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use foldlog::replication::Replicator;
+use foldlog::{Kind, ObjectId, Record};
+use foldlog_codec::body::{Observed, Payload};
+use foldlog_remote::{CollectOptions, CollectReport, PostgresReplicator, open_place};
+use uuid::Uuid;
+
+use crate::server::{Server, replicator, retries, schema_of, shared};
+use crate::worker::{claim, reason};
+
+const NAMED: &[u8] = b"a payload that a record names";
+const ORPHAN: &[u8] = b"a payload whose writer died";
+
+/// Appends a record that names a payload.
+fn append(
+    worker: &PostgresReplicator,
+    session: Uuid,
+    (epoch, sequence): (u64, u64),
+    bytes: &[u8],
+) -> Result<(), foldlog::replication::ReplicaError> {
+    let data = ObjectId::of(bytes).reference();
+    let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
+    let record = Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body: &body };
+    worker.append(session, epoch, None, &[record])
+}
+
+fn put(worker: &PostgresReplicator, session: Uuid, bytes: &[u8]) {
+    worker.put_object(session, ObjectId::of(bytes), bytes).unwrap();
+}
+
+fn collect(url: &str, session: Uuid, dry_run: bool) -> CollectReport {
+    let mut options = CollectOptions::default();
+    options.dry_run = dry_run;
+    open_place(url, retries()).unwrap().collect(session, options).unwrap().unwrap()
+}
+
+/// Counts of a collection: payloads that it removed, and that it left.
+fn removed_and_left(url: &str, session: Uuid) -> (u64, u64) {
+    let report = collect(url, session, false);
+    (report.payloads, report.payloads_left)
+}
+
+/// Lets what was withdrawn be so for a day and a second more.
+fn pass_a_day(server: &Server, url: &str) {
+    let schema = schema_of(url);
+    server.sql(&format!("UPDATE {schema}.objects SET withdrawn = withdrawn - interval '86401 seconds'"));
+}
+
+fn is_there(worker: &PostgresReplicator, session: Uuid, bytes: &[u8]) -> bool {
+    worker.get_object(session, ObjectId::of(bytes)).is_ok_and(|found| found == bytes)
+}
+
+#[test]
+fn a_payload_that_nothing_names_goes_from_the_database_a_day_after_it_was_found_so() {
+    let Some(server) = shared() else { return };
+    let (url, session, other) = (server.url(), Uuid::from_u128(1), Uuid::from_u128(2));
+    let worker = replicator(&url, "one", retries());
+    let (_, epoch) = claim(&worker, session).unwrap();
+    for bytes in [NAMED, ORPHAN] {
+        put(&worker, session, bytes);
+    }
+    put(&worker, other, ORPHAN);
+    append(&worker, session, (epoch, 0), NAMED).unwrap();
+    let dry = collect(&url, session, true);
+    assert_eq!((dry.payloads, dry.payloads_left), (0, 1));
+    pass_a_day(&server, &url);
+    assert_eq!(removed_and_left(&url, session), (0, 1), "a dry run notes nothing");
+    assert_eq!(removed_and_left(&url, session), (0, 1));
+    pass_a_day(&server, &url);
+    let dry = collect(&url, session, true);
+    assert_eq!((dry.payloads, dry.payload_bytes, dry.payloads_left), (1, ORPHAN.len() as u64, 0));
+    assert!(is_there(&worker, session, ORPHAN));
+    assert_eq!(removed_and_left(&url, session), (1, 0));
+    assert!(!is_there(&worker, session, ORPHAN) && is_there(&worker, session, NAMED));
+    assert!(is_there(&worker, other, ORPHAN), "another session's is its own");
+    // It may come back, and nobody remembers that it was withdrawn.
+    put(&worker, session, ORPHAN);
+    assert_eq!(removed_and_left(&url, session), (0, 1));
+    pass_a_day(&server, &url);
+    put(&worker, session, ORPHAN);
+    assert_eq!(removed_and_left(&url, session), (0, 1), "it was put again");
+    append(&worker, session, (epoch, 1), ORPHAN).unwrap();
+    pass_a_day(&server, &url);
+    assert_eq!(removed_and_left(&url, session), (0, 0));
+    assert!(is_there(&worker, session, ORPHAN));
+}
+
+#[test]
+fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() {
+    let Some(server) = shared() else { return };
+    let (url, session) = (server.url(), Uuid::from_u128(1));
+    let hours = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&hours);
+    let worker = replicator(&url, "one", retries())
+        .with_clock(move || Duration::from_secs(3_600 * clock.load(Ordering::Relaxed)));
+    let (_, epoch) = claim(&worker, session).unwrap();
+    // Withdrawn, and not removed yet: it is needed from here on.
+    put(&worker, session, ORPHAN);
+    assert_eq!(removed_and_left(&url, session), (0, 1));
+    hours.fetch_add(13, Ordering::Relaxed);
+    append(&worker, session, (epoch, 0), ORPHAN).unwrap();
+    let schema = schema_of(&url);
+    let withdrawn = format!("SELECT count(*) FROM {schema}.objects WHERE withdrawn IS NOT NULL");
+    assert_eq!(server.query(&withdrawn)[0].get::<_, i64>(0), 0);
+    // Removed while it was paused: nothing of the append is held, and the next writer puts it once more.
+    put(&worker, session, NAMED);
+    assert_eq!(removed_and_left(&url, session), (0, 1));
+    pass_a_day(&server, &url);
+    assert_eq!(removed_and_left(&url, session), (1, 0));
+    hours.fetch_add(25, Ordering::Relaxed);
+    let refused = reason(append(&worker, session, (epoch, 1), NAMED));
+    assert!(refused.contains("is missing"), "{refused}");
+    let next = replicator(&url, "two", retries());
+    let (at, epoch) = claim(&next, session).unwrap();
+    assert_eq!(at, 1);
+    put(&next, session, NAMED);
+    append(&next, session, (epoch, 1), NAMED).unwrap();
+    assert!(is_there(&next, session, NAMED));
+}
+
+#[test]
+fn a_put_and_a_removal_that_race_leave_the_payload_there() {
+    let Some(server) = shared() else { return };
+    let (url, session) = (server.url(), Uuid::from_u128(1));
+    let worker = Arc::new(replicator(&url, "one", retries()));
+    claim(&worker, session).unwrap();
+    let mut removed = 0;
+    for _ in 0..40 {
+        put(&worker, session, ORPHAN);
+        assert_eq!(removed_and_left(&url, session), (0, 1));
+        pass_a_day(&server, &url);
+        let barrier = Arc::new(Barrier::new(2));
+        let putting = thread::spawn({
+            let (worker, barrier) = (Arc::clone(&worker), Arc::clone(&barrier));
+            move || {
+                barrier.wait();
+                put(&worker, session, ORPHAN);
+            }
+        });
+        barrier.wait();
+        removed += removed_and_left(&url, session).0;
+        putting.join().unwrap();
+        assert!(is_there(&worker, session, ORPHAN));
+    }
+    println!("{removed} removals in 40 races");
+}

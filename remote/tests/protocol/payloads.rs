@@ -1,0 +1,397 @@
+//! What becomes of payloads that nothing names any more, and of writers that name one again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{ObjectId, Observed, Payload};
+use foldlog_remote::withdrawal::{Name, Withdrawal};
+use foldlog_remote::{
+    Bucket, CollectOptions, CollectReport, Error, MIN_AGE, Payloads, Reader, Writer, collect,
+};
+use tokio::time;
+
+use crate::sim::world::{SESSION, bucket, run};
+use crate::sim::{Fault, Net, SPANS};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The place as one process reaches it, whose clock goes on with tokio's.
+fn place(net: &Arc<Net>, client: usize) -> Bucket {
+    let begun = time::Instant::now();
+    bucket(net, client).with_spans(SPANS).with_clock(move || begun.elapsed())
+}
+
+/// A payload, one of many.
+fn payload(number: u64) -> (ObjectId, Vec<u8>) {
+    let bytes = format!("payload {number}").into_bytes();
+    (ObjectId::of(&bytes), bytes)
+}
+
+/// A worker: it puts payloads in front of the records that name them.
+struct Worker {
+    writer: Writer,
+    payloads: Payloads,
+}
+
+impl Worker {
+    async fn new(net: &Arc<Net>, client: usize) -> Worker {
+        let place = place(net, client);
+        loop {
+            // The store may fail.
+            let claimed = Writer::claim(Reader::new(place.clone(), SESSION), "w", &mut |_| {}).await;
+            if let Ok(writer) = claimed {
+                return Worker { writer, payloads: Payloads::new(place, SESSION) };
+            }
+        }
+    }
+
+    async fn put(&mut self, number: u64) -> Result<(), Error> {
+        let (object, bytes) = payload(number);
+        self.payloads.put(object, bytes).await
+    }
+
+    /// Appends a record that names a payload, and acknowledges it, as a replicator does.
+    async fn append(&mut self, number: u64, paused: Duration) -> Result<(), Error> {
+        self.payloads.make_sure().await?;
+        time::sleep(paused).await;
+        let data = payload(number).0.reference();
+        let observed = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
+        let sequence = self.writer.next_sequence();
+        let record = foldlog_codec::Record { sequence, kind: Kind::OBSERVED, time_us: 0, body: &observed };
+        self.writer.append([record]).await?;
+        self.payloads.make_sure().await?;
+        self.payloads.forget();
+        Ok(())
+    }
+}
+
+async fn collected(net: &Arc<Net>, client: usize) -> Result<CollectReport, Error> {
+    collect(&place(net, client), SESSION, CollectOptions::default()).await
+}
+
+/// Counts of a collection: payloads that it removed, and that it left.
+async fn removed_and_left(net: &Arc<Net>) -> (u64, u64) {
+    let report = collected(net, 9).await.unwrap();
+    (report.payloads, report.payloads_left)
+}
+
+async fn is_there(net: &Arc<Net>, number: u64) -> bool {
+    let (object, bytes) = payload(number);
+    let found = place(net, 1).get_object(SESSION, object).await.unwrap();
+    found.is_some_and(|found| {
+        assert_eq!(found, bytes);
+        true
+    })
+}
+
+/// Returns under which names payloads stand, as numbers of names that each had before.
+fn names(net: &Net, number: u64) -> Vec<u32> {
+    let (object, _) = payload(number);
+    let parse = |key: &String| Name::parse(key.rsplit('/').next().unwrap());
+    let all =
+        net.objects().keys().filter(|key| key.contains("/objects/")).filter_map(parse).collect::<Vec<_>>();
+    all.into_iter().filter(|name| name.hash == object.hash).map(|name| name.before).collect()
+}
+
+/// A session of which payload 0 is named, and payload 1 is not: its writer died in between.
+async fn log() -> (Arc<Net>, Worker) {
+    let net = Net::new(1, 0);
+    let mut worker = Worker::new(&net, 0).await;
+    worker.put(1).await.unwrap();
+    worker.put(0).await.unwrap();
+    worker.append(0, Duration::ZERO).await.unwrap();
+    (net, worker)
+}
+
+#[test]
+fn a_payload_that_nothing_names_goes_a_day_after_it_was_found_so() {
+    run(async {
+        let (net, _) = log().await;
+        // It was put just now, and the next record may name it.
+        assert_eq!(removed_and_left(&net).await, (0, 1));
+        assert!(net.objects().keys().all(|key| !key.contains("/withdrawn/")));
+        time::sleep(MIN_AGE).await;
+        let mut options = CollectOptions::default();
+        options.dry_run = true;
+        let dry = collect(&place(&net, 9), SESSION, options).await.unwrap();
+        assert_eq!((dry.payloads, dry.payloads_left), (0, 1));
+        assert_eq!(removed_and_left(&net).await, (0, 1));
+        assert_eq!(removed_and_left(&net).await, (0, 1));
+        assert!(is_there(&net, 1).await);
+        assert_eq!(net.objects().keys().filter(|key| key.contains("/withdrawn/")).count(), 1);
+        time::sleep(MIN_AGE).await;
+        let dry = collect(&place(&net, 9), SESSION, options).await.unwrap();
+        assert_eq!((dry.payloads, dry.payload_bytes, dry.payloads_left), (1, 9, 0));
+        assert!(is_there(&net, 1).await);
+        assert_eq!(collected(&net, 9).await.unwrap().payload_bytes, 9);
+        assert!(!is_there(&net, 1).await && is_there(&net, 0).await);
+        assert_eq!(removed_and_left(&net).await, (0, 0));
+    });
+}
+
+#[test]
+fn a_payload_that_is_named_again_gets_a_name_that_nobody_removes() {
+    run(async {
+        let (net, _) = log().await;
+        time::sleep(MIN_AGE).await;
+        assert_eq!(removed_and_left(&net).await, (0, 1));
+        let mut worker = Worker::new(&net, 2).await;
+        worker.put(1).await.unwrap();
+        assert_eq!(names(&net, 1), [0, 1]);
+        time::sleep(MIN_AGE).await;
+        // Nothing names it yet, so the name that was withdrawn goes; the other one is withdrawn too.
+        assert_eq!(removed_and_left(&net).await, (1, 1));
+        assert_eq!(names(&net, 1), [1]);
+        worker.append(1, Duration::ZERO).await.unwrap();
+        assert_eq!(names(&net, 1), [1, 2], "the writer was paused for a day, and noticed");
+        for _ in 0..3 {
+            time::sleep(MIN_AGE).await;
+            assert_eq!(removed_and_left(&net).await, (0, 0));
+            assert!(is_there(&net, 1).await);
+        }
+    });
+}
+
+#[test]
+fn a_writer_that_is_paused_in_front_of_its_append_or_within_it_loses_no_payload() {
+    run(async {
+        for (before, within) in
+            [(HOUR * 13, Duration::ZERO), (Duration::ZERO, HOUR * 13), (HOUR * 11, HOUR * 11)]
+        {
+            let (net, _) = log().await;
+            time::sleep(MIN_AGE).await;
+            let mut worker = Worker::new(&net, 2).await;
+            worker.put(1).await.unwrap();
+            assert_eq!(removed_and_left(&net).await, (0, 1));
+            time::sleep(before).await;
+            worker.append(1, within).await.unwrap();
+            assert_eq!(names(&net, 1), [0, 1], "put once more, under a name that was not withdrawn");
+            time::sleep(MIN_AGE).await;
+            assert_eq!(removed_and_left(&net).await, (0, 0));
+            assert!(is_there(&net, 1).await);
+        }
+    });
+}
+
+#[test]
+fn a_writer_that_was_paused_until_its_payload_was_removed_acknowledges_nothing_that_names_it() {
+    run(async {
+        let (net, _) = log().await;
+        time::sleep(MIN_AGE).await;
+        let mut worker = Worker::new(&net, 2).await;
+        worker.put(1).await.unwrap();
+        assert_eq!(removed_and_left(&net).await, (0, 1));
+        time::sleep(MIN_AGE).await;
+        assert_eq!(removed_and_left(&net).await, (1, 0));
+        let refused = worker.append(1, Duration::ZERO).await.unwrap_err();
+        assert!(matches!(refused, Error::MissingPayload { .. }), "{refused:?}");
+        // Nothing of it is in the log, and what feeds it begins anew.
+        assert_eq!(worker.writer.next_sequence(), 1);
+        let mut worker = Worker::new(&net, 3).await;
+        worker.put(1).await.unwrap();
+        worker.append(1, Duration::ZERO).await.unwrap();
+        assert_eq!(names(&net, 1), [1]);
+        assert!(is_there(&net, 1).await);
+    });
+}
+
+#[test]
+fn a_collection_of_payloads_that_is_killed_at_any_request_loses_none_and_the_next_one_goes_on() {
+    run(async {
+        for fault in [Fault::AnswerLost, Fault::RequestLost] {
+            for days in 1..3 {
+                let mut requests = 0;
+                loop {
+                    let (net, _) = log().await;
+                    time::sleep(MIN_AGE).await;
+                    if days == 2 {
+                        assert_eq!(removed_and_left(&net).await, (0, 1));
+                        time::sleep(MIN_AGE).await;
+                    }
+                    net.cut(9, requests, fault);
+                    let killed = collected(&net, 9).await;
+                    net.uncut();
+                    assert!(is_there(&net, 0).await, "behind {requests} requests");
+                    let (mut removed, mut left) = (0, 1);
+                    for _ in 0..4 {
+                        (removed, left) = removed_and_left(&net).await;
+                        time::sleep(MIN_AGE).await;
+                    }
+                    assert_eq!((removed, left), (0, 0), "behind {requests} requests");
+                    assert!(is_there(&net, 0).await && !is_there(&net, 1).await);
+                    if killed.is_ok() {
+                        break;
+                    }
+                    requests += 1;
+                }
+                assert!(requests > 8, "{requests}");
+            }
+        }
+    });
+}
+
+#[test]
+fn every_wrong_byte_of_a_withdrawal_is_noticed_and_what_stands_under_a_first_name_is_read() {
+    run(async {
+        let (net, _) = log().await;
+        time::sleep(MIN_AGE).await;
+        assert_eq!(removed_and_left(&net).await, (0, 1));
+        let key = net.objects().into_keys().find(|key| key.contains("/withdrawn/")).unwrap();
+        let whole = net.objects()[&key].clone();
+        let damaged = (0..whole.len()).map(|at| {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            bytes
+        });
+        let cut = [0, 31, 40, whole.len() - 1].map(|len| whole[..len].to_vec());
+        for bytes in damaged.chain(cut).chain([[whole.clone(), vec![0]].concat()]) {
+            net.set(&key, bytes);
+            assert!(is_there(&net, 0).await);
+            let mut worker = Worker::new(&net, 2).await;
+            let refused = worker.put(1).await.unwrap_err();
+            assert!(matches!(refused, Error::Withdrawal { number: 1, .. }), "{refused:?}");
+            let refused = collected(&net, 9).await.unwrap_err();
+            assert!(matches!(refused, Error::Withdrawal { number: 1, .. }), "{refused:?}");
+        }
+    });
+}
+
+/// A record that a later version wrote may name anything.
+#[test]
+fn nothing_goes_of_a_session_in_which_a_record_does_not_decode() {
+    run(async {
+        let (net, mut worker) = log().await;
+        let sequence = worker.writer.next_sequence();
+        let kind = Kind::from_byte(99).unwrap();
+        let later = foldlog_codec::Record { sequence, kind, time_us: 0, body: b"\xff" };
+        worker.writer.append([later]).await.unwrap();
+        for _ in 0..3 {
+            time::sleep(MIN_AGE).await;
+            assert_eq!(removed_and_left(&net).await, (0, 0));
+        }
+        assert!(is_there(&net, 1).await);
+    });
+}
+
+/// Over a store that fails, writers come and go, put what they never name, pause for days wherever they stand, and name what others
+/// had left, while two collections run at any moment. Whatever was acknowledged has its payload at the end.
+#[test]
+fn schedules_of_writers_that_pause_and_collections_lose_no_payload_of_what_was_acknowledged() {
+    let (mut removed, mut again, mut refused, mut acknowledged) = (0, 0, 0, 0);
+    for seed in 0..60 {
+        run(async {
+            let net = Net::new(seed, if seed % 2 == 0 { 0 } else { 15 });
+            let mut named = BTreeSet::new();
+            let mut worker = Worker::new(&net, 0).await;
+            let mut collections = Vec::new();
+            for step in 0..60_u64 {
+                let number = net.draw(24);
+                match net.draw(8) {
+                    0 => worker = Worker::new(&net, 0).await,
+                    1 | 2 => {
+                        let _ = worker.put(number).await;
+                    }
+                    3 | 4 => {
+                        let (place, wait) = (place(&net, 8 + step as usize % 2), HOUR * net.draw(100) as u32);
+                        collections.push(tokio::spawn(async move {
+                            time::sleep(wait).await;
+                            collect(&place, SESSION, CollectOptions::default()).await
+                        }));
+                    }
+                    _ => {
+                        let pause = || HOUR * [0, 0, 13, 30, 80][net.draw(5) as usize];
+                        let (before, within) = (pause(), pause() * u32::from(seed % 3 == 0));
+                        // A machine that stands still for a day within an append is a limit.
+                        let within = within.min(HOUR * 20);
+                        if worker.put(number).await.is_err() {
+                            continue;
+                        }
+                        time::sleep(before).await;
+                        match worker.append(number, within).await {
+                            Ok(()) => {
+                                named.insert(number);
+                                acknowledged += 1;
+                            }
+                            Err(error) => {
+                                refused += u64::from(matches!(error, Error::MissingPayload { .. }));
+                                worker = Worker::new(&net, 0).await;
+                            }
+                        }
+                    }
+                }
+            }
+            for collection in collections {
+                removed += collection.await.unwrap().map_or(0, |report| report.payloads);
+            }
+            net.heal();
+            for _ in 0..3 {
+                removed += collected(&net, 9).await.unwrap().payloads;
+                time::sleep(MIN_AGE).await;
+            }
+            for number in 0..24 {
+                again += names(&net, number).iter().filter(|before| **before > 0).count();
+                assert!(is_there(&net, number).await || !named.contains(&number), "seed {seed}: {number}");
+            }
+        });
+    }
+    println!("{acknowledged} acknowledged, {removed} removed, {again} put again, {refused} refused");
+    assert!(acknowledged > 500 && removed > 100 && again > 50 && refused > 3);
+}
+
+#[test]
+fn the_bytes_of_a_withdrawal_stay_as_they_are() {
+    let name = |byte, before| Name { hash: [byte; 32], before };
+    let withdrawal =
+        Withdrawal { session: SESSION, number: 3, names: vec![name(7, 0), name(7, 1), name(8, 258)] };
+    let bytes = withdrawal.encode().unwrap();
+    let golden: Vec<u8> = [
+        &b"FOLDWDN\n"[..],
+        &[1, 0, 40, 0],
+        SESSION.as_bytes(),
+        &[3, 0, 0, 0, 0, 0, 0, 0],
+        &[3, 0, 0, 0],
+        &[7; 32],
+        &[0, 0, 0, 0],
+        &[7; 32],
+        &[1, 0, 0, 0],
+        &[8; 32],
+        &[2, 1, 0, 0],
+    ]
+    .concat();
+    assert_eq!(bytes[..bytes.len() - 32], golden);
+    assert_eq!(bytes[bytes.len() - 32..], *blake3::hash(&golden).as_bytes());
+    assert_eq!(Withdrawal::decode(&bytes, SESSION, 3), Ok(withdrawal));
+    // A later version's, and those that are not what they should be, are told from damage.
+    let hashed = |at: usize, byte: u8| {
+        let mut bytes = golden.clone();
+        bytes[at] = byte;
+        let hash = *blake3::hash(&bytes).as_bytes();
+        Withdrawal::decode(&[bytes, hash.to_vec()].concat(), SESSION, 3).unwrap_err().to_string()
+    };
+    for (at, byte, said) in [
+        (8, 2, "a later version of foldlog wrote it"),
+        (0, 0, "it does not begin as a withdrawal does"),
+        (12, 9, "it is of another session"),
+        (28, 4, "its key holds another number than its bytes"),
+        (36, 4, "its fields do not decode"),
+        (72, 2, "its fields do not decode"),
+    ] {
+        assert!(hashed(at, byte).contains(said), "{at}: {}", hashed(at, byte));
+    }
+    let text = |name: Name| name.to_string();
+    for name in [name(7, 0), name(7, 1), name(8, 258)] {
+        assert_eq!(Name::parse(&text(name)), Some(name));
+    }
+    let hex = text(name(7, 0));
+    for wrong in [
+        format!("{hex}.0"),
+        format!("{hex}.01"),
+        format!("{hex}."),
+        hex[1..].to_owned(),
+        hex.replace('7', "A"),
+    ] {
+        assert_eq!(Name::parse(&wrong), None, "{wrong}");
+    }
+}
