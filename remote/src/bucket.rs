@@ -45,7 +45,7 @@ use crate::compaction::CompactedVolume;
 use crate::error::{Error, Failure, Result};
 use crate::folder::NotAFile;
 use crate::retries::Retries;
-use crate::volume::{Extent, SPANS};
+use crate::volume::{Extent, SPANS, VOLUME_BYTES_MAX, encoded_len};
 use crate::withdrawal::Name;
 
 /// Names the place of sessions in an object store.
@@ -56,6 +56,7 @@ pub struct Bucket {
     retries: Retries,
     clock: Clock,
     spans: [u64; 2],
+    volume_bytes: u64,
 }
 
 impl fmt::Debug for Bucket {
@@ -84,8 +85,9 @@ impl Bucket {
     ///
     /// [`Error::Prefix`] if the prefix is not made of names with `/` between them.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, retries: Retries) -> Result<Bucket> {
+        let volume_bytes = VOLUME_BYTES_MAX as u64;
         let path = Path::parse(prefix).map_err(|_| Error::Prefix { prefix: prefix.to_owned() })?;
-        Ok(Bucket { store, prefix: path, retries, clock: Clock::default(), spans: SPANS })
+        Ok(Bucket { store, prefix: path, retries, clock: Clock::default(), spans: SPANS, volume_bytes })
     }
 
     /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps. For tests, which have no days
@@ -99,6 +101,17 @@ impl Bucket {
     #[doc(hidden)]
     pub fn with_spans(self, spans: [u64; 2]) -> Bucket {
         Bucket { spans, ..self }
+    }
+
+    /// Has no volume be longer. For tests, as [`Bucket::with_spans`].
+    #[doc(hidden)]
+    pub fn with_volume_bytes(self, volume_bytes: u64) -> Bucket {
+        Bucket { volume_bytes, ..self }
+    }
+
+    /// Returns whether a volume of so many chunks may be made that have so many bytes together.
+    pub(crate) fn has_volume_of(&self, count: u64, bytes: u64) -> bool {
+        encoded_len(count, bytes) <= self.volume_bytes
     }
 
     /// Returns how many chunks small and large volumes hold.
@@ -352,6 +365,12 @@ impl Bucket {
         Ok(found.map(|found| age_at(time, found.last_modified)).unwrap_or_default())
     }
 
+    /// Puts the mark of a range, unless it is there.
+    pub(crate) async fn mark(&self, session: Uuid, extent: Extent, what: &'static str) -> Result<()> {
+        let mark = PutPayload::from_static(MARK);
+        self.create(&self.mark_key(session, extent), mark, what).await.map(drop)
+    }
+
     /// Removes chunks. One that is not there is none to remove.
     pub(crate) async fn remove_chunks(
         &self,
@@ -456,6 +475,7 @@ pub(crate) fn age_at(time: DateTime<Utc>, modified: DateTime<Utc>) -> Duration {
 /// How often the time of one attempt a list may take.
 const LIST_PAGES: u32 = 10;
 
+const MARK: &[u8] = b"foldlog: chunks of this range are removed, and stand in its volume\n";
 const FIRST: &[u8] = b"foldlog: first put\n";
 const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";
 const AGES: &str = "find out how old objects are";

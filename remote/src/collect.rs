@@ -13,6 +13,8 @@
 //! 5. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a later collection
 //!    ([`withdrawing`](crate::withdrawing)).
 //!
+//! 6. What earlier ones have left that were killed is removed: objects by which they asked for the store's time.
+//!
 //! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
 //! of the chunks, and the next collection goes on.
 //!
@@ -20,13 +22,15 @@
 //! and reader of a place has one that does.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use object_store::PutPayload;
+use chrono::{DateTime, Utc};
+use object_store::ObjectMeta;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, age_at};
 use crate::chunk::Chunk;
-use crate::compacting;
+use crate::compacting::{self, Ranges};
 use crate::error::Result;
 use crate::maker::{self, Made};
 use crate::needed::Needed;
@@ -38,8 +42,6 @@ use crate::volume::{Extent, MIN_AGE};
 use crate::withdrawing::Listed;
 
 const COLLECT: &str = "remove collected chunks";
-
-const MARK: &[u8] = b"foldlog: chunks of this range are removed, and stand in its volume\n";
 
 impl Remote {
     /// Removes the chunks of a session that its volumes hold, once those are old enough. Readers and writers may go on meanwhile.
@@ -59,10 +61,10 @@ impl Remote {
 ///
 /// Those of [`Remote::collect`].
 pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
-    let payloads = Listed::of(bucket, session).await?;
+    let time = bucket.store_time(session).await?;
+    let payloads = Listed::of(bucket, session, time).await?;
     let mut reader = Reader::new(bucket.clone(), session);
     reader.shelf().0.ask_for_small_alone();
-    let mut report = CollectReport::default();
     let (mut said, mut needed) = (Said::default(), Needed::default());
     let see = &mut |chunk: &Chunk<'_>| {
         for record in chunk.records() {
@@ -73,62 +75,132 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
         needed.extend(packs.map(|pack| pack.hash));
     };
     reader.read_to_end(see).await?;
-    report.next = reader.chain().next_sequence();
-    let fit = reader.shelf().0.take_verified();
-    let mut made = Vec::new();
-    if !options.dry_run {
-        for extent in reader.shelf().0.take_missing() {
-            if maker::make(bucket, session, extent).await? == Made::Put {
+    let report = CollectReport { next: reader.chain().next_sequence(), ..CollectReport::default() };
+    let (min_age, dry_run) = (options.min_age.max(MIN_AGE), options.dry_run);
+    let listed = BTreeMap::new();
+    let mut collection = Collection { bucket, session, time, min_age, dry_run, listed, report };
+    let shelf = reader.shelf().0;
+    let made = collection.make(shelf.take_missing()).await?;
+    let compaction = shelf.learn(bucket).await?;
+    collection.list(&made).await?;
+    let is_compacted = |extent: &Extent| compaction.as_ref().is_some_and(|it| it.touches(*extent));
+    let compacted = collection.ranges().filter(is_compacted).collect::<Vec<_>>();
+    let is_asked = |extent: &Extent| collection.listed.contains_key(&extent.first) || said.is_anything();
+    let fit = shelf.take_verified().into_iter();
+    let asked = fit.filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
+    let old = collection.old_of(asked).await?;
+    // Those of a compacted volume were removed before, or are to be.
+    for extent in compacted.iter().chain(&old) {
+        collection.remove(*extent).await?;
+    }
+    let mut long = Vec::new();
+    for extent in shelf.take_long().into_iter().filter(|_| said.is_anything()) {
+        long.push((extent, collection.age(extent).await?));
+    }
+    needed.extend(compaction.iter().map(|compaction| compaction.known));
+    let ranges = Ranges { collected: &old, long: &long, min_age };
+    let compacted =
+        compacting::compact((bucket, session), (said, compaction), ranges, dry_run, &mut collection.report)
+            .await?;
+    if let Some(compaction) = &compacted {
+        for (extent, _) in long.iter().filter(|(extent, _)| compaction.touches(*extent)) {
+            collection.remove(*extent).await?;
+        }
+    }
+    needed.extend(compacted.map(|compaction| compaction.known));
+    let mut report = collection.report;
+    if !dry_run {
+        remove_probes(bucket, session, time).await?;
+    }
+    if let Some(payloads) = payloads {
+        payloads.collect((bucket, session), &needed, (min_age, dry_run), &mut report).await?;
+    }
+    Ok(report)
+}
+
+/// Holds what a collection of a session's chunks knows.
+struct Collection<'a> {
+    bucket: &'a Bucket,
+    session: Uuid,
+    /// The store's time in front of all that was read.
+    time: DateTime<Utc>,
+    min_age: Duration,
+    dry_run: bool,
+    /// Chunks that the store lists, by the first number of their range: number and length in bytes.
+    listed: BTreeMap<u64, BTreeMap<u64, u64>>,
+    report: CollectReport,
+}
+
+impl Collection<'_> {
+    /// Makes volumes that are missing, and returns those that it has put.
+    async fn make(&mut self, missing: Vec<Extent>) -> Result<Vec<Extent>> {
+        let mut made = Vec::new();
+        for extent in missing.into_iter().filter(|_| !self.dry_run) {
+            if maker::make(self.bucket, self.session, extent).await? == Made::Put {
                 made.push(extent);
             }
         }
+        self.report.volumes = made.len() as u64;
+        Ok(made)
     }
-    report.volumes = made.len() as u64;
-    let compaction = reader.shelf().0.learn(bucket).await?;
-    let mut listed: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
-    for (number, len) in bucket.chunks(session).await? {
-        let range = Extent::around(number, bucket.spans()[0]);
-        listed.entry(range.first).or_default().insert(number, len);
+
+    /// Lists the chunks, of which those are too young whose volumes were put just now.
+    async fn list(&mut self, made: &[Extent]) -> Result<()> {
+        let small = self.bucket.spans()[0];
+        for (number, len) in self.bucket.chunks(self.session).await? {
+            let range = Extent::around(number, small);
+            self.listed.entry(range.first).or_default().insert(number, len);
+        }
+        let count = |chunks: &BTreeMap<u64, u64>| chunks.len() as u64;
+        self.report.left = self.listed.values().map(count).sum();
+        let young = made.iter().filter(|extent| extent.count == small);
+        self.report.young = young.filter_map(|extent| self.listed.get(&extent.first)).map(count).sum();
+        Ok(())
     }
-    report.left = listed.values().map(|chunks| chunks.len() as u64).sum();
-    let small = made.into_iter().filter(|extent| extent.count == bucket.spans()[0]);
-    report.young =
-        small.filter_map(|extent| listed.get(&extent.first)).map(|chunks| chunks.len() as u64).sum();
-    let is_compacted = |extent: &Extent| compaction.as_ref().is_some_and(|it| it.touches(*extent));
-    let compacted = listed.keys().map(|first| Extent::around(*first, bucket.spans()[0])).filter(is_compacted);
-    // Their chunks were collected before they were compacted.
-    let revived: Vec<Extent> = compacted.collect();
-    let is_asked = |extent: &Extent| listed.contains_key(&extent.first) || said.is_anything();
-    let asked: Vec<Extent> =
-        fit.into_iter().filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
-    let min_age = options.min_age.max(MIN_AGE);
-    let mut old = Vec::new();
-    if !asked.is_empty() {
-        let time = bucket.store_time(session).await?;
+
+    /// Returns the ranges that chunks are listed of.
+    fn ranges(&self) -> impl Iterator<Item = Extent> {
+        let small = self.bucket.spans()[0];
+        self.listed.keys().map(move |first| Extent::around(*first, small))
+    }
+
+    /// Returns how old the volume of a range is; `None` if there is none.
+    async fn age(&self, extent: Extent) -> Result<Option<Duration>> {
+        let found = self.bucket.head(&self.bucket.volume_key(self.session, extent), COLLECT).await?;
+        Ok(found.map(|found| age_at(self.time, found.last_modified)))
+    }
+
+    /// Returns those of the ranges whose volumes are old enough.
+    async fn old_of(&mut self, asked: Vec<Extent>) -> Result<Vec<Extent>> {
+        let mut old = Vec::new();
         for extent in asked {
-            match bucket.age(&bucket.volume_key(session, extent), time).await? >= min_age {
-                true => old.push(extent),
-                false => report.young += listed.get(&extent.first).map_or(0, |chunks| chunks.len() as u64),
+            if self.age(extent).await?.is_some_and(|age| age >= self.min_age) {
+                old.push(extent);
+            } else {
+                self.report.young += self.listed.get(&extent.first).map_or(0, |chunks| chunks.len() as u64);
             }
         }
+        Ok(old)
     }
-    for extent in revived.iter().chain(&old) {
-        let Some(chunks) = listed.get(&extent.first) else { continue };
-        if !options.dry_run {
-            bucket.create(&bucket.mark_key(session, *extent), PutPayload::from_static(MARK), COLLECT).await?;
-            bucket.remove_chunks(session, chunks.keys().copied(), COLLECT).await?;
+
+    /// Removes the chunks of a range, behind its mark, or counts them alone.
+    async fn remove(&mut self, extent: Extent) -> Result<()> {
+        let Some(chunks) = self.listed.remove(&extent.first) else { return Ok(()) };
+        if !self.dry_run {
+            self.bucket.mark(self.session, extent, COLLECT).await?;
+            self.bucket.remove_chunks(self.session, chunks.keys().copied(), COLLECT).await?;
         }
-        report.chunks += chunks.len() as u64;
-        report.left -= chunks.len() as u64;
-        report.bytes += chunks.values().sum::<u64>();
+        self.report.chunks += chunks.len() as u64;
+        self.report.left -= chunks.len() as u64;
+        self.report.bytes += chunks.values().sum::<u64>();
+        Ok(())
     }
-    needed.extend(compaction.iter().map(|compaction| compaction.known));
-    let known =
-        compacting::compact((bucket, session), (said, compaction), &old, options.dry_run, &mut report)
-            .await?;
-    needed.extend(known.map(|known| known.hash));
-    if let Some(payloads) = payloads {
-        payloads.collect((bucket, session), &needed, (min_age, options.dry_run), &mut report).await?;
-    }
-    Ok(report)
+}
+
+/// Removes what openings and collections have left that were killed while they asked for something with an object of their own.
+async fn remove_probes(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> Result<()> {
+    let left = bucket.listed(session, "probe", COLLECT).await?;
+    let is_old = |found: &ObjectMeta| age_at(time, found.last_modified) >= MIN_AGE;
+    let keys: Vec<_> = left.into_iter().filter(is_old).map(|found| found.location).collect();
+    if keys.is_empty() { Ok(()) } else { bucket.remove_all(keys, COLLECT).await }
 }

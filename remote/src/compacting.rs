@@ -14,7 +14,7 @@
 //! | 1. Compacted volumes are put under names of their own, read back, and taken by the rules of [`chain`](crate::chain) from where the range begins; they must lead to where it ends | objects that nobody names. The next compaction of that number removes them |
 //! | 2. The object that says where the slices are known is put under its hash | the same |
 //! | 3. The [`compaction`](crate::compaction) is put, which names them all, and read back | from here on readers find the compacted volumes, where the others are gone |
-//! | 4. Volumes of these ranges, compacted ones of earlier compactions, and those that nobody names, are removed, in any order | some of them. The next collection goes on |
+//! | 4. Ranges that had bare volumes get their marks; volumes of these ranges, compacted ones of earlier compactions, and those that nobody names, are removed, in any order | some of them. The next collection goes on |
 //!
 //! A reader that is in the middle has the old objects or the new ones ([`volumes`](crate::volumes)).
 //!
@@ -31,6 +31,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -57,8 +58,19 @@ const VOLUME_CHUNKS: u64 = 1 << 16;
 
 const COMPACT: &str = "drop the bodies that a compaction of the session dropped";
 
-/// Writes volumes without the bodies that were dropped, of the ranges `old`, whose volumes are old enough, and of those that were compacted before.
-/// Returns the object that says where the slices are known, if a compaction was put that names it.
+/// Names the ranges whose bodies may be dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ranges<'a> {
+    /// Those whose volumes are old enough.
+    pub(crate) collected: &'a [Extent],
+    /// Those whose chunks are too long for a volume, and the age of their bare volumes, if they have one.
+    pub(crate) long: &'a [(Extent, Option<Duration>)],
+    /// How old a bare volume is at least before a compacted one takes its place.
+    pub(crate) min_age: Duration,
+}
+
+/// Writes volumes without the bodies that were dropped, of these ranges and of those that were compacted before. Returns the compaction, if one was
+/// put.
 ///
 /// # Errors
 ///
@@ -66,10 +78,10 @@ const COMPACT: &str = "drop the bodies that a compaction of the session dropped"
 pub(crate) async fn compact(
     (bucket, session): (&Bucket, Uuid),
     (said, before): (Said, Option<Arc<Compaction>>),
-    old: &[Extent],
+    may: Ranges<'_>,
     dry_run: bool,
     report: &mut CollectReport,
-) -> Result<Option<ObjectId>> {
+) -> Result<Option<Compaction>> {
     if let Some(done) = before.as_deref().filter(|_| !dry_run) {
         clean(bucket, session, done).await?;
     }
@@ -77,7 +89,7 @@ pub(crate) async fn compact(
     let Some((said_at, dropped)) = said.dropped(read).await? else { return Ok(None) };
     let small = bucket.spans()[0];
     let mut ranges = BTreeSet::new();
-    for extent in old {
+    for extent in may.collected {
         // In a dry run none gets its mark.
         if dry_run || is_marked(bucket, session, *extent).await? {
             ranges.insert(extent.first);
@@ -86,6 +98,11 @@ pub(crate) async fn compact(
     let compacted = before.iter().flat_map(|before| &before.volumes);
     for CompactedVolume { extent, .. } in compacted {
         ranges.extend((extent.first..=extent.last()).step_by(usize::try_from(small).unwrap_or(usize::MAX)));
+    }
+    let mut weighed = BTreeSet::new();
+    for (extent, age) in may.long {
+        let is_ready = age.is_some_and(|age| age >= may.min_age);
+        (if is_ready { &mut ranges } else { &mut weighed }).insert(extent.first);
     }
     let is_open = |(number, sequence): &(u64, SequenceNumber)| {
         Some(*sequence) <= dropped.through() && !ranges.contains(&Extent::around(*number, small).first)
@@ -102,6 +119,9 @@ pub(crate) async fn compact(
         dropped: &dropped,
         known: ObjectId::of(&known_bytes),
         ranges,
+        weighed,
+        worth: Vec::new(),
+        is_blocked: false,
         before: before.as_deref(),
         puts: false,
         group: Vec::new(),
@@ -109,13 +129,25 @@ pub(crate) async fn compact(
         counts: Counts::default(),
     };
     pass.run().await?;
+    if pass.is_blocked {
+        pass.counts = Counts::default();
+    }
     report.dropped = pass.counts.dropped;
     report.dropped_bytes = pass.counts.bytes;
     report.waiting = dropped.count().saturating_sub(pass.counts.dropped + pass.counts.before);
-    if pass.counts.dropped == 0 || dry_run {
+    if dry_run {
+        return Ok(None);
+    }
+    let has_none = |extent: &Extent| may.long.iter().any(|(one, age)| one == extent && age.is_none());
+    for extent in std::mem::take(&mut pass.worth).into_iter().filter(has_none) {
+        let bare = PutPayload::from(Encoder::bare(session, extent)?);
+        bucket.create(&bucket.volume_key(session, extent), bare, COMPACT).await?;
+    }
+    if pass.counts.dropped == 0 {
         return Ok(None);
     }
     (pass.puts, pass.counts) = (true, Counts::default());
+    pass.weighed.clear();
     pass.run().await?;
     let (known, said_at) = (pass.known, said_at.get());
     let mut payloads = Payloads::new(bucket.clone(), session);
@@ -125,15 +157,15 @@ pub(crate) async fn compact(
     let key = bucket.compaction_key(session, number);
     bucket.create(&key, PutPayload::from(bytes.clone()), COMPACT).await?;
     if bucket.get(&key, COMPACTION_BYTES_MAX, COMPACT).await? != Some(bytes) {
-        // Somebody else compacts it too.
-        return Err(Error::Store { what: COMPACT, failure: Failure::Conflict });
+        return Err(Error::Store { what: COMPACT, failure: Failure::Overtaken });
     }
     payloads.make_sure().await?;
     clean(bucket, session, &compaction).await?;
-    Ok(Some(known))
+    Ok(Some(compaction))
 }
 
-/// Removes what the compacted volumes of the newest compaction stand for.
+/// Removes the volumes that the compacted ones of the newest compaction stand for, bare ones behind their marks, and compacted ones that count no
+/// more.
 async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()> {
     let mut keys: Vec<Path> = Vec::new();
     for ObjectMeta { location: key, .. } in bucket.listed(session, "volumes", COMPACT).await? {
@@ -143,7 +175,11 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
             continue;
         };
         let (Some(count), Some(first)) = (span, first) else { continue };
-        if bucket.spans().contains(&count) && newest.touches(Extent { first, count }) {
+        let extent = Extent { first, count };
+        if bucket.spans().contains(&count) && newest.touches(extent) {
+            if count == bucket.spans()[0] {
+                bucket.mark(session, extent, COMPACT).await?;
+            }
             keys.push(key);
         }
     }
@@ -177,9 +213,25 @@ struct Counts {
 struct Range {
     extent: Extent,
     chunks: Vec<Vec<u8>>,
+    /// Whether they are too long for a volume: none is kept then.
+    is_too_long: bool,
     /// Where the chain stands in front of the first one, and behind the last.
     begin: Chain,
     end: Chain,
+}
+
+impl Range {
+    fn bytes(&self) -> usize {
+        self.chunks.iter().map(Vec::len).sum()
+    }
+
+    /// Takes the next chunk, and none any more once they are too long together.
+    fn push(&mut self, chunk: Vec<u8>, bucket: &Bucket) {
+        self.chunks.push(chunk);
+        if self.is_too_long || !bucket.has_volume_of(self.extent.count, self.bytes() as u64) {
+            (self.is_too_long, self.chunks) = (true, Vec::new());
+        }
+    }
 }
 
 /// Reads a session's chunks from the beginning, and writes compacted volumes of ranges.
@@ -192,6 +244,12 @@ struct Pass<'a> {
     known: ObjectId,
     /// First chunks of the ranges that may lose bodies.
     ranges: BTreeSet<u64>,
+    /// First chunks of the ranges of which it is only found out whether they would.
+    weighed: BTreeSet<u64>,
+    /// Those of them that would.
+    worth: Vec<Extent>,
+    /// Whether a range that cannot be written anew says where the slices were known once.
+    is_blocked: bool,
     before: Option<&'a Compaction>,
     /// Whether volumes are put, or what would become of them is counted alone.
     puts: bool,
@@ -202,7 +260,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     async fn run(&mut self) -> Result<()> {
-        let Some(last) = self.ranges.last().copied() else { return Ok(()) };
+        let Some(last) = self.ranges.last().max(self.weighed.last()).copied() else { return Ok(()) };
         let small = self.bucket.spans()[0];
         let end = Extent::around(last, small).last();
         let (mut shelf, mut chain) = (Shelf::new(self.session), Chain::new(self.session));
@@ -217,8 +275,9 @@ impl Pass<'_> {
             if number == extent.first {
                 let chunks = Vec::new();
                 let counts = Counts::default();
-                let new = Range { extent, chunks, begin: chain, end: chain };
-                range = self.ranges.contains(&number).then_some((new, counts));
+                let new = Range { extent, chunks, is_too_long: false, begin: chain, end: chain };
+                let is_asked = self.ranges.contains(&number) || self.weighed.contains(&number);
+                range = is_asked.then_some((new, counts));
             }
             let (chunk, counts) = match bytes.take_by(&mut chain) {
                 Ok(Taken::Next(chunk)) => (chunk, true),
@@ -229,7 +288,7 @@ impl Pass<'_> {
             let Some((current, counted)) = &mut range else { continue };
             let compacted = self.chunk(&chunk, counts, counted)?;
             counted.bytes += bytes.len().saturating_sub(compacted.len()) as u64;
-            current.chunks.push(compacted);
+            current.push(compacted, self.bucket);
             current.end = chain;
             if number == extent.last()
                 && let Some((current, counted)) = range.take()
@@ -281,9 +340,15 @@ impl Pass<'_> {
     /// Takes a range whose chunks are all there.
     async fn take(&mut self, range: Range, counted: Counts) -> Result<()> {
         let was_compacted = self.before.is_some_and(|before| before.touches(range.extent));
-        let sum = |range: &Range| range.chunks.iter().map(Vec::len).sum::<usize>();
-        let is_too_long = encoded_len(range.extent.count, sum(&range) as u64) > VOLUME_BYTES_MAX as u64;
-        if (counted.dropped == 0 || is_too_long) && !was_compacted {
+        // Where bodies were dropped before, it may be said where the slices were known then.
+        let changes = counted.dropped + counted.before > 0;
+        if self.weighed.contains(&range.extent.first) {
+            self.worth.extend((changes && !range.is_too_long).then_some(range.extent));
+            self.counts.before += counted.before;
+            return self.flush().await;
+        }
+        if (!changes || range.is_too_long) && !was_compacted {
+            self.is_blocked |= counted.before > 0;
             self.counts.before += counted.before;
             return self.flush().await;
         }
@@ -293,10 +358,10 @@ impl Pass<'_> {
         if !self.puts {
             return Ok(());
         }
-        let held: usize = self.group.iter().map(sum).sum();
+        let held: usize = self.group.iter().map(Range::bytes).sum();
         let follows = self.group.last().is_none_or(|last| last.extent.last() + 1 == range.extent.first);
         let count: u64 = self.group.iter().map(|range| range.extent.count).sum();
-        let is_full = held + sum(&range) > VOLUME_BYTES || count + range.extent.count > VOLUME_CHUNKS;
+        let is_full = held + range.bytes() > VOLUME_BYTES || count + range.extent.count > VOLUME_CHUNKS;
         if !follows || is_full {
             self.flush().await?;
         }

@@ -27,7 +27,8 @@
 //! 3. A compaction is put with create-if-absent, behind the one before, once each of its volumes was put, read back and taken by the rules of
 //!    [`chain`](crate::chain). So it counts as a whole or not at all, and of two that run at once one fails.
 //! 4. The newest compaction counts. It holds every chunk that the one before held.
-//! 5. Only chunks that were [collected](crate::Remote::collect) are held by a compacted volume: their range has its mark.
+//! 5. Only chunks are held by a compacted volume that were [collected](crate::Remote::collect), so that their range has its mark, or whose range has
+//!    had a bare volume for a day: it gets its mark before anything of it is removed.
 
 use uuid::Uuid;
 

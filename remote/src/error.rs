@@ -28,6 +28,9 @@ pub enum Failure {
     /// The store says that the object exists, and then that it does not: it was busy with another write.
     #[error("the store is busy with another write of the same object")]
     Conflict,
+    /// Another collection of the session was faster. The next one goes on where both ended.
+    #[error("another collection of the session was faster; run it again")]
+    Overtaken,
     /// There is no such bucket or folder.
     #[error("there is no such bucket or folder")]
     Missing,

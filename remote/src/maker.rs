@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::bucket::Bucket;
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::error::{Error, Result};
-use crate::volume::{Encoder, Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, encoded_len};
+use crate::volume::{Encoder, Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume};
 
 /// How many bytes of chunks a writer keeps for the volume of their range, and how many may wait for its task.
 const KEPT_BYTES_MAX: usize = 4 << 20;
@@ -185,7 +185,7 @@ async fn chunks_of(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Opt
         let Some(chunk) = bucket.get(&key, CHUNK_BYTES_MAX, READ).await? else { return Ok(None) };
         let is_it = |chunk: Chunk<'_>| chunk.head.session == session && chunk.head.number == number;
         bytes = bytes.saturating_add(chunk.len() as u64);
-        let is_too_long = encoded_len(extent.count, bytes) > VOLUME_BYTES_MAX as u64;
+        let is_too_long = !bucket.has_volume_of(extent.count, bytes);
         if is_too_long || !Chunk::decode(&chunk, number).is_ok_and(is_it) {
             return Ok(None);
         }
@@ -205,7 +205,7 @@ async fn chunks_of_small(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
         let Some(read) = bucket.get(&key, VOLUME_BYTES_MAX, READ).await? else { return Ok(None) };
         bytes = bytes.saturating_add(read.len() as u64);
         let Ok(volume) = Volume::decode(&read, session, part) else { return Ok(None) };
-        if bytes > 2 * VOLUME_BYTES_MAX as u64 {
+        if volume.is_bare() || bytes > 2 * VOLUME_BYTES_MAX as u64 {
             return Ok(None);
         }
         chunks.extend(volume.chunks().map(<[u8]>::to_vec));
@@ -216,6 +216,9 @@ async fn chunks_of_small(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
 
 /// Puts the volume of these chunks, unless it is there.
 async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>>) -> Result<Made> {
+    if !bucket.has_volume_of(extent.count, chunks.iter().map(|chunk| chunk.len() as u64).sum()) {
+        return Ok(Made::Not);
+    }
     let mut encoder = match Encoder::new(session, extent, chunks.iter().map(Vec::len)) {
         Ok(encoder) => encoder,
         Err(Error::TooLarge { .. }) => return Ok(Made::Not),

@@ -16,6 +16,9 @@
 //! end-32 32  hash of the volume: BLAKE3 of all bytes before it
 //! ```
 //!
+//! A *bare volume* holds the length 0 for each chunk, and no chunk: those of its range are longer together than a volume may be, and stand by
+//! themselves. A collection puts it, a day before a compacted one takes their place ([`compacting`](crate)). No chunk has the length 0.
+//!
 //! A *compacted volume* holds compacted chunks ([`chunk`](crate::chunk)), of any number of whole ranges of the smallest span. What names it
 //! is a [compaction](crate::compaction).
 //!
@@ -27,7 +30,7 @@
 //! 1. Decoding panics on no input, and allocates nothing: what it returns borrows from the bytes.
 //! 2. Every wrong byte is noticed, since the hash covers them all.
 //! 3. The bytes follow from the chunks alone, so whoever makes a volume makes the same one.
-//! 4. No volume is longer than [`VOLUME_BYTES_MAX`]. Of chunks that are longer together no volume is made.
+//! 4. No volume is longer than [`VOLUME_BYTES_MAX`]. Of chunks that are longer together none is made but a bare one.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -162,6 +165,11 @@ impl<'a> Volume<'a> {
         Err(extent.error(reason))
     }
 
+    /// Returns whether it is a bare volume.
+    pub fn is_bare(&self) -> bool {
+        length_fields(self.lengths).all(|len| len == 0)
+    }
+
     /// Returns where each chunk stands among the bytes, in the order of their numbers.
     pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
         let mut at = self.chunks_at;
@@ -293,6 +301,16 @@ impl Encoder {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&bytes);
         Ok(Encoder { extent, left, hasher, bytes })
+    }
+
+    /// Returns the bytes of a bare volume.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if there are too many chunks.
+    pub fn bare(session: Uuid, extent: Extent) -> Result<Vec<u8>> {
+        let count = usize::try_from(extent.count).unwrap_or(usize::MAX);
+        Encoder::new(session, extent, std::iter::repeat_n(0, count))?.finish()
     }
 
     /// Adds the next bytes of the chunks.

@@ -45,6 +45,10 @@
 //! since the newest that is known is asked for; the other way round is right, as in a local log whose later segments were compacted
 //! again.
 //!
+//! A *bare* volume says that its range is full, and that its chunks stand by themselves, since they are too long for one. They are read as where a
+//! volume cannot be used. A collection puts it only where bodies are to be dropped, and removes the chunks once a compacted volume stands for them,
+//! behind a mark, no less than `MIN_AGE` later.
+//!
 //! A volume that does not decode, or whose chunks do not fit the chain, is passed over as long as its range has no mark: its chunks are all
 //! there. Where it has one, or the volume is gone and the mark is there, reading ends with [`Error::Volume`].
 
@@ -59,11 +63,12 @@ use crate::chain::{Chain, Taken};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
 use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
 use crate::error::{Error, Result};
-use crate::volume::{Extent, Form, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, encoded_len};
+use crate::volume::{Extent, Form, KNOWN_FOR, VOLUME_BYTES_MAX, Volume};
 
 /// How many volumes that are missing are noted at most.
 const MISSING_MAX: usize = 1 << 16;
 
+const BARE: &str = "it holds none of them";
 const READ: &str = "read a chunk";
 const READ_VOLUME: &str = "read a volume of chunks";
 const READ_COMPACTION: &str = "read which volumes are compacted";
@@ -119,7 +124,11 @@ pub(crate) struct Opened {
 
 impl Opened {
     fn new(form: Form, bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<Opened> {
-        let places = Volume::decode_as(form, &bytes, session, extent)?.places().collect();
+        let volume = Volume::decode_as(form, &bytes, session, extent)?;
+        if volume.is_bare() {
+            return Err(extent.error(BARE));
+        }
+        let places = volume.places().collect();
         Ok(Opened { extent, whole: Arc::new(bytes), places, form })
     }
 
@@ -185,6 +194,7 @@ pub(crate) struct Shelf {
     walked: [Walked; 2],
     missing: Vec<Extent>,
     verified: Vec<Extent>,
+    long: Vec<Extent>,
 }
 
 /// Notes what was met of a range that is read from its beginning.
@@ -209,6 +219,7 @@ impl Shelf {
             walked: Default::default(),
             missing: Vec::new(),
             verified: Vec::new(),
+            long: Vec::new(),
         }
     }
 
@@ -264,11 +275,18 @@ impl Shelf {
         }
         match self.unusable_at(number) {
             None => Ok(self.on_hand(number)),
-            // The object was read while nothing of the range was collected.
-            Some((extent, error)) => match is_marked(bucket, self.session, extent).await? {
-                true => Err(error),
-                false => Ok(None),
-            },
+            Some((extent, error)) => {
+                // The object was read while nothing of the range was collected.
+                if !is_marked(bucket, self.session, extent).await? {
+                    return Ok(None);
+                }
+                // A compacted one stands for it by now.
+                let is_bare = matches!(error, Error::Volume { reason: BARE, .. });
+                match is_bare && matches!(self.look(bucket, number).await?, Looked::Opened) {
+                    true => Ok(self.on_hand(number)),
+                    false => Err(error),
+                }
+            }
         }
     }
 
@@ -446,13 +464,15 @@ impl Shelf {
                 continue;
             }
             walked.extent = None;
-            let fits = encoded_len(extent.count, walked.bytes) <= VOLUME_BYTES_MAX as u64;
+            let fits = bucket.has_volume_of(extent.count, walked.bytes);
             let is_within_large =
                 self.opened.as_ref().is_some_and(|opened| opened.extent.count > extent.count);
             if walked.held == extent.count && span == bucket.spans()[0] && !self.large {
                 self.verified.push(extent);
             } else if walked.held == 0 && fits && !is_within_large && self.missing.len() < MISSING_MAX {
                 self.missing.push(extent);
+            } else if walked.held == 0 && !fits && span == bucket.spans()[0] && !self.large {
+                self.long.push(extent);
             }
         }
     }
@@ -460,6 +480,11 @@ impl Shelf {
     /// Takes the volumes that were missing where the log was read, or that its writer has completed, in the order of their numbers.
     pub(crate) fn take_missing(&mut self) -> Vec<Extent> {
         std::mem::take(&mut self.missing)
+    }
+
+    /// Takes the small ranges whose chunks are too long for a volume.
+    pub(crate) fn take_long(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.long)
     }
 
     /// Takes the small volumes whose chunks were all taken from them.
@@ -525,6 +550,7 @@ async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<O
             Ok(None) => return Ok(None),
             Ok(Some(bytes)) => match Opened::new(Form::Whole, bytes, session, extent) {
                 Ok(opened) => return Ok(Some(Ok(opened))),
+                Err(error @ Error::Volume { reason: BARE, .. }) => return Ok(Some(Err(error))),
                 Err(error) => unusable = Some(error),
             },
             Err(Error::TooLarge { .. }) => {

@@ -2,7 +2,7 @@
 //!
 //! | step | left behind by a crash |
 //! |---|---|
-//! | 1. What stands in the session's folder of payloads is listed, and the store's time taken | nothing |
+//! | 1. The store's time is taken, and what stands in the session's folder of payloads listed | nothing |
 //! | 2. The log is read to its end: what a chunk of the chain names is needed. Of a log in which a record does not decode here everything is | nothing |
 //! | 3. What is not needed, and was withdrawn [`MIN_AGE`](crate::MIN_AGE) before that time, is removed | the rest, for the next collection |
 //! | 4. The names of what is not needed and as old are withdrawn | nothing: a withdrawal counts as a whole or not at all |
@@ -37,17 +37,14 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Lists a session's payloads; `None` if there are none.
-    pub(crate) async fn of(bucket: &Bucket, session: Uuid) -> Result<Option<Listed>> {
+    /// Lists a session's payloads, at the store's time `time` or later; `None` if there are none.
+    pub(crate) async fn of(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> Result<Option<Listed>> {
         let listed = bucket.listed(session, "objects", REMOVE).await?;
         let payload = |found: object_store::ObjectMeta| {
             Some((Name::parse(found.location.filename()?)?, found.size, found.last_modified))
         };
         let payloads: Vec<_> = listed.into_iter().filter_map(payload).collect();
-        if payloads.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(Listed { payloads, time: bucket.store_time(session).await? }))
+        Ok((!payloads.is_empty()).then_some(Listed { payloads, time }))
     }
 
     /// Removes what is not needed and was withdrawn long enough ago, and withdraws what else is not needed.
@@ -108,8 +105,7 @@ async fn withdraw(bucket: &Bucket, withdrawal: Withdrawal) -> Result<()> {
     let bytes = withdrawal.encode()?;
     bucket.create(&key, PutPayload::from(bytes.clone()), REMOVE).await?;
     if bucket.get(&key, WITHDRAWAL_BYTES_MAX, REMOVE).await? != Some(bytes) {
-        // Somebody else collects it too.
-        return Err(Error::Store { what: REMOVE, failure: Failure::Conflict });
+        return Err(Error::Store { what: REMOVE, failure: Failure::Overtaken });
     }
     Ok(())
 }

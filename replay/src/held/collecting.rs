@@ -84,6 +84,8 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
     }
     let told = told(&all);
     match (all.chunks + all.dropped + all.payloads, yes) {
+        // Of what cannot be read nobody knows.
+        (0, _) if code != HOLDS => {}
         (0, _) => output.line(format_args!("nothing to remove"))?,
         (_, true) => output.line(format_args!("removed {told}"))?,
         (_, false) => output.line(format_args!("would remove {told}; --yes removes them"))?,

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
-use foldlog::{ExecutionState, ResourceRegistry, Session, Store};
+use foldlog::{ExecutionState, ObjectId, ResourceRegistry, Session, Store};
 use foldlog_tests::child;
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
@@ -265,6 +265,57 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     let damaged = held.run("gc URL --yes");
     assert_eq!(damaged.code, 1, "{}", damaged.stderr);
     assert!(damaged.stderr.contains("the volume of chunks 0 to 63"), "{}", damaged.stderr);
+}
+
+/// A worker died between a payload and the record that was to name it, and a collection behind its probe.
+#[test]
+fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
+    let held = Held::new();
+    let session = held.session();
+    let id = session.id();
+    session.close().unwrap();
+    let folder = held.folder.path().join(format!("bucket/team/sessions/{id}"));
+    let (payload, probe) =
+        (folder.join(format!("objects/{}", ObjectId::of(b"left").file_name())), folder.join("probe/1"));
+    for path in [&payload, &probe] {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"left").unwrap();
+    }
+    let pass_a_day = || {
+        let day = Duration::from_secs(24 * 60 * 60 + 60);
+        let withdrawal = folder.join(format!("withdrawn/{:020}", 1));
+        for path in [&payload, &probe, &withdrawal] {
+            let Ok(file) = File::options().write(true).open(path) else { continue };
+            file.set_modified(SystemTime::now() - day).unwrap();
+        }
+    };
+    let stays = "1 payload that nothing names any more stays until `gc` finds it so again, 24 h later";
+    let gc = |words: &str| {
+        let ran = held.run(&format!("gc URL{words}"));
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{words}");
+        ran.stdout
+    };
+    let young = gc(" --yes");
+    assert!(young.contains("nothing to remove\n") && young.ends_with(&format!("{stays}\n")), "{young}");
+    assert!(!folder.join("withdrawn").exists() && probe.exists());
+    pass_a_day();
+    assert!(gc(" --yes").ends_with(&format!("{stays}\n")));
+    assert!(folder.join("withdrawn").exists() && payload.exists() && !probe.exists());
+    pass_a_day();
+    let would = gc("");
+    let goes = "1 payload that nothing names any more, 4 bytes";
+    assert!(
+        would.contains(&format!("would remove 0 chunks, 0 bytes, and {goes}; --yes removes them\n")),
+        "{would}"
+    );
+    let ran = gc(" --yes --json");
+    let row: Value = serde_json::from_str(&ran).unwrap();
+    assert_eq!(
+        [&row["payloads"], &row["payload_bytes"], &row["payloads_left"]],
+        [&json!(1), &json!(4), &json!(0)]
+    );
+    assert!(!payload.exists());
+    assert!(gc(" --yes").starts_with("nothing to remove\n"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use foldlog_remote::compaction::Compaction;
-use foldlog_remote::volume::Extent;
+use foldlog_remote::volume::{Extent, VOLUME_BYTES_MAX};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
 use futures_lite::stream::{self, Boxed, StreamExt};
 use object_store::path::Path;
@@ -101,6 +101,8 @@ struct State {
     reads: u64,
     /// A client of which so many requests come through yet; what happens to the last of them, and none after it arrives.
     cut: Option<(usize, u64, Fault)>,
+    /// How long volumes may be.
+    volume_bytes: u64,
     /// What happens to the store in front of the next reading of a key.
     hooks: Vec<(String, Hook)>,
 }
@@ -136,6 +138,7 @@ impl Net {
                 puts: 0,
                 reads: 0,
                 cut: None,
+                volume_bytes: VOLUME_BYTES_MAX as u64,
                 hooks: Vec::new(),
             }),
         })
@@ -175,6 +178,15 @@ impl Net {
     /// Lets so many requests of a client come through, this happen to the next one, and all behind it be lost.
     pub(crate) fn cut(&self, client: usize, requests: u64, fault: Fault) {
         self.state().cut = Some((client, requests + 1, fault));
+    }
+
+    /// Has no volume be longer.
+    pub(crate) fn set_volume_bytes(&self, bytes: u64) {
+        self.state().volume_bytes = bytes;
+    }
+
+    pub(crate) fn volume_bytes(&self) -> u64 {
+        self.state().volume_bytes
     }
 
     pub(crate) fn uncut(&self) {
@@ -313,14 +325,21 @@ impl State {
             return self.require_withdrawn(session, name);
         }
         let Some((session, number)) = key.split_once("/log/") else { return self.require_compacted(key) };
-        if self.compaction(session).is_some_and(|it| it.around(number.parse().unwrap()).is_some()) {
-            return;
-        }
         let first = number.parse::<u64>().unwrap() / SPANS[0] * SPANS[0];
         let volume = format!("{session}/volumes/{}/{first:020}", SPANS[0]);
         let age = self.begun.elapsed() - self.modified[&volume];
+        if self.compaction(session).is_some_and(|it| it.around(number.parse().unwrap()).is_some()) {
+            assert!(age >= Duration::from_secs(86_400), "{key}: {age:?}");
+            return self.require_mark(session, first);
+        }
         assert!(self.objects.contains_key(&volume) && age >= Duration::from_secs(86_400), "{key}: {age:?}");
-        assert!(self.objects.contains_key(&format!("{session}/collected/{first:020}")), "{key} has no mark");
+        self.require_mark(session, first);
+    }
+
+    /// Makes sure that the range that begins with this chunk has its mark.
+    fn require_mark(&self, session: &str, first: u64) {
+        let mark = format!("{session}/collected/{first:020}");
+        assert!(self.objects.contains_key(&mark), "{first} has no mark");
     }
 
     /// Makes sure that a payload which is removed was withdrawn a day ago.
@@ -351,12 +370,6 @@ impl State {
             let hash: String = volume.hash.iter().map(|byte| format!("{byte:02x}")).collect();
             let key = format!("{session}/compacted/{number:020}/{:020}/{hash}", volume.extent.first);
             assert_eq!(*blake3::hash(&self.objects[&key]).as_bytes(), volume.hash, "{key}");
-            for first in (volume.extent.first..=volume.extent.last()).step_by(SPANS[0] as usize) {
-                assert!(
-                    self.objects.contains_key(&format!("{session}/collected/{first:020}")),
-                    "{first} has no mark"
-                );
-            }
         }
         Some(compaction)
     }
@@ -380,6 +393,9 @@ impl State {
         let (first, count): (u64, u64) = (parts[0].parse().unwrap(), parts[1].parse().unwrap());
         assert!(newest.touches(Extent { first, count }), "{key} was removed, and nothing stands for it");
         assert!(count > SPANS[0] || newest.around(first).is_some(), "{key}");
+        if count == SPANS[0] {
+            self.require_mark(session, first);
+        }
     }
 
     /// Creates an object, atomically; whether it did.
@@ -597,7 +613,7 @@ impl Requests for Client {
 
     fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
         let folder = format!("{}/", folder.unwrap());
-        let may_be = ["/log/", "/volumes/", "/compacted/", "/objects/"];
+        let may_be = ["/log/", "/volumes/", "/compacted/", "/objects/", "/probe/"];
         assert!(may_be.iter().any(|end| folder.ends_with(end)), "{folder} was listed");
         let mut state = self.net.state();
         // A list may lack some, and has no order.
