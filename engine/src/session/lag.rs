@@ -2,8 +2,12 @@
 //!
 //! What was written is marked now and then, so bytes and time are told to within [`MARK_BYTES`] and [`MARK_US`], and never too low. What
 //! the log held when it was opened counts as records alone.
+//!
+//! A write looks at all this only where it may matter: not where it follows the last look within a millisecond, and nothing can have come to
+//! its bound since ([`Quiet`]).
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
@@ -15,6 +19,52 @@ const MARK_BYTES: u64 = 64 << 10;
 
 /// Number of microseconds after which there is another mark.
 const MARK_US: i64 = 100_000;
+
+/// Number of records that follow each other at most without a look.
+const QUIET_RECORDS: u64 = 64;
+
+/// Number of bytes of the log behind which there is a look.
+const QUIET_BYTES: u64 = 32 << 10;
+
+/// Number of microseconds, between the times of two records, within which there may be none.
+const QUIET_US: u64 = 1_000;
+
+/// Says which writes need no look at how far the replicator is behind. Writers, of which there is one at a time, set it.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    /// First record that needs one.
+    sequence: AtomicU64,
+    /// Length of the log behind a record that needs one.
+    bytes: AtomicU64,
+    /// Time of the record of the last look.
+    time_us: AtomicI64,
+}
+
+impl Quiet {
+    /// Returns whether a record needs no look that has this time, and behind which the log has so many bytes.
+    #[inline]
+    pub(super) fn holds(&self, sequence: SequenceNumber, bytes: u64, time_us: i64) -> bool {
+        let since_us = time_us.wrapping_sub(self.time_us.load(Ordering::Relaxed));
+        sequence.get() < self.sequence.load(Ordering::Relaxed)
+            && bytes < self.bytes.load(Ordering::Relaxed)
+            && since_us.cast_unsigned() < QUIET_US
+    }
+
+    /// Notes what a look at a record has come to.
+    pub(super) fn note(
+        &self,
+        (sequence, bytes, time_us): (SequenceNumber, u64, i64),
+        behind: Behind,
+        (records_max, bytes_max): (u64, u64),
+    ) {
+        // Halfway to the bound there is another look.
+        let records = records_max.saturating_sub(behind.records) / 2;
+        let more = bytes_max.saturating_sub(behind.bytes) / 2;
+        self.sequence.store(sequence.get() + 1 + records.min(QUIET_RECORDS), Ordering::Relaxed);
+        self.bytes.store(bytes.saturating_add(more.min(QUIET_BYTES)), Ordering::Relaxed);
+        self.time_us.store(time_us, Ordering::Relaxed);
+    }
+}
 
 /// Says where the log stood at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +85,8 @@ pub(super) struct Lag {
     end: SequenceNumber,
     /// Bytes of the log up to there.
     bytes: u64,
+    /// When that was noted.
+    noted_us: i64,
 }
 
 /// Says how far a replicator is behind.
@@ -55,8 +107,12 @@ impl Behind {
 }
 
 impl Lag {
-    /// Notes a record that was written, behind which the log has so many bytes.
+    /// Notes a record that was written, behind which the log has so many bytes. Those before it that were not noted were written right behind
+    /// the last one that was.
     pub(super) fn note(&mut self, sequence: SequenceNumber, bytes: u64, now_us: i64) {
+        if self.marks.is_empty() && self.end < sequence && self.bytes > 0 {
+            self.marks.push_back(Mark { first: self.end, bytes: self.bytes, since_us: self.noted_us });
+        }
         let is_marked = self.marks.back().is_some_and(|last| {
             self.bytes.saturating_sub(last.bytes) < MARK_BYTES
                 && now_us.saturating_sub(last.since_us) < MARK_US
@@ -65,7 +121,7 @@ impl Lag {
             let before = if self.bytes == 0 { bytes } else { self.bytes };
             self.marks.push_back(Mark { first: sequence, bytes: before, since_us: now_us });
         }
-        (self.end, self.bytes) = (sequence + 1, bytes);
+        (self.end, self.bytes, self.noted_us) = (sequence + 1, bytes, now_us);
     }
 
     /// Returns how far a replicator is behind that holds the records below `held`.
@@ -115,5 +171,37 @@ mod tests {
         lag.note(1_000.into(), 1_001_000, 9_000_000);
         let behind = lag.behind(1_000.into(), 9_000_010);
         assert_eq!(behind, Behind { records: 1, bytes: 1_000, time: Duration::from_micros(10) });
+    }
+
+    #[test]
+    fn records_without_a_look_are_as_old_as_the_last_one_that_had_one() {
+        let mut lag = Lag::default();
+        lag.note(0.into(), 1_000, 5);
+        assert_eq!(lag.behind(1.into(), 6), Behind::default());
+        // Three had none, and nothing was written for a second.
+        lag.note(4.into(), 5_000, 1_000_005);
+        let behind = lag.behind(1.into(), 1_000_005);
+        let time = Duration::from_secs(1);
+        assert_eq!(behind, Behind { records: 4, bytes: 4_000, time });
+        assert_eq!(lag.behind(4.into(), 1_000_005).records, 1);
+    }
+
+    #[test]
+    fn there_is_a_look_before_anything_can_come_to_its_bound() {
+        let (quiet, name) = (Quiet::default(), SequenceNumber::new);
+        let bounds = (1_000, 1 << 20);
+        assert!(!quiet.holds(name(0), 10, 0));
+        let behind = |records, bytes| Behind { records, bytes, time: Duration::ZERO };
+        quiet.note((name(9), 500, 70), behind(10, 500), bounds);
+        assert!(quiet.holds(name(10), 600, 70) && quiet.holds(name(73), 600, 1_069));
+        assert!(!quiet.holds(name(74), 600, 70), "64 records had none");
+        assert!(!quiet.holds(name(10), 500 + QUIET_BYTES, 70), "many bytes have come");
+        assert!(!quiet.holds(name(10), 600, 1_070) && !quiet.holds(name(10), 600, 69), "time has passed");
+        for (records, near) in [(990, 5), (999, 0), (1_000, 0)] {
+            quiet.note((name(9), 500, 70), behind(records, 500), bounds);
+            assert!(!quiet.holds(name(10 + near), 600, 70), "{records}");
+        }
+        quiet.note((name(9), 500, 70), behind(10, (1 << 20) - 100), bounds);
+        assert!(quiet.holds(name(10), 549, 70) && !quiet.holds(name(10), 550, 70));
     }
 }

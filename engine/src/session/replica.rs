@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::held_captures::{HeldFrom, Holding, Packed, Sources};
-use super::lag::{Behind, Lag};
+use super::lag::{Behind, Lag, Quiet};
 use super::said_dropped::SaidDropped;
 use super::writing::PendingRecord;
 use super::{Inner, WriterState};
@@ -56,6 +56,7 @@ pub(super) struct Replica {
     feeding: Arc<Feeding>,
     /// What was written since.
     lag: Mutex<Lag>,
+    quiet: Quiet,
     /// Sequence number of the first record of those whose captures were held when the session was opened.
     #[cfg(feature = "host-filesystem")]
     captures_from: SequenceNumber,
@@ -198,6 +199,7 @@ impl Replica {
             gate: SyncGate::new(held),
             feeding: Arc::default(),
             lag: Mutex::default(),
+            quiet: Quiet::default(),
             #[cfg(feature = "host-filesystem")]
             captures_from,
             captures: Mutex::new(Holding::new(dir, captures_from)),
@@ -242,14 +244,28 @@ impl Replica {
         self.gate.synced()
     }
 
-    /// Notes that the record `sequence` was written, behind which the log has so many bytes, and returns whether that write has to wait for
-    /// the replicator, which is too far behind.
-    pub(super) fn note_written(&self, sequence: SequenceNumber, log_bytes: u64, clock: &dyn Clock) -> bool {
+    /// Notes that a record was written which has this time, and behind which the log has so many bytes, and returns whether that write has to
+    /// wait for the replicator, which is too far behind.
+    #[inline]
+    pub(super) fn note_written(&self, written: (SequenceNumber, u64, i64), clock: &dyn Clock) -> bool {
+        let (sequence, log_bytes, time_us) = written;
+        !self.quiet.holds(sequence, log_bytes, time_us) && self.look(written, clock)
+    }
+
+    fn look(&self, written: (SequenceNumber, u64, i64), clock: &dyn Clock) -> bool {
+        let (sequence, log_bytes, _) = written;
         let now_us = clock.steady_us();
         let mut lag = self.lag.lock();
         lag.note(sequence, log_bytes, now_us);
         let behind = lag.behind(self.held(), now_us);
-        self.replication.when_behind == WhenBehind::Wait && behind.is_too_far(&self.replication)
+        drop(lag);
+        // Where writes are refused, each is noted, since the one that comes behind it asks.
+        if self.replication.when_behind != WhenBehind::Wait {
+            return false;
+        }
+        let Replication { records_behind_max, bytes_behind_max, .. } = self.replication;
+        self.quiet.note(written, behind, (records_behind_max, bytes_behind_max));
+        behind.is_too_far(&self.replication)
     }
 
     /// Returns how far the replicator is behind, if writes are refused for that.
@@ -380,7 +396,8 @@ impl Inner {
     #[inline]
     pub(super) fn falls_behind(&self, state: &WriterState, sequence: SequenceNumber) -> bool {
         let Some(replica) = &self.replica else { return false };
-        replica.note_written(sequence, state.log.used_bytes(), self.store.options.clock.as_ref())
+        let written = (sequence, state.log.used_bytes(), state.log.last_time_us());
+        replica.note_written(written, self.store.options.clock.as_ref())
     }
 
     /// Returns how far the replicator is behind, if writes are refused for that, and has it fed.
