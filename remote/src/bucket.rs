@@ -27,8 +27,9 @@
 //! sessions/{session}/probe/{random}      what opening finds out with whether puts are conditional; removed at once
 //! ```
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -44,6 +45,7 @@ use crate::clock::Clock;
 use crate::compaction::CompactedVolume;
 use crate::error::{Error, Failure, Result};
 use crate::folder::NotAFile;
+use crate::payloads::Withdrawn;
 use crate::retries::Retries;
 use crate::volume::{Extent, SPANS, VOLUME_BYTES_MAX, encoded_len};
 use crate::withdrawal::Name;
@@ -57,6 +59,8 @@ pub struct Bucket {
     clock: Clock,
     spans: [u64; 2],
     volume_bytes: u64,
+    /// Which names of payloads readers know to be withdrawn.
+    withdrawn: Arc<Mutex<BTreeMap<Uuid, Withdrawn>>>,
 }
 
 impl fmt::Debug for Bucket {
@@ -87,7 +91,15 @@ impl Bucket {
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, retries: Retries) -> Result<Bucket> {
         let volume_bytes = VOLUME_BYTES_MAX as u64;
         let path = Path::parse(prefix).map_err(|_| Error::Prefix { prefix: prefix.to_owned() })?;
-        Ok(Bucket { store, prefix: path, retries, clock: Clock::default(), spans: SPANS, volume_bytes })
+        Ok(Bucket {
+            store,
+            prefix: path,
+            retries,
+            clock: Clock::default(),
+            spans: SPANS,
+            volume_bytes,
+            withdrawn: Arc::default(),
+        })
     }
 
     /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps. For tests, which have no days
@@ -112,6 +124,16 @@ impl Bucket {
     /// Returns whether a volume of so many chunks may be made that have so many bytes together.
     pub(crate) fn has_volume_of(&self, count: u64, bytes: u64) -> bool {
         encoded_len(count, bytes) <= self.volume_bytes
+    }
+
+    /// Returns what is known of the withdrawn names of a session's payloads.
+    pub(crate) fn known_withdrawn(&self, session: Uuid) -> Withdrawn {
+        let known = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&session).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn note_withdrawn(&self, session: Uuid, known: Withdrawn) {
+        self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).insert(session, known);
     }
 
     /// Returns how many chunks small and large volumes hold.

@@ -1,7 +1,7 @@
 //! Reads how much time has passed, by a clock that nobody sets and that goes on while the machine sleeps.
 //!
 //! One decision depends on it: whether what a place said of the number of a chunk, or of the names of payloads, still holds, or is asked for once
-//! more. On Linux it is `CLOCK_BOOTTIME`, elsewhere what the standard library takes for a steady clock. A machine that
+//! more. On Linux it is `CLOCK_BOOTTIME`, on Apple's systems `CLOCK_MONOTONIC`, which goes on in sleep there, elsewhere what the standard library takes for a steady clock. A machine that
 //! is stopped from outside, so that this clock stands still for more than half of [`MIN_AGE`](crate::MIN_AGE), is not seen to be.
 
 use std::fmt;
@@ -43,7 +43,14 @@ fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(target_vendor = "apple")]
+fn since_boot() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
+}
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
 fn since_boot() -> Duration {
     use std::sync::LazyLock;
     use std::time::Instant;

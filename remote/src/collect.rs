@@ -18,8 +18,8 @@
 //! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
 //! of the chunks, and the next collection goes on.
 //!
-//! A version of foldlog that knows no volumes takes a collected session for an empty one. So nothing is to be collected before every worker
-//! and reader of a place has one that does.
+//! A version of foldlog that knows no volumes takes a collected session for an empty one, and one that knows no withdrawals names payloads that
+//! are about to be removed. So nothing is to be collected before every worker and reader of a place has one that knows both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -112,6 +112,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     if !dry_run {
         remove_probes(bucket, session, time).await?;
     }
+    report.undecoded = needed.unknown();
     if let Some(payloads) = payloads {
         payloads.collect((bucket, session), &needed, (min_age, dry_run), &mut report).await?;
     }
@@ -200,7 +201,8 @@ impl Collection<'_> {
 /// Removes what openings and collections have left that were killed while they asked for something with an object of their own.
 async fn remove_probes(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> Result<()> {
     let left = bucket.listed(session, "probe", COLLECT).await?;
-    let is_old = |found: &ObjectMeta| age_at(time, found.last_modified) >= MIN_AGE;
+    // Nobody is in the middle of one for so long.
+    let is_old = |found: &ObjectMeta| age_at(time, found.last_modified) >= 7 * MIN_AGE;
     let keys: Vec<_> = left.into_iter().filter(is_old).map(|found| found.location).collect();
     if keys.is_empty() { Ok(()) } else { bucket.remove_all(keys, COLLECT).await }
 }

@@ -347,8 +347,8 @@ impl Pass<'_> {
             self.counts.before += counted.before;
             return self.flush().await;
         }
-        if (!changes || range.is_too_long) && !was_compacted {
-            self.is_blocked |= counted.before > 0;
+        if range.is_too_long || !changes && !was_compacted {
+            self.is_blocked |= counted.before > 0 || was_compacted;
             self.counts.before += counted.before;
             return self.flush().await;
         }

@@ -30,6 +30,11 @@ impl Needed {
         self.hashes.extend(hashes);
     }
 
+    /// Returns the first record of which nobody can say here what it names.
+    pub(crate) fn unknown(&self) -> Option<SequenceNumber> {
+        self.unknown
+    }
+
     /// Returns whether anything names a payload, or may.
     pub(crate) fn holds(&self, hash: &[u8; 32]) -> bool {
         self.unknown.is_some() || self.hashes.contains(hash)

@@ -12,16 +12,18 @@
 //! 1. Whoever puts a payload that a chunk is to name has asked for withdrawals, and gives no name that was withdrawn by then. It asks for the
 //!    numbers behind the last one that it knows, until one is not there.
 //! 2. If the chunk is put, or its put confirmed, more than half of `MIN_AGE` after it asked last ([`clock`](crate::clock)), it asks again. What was
-//!    withdrawn in between it puts once more, under the next name, before anything is acknowledged: [`Payloads::make_sure`].
+//!    withdrawn in between it puts once more, under the next name, before anything is acknowledged: [`Payloads::make_sure`]. For that it keeps
+//!    the bytes of up to 64 MiB of payloads until then.
 //! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk that was read in between names the payload
 //!    ([`withdrawing`](crate::withdrawing)). By 1 and 2 no chunk can that was put since.
 //! 4. A name that was withdrawn is never given again, so that a removal that arrives late removes nothing that anybody needs.
 //! 5. A reader asks for the first name, and only where nothing stands under it for withdrawals, and then for the other names.
 //!
 //! As with chunks, a machine that is stopped from outside for longer than `MIN_AGE`, so that its clock stands still, is a limit: between the put
-//! of a payload and that of its chunk.
+//! of a payload and that of its chunk. Of payloads longer than 64 MiB together a machine that sleeps so long is one too: a chunk may
+//! come to name one that is gone, which its writer is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
@@ -32,6 +34,9 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Failure, Result};
 use crate::volume::KNOWN_FOR;
 use crate::withdrawal::{Name, WITHDRAWAL_BYTES_MAX, Withdrawal};
+
+/// How many bytes of payloads a writer keeps until they are acknowledged.
+pub(crate) const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 const PUT: &str = "put a payload";
 const READ: &str = "read a payload";
@@ -64,9 +69,14 @@ impl Withdrawn {
 
     /// Returns the name that a payload gets.
     fn name(&self, hash: [u8; 32]) -> Name {
+        self.names(hash).next_back().unwrap_or(Name { hash, before: 0 })
+    }
+
+    /// Returns the names that a payload may have behind its first one.
+    fn names(&self, hash: [u8; 32]) -> impl DoubleEndedIterator<Item = Name> {
         let (first, last) = (Name { hash, before: 0 }, Name { hash, before: u32::MAX });
-        let newest = self.names.range(first..=last).next_back();
-        Name { hash, before: newest.map_or(0, |(name, _)| name.before.saturating_add(1)) }
+        let withdrawn = self.names.range(first..=last);
+        withdrawn.map(move |(name, _)| Name { hash, before: name.before.saturating_add(1) })
     }
 }
 
@@ -76,8 +86,10 @@ pub struct Payloads {
     bucket: Bucket,
     session: Uuid,
     withdrawn: Withdrawn,
-    /// Those that were put and that nothing acknowledged names yet, under these names.
-    put: Vec<(ObjectId, Name)>,
+    /// Those that were put and that nothing acknowledged names yet, under these names. The bytes of up to [`KEPT_BYTES_MAX`] are kept.
+    put: Vec<(ObjectId, Name, Option<PutPayload>)>,
+    kept_bytes: u64,
+    kept_bytes_max: u64,
     /// Moment up to which the names of all of these are known not to be withdrawn.
     since: Option<Duration>,
 }
@@ -85,7 +97,22 @@ pub struct Payloads {
 impl Payloads {
     /// Knows nothing of a session yet, and asks for nothing.
     pub fn new(bucket: Bucket, session: Uuid) -> Payloads {
-        Payloads { bucket, session, withdrawn: Withdrawn::default(), put: Vec::new(), since: None }
+        let (withdrawn, put) = (Withdrawn::default(), Vec::new());
+        Payloads {
+            bucket,
+            session,
+            withdrawn,
+            put,
+            kept_bytes: 0,
+            kept_bytes_max: KEPT_BYTES_MAX,
+            since: None,
+        }
+    }
+
+    /// Keeps the bytes of so many payloads. For tests, which have none that are so long.
+    #[doc(hidden)]
+    pub fn with_kept_bytes(self, kept_bytes_max: u64) -> Payloads {
+        Payloads { kept_bytes_max, ..self }
     }
 
     /// Puts a payload under its hash, unless it is there.
@@ -94,13 +121,16 @@ impl Payloads {
     ///
     /// [`Error::Store`], and [`Error::Withdrawal`] if what was withdrawn cannot be read.
     pub async fn put(&mut self, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
-        if self.withdrawn.asked.is_none() {
+        let now = self.bucket.now();
+        if self.withdrawn.asked.is_none_or(|asked| now.saturating_sub(asked) > KNOWN_FOR) {
             self.withdrawn.ask(&self.bucket, self.session).await?;
         }
-        let name = self.withdrawn.name(object.hash);
+        let (name, payload) = (self.withdrawn.name(object.hash), PutPayload::from(bytes));
         self.since = self.since.or(self.withdrawn.asked);
-        self.put.push((object, name));
-        self.put_as(name, object, bytes).await
+        let is_kept = self.kept_bytes.saturating_add(object.len) <= self.kept_bytes_max;
+        self.kept_bytes += if is_kept { object.len } else { 0 };
+        self.put.push((object, name, is_kept.then(|| payload.clone())));
+        put_as((&self.bucket, self.session), name, object, payload).await
     }
 
     /// Returns whether nothing that was put can have been withdrawn and removed.
@@ -119,14 +149,21 @@ impl Payloads {
             return Ok(());
         }
         self.withdrawn.ask(&self.bucket, self.session).await?;
-        let is_withdrawn = |(_, name): &(ObjectId, Name)| self.withdrawn.names.contains_key(name);
-        let withdrawn: Vec<_> = self.put.iter().copied().filter(is_withdrawn).collect();
-        for (object, _) in withdrawn {
-            let gone = || Error::MissingPayload { object: object.file_name() };
-            let bytes = self.bucket.get_object(self.session, object).await?.ok_or_else(gone)?;
-            let name = self.withdrawn.name(object.hash);
-            self.put_as(name, object, bytes).await?;
-            self.put.push((object, name));
+        for (object, name, kept) in &mut self.put {
+            if !self.withdrawn.names.contains_key(name) {
+                continue;
+            }
+            let next = self.withdrawn.name(object.hash);
+            let payload = match kept {
+                Some(payload) => payload.clone(),
+                None => {
+                    let gone = || Error::MissingPayload { object: object.file_name() };
+                    let found = self.bucket.get_object(self.session, *object).await?;
+                    PutPayload::from(found.ok_or_else(gone)?)
+                }
+            };
+            put_as((&self.bucket, self.session), next, *object, payload).await?;
+            *name = next;
         }
         self.since = self.withdrawn.asked;
         Ok(())
@@ -134,20 +171,22 @@ impl Payloads {
 
     /// Forgets what was put: the chunks that name it are acknowledged.
     pub fn forget(&mut self) {
-        (self.put, self.since) = (Vec::new(), None);
+        (self.put, self.kept_bytes, self.since) = (Vec::new(), 0, None);
     }
+}
 
-    async fn put_as(&self, name: Name, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
-        let key = self.bucket.payload_key(self.session, name);
-        let payload = PutPayload::from(bytes);
-        // The name is the content's, so it does not matter who put it, once it is there whole.
-        if self.bucket.create(&key, payload, PUT).await?
-            || self.bucket.size(&key, PUT).await? == Some(object.len)
-        {
-            return Ok(());
-        }
-        Err(Error::Store { what: PUT, failure: Failure::Conflict })
+/// Puts a payload under a name. That is the content's, so it does not matter who put it, once it is there whole.
+async fn put_as(
+    (bucket, session): (&Bucket, Uuid),
+    name: Name,
+    object: ObjectId,
+    payload: PutPayload,
+) -> Result<()> {
+    let key = bucket.payload_key(session, name);
+    if bucket.create(&key, payload, PUT).await? || bucket.size(&key, PUT).await? == Some(object.len) {
+        return Ok(());
     }
+    Err(Error::Store { what: PUT, failure: Failure::Conflict })
 }
 
 impl Bucket {
@@ -162,11 +201,18 @@ impl Bucket {
         if let Some(bytes) = self.get_as(session, first, object).await? {
             return Ok(Some(bytes));
         }
-        let mut withdrawn = Withdrawn::default();
-        withdrawn.ask(self, session).await?;
-        for before in 1..=withdrawn.name(object.hash).before {
-            if let Some(bytes) = self.get_as(session, Name { before, ..first }, object).await? {
-                return Ok(Some(bytes));
+        // What is known of the names is kept: a reader comes here for each payload that was put again.
+        let mut withdrawn = self.known_withdrawn(session);
+        let mut tried = BTreeSet::new();
+        for is_asked in [false, true] {
+            if is_asked {
+                withdrawn.ask(self, session).await?;
+                self.note_withdrawn(session, withdrawn.clone());
+            }
+            for name in withdrawn.names(object.hash).rev().filter(|name| tried.insert(*name)) {
+                if let Some(bytes) = self.get_as(session, name, object).await? {
+                    return Ok(Some(bytes));
+                }
             }
         }
         Ok(None)

@@ -82,8 +82,9 @@ pub trait Place: fmt::Debug + Send + Sync {
     }
 
     /// Removes what the place keeps twice of a session: in a bucket, chunks that a volume holds which is old enough. Of these it removes the
-    /// bodies too that a compaction of the session dropped, once the session's writer has recorded that. Readers and writers may go on
-    /// meanwhile. A database keeps nothing twice, and drops these bodies at once. Returns `None` if the place removes nothing.
+    /// bodies too that a compaction of the session dropped, once the session's writer has recorded that, and payloads that nothing names any
+    /// more, a day after an earlier call found them so. Readers and writers may go on meanwhile. A database keeps nothing twice, and drops these
+    /// bodies at once. Returns `None` if the place removes nothing.
     ///
     /// # Errors
     ///
@@ -142,6 +143,8 @@ pub struct CollectReport {
     /// Number of those that nothing names either, and that stay for now: a payload goes at the earliest [`MIN_AGE`] after the collection that
     /// first found it so.
     pub payloads_left: u64,
+    /// First record that does not decode here, if there is one: nobody can say which payloads it names, and so none is removed.
+    pub undecoded: Option<SequenceNumber>,
 }
 
 /// Reads what a place holds of one session, and goes on where it stood once there is more. Claims nothing.

@@ -11,7 +11,7 @@
 //! clears them (`VACUUM`).
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -96,13 +96,11 @@ async fn drop_bodies(
     }
     let known_bytes = dropped.known.encode();
     let known = ObjectId::of(&known_bytes);
-    if !dry_run {
-        tables.put_object(session, known, known_bytes).await?;
-        // Rows that lose their bodies now name it.
-        needed.extend([known.hash]);
-    }
+    // Rows that lose their bodies now name it.
+    needed.extend([known.hash]);
     let known_in: Vec<SequenceNumber> = said.known_in.iter().map(|(_, sequence)| *sequence).collect();
-    let dropping = Dropping { tables, session, dropped: &dropped, through, known, known_in: &known_in };
+    let (next, known) = (reader.stand.next, (known, known_bytes.as_slice()));
+    let dropping = Dropping { tables, session, next, dropped: &dropped, through, known, known_in: &known_in };
     let counts = tables.tried(DROP, || dropping.run(dry_run)).await??;
     if let Some(counts) = counts {
         report.dropped = counts.dropped;
@@ -117,7 +115,10 @@ struct Dropping<'a> {
     session: Uuid,
     dropped: &'a DroppedBodies,
     through: SequenceNumber,
-    known: ObjectId,
+    /// Sequence number behind the last record that was read.
+    next: SequenceNumber,
+    /// Object that says where the slices are known, and its bytes.
+    known: (ObjectId, &'a [u8]),
     /// Records that say where the slices are known.
     known_in: &'a [SequenceNumber],
 }
@@ -134,6 +135,20 @@ impl Dropping<'_> {
     }
 
     async fn change(&self, lease: &mut Lease, dry_run: bool) -> Result<Result<Option<Counts>>, Refusal> {
+        // One collection of a session after the other, and none behind one that knew of more.
+        let lock = i64::from_le_bytes(*self.session.as_bytes().first_chunk().unwrap_or(&[0; 8]));
+        lease.query(&self.tables.statements.lock, &[(&lock as _, Type::INT8)]).await?;
+        if self.is_behind(lease).await? {
+            return Ok(Ok(None));
+        }
+        if !dry_run {
+            // Within the transaction, so that nobody removes it in between.
+            let (object, bytes) = self.known;
+            let hash: &[u8] = &object.hash;
+            let parameters =
+                [(&self.session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
+            lease.query(&self.tables.statements.put_object, &parameters).await?;
+        }
         let (mut counts, mut from) = (Counts::default(), 0);
         let to = column(self.through.get());
         loop {
@@ -173,6 +188,20 @@ impl Dropping<'_> {
         }
     }
 
+    /// Returns whether a record behind those that were read says what more was dropped: another collection may have done that already.
+    async fn is_behind(&self, lease: &mut Lease) -> Result<bool, Refusal> {
+        let (next, kind) = (column(self.next.get()), i16::from(Kind::OBSERVED.byte()));
+        let parameters = [(&self.session as _, UUID), (&next as _, Type::INT8), (&kind as _, Type::INT2)];
+        let rows = lease.query(&self.tables.statements.said_behind, &parameters).await?;
+        let says = |row: &Row| {
+            let (sequence, body) = (number(row, 0)?, row.try_get::<_, &[u8]>(1).ok()?);
+            let record = Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body };
+            DroppedBodies::observed_in(&record)?;
+            Some(())
+        };
+        Ok(rows.iter().any(|row| says(row).is_some()))
+    }
+
     /// Takes in a row. `false` if nothing may be dropped.
     fn row(&self, row: &Row, changes: &mut Changes, counts: &mut Counts) -> Result<bool> {
         let sequence = SequenceNumber::new(number(row, 0).unwrap_or_default());
@@ -198,7 +227,7 @@ impl Dropping<'_> {
             _ => return Ok(true),
         };
         let new = match changes.sequences.is_empty() {
-            true => dropped.encode_held(self.known),
+            true => dropped.encode_held(self.known.0),
             false => dropped.encode(),
         };
         if !was_dropped {

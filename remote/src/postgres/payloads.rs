@@ -4,10 +4,11 @@
 //! since a writer may be about to name it again: a collection notes in the row when it was *withdrawn*, and one that begins [`MIN_AGE`] later
 //! by the server's clock, and finds it still named by nothing, removes the row. Putting it again clears that note, or adds the row, and
 //! the row's lock decides which of the two comes first. A writer that was paused between a put and the append that names it, for half of `MIN_AGE`
-//! or longer, makes sure that the rows are there, and clears the note, before anything is acknowledged.
+//! or longer, puts the payload again, or makes sure that the row is there and clears the note, before anything is acknowledged. For that it
+//! keeps the bytes of up to 64 MiB of payloads until then; of more, one that is gone ends the writer.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
@@ -31,13 +32,17 @@ const REMOVE: &str = "remove payloads from the database that nothing names";
 /// Greatest length of a payload that the server takes in one statement, in bytes.
 pub(super) const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);
 
+/// How many bytes of payloads a writer keeps until they are acknowledged.
+pub(super) const KEPT_BYTES_MAX: u64 = 64 << 20;
+
 /// Number of rows that are looked at or changed at a time.
 const PAGE_ROWS: i64 = 4_096;
 
 /// Knows what was put of each session that nothing acknowledged names yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Puts {
     clock: Clock,
+    kept_bytes_max: u64,
     sessions: Mutex<BTreeMap<Uuid, Put>>,
 }
 
@@ -46,37 +51,54 @@ pub(super) struct Puts {
 struct Put {
     /// Since when all of them are known to be there.
     since: Duration,
-    objects: BTreeSet<ObjectId>,
+    /// With the bytes of up to [`KEPT_BYTES_MAX`].
+    objects: BTreeMap<ObjectId, Option<Arc<Vec<u8>>>>,
+    kept_bytes: u64,
 }
 
 impl Puts {
-    pub(super) fn new(clock: Clock) -> Puts {
-        Puts { clock, sessions: Mutex::default() }
+    /// Reads this clock, and keeps so many bytes.
+    pub(super) fn new(clock: Clock, kept_bytes_max: u64) -> Puts {
+        Puts { clock, kept_bytes_max, sessions: Mutex::default() }
     }
 
     /// Notes that a payload is about to be put.
-    pub(super) fn note(&self, session: Uuid, object: ObjectId) {
+    pub(super) fn note(&self, session: Uuid, object: ObjectId, bytes: &Arc<Vec<u8>>) {
         let since = self.clock.now();
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Put { since, objects: BTreeSet::new() };
-        sessions.entry(session).or_insert_with(new).objects.insert(object);
+        let new = || Put { since, objects: BTreeMap::new(), kept_bytes: 0 };
+        let put = sessions.entry(session).or_insert_with(new);
+        let is_kept = put.kept_bytes.saturating_add(object.len) <= self.kept_bytes_max;
+        put.kept_bytes += if is_kept { object.len } else { 0 };
+        put.objects.insert(object, is_kept.then(|| Arc::clone(bytes)));
     }
 
     /// Returns what was put of a session so long ago that it may have been withdrawn and removed since.
-    pub(super) fn old(&self, session: Uuid) -> Option<BTreeSet<ObjectId>> {
+    pub(super) fn old(&self, session: Uuid) -> Option<Old> {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, put) = (self.clock.now(), sessions.get(&session)?);
+        (now.saturating_sub(put.since) > KNOWN_FOR).then(|| Old { objects: put.objects.clone(), now })
+    }
+
+    /// Notes that all of that was there at a moment.
+    pub(super) fn note_there(&self, session: Uuid, now: Duration) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, put) = (self.clock.now(), sessions.get_mut(&session)?);
-        let is_old = now.saturating_sub(put.since) > KNOWN_FOR;
-        is_old.then(|| {
+        if let Some(put) = sessions.get_mut(&session) {
             put.since = now;
-            put.objects.clone()
-        })
+        }
     }
 
     /// Forgets what was put of a session: the records that name it are acknowledged.
     pub(super) fn forget(&self, session: Uuid) {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
     }
+}
+
+/// Is what may have been removed.
+pub(super) struct Old {
+    pub(super) objects: BTreeMap<ObjectId, Option<Arc<Vec<u8>>>>,
+    /// When that was asked.
+    pub(super) now: Duration,
 }
 
 /// Is what a collection looks at of a payload's row.
@@ -95,7 +117,7 @@ impl Listed {
 
 impl Tables {
     /// Puts a payload under its hash, unless it is there.
-    pub(super) async fn put_object(&self, session: Uuid, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
+    pub(super) async fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<()> {
         let hash: &[u8] = &object.hash;
         let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
         let rows = self.ask(PUT, &self.statements.put_object, &parameters).await?;
@@ -118,8 +140,16 @@ impl Tables {
         bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
     }
 
-    /// Makes sure that a payload is there, and is not removed.
-    pub(super) async fn keep_object(&self, session: Uuid, object: ObjectId) -> Result<()> {
+    /// Makes sure that a payload is there, and is not removed. `kept` has its bytes.
+    pub(super) async fn keep_object(
+        &self,
+        session: Uuid,
+        object: ObjectId,
+        kept: Option<Arc<Vec<u8>>>,
+    ) -> Result<()> {
+        if let Some(bytes) = kept {
+            return self.put_object(session, object, &bytes).await;
+        }
         let hash: &[u8] = &object.hash;
         let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA)];
         let rows = self.ask(PUT, &self.statements.keep_object, &parameters).await?;
@@ -146,6 +176,7 @@ impl Tables {
         dry_run: bool,
         report: &mut CollectReport,
     ) -> Result<()> {
+        report.undecoded = needed.unknown();
         let Some(version) = self.version(REMOVE).await? else { return Ok(()) };
         let before_us = time_us.saturating_sub(i64::try_from(MIN_AGE.as_micros()).unwrap_or(i64::MAX));
         let mut from: Vec<u8> = Vec::new();

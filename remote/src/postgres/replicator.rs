@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::captures::Captures;
 use super::connection::{Pool, Refusal};
 use super::leases::{self, WorkerLease};
-use super::payloads::{Puts, STATEMENT_BYTES_MAX};
+use super::payloads::{KEPT_BYTES_MAX, Old, Puts, STATEMENT_BYTES_MAX};
 use super::reader::{Item, Reader, Sink, Stand};
 use super::statements::{Statements, UUID, column};
 use super::tail::{self, Tail};
@@ -87,16 +87,20 @@ impl PostgresReplicator {
         let runtime = Runtime::start()?;
         let (news, told) = mpsc::unbounded_channel();
         runtime.spawn(tell(Arc::clone(&tables), told))?;
-        let (sessions, puts) = (Slots::default(), Puts::default());
+        let (sessions, puts) = (Slots::default(), Puts::new(Clock::default(), KEPT_BYTES_MAX));
         PostgresReplicator { tables, words, runtime, sessions, puts, news, lease: None }
             .with_lease(LEASE_LENGTH)
     }
 
-    /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps. For tests, which have no days
-    /// to wait.
+    /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps, and keeps the bytes of so
+    /// many payloads. For tests, which have no days to wait.
     #[doc(hidden)]
-    pub fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> PostgresReplicator {
-        PostgresReplicator { puts: Puts::new(Clock::new(read)), ..self }
+    pub fn with_clock(
+        self,
+        read: impl Fn() -> Duration + Send + Sync + 'static,
+        kept_bytes_max: u64,
+    ) -> PostgresReplicator {
+        PostgresReplicator { puts: Puts::new(Clock::new(read), kept_bytes_max), ..self }
     }
 
     /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It writes a row three times in that
@@ -211,14 +215,16 @@ impl PostgresReplicator {
 
     /// Makes sure of the payloads that records name which are about to be appended, or were just now.
     fn make_sure_of_payloads(&self, session: Uuid) -> Result<()> {
-        let Some(old) = self.puts.old(session) else { return Ok(()) };
+        let Some(Old { objects, now }) = self.puts.old(session) else { return Ok(()) };
         let tables = Arc::clone(&self.tables);
         self.runtime.run(async move {
-            for object in old {
-                tables.keep_object(session, object).await?;
+            for (object, kept) in objects {
+                tables.keep_object(session, object, kept).await?;
             }
-            Ok(())
-        })?
+            Ok::<(), Error>(())
+        })??;
+        self.puts.note_there(session, now);
+        Ok(())
     }
 
     /// Appends with a writer that was taken out of its place, and returns it.
@@ -320,9 +326,9 @@ impl Replicator for PostgresReplicator {
             let error = Error::TooLarge { what: "payload", len, max: STATEMENT_BYTES_MAX };
             return Err(replica_error(error));
         }
-        self.puts.note(session, object);
-        let (tables, bytes) = (Arc::clone(&self.tables), bytes.to_vec());
-        let put = async move { tables.put_object(session, object, bytes).await };
+        let (tables, bytes) = (Arc::clone(&self.tables), Arc::new(bytes.to_vec()));
+        self.puts.note(session, object, &bytes);
+        let put = async move { tables.put_object(session, object, &bytes).await };
         self.runtime.run(put).and_then(|put| put).map_err(replica_error)
     }
 

@@ -1,6 +1,7 @@
 //! The tables, and their versions.
 //!
-//! A database gets its tables with the first claim. One of an older version is brought up to date by the next claim, one of a newer
+//! A database gets its tables with the first claim. One of an older version is brought up to date by the next claim, or a collection that has
+//! something to change, one of a newer
 //! version is refused by everybody who does not know it: every statement that writes asks for the version in the same breath, so a
 //! writer of an older version appends nothing more once a newer one has changed the tables.
 

@@ -30,6 +30,8 @@ pub(super) struct Statements {
     pub(super) records: String,
     pub(super) to_drop: String,
     pub(super) drop: String,
+    pub(super) lock: String,
+    pub(super) said_behind: String,
     pub(super) link_before: String,
     pub(super) time: String,
     pub(super) sessions: String,
@@ -87,6 +89,11 @@ impl Statements {
                 "UPDATE \"{schema}\".records r SET kind = $2, body = u.body, dropped = u.dropped \
                  FROM {known}, ROWS FROM (unnest($3), unnest($4), unnest($5), unnest($6)) AS u (sequence, body, dropped, link) \
                  WHERE r.session = $1 AND r.sequence = u.sequence AND r.link = u.link RETURNING 1"
+            ),
+            lock: "SELECT pg_advisory_xact_lock($1)".to_owned(),
+            said_behind: format!(
+                "SELECT sequence, body FROM \"{schema}\".records \
+                 WHERE session = $1 AND sequence >= $2 AND kind = $3 ORDER BY sequence"
             ),
             link_before: format!(
                 "SELECT link, epoch FROM \"{schema}\".records WHERE session = $1 AND sequence = $2"

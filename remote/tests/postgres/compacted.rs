@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog::audit::LogReader;
 use foldlog::replication::Replication;
 use foldlog::{CompactOptions, Error, Store, StoreOptions};
-use foldlog_remote::{CollectOptions, CollectReport, open_place};
+use foldlog_remote::{CollectOptions, CollectReport, Pacing, SteadyPacing, open_place};
 use uuid::Uuid;
 
 use crate::lineages::{types, write};
@@ -105,4 +106,44 @@ fn bodies_that_a_compaction_dropped_go_from_the_database_and_the_links_stay() {
         server.sql(&format!("DROP TABLE {schema}.kept"));
         place.reader(id).unwrap().read_on(&mut |_| {}).unwrap();
     }
+}
+
+/// One that had read the log before a newer compaction was recorded changed rows behind one that had read that: what it said of where the
+/// slices are known stood beside bodies that were gone by then.
+#[test]
+fn a_collection_that_a_newer_compaction_has_overtaken_drops_nothing() {
+    let Some(server) = shared() else { return };
+    let url = server.url();
+    let folder = tempfile::tempdir().unwrap();
+    let here = store(&url, folder.path(), "one");
+    let session = here.create(&types()).unwrap();
+    let id = session.id();
+    write(&session, 0..150);
+    session.close().unwrap();
+    here.compact(id, &CompactOptions::default()).unwrap();
+    // It has read the log, and waits for another one that is at work.
+    let key = i64::from_le_bytes(*id.as_bytes().first_chunk().unwrap());
+    let other = server.administrator();
+    other.run(&format!("SELECT pg_advisory_lock({key})"));
+    let overtaken = std::thread::spawn({
+        let url = url.clone();
+        move || collect(&url, id, false)
+    });
+    let waits = format!(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+         AND (classid::bigint << 32 | objid::bigint) = {key}"
+    );
+    let pacing = SteadyPacing::new();
+    while server.query(&waits)[0].get::<_, i64>(0) == 0 {
+        assert!(pacing.pause(Duration::from_millis(20)));
+    }
+    let session = here.open_session(id, &types()).unwrap();
+    write(&session, 150..300);
+    session.close().unwrap();
+    let compacted = here.compact(id, &CompactOptions::default()).unwrap();
+    assert!(compacted.dropped > 100, "{compacted:?}");
+    other.run(&format!("SELECT pg_advisory_unlock({key})"));
+    let overtaken = overtaken.join().unwrap();
+    assert!(overtaken.dropped == 0 && overtaken.waiting > 100, "{overtaken:?}");
+    assert!(collect(&url, id, false).dropped > 200);
 }

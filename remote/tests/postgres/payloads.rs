@@ -96,32 +96,47 @@ fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() 
     let Some(server) = shared() else { return };
     let (url, session) = (server.url(), Uuid::from_u128(1));
     let hours = Arc::new(AtomicU64::new(0));
-    let clock = Arc::clone(&hours);
-    let worker = replicator(&url, "one", retries())
-        .with_clock(move || Duration::from_secs(3_600 * clock.load(Ordering::Relaxed)));
-    let (_, epoch) = claim(&worker, session).unwrap();
-    // Withdrawn, and not removed yet: it is needed from here on.
-    put(&worker, session, ORPHAN);
-    assert_eq!(removed_and_left(&url, session), (0, 1));
-    hours.fetch_add(13, Ordering::Relaxed);
-    append(&worker, session, (epoch, 0), ORPHAN).unwrap();
-    let schema = schema_of(&url);
-    let withdrawn = format!("SELECT count(*) FROM {schema}.objects WHERE withdrawn IS NOT NULL");
-    assert_eq!(server.query(&withdrawn)[0].get::<_, i64>(0), 0);
-    // Removed while it was paused: nothing of the append is held, and the next writer puts it once more.
-    put(&worker, session, NAMED);
-    assert_eq!(removed_and_left(&url, session), (0, 1));
-    pass_a_day(&server, &url);
-    assert_eq!(removed_and_left(&url, session), (1, 0));
-    hours.fetch_add(25, Ordering::Relaxed);
-    let refused = reason(append(&worker, session, (epoch, 1), NAMED));
-    assert!(refused.contains("is missing"), "{refused}");
-    let next = replicator(&url, "two", retries());
-    let (at, epoch) = claim(&next, session).unwrap();
-    assert_eq!(at, 1);
-    put(&next, session, NAMED);
-    append(&next, session, (epoch, 1), NAMED).unwrap();
-    assert!(is_there(&next, session, NAMED));
+    let worker = |name: &str, kept: u64| {
+        let clock = Arc::clone(&hours);
+        let now = move || Duration::from_secs(3_600 * clock.load(Ordering::Relaxed));
+        replicator(&url, name, retries()).with_clock(now, kept)
+    };
+    // One that keeps the bytes, and one that cannot keep so many.
+    for (at, (name, kept)) in [(0, ("one", 1 << 20)), (2, ("two", 5))] {
+        let worker = worker(name, kept);
+        let (next, epoch) = claim(&worker, session).unwrap();
+        assert_eq!(next, at);
+        // Withdrawn, and not removed yet: it is needed from here on.
+        let (stays, goes) = (format!("{name} stays").into_bytes(), format!("{name} goes").into_bytes());
+        put(&worker, session, &stays);
+        assert_eq!(removed_and_left(&url, session), (0, 1));
+        hours.fetch_add(13, Ordering::Relaxed);
+        append(&worker, session, (epoch, at), &stays).unwrap();
+        let schema = schema_of(&url);
+        let withdrawn = format!("SELECT count(*) FROM {schema}.objects WHERE withdrawn IS NOT NULL");
+        assert_eq!(server.query(&withdrawn)[0].get::<_, i64>(0), 0);
+        // Removed while it was paused.
+        put(&worker, session, &goes);
+        assert_eq!(removed_and_left(&url, session), (0, 1));
+        pass_a_day(&server, &url);
+        assert_eq!(removed_and_left(&url, session), (1, 0));
+        hours.fetch_add(25, Ordering::Relaxed);
+        let appended = append(&worker, session, (epoch, at + 1), &goes);
+        if name == "one" {
+            appended.unwrap();
+            assert!(is_there(&worker, session, &goes), "it was put once more");
+            continue;
+        }
+        // Nothing of the append is held, also if it is tried once more, and the next writer puts it again.
+        assert!(reason(appended).contains("is missing"));
+        assert!(reason(append(&worker, session, (epoch, at + 1), &goes)).contains("is missing"));
+        let next = replicator(&url, "three", retries());
+        let (end, epoch) = claim(&next, session).unwrap();
+        assert_eq!(end, at + 1);
+        put(&next, session, &goes);
+        append(&next, session, (epoch, end), &goes).unwrap();
+        assert!(is_there(&next, session, &goes));
+    }
 }
 
 #[test]

@@ -18,7 +18,8 @@ pub(crate) struct Administrator {
 }
 
 impl Administrator {
-    fn run(&self, statements: &str) {
+    /// Runs statements on this connection.
+    pub(crate) fn run(&self, statements: &str) {
         self.runtime.block_on(self.client.batch_execute(statements)).unwrap();
     }
 
@@ -30,7 +31,8 @@ impl Administrator {
 }
 
 impl Server {
-    fn administrator(&self) -> Administrator {
+    /// Connects as the administrator.
+    pub(crate) fn administrator(&self) -> Administrator {
         let mut config = tokio_postgres::Config::new();
         config.host_path(self.folder()).port(self.port()).user("foldlog").dbname("postgres");
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -52,6 +52,11 @@ impl Worker {
         self.payloads.put(object, bytes).await
     }
 
+    /// Has it keep no bytes: its payloads are so long.
+    fn keeps_none(self) -> Worker {
+        Worker { payloads: self.payloads.with_kept_bytes(0), ..self }
+    }
+
     /// Appends a record that names a payload, and acknowledges it, as a replicator does.
     async fn append(&mut self, number: u64, paused: Duration) -> Result<(), Error> {
         self.payloads.make_sure().await?;
@@ -176,11 +181,41 @@ fn a_writer_that_is_paused_in_front_of_its_append_or_within_it_loses_no_payload(
 }
 
 #[test]
-fn a_writer_that_was_paused_until_its_payload_was_removed_acknowledges_nothing_that_names_it() {
+fn a_writer_that_was_paused_until_its_payload_was_removed_puts_it_once_more() {
+    run(async {
+        for within in [Duration::ZERO, MIN_AGE * 3] {
+            let (net, _) = log().await;
+            time::sleep(MIN_AGE).await;
+            let mut worker = Worker::new(&net, 2).await;
+            worker.put(1).await.unwrap();
+            assert_eq!(removed_and_left(&net).await, (0, 1));
+            // Removed in front of the append, or within it: whoever collects finds no chunk that names it.
+            let other = tokio::spawn({
+                let net = Arc::clone(&net);
+                async move {
+                    time::sleep(MIN_AGE).await;
+                    removed_and_left(&net).await
+                }
+            });
+            if within.is_zero() {
+                time::sleep(MIN_AGE + HOUR).await;
+            }
+            worker.append(1, within).await.unwrap();
+            assert_eq!(other.await.unwrap(), (1, 0));
+            assert_eq!(names(&net, 1), [1]);
+            time::sleep(MIN_AGE).await;
+            assert_eq!(removed_and_left(&net).await, (0, 0));
+            assert!(is_there(&net, 1).await);
+        }
+    });
+}
+
+#[test]
+fn a_writer_whose_long_payload_was_removed_while_it_was_paused_appends_nothing_that_names_it() {
     run(async {
         let (net, _) = log().await;
         time::sleep(MIN_AGE).await;
-        let mut worker = Worker::new(&net, 2).await;
+        let mut worker = Worker::new(&net, 2).await.keeps_none();
         worker.put(1).await.unwrap();
         assert_eq!(removed_and_left(&net).await, (0, 1));
         time::sleep(MIN_AGE).await;
@@ -194,6 +229,35 @@ fn a_writer_that_was_paused_until_its_payload_was_removed_acknowledges_nothing_t
         worker.append(1, Duration::ZERO).await.unwrap();
         assert_eq!(names(&net, 1), [1]);
         assert!(is_there(&net, 1).await);
+    });
+}
+
+/// A reader that comes to many of them asks for withdrawals once.
+#[test]
+fn payloads_under_later_names_cost_a_reader_no_request_for_each_withdrawal() {
+    run(async {
+        let (net, mut worker) = log().await;
+        for number in 2..12 {
+            worker.put(number).await.unwrap();
+        }
+        for number in 12..40 {
+            worker.put(number).await.unwrap();
+            time::sleep(MIN_AGE).await;
+            collected(&net, 9).await.unwrap();
+        }
+        assert!(net.objects().keys().filter(|key| key.contains("/withdrawn/")).count() > 20);
+        let mut worker = Worker::new(&net, 2).await;
+        for number in 2..12 {
+            worker.put(number).await.unwrap();
+            worker.append(number, Duration::ZERO).await.unwrap();
+        }
+        let (before, reader) = (net.reads(), place(&net, 1));
+        for number in 2..12 {
+            let (object, bytes) = payload(number);
+            assert_eq!(reader.get_object(SESSION, object).await.unwrap(), Some(bytes));
+        }
+        let asked = net.reads() - before;
+        assert!(asked < 30 + 10 * 3, "{asked}");
     });
 }
 
@@ -302,9 +366,12 @@ fn schedules_of_writers_that_pause_and_collections_lose_no_payload_of_what_was_a
                     }
                     _ => {
                         let pause = || HOUR * [0, 0, 13, 30, 80][net.draw(5) as usize];
-                        let (before, within) = (pause(), pause() * u32::from(seed % 3 == 0));
-                        // A machine that stands still for a day within an append is a limit.
-                        let within = within.min(HOUR * 20);
+                        let (before, mut within) = (pause(), pause() * u32::from(seed % 3 == 0));
+                        if seed % 4 == 0 {
+                            // Of what it does not keep, a machine that sleeps for a day within an append is a limit.
+                            worker = worker.keeps_none();
+                            within = within.min(HOUR * 12);
+                        }
                         if worker.put(number).await.is_err() {
                             continue;
                         }

@@ -1,5 +1,6 @@
 //! `foldlog gc URL`: removes what a place keeps twice of its sessions.
 
+use foldlog::SequenceNumber;
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
 use serde::Serialize;
 use uuid::Uuid;
@@ -24,6 +25,8 @@ struct Row {
     payloads: u64,
     payload_bytes: u64,
     payloads_left: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undecoded: Option<SequenceNumber>,
 }
 
 /// Collects the sessions of a place, or one of them, and prints what was removed, or would be. A session that cannot be read is reported on
@@ -49,7 +52,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         };
         let CollectReport { chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting, .. } =
             report;
-        let CollectReport { payloads, payload_bytes, payloads_left, .. } = report;
+        let CollectReport { payloads, payload_bytes, payloads_left, undecoded, .. } = report;
         all.chunks += chunks;
         all.bytes += bytes;
         all.left += left;
@@ -59,7 +62,8 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         all.payloads += payloads;
         all.payload_bytes += payload_bytes;
         all.payloads_left += payloads_left;
-        let is_anything = chunks + volumes + dropped + waiting + payloads + payloads_left > 0;
+        let is_anything =
+            chunks + volumes + dropped + waiting + payloads + payloads_left > 0 || undecoded.is_some();
         match output.json() {
             true => output.value(&Row {
                 session,
@@ -74,6 +78,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
                 payloads,
                 payload_bytes,
                 payloads_left,
+                undecoded,
             })?,
             false if is_anything => output.line(text(session, &report, yes))?,
             false => {}
@@ -163,9 +168,12 @@ fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
             format!("; the bodies of {} more go once their chunks are collected", counted(waiting, "record"))
         }
     };
-    let payloads = match payloads_left {
-        0 => String::new(),
-        left => format!("; {}", payloads_stay(left)),
+    let payloads = match (report.undecoded, payloads_left) {
+        (Some(record), _) => {
+            format!("; no payload goes: this version cannot say what record {record} names")
+        }
+        (None, 0) => String::new(),
+        (None, left) => format!("; {}", payloads_stay(left)),
     };
     format!("session {session}: {verb} {}{made}; {}{more}{payloads}", told(report), stay(left, young))
 }

@@ -23,13 +23,14 @@ With --json one object:
   left      what is in the place of a file or folder of the store's and is none, and was left alone: path, what
   all       what was removed of the whole store, with the same fields
 With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left, young, dropped, dropped_bytes,
-            waiting, payloads, payload_bytes, payloads_left;
+            waiting, payloads, payload_bytes, payloads_left, undecoded;
             chunks: those that are removed, or would be, and bytes: their length; volumes: larger objects that were missing and
             were put; left: chunks that stay, and young: how many of these stand in a volume that is younger than a day, the others
             are in none yet; dropped: records that lose the bodies that `compact` dropped from the session's log,
             and dropped_bytes: by how much the place gets shorter; waiting: records that lose theirs once their chunks are collected;
             payloads: large values and packs of captures that nothing names any more, and payload_bytes: their length;
-            payloads_left: those that go at the earliest a day after the `gc --yes` that first found them so";
+            payloads_left: those that go at the earliest a day after the `gc --yes` that first found them so; undecoded: first record
+            of which this version cannot say what it names, so that no payload goes";
 
 /// Holds what the command line asks of `foldlog gc`.
 #[derive(Clone, Debug, Args)]

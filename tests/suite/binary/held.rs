@@ -283,8 +283,12 @@ fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
     }
     let pass_a_day = || {
         let day = Duration::from_secs(24 * 60 * 60 + 60);
+        if let Ok(file) = File::options().write(true).open(&probe) {
+            // Nobody is in the middle of it for a week.
+            file.set_modified(SystemTime::now() - 7 * day).unwrap();
+        }
         let withdrawal = folder.join(format!("withdrawn/{:020}", 1));
-        for path in [&payload, &probe, &withdrawal] {
+        for path in [&payload, &withdrawal] {
             let Ok(file) = File::options().write(true).open(path) else { continue };
             file.set_modified(SystemTime::now() - day).unwrap();
         }
