@@ -1,5 +1,7 @@
 //! Encodes and decodes what a compaction writes: the place of a dropped record, the head of a compacted segment, and bases.
 
+use std::collections::BTreeSet;
+
 use super::fields::{bad, fixed, list, required, walk, walk_map};
 use super::{ItemId, ObjectId, Observed, Payload, SLICES_MAX};
 use crate::msgpack::Writer;
@@ -377,6 +379,40 @@ impl DroppedBodies {
         is_within && !self.known.bases.iter().any(|base| base.position == position)
     }
 
+    /// Adds what an earlier such record says, of another copy of the log perhaps: bodies that either says were dropped are, and the slices are
+    /// known only where neither hides that.
+    ///
+    /// Ends of ranges are positions of which there is a base. Where one loses its base, the range goes on to the next end.
+    #[must_use]
+    pub fn behind(self, before: &DroppedBodies) -> DroppedBodies {
+        let own: BTreeSet<SequenceNumber> = self.known.bases.iter().map(|base| base.position).collect();
+        let others = before.known.bases.iter();
+        let others = others.filter(|base| !self.hides(base.position) && !own.contains(&base.position));
+        let kept = self.known.bases.iter().filter(|base| !before.hides(base.position));
+        let mut bases: Vec<Base> = kept.chain(others).cloned().collect();
+        bases.sort_by_key(|base| base.position);
+        let is_known = |end: &SequenceNumber| bases.binary_search_by_key(end, |base| base.position).is_ok();
+        let mut ends: Vec<SequenceNumber> =
+            self.known.ends.iter().chain(&before.known.ends).copied().collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let last = ends.last().copied();
+        ends.retain(|end| is_known(end) || Some(*end) == last);
+        let mut runs = [self.runs, before.runs.clone()].concat();
+        runs.sort_unstable();
+        let runs =
+            runs.into_iter().fold(Vec::new(), |mut runs: Vec<(SequenceNumber, u64)>, (first, count)| {
+                match runs.last_mut() {
+                    Some((begin, len)) if *begin + *len >= first => {
+                        *len = (*len).max(first.since(*begin) + count)
+                    }
+                    _ => runs.push((first, count)),
+                }
+                runs
+            });
+        DroppedBodies { known: KnownPositions { ends, bases }, runs }
+    }
+
     /// Encodes it as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let (mut packed, mut next) = (Vec::new(), SequenceNumber::MIN);
@@ -476,6 +512,8 @@ fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn base(position: u64, goes_on: bool) -> Base {
@@ -496,6 +534,56 @@ mod tests {
         assert!(Dropped::known(&wrong.finish()).is_err());
         for len in 0..held.len() {
             assert!(Dropped::known(held.get(..len).unwrap_or_default()).is_err(), "{len}");
+        }
+    }
+
+    /// Bodies that a log of 60 records has lost, and where it is known what the slices held, as its compactions say: at the end of each range, and
+    /// at some positions within.
+    fn dropped_bodies() -> impl Strategy<Value = DroppedBodies> {
+        let range = (0_u64..50, 1_u64..20, prop::collection::btree_set(0_u64..60, 0..4));
+        prop::collection::vec(range, 0..4).prop_map(|ranges| {
+            let (mut known, mut runs, mut next) = (KnownPositions::default(), Vec::new(), 0);
+            for (from, len, within) in ranges {
+                let (from, end) = (from.max(next), from.max(next) + len);
+                let within = within.into_iter().filter(|position| (from..end).contains(position));
+                for position in within.chain([end]) {
+                    known.bases.extend([base(position, true), base(position, false)]);
+                }
+                known.ends.push(end.into());
+                runs.push((from.into(), len));
+                next = end + 2;
+            }
+            DroppedBodies { known, runs }
+        })
+    }
+
+    proptest! {
+        /// A worker whose log was compacted elsewhere than another one's left an end without what is known there, and nobody could
+        /// make a log of the session any more; and one that had compacted less than another one said that more was known.
+        #[test]
+        fn what_is_said_behind_another_record_hides_and_drops_what_either_does(
+            own in dropped_bodies(),
+            before in dropped_bodies(),
+        ) {
+            let both = own.clone().behind(&before);
+            for position in (0..90).map(SequenceNumber::new) {
+                prop_assert_eq!(both.holds(position), own.holds(position) || before.holds(position));
+                if own.hides(position) || before.hides(position) {
+                    prop_assert!(both.hides(position), "{}", position);
+                }
+                // What both know stays known, and of each position once.
+                let of = |said: &DroppedBodies| {
+                    said.known.bases.iter().filter(|base| base.position == position).count()
+                };
+                let is_known = of(&own) > 0 && of(&before) > 0;
+                let is_right = of(&both) == 2 || !is_known && of(&both) == 0;
+                prop_assert!(is_right, "{}", position);
+            }
+            for end in &both.known.ends {
+                prop_assert!(both.known.bases.iter().any(|base| base.position == *end), "{}", end);
+            }
+            prop_assert_eq!(both.through(), own.through().max(before.through()));
+            prop_assert_eq!(DroppedBodies::decode(&both.encode()), Ok(both));
         }
     }
 

@@ -63,7 +63,9 @@ impl Ranges {
     fn learn(&mut self, from: SequenceNumber, known: KnownPositions) {
         self.ends.retain(|end| *end < from);
         drop(self.bases.split_off(&from));
-        self.ends.extend(known.ends.into_iter().filter(|end| *end >= from));
+        // An end of which nothing is known is none: the range goes on to the next one.
+        let is_known = |end: &SequenceNumber| known.bases.iter().any(|base| base.position == *end);
+        self.ends.extend(known.ends.iter().copied().filter(|end| *end >= from && is_known(end)));
         for base in known.bases.into_iter().filter(|base| base.position >= from) {
             go_on(self.bases.entry(base.position).or_default(), base.slices);
         }

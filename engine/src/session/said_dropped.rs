@@ -8,7 +8,7 @@
 //! 1. Nobody who writes behind that record goes back to a position that it hides ([`DroppedBodies::hides`]), also where its own log has
 //!    all bodies: after a takeover, or in an older copy of the log. A store without its replicator
 //!    ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated)) finds the record in the log.
-//! 2. A record says no position to be known that an earlier one hides.
+//! 2. A record hides all that an earlier one hides, and says that all was dropped which that says ([`DroppedBodies::behind`]).
 //! 3. So a replica may drop what the newest record says, at any time.
 //! 4. What such a record of its parent says is not said of a fork, which has records of its own, also where the parent's are.
 
@@ -84,15 +84,16 @@ impl Inner {
         let Some(last) = compaction.ranges().last().map(|range| *range.end()) else { return Ok(()) };
         let mut dropped =
             DroppedBodies { known: compaction.known_from(SequenceNumber::MIN), runs: Vec::new() };
-        if let Some(before) = replica.said_dropped() {
-            dropped.known.bases.retain(|base| !before.hides(base.position));
-        }
         places.read(&self.store.options.storage, SequenceNumber::MIN, last, &mut |record| {
             if record.kind == Kind::DROPPED {
                 dropped.push(record.sequence);
             }
             Ok(())
         })?;
+        // Another worker's log may have been compacted elsewhere, or further.
+        if let Some(before) = replica.said_dropped() {
+            dropped = dropped.behind(&before);
+        }
         let (data, time_us) = (dropped.encode(), self.now_us());
         let mut state = self.state.lock();
         if self.refusal(&state).is_some() {
