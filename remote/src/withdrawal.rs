@@ -56,7 +56,9 @@ impl Name {
     /// Reads a name in the form that [`Display`](fmt::Display) writes; `None` if it is none.
     pub fn parse(text: &str) -> Option<Name> {
         let (hash, before) = match text.split_once('.') {
-            Some((hash, before)) => (hash, before.parse().ok().filter(|before| *before > 0)?),
+            Some((hash, before)) => {
+                (hash, before.parse().ok().filter(|before| (1..u32::MAX).contains(before))?)
+            }
             None => (text, 0),
         };
         let name = Name { hash: *blake3::Hash::from_hex(hash).ok()?.as_bytes(), before };
@@ -168,7 +170,8 @@ impl Fields<'_> {
         let mut names: Vec<Name> = Vec::with_capacity(count);
         for _ in 0..count {
             let name = Name { hash: self.take()?, before: self.u32()? };
-            names.last().is_none_or(|last| *last < name).then_some(())?;
+            // Behind the last number there is no next name.
+            (names.last().is_none_or(|last| *last < name) && name.before < u32::MAX).then_some(())?;
             names.push(name);
         }
         Some(Withdrawal { session, number, names })

@@ -455,6 +455,7 @@ fn the_bytes_of_a_withdrawal_stay_as_they_are() {
     for wrong in [
         format!("{hex}.0"),
         format!("{hex}.01"),
+        format!("{hex}.4294967295"),
         format!("{hex}."),
         hex[1..].to_owned(),
         hex.replace('7', "A"),
