@@ -333,6 +333,39 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
+    /// Creates an object that another process may create too, with other bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], with [`Failure::Overtaken`] if the other one was faster.
+    pub(crate) async fn create_alone(&self, key: &Path, bytes: Vec<u8>, what: &'static str) -> Result<()> {
+        self.create(key, PutPayload::from(bytes.clone()), what).await?;
+        match self.get(key, bytes.len(), what).await {
+            Ok(Some(found)) if found == bytes => Ok(()),
+            Ok(_) | Err(Error::TooLarge { .. }) => Err(Error::Store { what, failure: Failure::Overtaken }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads an object and decodes it, a second time if it does not decode: the bytes may have been damaged on the way. `None` if it is not
+    /// there.
+    pub(crate) async fn get_decoded<T>(
+        &self,
+        key: &Path,
+        (max, what): (usize, &'static str),
+        decode: impl Fn(&[u8]) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut unusable = None;
+        for _ in 0..2 {
+            let Some(bytes) = self.get(key, max, what).await? else { break };
+            match decode(&bytes) {
+                Ok(decoded) => return Ok(Some(decoded)),
+                Err(error) => unusable = Some(error),
+            }
+        }
+        unusable.map_or(Ok(None), Err)
+    }
+
     /// Returns number and length of the chunks that the store lists as objects.
     pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
         let listed = self.listed(session, "log", "list the chunks").await?;

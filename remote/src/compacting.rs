@@ -42,8 +42,8 @@ use uuid::Uuid;
 use crate::bucket::Bucket;
 use crate::chain::{Chain, Taken};
 use crate::chunk::Chunk;
-use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
-use crate::error::{Error, Failure, Result};
+use crate::compaction::{CompactedVolume, Compaction};
+use crate::error::{Error, Result};
 use crate::payloads::Payloads;
 use crate::place::CollectReport;
 use crate::said::Said;
@@ -153,12 +153,7 @@ pub(crate) async fn compact(
     let mut payloads = Payloads::new(bucket.clone(), session);
     payloads.put(known, known_bytes).await?;
     let compaction = Compaction { session, number, said_at, known: known.hash, volumes: pass.volumes };
-    let bytes = compaction.encode()?;
-    let key = bucket.compaction_key(session, number);
-    bucket.create(&key, PutPayload::from(bytes.clone()), COMPACT).await?;
-    if bucket.get(&key, COMPACTION_BYTES_MAX, COMPACT).await? != Some(bytes) {
-        return Err(Error::Store { what: COMPACT, failure: Failure::Overtaken });
-    }
+    bucket.create_alone(&bucket.compaction_key(session, number), compaction.encode()?, COMPACT).await?;
     payloads.make_sure().await?;
     clean(bucket, session, &compaction).await?;
     Ok(Some(compaction))

@@ -34,6 +34,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::fields::Fields;
+use crate::numbered::Numbered;
 use crate::volume::{Extent, VOLUME_BYTES_MAX};
 
 /// Newest format version of compactions, the only one that there is.
@@ -42,9 +43,16 @@ pub const FORMAT_VERSION: u16 = 1;
 /// Greatest length of a compaction in bytes.
 pub const COMPACTION_BYTES_MAX: usize = 8 << 20;
 
-const MAGIC: [u8; 8] = *b"FOLDCMP\n";
-const HEAD_LEN: usize = 80;
+const FORM: Numbered = Numbered {
+    magic: *b"FOLDCMP\n",
+    version: FORMAT_VERSION,
+    head_len: 80,
+    bytes_max: COMPACTION_BYTES_MAX,
+    what: "compaction",
+    begins_otherwise: "it does not begin as a compaction does",
+};
 const HASH_LEN: usize = 32;
+const FACTS_LEN: usize = 8 + HASH_LEN + 4;
 const VOLUME_LEN: usize = 8 + 4 + 8 + HASH_LEN;
 
 /// Names a compacted volume.
@@ -94,29 +102,17 @@ impl Compaction {
     ///
     /// [`Error::TooLarge`] if it would be longer than [`COMPACTION_BYTES_MAX`].
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let len = HEAD_LEN + self.volumes.len() * VOLUME_LEN + HASH_LEN;
-        if len > COMPACTION_BYTES_MAX {
-            let (len, max) = (len as u64, COMPACTION_BYTES_MAX as u64);
-            return Err(Error::TooLarge { what: "compaction", len, max });
-        }
-        let mut out = Vec::with_capacity(len);
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out.extend_from_slice(&(HEAD_LEN as u16).to_le_bytes());
-        out.extend_from_slice(self.session.as_bytes());
-        out.extend_from_slice(&self.number.to_le_bytes());
-        out.extend_from_slice(&self.said_at.to_le_bytes());
-        out.extend_from_slice(&self.known);
-        out.extend_from_slice(&(self.volumes.len() as u32).to_le_bytes());
-        for CompactedVolume { extent, len, hash } in &self.volumes {
-            out.extend_from_slice(&extent.first.to_le_bytes());
-            out.extend_from_slice(&(extent.count as u32).to_le_bytes());
-            out.extend_from_slice(&len.to_le_bytes());
-            out.extend_from_slice(hash);
-        }
-        let hash = *blake3::hash(&out).as_bytes();
-        out.extend_from_slice(&hash);
-        Ok(out)
+        FORM.encode((self.session, self.number), FACTS_LEN + self.volumes.len() * VOLUME_LEN, |out| {
+            out.extend_from_slice(&self.said_at.to_le_bytes());
+            out.extend_from_slice(&self.known);
+            out.extend_from_slice(&(self.volumes.len() as u32).to_le_bytes());
+            for CompactedVolume { extent, len, hash } in &self.volumes {
+                out.extend_from_slice(&extent.first.to_le_bytes());
+                out.extend_from_slice(&(extent.count as u32).to_le_bytes());
+                out.extend_from_slice(&len.to_le_bytes());
+                out.extend_from_slice(hash);
+            }
+        })
     }
 
     /// Decodes and verifies the compaction with this number of a session.
@@ -125,46 +121,17 @@ impl Compaction {
     ///
     /// [`Error::Compaction`] if the bytes do not have the hash at their end, or are no compaction, or another one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Compaction> {
-        let error = |reason| Error::Compaction { number, reason };
-        let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
-            return Err(error("it is damaged: it has too few bytes"));
-        };
-        if bytes.len() > COMPACTION_BYTES_MAX {
-            return Err(error("it is longer than any may be"));
-        }
-        if blake3::hash(before).as_bytes() != hash {
-            return Err(error("it is damaged: its bytes do not have the hash at their end"));
-        }
-        let mut fields = Fields { bytes: before };
-        if fields.take::<8>() != Some(MAGIC) {
-            return Err(error("it does not begin as a compaction does"));
-        }
-        match fields.u16() {
-            Some(version) if version > FORMAT_VERSION => {
-                return Err(error("a later version of foldlog wrote it"));
-            }
-            Some(FORMAT_VERSION) => {}
-            _ => return Err(error("its head does not decode")),
-        }
-        let compaction = fields.compaction().ok_or_else(|| error("its fields do not decode"))?;
-        if compaction.session != session {
-            return Err(error("it is of another session"));
-        }
-        if compaction.number != number {
-            return Err(error("its key holds another number than its bytes"));
-        }
-        Ok(compaction)
+        let said = FORM.decode(bytes, (session, number), |fields| {
+            Some((fields.u64()?, fields.take()?, fields.volumes()?))
+        });
+        let (said_at, known, volumes) = said.map_err(|reason| Error::Compaction { number, reason })?;
+        Ok(Compaction { session, number, said_at, known, volumes })
     }
 }
 
 impl Fields<'_> {
-    /// Takes what stands behind the format version.
-    fn compaction(&mut self) -> Option<Compaction> {
-        if usize::from(self.u16()?) != HEAD_LEN {
-            return None;
-        }
-        let session = Uuid::from_bytes(self.take()?);
-        let (number, said_at, known) = (self.u64()?, self.u64()?, self.take()?);
+    /// Takes the compacted volumes, which are all that is left.
+    fn volumes(&mut self) -> Option<Vec<CompactedVolume>> {
         let count = self.u32()? as usize;
         if count.checked_mul(VOLUME_LEN)? != self.bytes.len() {
             return None;
@@ -180,6 +147,6 @@ impl Fields<'_> {
             volumes.push(CompactedVolume { extent, len, hash });
             next = end;
         }
-        Some(Compaction { session, number, said_at, known, volumes })
+        Some(volumes)
     }
 }

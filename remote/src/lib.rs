@@ -97,6 +97,7 @@ mod maker;
 mod needed;
 #[cfg(feature = "network")]
 mod network;
+mod numbered;
 #[cfg(feature = "object-store")]
 mod payloads;
 #[cfg(any(feature = "object-store", feature = "postgres"))]

@@ -58,7 +58,11 @@ impl Withdrawn {
     pub(crate) async fn ask(&mut self, bucket: &Bucket, session: Uuid) -> Result<()> {
         loop {
             let (number, asked) = (self.last + 1, bucket.now());
-            let Some(withdrawal) = read_withdrawal(bucket, session, number).await? else {
+            let (key, decode) = (bucket.withdrawal_key(session, number), |bytes: &[u8]| {
+                Withdrawal::decode(bytes, session, number)
+            });
+            let found = bucket.get_decoded(&key, (WITHDRAWAL_BYTES_MAX, ASK), decode).await?;
+            let Some(withdrawal) = found else {
                 self.asked = Some(asked);
                 return Ok(());
             };
@@ -227,16 +231,4 @@ impl Bucket {
             found => Ok(found),
         }
     }
-}
-
-/// Reads a withdrawal, a second time if it does not verify; `None` if it is not there.
-async fn read_withdrawal(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Withdrawal>> {
-    let key = bucket.withdrawal_key(session, number);
-    let Some(bytes) = bucket.get(&key, WITHDRAWAL_BYTES_MAX, ASK).await? else { return Ok(None) };
-    if let Ok(withdrawal) = Withdrawal::decode(&bytes, session, number) {
-        return Ok(Some(withdrawal));
-    }
-    let gone = Error::Withdrawal { number, reason: "it is gone" };
-    let bytes = bucket.get(&key, WITHDRAWAL_BYTES_MAX, ASK).await?.ok_or(gone)?;
-    Withdrawal::decode(&bytes, session, number).map(Some)
 }

@@ -525,20 +525,12 @@ async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Found>
     Ok(read_volume(bucket, session, extent).await?.map_or(Found::Mark, Found::Volume))
 }
 
-/// Reads a compaction, a second time if it does not verify.
+/// Reads a compaction.
 async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<Compaction> {
     let key = bucket.compaction_key(session, number);
-    let mut unusable = Error::Compaction { number, reason: "it is gone" };
-    for _ in 0..2 {
-        match bucket.get(&key, COMPACTION_BYTES_MAX, READ_COMPACTION).await? {
-            None => break,
-            Some(bytes) => match Compaction::decode(&bytes, session, number) {
-                Ok(compaction) => return Ok(compaction),
-                Err(error) => unusable = error,
-            },
-        }
-    }
-    Err(unusable)
+    let decode = |bytes: &[u8]| Compaction::decode(bytes, session, number);
+    let found = bucket.get_decoded(&key, (COMPACTION_BYTES_MAX, READ_COMPACTION), decode).await?;
+    found.ok_or(Error::Compaction { number, reason: "it is gone" })
 }
 
 /// Reads a volume, a second time if it does not verify.

@@ -1,6 +1,6 @@
 //! Encodes and decodes the bytes of a withdrawal: which names of payloads no writer gives any more.
 //!
-//! A payload that no record names any more is removed in two steps, since a writer may be about to name it again ([`payloads`](crate)). First
+//! A payload that no record names any more is removed in two steps, since a writer may be about to name it again (`payloads.rs`). First
 //! its name is *withdrawn*: a small object says so, with the next number from 1 on. Byte offset, length in bytes, and field:
 //!
 //! ```text
@@ -28,6 +28,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::fields::Fields;
+use crate::numbered::Numbered;
 
 /// Newest format version of withdrawals, the only one that there is.
 pub const FORMAT_VERSION: u16 = 1;
@@ -36,12 +37,22 @@ pub const FORMAT_VERSION: u16 = 1;
 pub const NAMES_MAX: usize = 1 << 16;
 
 /// Greatest length of a withdrawal in bytes.
-pub const WITHDRAWAL_BYTES_MAX: usize = HEAD_LEN + NAMES_MAX * NAME_LEN + HASH_LEN;
+pub const WITHDRAWAL_BYTES_MAX: usize = Numbered::encoded_len(said_len(NAMES_MAX));
 
-const MAGIC: [u8; 8] = *b"FOLDWDN\n";
-const HEAD_LEN: usize = 40;
+const FORM: Numbered = Numbered {
+    magic: *b"FOLDWDN\n",
+    version: FORMAT_VERSION,
+    head_len: 40,
+    bytes_max: WITHDRAWAL_BYTES_MAX,
+    what: "withdrawal",
+    begins_otherwise: "it does not begin as a withdrawal does",
+};
 const HASH_LEN: usize = 32;
 const NAME_LEN: usize = HASH_LEN + 4;
+
+const fn said_len(names: usize) -> usize {
+    4 + names * NAME_LEN
+}
 
 /// Names a payload in a bucket. One that is put again after its name was withdrawn gets the next name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,25 +108,13 @@ impl Withdrawal {
     ///
     /// [`Error::TooLarge`] if it holds more than [`NAMES_MAX`] names.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let len = HEAD_LEN + self.names.len() * NAME_LEN + HASH_LEN;
-        if len > WITHDRAWAL_BYTES_MAX {
-            let (len, max) = (len as u64, WITHDRAWAL_BYTES_MAX as u64);
-            return Err(Error::TooLarge { what: "withdrawal", len, max });
-        }
-        let mut out = Vec::with_capacity(len);
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out.extend_from_slice(&(HEAD_LEN as u16).to_le_bytes());
-        out.extend_from_slice(self.session.as_bytes());
-        out.extend_from_slice(&self.number.to_le_bytes());
-        out.extend_from_slice(&(self.names.len() as u32).to_le_bytes());
-        for Name { hash, before } in &self.names {
-            out.extend_from_slice(hash);
-            out.extend_from_slice(&before.to_le_bytes());
-        }
-        let hash = *blake3::hash(&out).as_bytes();
-        out.extend_from_slice(&hash);
-        Ok(out)
+        FORM.encode((self.session, self.number), said_len(self.names.len()), |out| {
+            out.extend_from_slice(&(self.names.len() as u32).to_le_bytes());
+            for Name { hash, before } in &self.names {
+                out.extend_from_slice(hash);
+                out.extend_from_slice(&before.to_le_bytes());
+            }
+        })
     }
 
     /// Decodes and verifies the withdrawal with this number of a session.
@@ -124,45 +123,15 @@ impl Withdrawal {
     ///
     /// [`Error::Withdrawal`] if the bytes do not have the hash at their end, or are no withdrawal, or another one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Withdrawal> {
-        let error = |reason| Error::Withdrawal { number, reason };
-        let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
-            return Err(error("it is damaged: it has too few bytes"));
-        };
-        if bytes.len() > WITHDRAWAL_BYTES_MAX {
-            return Err(error("it is longer than any may be"));
-        }
-        if blake3::hash(before).as_bytes() != hash {
-            return Err(error("it is damaged: its bytes do not have the hash at their end"));
-        }
-        let mut fields = Fields { bytes: before };
-        if fields.take::<8>() != Some(MAGIC) {
-            return Err(error("it does not begin as a withdrawal does"));
-        }
-        match fields.u16() {
-            Some(version) if version > FORMAT_VERSION => {
-                return Err(error("a later version of foldlog wrote it"));
-            }
-            Some(FORMAT_VERSION) => {}
-            _ => return Err(error("its head does not decode")),
-        }
-        let withdrawal = fields.withdrawal().ok_or_else(|| error("its fields do not decode"))?;
-        if withdrawal.session != session {
-            return Err(error("it is of another session"));
-        }
-        if withdrawal.number != number {
-            return Err(error("its key holds another number than its bytes"));
-        }
-        Ok(withdrawal)
+        let names = FORM.decode(bytes, (session, number), |fields| fields.names());
+        let names = names.map_err(|reason| Error::Withdrawal { number, reason })?;
+        Ok(Withdrawal { session, number, names })
     }
 }
 
 impl Fields<'_> {
-    /// Takes what stands behind the format version.
-    fn withdrawal(&mut self) -> Option<Withdrawal> {
-        if usize::from(self.u16()?) != HEAD_LEN {
-            return None;
-        }
-        let (session, number) = (Uuid::from_bytes(self.take()?), self.u64()?);
+    /// Takes the names, which are all that is left.
+    fn names(&mut self) -> Option<Vec<Name>> {
         let count = self.u32()? as usize;
         if count.checked_mul(NAME_LEN)? != self.bytes.len() {
             return None;
@@ -174,6 +143,6 @@ impl Fields<'_> {
             (names.last().is_none_or(|last| *last < name) && name.before < u32::MAX).then_some(())?;
             names.push(name);
         }
-        Some(Withdrawal { session, number, names })
+        Some(names)
     }
 }

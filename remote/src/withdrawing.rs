@@ -15,16 +15,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use object_store::PutPayload;
 use object_store::path::Path;
 use uuid::Uuid;
 
 use crate::bucket::{Bucket, age_at};
-use crate::error::{Error, Failure, Result};
+use crate::error::Result;
 use crate::needed::Needed;
 use crate::payloads::Withdrawn;
 use crate::place::CollectReport;
-use crate::withdrawal::{NAMES_MAX, Name, WITHDRAWAL_BYTES_MAX, Withdrawal};
+use crate::withdrawal::{NAMES_MAX, Name, Withdrawal};
 
 const REMOVE: &str = "remove payloads that nothing names";
 
@@ -93,19 +92,10 @@ impl Listed {
         }
         new.sort_unstable();
         for (names, number) in new.chunks(NAMES_MAX).zip(withdrawn.last + 1..) {
-            withdraw(bucket, Withdrawal { session, number, names: names.to_vec() }).await?;
+            let withdrawal = Withdrawal { session, number, names: names.to_vec() };
+            let key = bucket.withdrawal_key(session, number);
+            bucket.create_alone(&key, withdrawal.encode()?, REMOVE).await?;
         }
         Ok(())
     }
-}
-
-/// Puts a withdrawal behind the one before.
-async fn withdraw(bucket: &Bucket, withdrawal: Withdrawal) -> Result<()> {
-    let key = bucket.withdrawal_key(withdrawal.session, withdrawal.number);
-    let bytes = withdrawal.encode()?;
-    bucket.create(&key, PutPayload::from(bytes.clone()), REMOVE).await?;
-    if bucket.get(&key, WITHDRAWAL_BYTES_MAX, REMOVE).await? != Some(bytes) {
-        return Err(Error::Store { what: REMOVE, failure: Failure::Overtaken });
-    }
-    Ok(())
 }

@@ -1,0 +1,116 @@
+//! Encodes and decodes what those objects of a bucket have in common that a session numbers: compactions and withdrawals.
+//!
+//! Byte offset, length in bytes, and field:
+//!
+//! ```text
+//!   0  8  magic
+//!   8  2  format version
+//!  10  2  length of the head in bytes
+//!  12 16  session id
+//!  28  8  number of the object, which its key also holds
+//!  36  …  what the object says
+//! end-32 32  BLAKE3 of all bytes before it
+//! ```
+//!
+//! All integers are little-endian.
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::fields::Fields;
+
+/// Length in bytes of what stands in front of what the object says.
+const BEGIN_LEN: usize = 36;
+
+const HASH_LEN: usize = 32;
+
+/// Describes one kind of numbered objects.
+pub(crate) struct Numbered {
+    pub(crate) magic: [u8; 8],
+    /// Newest format version, the only one that there is.
+    pub(crate) version: u16,
+    pub(crate) head_len: usize,
+    pub(crate) bytes_max: usize,
+    /// What such an object is called.
+    pub(crate) what: &'static str,
+    /// What is said of bytes that have another magic.
+    pub(crate) begins_otherwise: &'static str,
+}
+
+impl Numbered {
+    /// Returns how many bytes an object has that says something of this length.
+    pub(crate) const fn encoded_len(said_len: usize) -> usize {
+        BEGIN_LEN + said_len + HASH_LEN
+    }
+
+    /// Encodes an object, of which `say` appends what it says: `said_len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if it would be longer than any may be.
+    pub(crate) fn encode(
+        &self,
+        (session, number): (Uuid, u64),
+        said_len: usize,
+        say: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Vec<u8>> {
+        let len = Numbered::encoded_len(said_len);
+        if len > self.bytes_max {
+            return Err(Error::TooLarge { what: self.what, len: len as u64, max: self.bytes_max as u64 });
+        }
+        let mut out = Vec::with_capacity(len);
+        out.extend_from_slice(&self.magic);
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&(self.head_len as u16).to_le_bytes());
+        out.extend_from_slice(session.as_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
+        say(&mut out);
+        let hash = *blake3::hash(&out).as_bytes();
+        out.extend_from_slice(&hash);
+        Ok(out)
+    }
+
+    /// Decodes and verifies the object with this number of a session, of which `said` takes all that it says; `None` if that is none.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the bytes.
+    pub(crate) fn decode<T>(
+        &self,
+        bytes: &[u8],
+        (session, number): (Uuid, u64),
+        said: impl FnOnce(&mut Fields<'_>) -> Option<T>,
+    ) -> Result<T, &'static str> {
+        let (before, hash) =
+            bytes.split_last_chunk::<HASH_LEN>().ok_or("it is damaged: it has too few bytes")?;
+        if bytes.len() > self.bytes_max {
+            return Err("it is longer than any may be");
+        }
+        if blake3::hash(before).as_bytes() != hash {
+            return Err("it is damaged: its bytes do not have the hash at their end");
+        }
+        let mut fields = Fields { bytes: before };
+        if fields.take::<8>() != Some(self.magic) {
+            return Err(self.begins_otherwise);
+        }
+        match fields.u16() {
+            Some(version) if version > self.version => return Err("a later version of foldlog wrote it"),
+            Some(version) if version == self.version => {}
+            _ => return Err("its head does not decode"),
+        }
+        let rest = || {
+            let head_len = usize::from(fields.u16()?);
+            let names = (Uuid::from_bytes(fields.take()?), fields.u64()?);
+            (head_len == self.head_len).then_some(())?;
+            Some((names, said(&mut fields)?))
+        };
+        let ((found, at), said) = rest().ok_or("its fields do not decode")?;
+        if found != session {
+            return Err("it is of another session");
+        }
+        if at != number {
+            return Err("its key holds another number than its bytes");
+        }
+        Ok(said)
+    }
+}
