@@ -11,29 +11,14 @@ use foldlog_codec::{Kind, Record};
 use foldlog_remote::chunk::Chunk;
 use foldlog_remote::compaction::{CompactedVolume, Compaction};
 use foldlog_remote::volume::Extent;
-use foldlog_remote::{
-    Bucket, CollectOptions, CollectReport, Error, MIN_AGE, Payloads, Reader, Writer, collect,
-};
+use foldlog_remote::{Bucket, CollectOptions, Error, MIN_AGE, Payloads, Reader, Writer, collect};
 use tokio::time;
 
-use crate::sim::world::{SESSION, bucket, run};
-use crate::sim::{Fault, Net, SPANS};
+use crate::sim::world::{SESSION, claim, collected, place, run};
+use crate::sim::{Fault, Net, wrong};
 
 /// How long a volume may be: less than four chunks are long together, and more than they are without two bodies or three.
 const LONG: u64 = 2_200;
-
-/// The place as one process reaches it, whose clock goes on with tokio's.
-fn place(net: &Arc<Net>, client: usize) -> Bucket {
-    let begun = time::Instant::now();
-    bucket(net, client)
-        .with_spans(SPANS)
-        .with_volume_bytes(net.volume_bytes())
-        .with_clock(move || begun.elapsed())
-}
-
-async fn claim(net: &Arc<Net>, client: usize) -> Result<Writer, Error> {
-    Writer::claim(Reader::new(place(net, client), SESSION), "w", &mut |_| {}).await
-}
 
 /// What the record with this number holds.
 fn body(number: u64) -> String {
@@ -79,10 +64,6 @@ async fn log() -> (Arc<Net>, Writer) {
     say(&mut writer, &dropped(13)).await;
     append(&mut writer, 3).await.unwrap();
     (net, writer)
-}
-
-async fn collected(net: &Arc<Net>, client: usize) -> Result<CollectReport, Error> {
-    collect(&place(net, client), SESSION, CollectOptions::default()).await
 }
 
 /// Checks what is read of a log: each record is whole, or stands without its body if that was dropped. Counts the latter.
@@ -417,13 +398,7 @@ fn every_wrong_byte_of_what_stands_for_volumes_is_noticed() {
         collected(&net, 9).await.unwrap();
         for key in [&keys(&net, "/compacted/")[0], &keys(&net, "/compactions/")[0]] {
             let whole = net.objects()[key].clone();
-            let damaged = (0..whole.len()).map(|at| {
-                let mut bytes = whole.clone();
-                bytes[at] ^= 1 << (at % 8);
-                bytes
-            });
-            let cut = [0, 31, 40, whole.len() - 1].map(|len| whole[..len].to_vec());
-            for bytes in damaged.chain(cut).chain([[whole.clone(), vec![0]].concat()]) {
+            for bytes in wrong(&whole) {
                 net.set(key, bytes);
                 let (checked, ended) = read(&net).await;
                 assert_eq!(checked.records, 0);

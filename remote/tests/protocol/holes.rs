@@ -2,8 +2,8 @@
 
 use foldlog_remote::{Behind, Error, Reader};
 
-use crate::sim::world::{SESSION, run};
-use crate::volumes::{append, chunk_key, claim, collected, log, mark_key, place, read, volume_key};
+use crate::sim::world::{SESSION, claim, place, run};
+use crate::volumes::{append, chunk_key, collected, log, mark_key, read, volume_key};
 
 fn missing(chunk: u64, behind: Behind) -> Error {
     Error::Missing { chunk, behind }

@@ -7,21 +7,13 @@ use std::time::Duration;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{ObjectId, Observed, Payload};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
-use foldlog_remote::{
-    Bucket, CollectOptions, CollectReport, Error, MIN_AGE, Payloads, Reader, Writer, collect,
-};
+use foldlog_remote::{CollectOptions, Error, MIN_AGE, Payloads, Reader, Writer, collect};
 use tokio::time;
 
-use crate::sim::world::{SESSION, bucket, run};
-use crate::sim::{Fault, Net, SPANS};
+use crate::sim::world::{SESSION, collected, place, run};
+use crate::sim::{Fault, Net, wrong};
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-/// The place as one process reaches it, whose clock goes on with tokio's.
-fn place(net: &Arc<Net>, client: usize) -> Bucket {
-    let begun = time::Instant::now();
-    bucket(net, client).with_spans(SPANS).with_clock(move || begun.elapsed())
-}
 
 /// A payload, one of many.
 fn payload(number: u64) -> (ObjectId, Vec<u8>) {
@@ -70,10 +62,6 @@ impl Worker {
         self.payloads.forget();
         Ok(())
     }
-}
-
-async fn collected(net: &Arc<Net>, client: usize) -> Result<CollectReport, Error> {
-    collect(&place(net, client), SESSION, CollectOptions::default()).await
 }
 
 /// Counts of a collection: payloads that it removed, and that it left.
@@ -304,13 +292,7 @@ fn every_wrong_byte_of_a_withdrawal_is_noticed_and_what_stands_under_a_first_nam
         assert_eq!(removed_and_left(&net).await, (0, 1));
         let key = net.objects().into_keys().find(|key| key.contains("/withdrawn/")).unwrap();
         let whole = net.objects()[&key].clone();
-        let damaged = (0..whole.len()).map(|at| {
-            let mut bytes = whole.clone();
-            bytes[at] ^= 1 << (at % 8);
-            bytes
-        });
-        let cut = [0, 31, 40, whole.len() - 1].map(|len| whole[..len].to_vec());
-        for bytes in damaged.chain(cut).chain([[whole.clone(), vec![0]].concat()]) {
+        for bytes in wrong(&whole) {
             net.set(&key, bytes);
             assert!(is_there(&net, 0).await);
             let mut worker = Worker::new(&net, 2).await;

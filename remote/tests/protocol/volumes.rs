@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use foldlog_remote::chunk::Chunk;
 use foldlog_remote::volume::{Encoder, Extent, Volume};
-use foldlog_remote::{Bucket, CollectOptions, Error, MIN_AGE, Reader, Writer, collect};
+use foldlog_remote::{CollectOptions, Error, MIN_AGE, Reader, Writer, collect};
 use proptest::prelude::{any, proptest};
 use tokio::time;
 use uuid::Uuid;
 
-use crate::sim::world::{SESSION, bucket, record, run};
-use crate::sim::{Fault, Net, SPANS, oracle};
+use crate::sim::world::{SESSION, bucket, claim, place, record, run};
+use crate::sim::{Fault, Net, SPANS, oracle, wrong};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -26,16 +26,6 @@ pub(crate) fn volume_key(span: u64, first: u64) -> String {
 
 pub(crate) fn mark_key(first: u64) -> String {
     format!("team/agents/sessions/{SESSION}/collected/{first:020}")
-}
-
-/// The place as one process reaches it, whose clock goes on with tokio's.
-pub(crate) fn place(net: &Arc<Net>, client: usize) -> Bucket {
-    let begun = time::Instant::now();
-    bucket(net, client).with_spans(SPANS).with_clock(move || begun.elapsed())
-}
-
-pub(crate) async fn claim(net: &Arc<Net>, client: usize) -> Result<Writer, Error> {
-    Writer::claim(Reader::new(place(net, client), SESSION), "w", &mut |_| {}).await
 }
 
 /// Appends one record after the other, each in a chunk of its own.
@@ -112,13 +102,7 @@ fn every_wrong_byte_of_a_volume_is_noticed_and_matters_only_where_its_chunks_are
         let (net, _) = log(6).await;
         let whole = net.objects()[&volume_key(4, 0)].clone();
         assert!(Volume::decode(&whole, SESSION, Extent { first: 0, count: 4 }).is_ok());
-        let damaged = (0..whole.len()).map(|at| {
-            let mut bytes = whole.clone();
-            bytes[at] ^= 1 << (at % 8);
-            bytes
-        });
-        let cut = [0, 1, 31, 32, 70, whole.len() - 1].map(|len| whole[..len].to_vec());
-        let wrong: Vec<Vec<u8>> = damaged.chain(cut).chain([[whole.clone(), vec![0]].concat()]).collect();
+        let wrong: Vec<Vec<u8>> = wrong(&whole).collect();
         for bytes in &wrong {
             net.set(&volume_key(4, 0), bytes.clone());
             assert_eq!(read(&net).await, (5, Ok(())));

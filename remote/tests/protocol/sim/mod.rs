@@ -31,6 +31,17 @@ pub(crate) const SECRET: &str = "AKIAIOSFODNN7EXAMPLE";
 /// Numbers of chunks in the volumes of schedules that collect.
 pub(crate) const SPANS: [u64; 2] = [4, 16];
 
+/// Returns bytes with a wrong bit in each of them, cut off ones, and some with one more.
+pub(crate) fn wrong(whole: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let damaged = (0..whole.len()).map(|at| {
+        let mut bytes = whole.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        bytes
+    });
+    let cut = [0, 1, 31, 32, 40, 70, whole.len() - 1].map(|len| whole[..len].to_vec());
+    damaged.chain(cut).chain([[whole, &[0]].concat()])
+}
+
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldlog_codec::{Kind, Record, SequenceNumber};
-use foldlog_remote::{Bucket, CollectOptions, Error, Reader, Retries, Writer, collect};
+use foldlog_remote::{Bucket, CollectOptions, CollectReport, Error, Reader, Retries, Writer, collect};
 use tokio::runtime::Builder;
 use tokio::time;
 use uuid::Uuid;
@@ -30,6 +30,23 @@ pub(crate) fn record(sequence: u64, body: &[u8]) -> Record<'_> {
 
 pub(crate) fn bucket(net: &Arc<Net>, client: usize) -> Bucket {
     Bucket::new(net.client(client), "team/agents", retries()).unwrap()
+}
+
+/// The place as one process reaches it, whose clock goes on with tokio's, and in which a volume holds few chunks.
+pub(crate) fn place(net: &Arc<Net>, client: usize) -> Bucket {
+    let begun = time::Instant::now();
+    bucket(net, client)
+        .with_spans(SPANS)
+        .with_volume_bytes(net.volume_bytes())
+        .with_clock(move || begun.elapsed())
+}
+
+pub(crate) async fn claim(net: &Arc<Net>, client: usize) -> Result<Writer, Error> {
+    Writer::claim(Reader::new(place(net, client), SESSION), "w", &mut |_| {}).await
+}
+
+pub(crate) async fn collected(net: &Arc<Net>, client: usize) -> Result<CollectReport, Error> {
+    collect(&place(net, client), SESSION, CollectOptions::default()).await
 }
 
 /// Runs a future on a paused clock: time passes once nothing else can happen.
