@@ -60,7 +60,7 @@ pub struct Bucket {
     spans: [u64; 2],
     volume_bytes: u64,
     /// Which names of payloads readers know to be withdrawn.
-    withdrawn: Arc<Mutex<BTreeMap<Uuid, Withdrawn>>>,
+    withdrawn: Arc<Mutex<BTreeMap<Uuid, Arc<Withdrawn>>>>,
 }
 
 impl fmt::Debug for Bucket {
@@ -127,13 +127,13 @@ impl Bucket {
     }
 
     /// Returns what is known of the withdrawn names of a session's payloads.
-    pub(crate) fn known_withdrawn(&self, session: Uuid) -> Withdrawn {
+    pub(crate) fn known_withdrawn(&self, session: Uuid) -> Arc<Withdrawn> {
         let known = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&session).cloned().unwrap_or_default()
     }
 
     pub(crate) fn note_withdrawn(&self, session: Uuid, known: Withdrawn) {
-        self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).insert(session, known);
+        self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).insert(session, Arc::new(known));
     }
 
     /// Returns how many chunks small and large volumes hold.

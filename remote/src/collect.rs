@@ -10,10 +10,10 @@
 //! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that have their marks are written anew without
 //!    them ([`compacting`](crate::compacting)).
 //!
-//! 5. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a later collection
-//!    ([`withdrawing`](crate::withdrawing)).
+//! 5. What earlier ones have left that were killed is removed: objects by which they asked for the store's time.
 //!
-//! 6. What earlier ones have left that were killed is removed: objects by which they asked for the store's time.
+//! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a later collection
+//!    ([`withdrawing`](crate::withdrawing)).
 //!
 //! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
 //! of the chunks, and the next collection goes on.
@@ -44,7 +44,8 @@ use crate::withdrawing::Listed;
 const COLLECT: &str = "remove collected chunks";
 
 impl Remote {
-    /// Removes the chunks of a session that its volumes hold, once those are old enough. Readers and writers may go on meanwhile.
+    /// Removes the chunks of a session that its volumes hold, once those are old enough, bodies that a compaction of the session dropped, and
+    /// payloads that nothing names any more. Readers and writers may go on meanwhile.
     ///
     /// # Errors
     ///

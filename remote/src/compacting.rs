@@ -69,6 +69,34 @@ pub(crate) struct Ranges<'a> {
     pub(crate) min_age: Duration,
 }
 
+impl Ranges<'_> {
+    /// Returns the first chunks of the ranges that may lose bodies, with those that were compacted before, and of those of which it is to be
+    /// found out whether they would.
+    async fn firsts(
+        &self,
+        (bucket, session): (&Bucket, Uuid),
+        before: Option<&Compaction>,
+        dry_run: bool,
+    ) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+        let (mut ranges, mut weighed) = (BTreeSet::new(), BTreeSet::new());
+        for extent in self.collected {
+            // In a dry run none gets its mark.
+            if dry_run || is_marked(bucket, session, *extent).await? {
+                ranges.insert(extent.first);
+            }
+        }
+        let small = usize::try_from(bucket.spans()[0]).unwrap_or(usize::MAX);
+        for CompactedVolume { extent, .. } in before.iter().flat_map(|before| &before.volumes) {
+            ranges.extend((extent.first..=extent.last()).step_by(small));
+        }
+        for (extent, age) in self.long {
+            let is_ready = age.is_some_and(|age| age >= self.min_age);
+            (if is_ready { &mut ranges } else { &mut weighed }).insert(extent.first);
+        }
+        Ok((ranges, weighed))
+    }
+}
+
 /// Writes volumes without the bodies that were dropped, of these ranges and of those that were compacted before. Returns the compaction, if one was
 /// put.
 ///
@@ -88,22 +116,7 @@ pub(crate) async fn compact(
     let read = async |object| bucket.get_object(session, object).await;
     let Some((said_at, dropped)) = said.dropped(read).await? else { return Ok(None) };
     let small = bucket.spans()[0];
-    let mut ranges = BTreeSet::new();
-    for extent in may.collected {
-        // In a dry run none gets its mark.
-        if dry_run || is_marked(bucket, session, *extent).await? {
-            ranges.insert(extent.first);
-        }
-    }
-    let compacted = before.iter().flat_map(|before| &before.volumes);
-    for CompactedVolume { extent, .. } in compacted {
-        ranges.extend((extent.first..=extent.last()).step_by(usize::try_from(small).unwrap_or(usize::MAX)));
-    }
-    let mut weighed = BTreeSet::new();
-    for (extent, age) in may.long {
-        let is_ready = age.is_some_and(|age| age >= may.min_age);
-        (if is_ready { &mut ranges } else { &mut weighed }).insert(extent.first);
-    }
+    let (mut ranges, weighed) = may.firsts((bucket, session), before.as_deref(), dry_run).await?;
     let is_open = |(number, sequence): &(u64, SequenceNumber)| {
         Some(*sequence) <= dropped.through() && !ranges.contains(&Extent::around(*number, small).first)
     };

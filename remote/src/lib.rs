@@ -36,6 +36,7 @@
 //! | [`compaction`] | the bytes that say which compacted volumes stand for which chunks |
 //! | `said`, `compacting` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
 //! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that say which of their names no writer gives any more |
+//! | `fields`, `numbered` | the fields of these bytes, and what objects have in common that a session numbers |
 //! | `needed`, `withdrawing` | which payloads the log names, and removing the others |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |

@@ -21,7 +21,7 @@
 //!
 //! As with chunks, a machine that is stopped from outside for longer than `MIN_AGE`, so that its clock stands still, is a limit: between the put
 //! of a payload and that of its chunk. Of payloads longer than 64 MiB together a machine that sleeps so long is one too: a chunk may
-//! come to name one that is gone, which its writer is told.
+//! come to name one that is gone, and its writer then ends with an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,11 +32,9 @@ use uuid::Uuid;
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Failure, Result};
+use crate::slots::KEPT_BYTES_MAX;
 use crate::volume::KNOWN_FOR;
 use crate::withdrawal::{Name, WITHDRAWAL_BYTES_MAX, Withdrawal};
-
-/// How many bytes of payloads a writer keeps until they are acknowledged.
-pub(crate) const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 const PUT: &str = "put a payload";
 const READ: &str = "read a payload";
@@ -206,17 +204,30 @@ impl Bucket {
             return Ok(Some(bytes));
         }
         // What is known of the names is kept: a reader comes here for each payload that was put again.
-        let mut withdrawn = self.known_withdrawn(session);
-        let mut tried = BTreeSet::new();
-        for is_asked in [false, true] {
-            if is_asked {
-                withdrawn.ask(self, session).await?;
-                self.note_withdrawn(session, withdrawn.clone());
-            }
-            for name in withdrawn.names(object.hash).rev().filter(|name| tried.insert(*name)) {
-                if let Some(bytes) = self.get_as(session, name, object).await? {
-                    return Ok(Some(bytes));
-                }
+        let known = self.known_withdrawn(session);
+        let found = self.get_as_any(session, known.names(object.hash).rev(), object).await?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let mut withdrawn = Withdrawn::clone(&known);
+        withdrawn.ask(self, session).await?;
+        let tried: BTreeSet<Name> = known.names(object.hash).collect();
+        let names = withdrawn.names(object.hash).rev().filter(|name| !tried.contains(name));
+        let found = self.get_as_any(session, names, object).await?;
+        self.note_withdrawn(session, withdrawn);
+        Ok(found)
+    }
+
+    /// Reads a payload under the first of these names that it stands under.
+    async fn get_as_any(
+        &self,
+        session: Uuid,
+        names: impl Iterator<Item = Name>,
+        object: ObjectId,
+    ) -> Result<Option<Vec<u8>>> {
+        for name in names {
+            if let Some(bytes) = self.get_as(session, name, object).await? {
+                return Ok(Some(bytes));
             }
         }
         Ok(None)

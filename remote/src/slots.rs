@@ -6,6 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use foldlog::replication::ReplicaError;
 use uuid::Uuid;
 
+/// How many bytes of a session's payloads a replicator keeps until the records are acknowledged that name them.
+pub(crate) const KEPT_BYTES_MAX: u64 = 64 << 20;
+
 /// Keeps, for each session, a reader that stands at its end, or the writer that claimed it behind that.
 #[derive(Debug)]
 pub(crate) struct Slots<R, W>(Mutex<BTreeMap<Uuid, Slot<R, W>>>);

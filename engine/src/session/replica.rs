@@ -67,7 +67,7 @@ pub(super) struct Replica {
     dropped: Mutex<Dropping>,
 }
 
-/// Holds what the replica is told of bodies that compactions have dropped.
+/// Holds what records say to the replicator of bodies that compactions have dropped.
 #[derive(Debug, Default)]
 struct Dropping {
     /// What the newest record says that the log has.

@@ -21,7 +21,7 @@ use super::connection::{Lease, Refusal};
 use super::reader::{Item, Reader};
 use super::replicator::PostgresReplicator;
 use super::schema;
-use super::statements::{UUID, column, link, number};
+use super::statements::{LOCK, UUID, column, link, number};
 use crate::error::{Error, Result};
 use crate::needed::Needed;
 use crate::place::CollectReport;
@@ -137,7 +137,7 @@ impl Dropping<'_> {
     async fn change(&self, lease: &mut Lease, dry_run: bool) -> Result<Result<Option<Counts>>, Refusal> {
         // One collection of a session after the other, and none behind one that knew of more.
         let lock = i64::from_le_bytes(*self.session.as_bytes().first_chunk().unwrap_or(&[0; 8]));
-        lease.query(&self.tables.statements.lock, &[(&lock as _, Type::INT8)]).await?;
+        lease.query(LOCK, &[(&lock as _, Type::INT8)]).await?;
         if self.is_behind(lease).await? {
             return Ok(Ok(None));
         }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::Tables;
 use super::schema;
-use super::statements::{UUID, number};
+use super::statements::{TIME, UUID, number};
 use crate::clock::Clock;
 use crate::error::{Error, Failure, Result};
 use crate::needed::Needed;
@@ -31,9 +31,6 @@ const REMOVE: &str = "remove payloads from the database that nothing names";
 
 /// Greatest length of a payload that the server takes in one statement, in bytes.
 pub(super) const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);
-
-/// How many bytes of payloads a writer keeps until they are acknowledged.
-pub(super) const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 /// Number of rows that are looked at or changed at a time.
 const PAGE_ROWS: i64 = 4_096;
@@ -51,7 +48,7 @@ pub(super) struct Puts {
 struct Put {
     /// Since when all of them are known to be there.
     since: Duration,
-    /// With the bytes of up to [`KEPT_BYTES_MAX`].
+    /// With the bytes of up to [`KEPT_BYTES_MAX`](crate::slots::KEPT_BYTES_MAX).
     objects: BTreeMap<ObjectId, Option<Arc<Vec<u8>>>>,
     kept_bytes: u64,
 }
@@ -162,7 +159,7 @@ impl Tables {
 
     /// Returns the server's time, in microseconds since 1970.
     pub(super) async fn time_us(&self) -> Result<i64> {
-        let rows = self.ask(REMOVE, super::statements::TIME, &[]).await?;
+        let rows = self.ask(REMOVE, TIME, &[]).await?;
         let time = rows.first().and_then(|row| row.try_get(0).ok());
         time.ok_or(Error::Store { what: REMOVE, failure: Failure::Unavailable })
     }

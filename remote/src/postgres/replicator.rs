@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::captures::Captures;
 use super::connection::{Pool, Refusal};
 use super::leases::{self, WorkerLease};
-use super::payloads::{KEPT_BYTES_MAX, Old, Puts, STATEMENT_BYTES_MAX};
+use super::payloads::{Old, Puts, STATEMENT_BYTES_MAX};
 use super::reader::{Item, Reader, Sink, Stand};
 use super::statements::{Statements, UUID, column};
 use super::tail::{self, Tail};
@@ -28,7 +28,7 @@ use crate::lease::{LEASE_LENGTH, SessionLease};
 use crate::place::Standing;
 use crate::retries::Retries;
 use crate::runtime::Runtime;
-use crate::slots::Slots;
+use crate::slots::{KEPT_BYTES_MAX, Slots};
 
 const STANDING: &str = "ask the database for a session";
 const SESSIONS: &str = "ask the database for its sessions";

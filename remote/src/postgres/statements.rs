@@ -22,6 +22,9 @@ const SAID: &str = "SELECT count(*), current_setting('fsync'), current_setting('
 /// Asks for the server's time, in microseconds since 1970.
 pub(super) const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
+/// Waits until no other transaction holds the lock with this number, and holds it until this one ends.
+pub(super) const LOCK: &str = "SELECT pg_advisory_xact_lock($1)";
+
 /// Holds the statements for one schema.
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -30,7 +33,6 @@ pub(super) struct Statements {
     pub(super) records: String,
     pub(super) to_drop: String,
     pub(super) drop: String,
-    pub(super) lock: String,
     pub(super) said_behind: String,
     pub(super) link_before: String,
     pub(super) time: String,
@@ -90,7 +92,6 @@ impl Statements {
                  FROM {known}, ROWS FROM (unnest($3), unnest($4), unnest($5), unnest($6)) AS u (sequence, body, dropped, link) \
                  WHERE r.session = $1 AND r.sequence = u.sequence AND r.link = u.link RETURNING 1"
             ),
-            lock: "SELECT pg_advisory_xact_lock($1)".to_owned(),
             said_behind: format!(
                 "SELECT sequence, body FROM \"{schema}\".records \
                  WHERE session = $1 AND sequence >= $2 AND kind = $3 ORDER BY sequence"
