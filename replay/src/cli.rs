@@ -167,10 +167,11 @@ enum Verb {
     /// What is there is captured first, and `--undo` brings it back. Files that were changed by hand since the last call are kept. Let
     /// nobody write into the folders meanwhile.
     Rewind(verbs::rewind::Arguments),
-    /// List the questions of suspended calls that wait for an answer, in all sessions of a store.
+    /// List all that waits for a person, in all sessions of a store, each with the commands that settle it.
     ///
     /// A call that asks has done nothing yet: `foldlog settle` approves it, with the digest of its arguments, or refuses it.
-    /// A call that waits for its result has done its part: `foldlog settle` brings the result.
+    /// A call that waits for its result has done its part: `foldlog settle` brings the result. Of a call that was interrupted,
+    /// and that its tool cannot judge, a person says whether it did its work, or is to run again.
     Pending(verbs::pending::Arguments),
     /// Draw the tasks of a session as a tree: what each waits for, and what is next.
     ///

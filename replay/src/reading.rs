@@ -527,7 +527,12 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
         Kind::REPLICATED => Replicated::decode(record.body)
             .map(|Replicated { at, by, epoch }| format!("{at}, epoch {epoch} of {by}")),
         Kind::SETTLE => Settle::decode(record.body).map(|settle| {
-            format!("operation {}: {} by {}", settle.operation, settle.decision.name(), settle.by)
+            let arguments = settle.arguments.map(|digest| {
+                let digits: String = digest_text(&digest).chars().take(DIGEST_DIGITS).collect();
+                format!(", arguments {digits}")
+            });
+            let (operation, decision) = (settle.operation, settle.decision_name());
+            format!("operation {operation}: {decision} by {}{}", settle.by, arguments.unwrap_or_default())
         }),
         _ => return conversation_name(record).unwrap_or_default(),
     };
@@ -627,6 +632,9 @@ fn dispatch_name(dispatch: &Dispatch<'_>, names: &Names) -> String {
     });
     std::iter::once(operation.to_owned()).chain(slices).collect::<Vec<_>>().join(" ")
 }
+
+/// Number of digits of a digest that a person is shown in a row and copies into a command, and the fewest that name arguments.
+pub const DIGEST_DIGITS: usize = 12;
 
 /// Returns a digest in hexadecimal digits.
 pub fn digest_text(digest: &[u8; 32]) -> String {

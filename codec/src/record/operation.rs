@@ -97,7 +97,7 @@ pub(super) fn asked_by(origin: Option<CallOrigin>) -> Value {
 
 pub(super) fn settle<'a>(object: &mut Object<'a>, settle: Settle<'a>) -> Result<(), Error> {
     object.set("operation", Value::from(settle.operation));
-    object.set("decision", Value::from(settle.decision.name()));
+    object.set("decision", Value::from(settle.decision_name()));
     object.set("by", Value::from(settle.by));
     object.set("reason", Value::from(settle.reason));
     object.set("result", optional(settle.result)?);

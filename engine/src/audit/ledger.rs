@@ -5,16 +5,19 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Observed, Outcome, Parent, Settle,
     SuspensionForm, ToolBegin, ToolEnd,
 };
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
 use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone};
 use crate::sabotage::{self, Breakage};
 
@@ -59,7 +62,7 @@ impl Fate {
 }
 
 /// Describes what somebody decided about an interrupted or suspended operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// The decision.
     pub decision: Decision,
@@ -69,6 +72,45 @@ pub struct Settled {
     pub reason: String,
     /// Sequence number of the decision's record.
     pub sequence: SequenceNumber,
+    /// BLAKE3 of the arguments that an approval names; `None` if the decision is no approval.
+    pub arguments: Option<[u8; 32]>,
+    /// Time from which on an approval does not count; `None` if it never expires.
+    pub until: Option<DateTime<Utc>>,
+}
+
+impl Settled {
+    /// Returns the name that listings and JSON use: `approved` for an approval, else that of the decision.
+    pub fn name(&self) -> &'static str {
+        match (self.decision, self.arguments) {
+            (Decision::RunAgain, Some(_)) => "approved",
+            (decision, _) => decision.name(),
+        }
+    }
+}
+
+impl Serialize for Settled {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Settled { by, reason, sequence, arguments, until, .. } = self;
+        let mut fields = serializer.serialize_struct("Settled", 6)?;
+        fields.serialize_field("decision", self.name())?;
+        fields.serialize_field("by", by)?;
+        fields.serialize_field("reason", reason)?;
+        fields.serialize_field("sequence", sequence)?;
+        match arguments {
+            Some(arguments) => {
+                fields.serialize_field("arguments", blake3::Hash::from(*arguments).to_hex().as_str())?;
+            }
+            None => fields.skip_field("arguments")?,
+        }
+        match until {
+            Some(until) => {
+                let until = until.to_rfc3339_opts(SecondsFormat::Micros, true);
+                fields.serialize_field("until", &until)?;
+            }
+            None => fields.skip_field("until")?,
+        }
+        fields.end()
+    }
 }
 
 /// Names what became of the work of a child session.
@@ -202,13 +244,14 @@ impl Ledger {
             Kind::TOOL_END => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),
             Kind::OBSERVED => self.observed(sequence, &Observed::decode(record.body).map_err(bad)?),
             Kind::SETTLE => {
-                let Settle { operation, decision, by, reason, .. } =
+                let Settle { operation, decision, by, reason, arguments, until_us, .. } =
                     Settle::decode(record.body).map_err(bad)?;
+                let until = until_us.map(conversation_reading::time);
                 if let Some(entry) = self.entries.get_mut(&operation) {
                     if decision != Decision::RunAgain {
                         (entry.outcome, entry.waits_for) = (Fate::Settled, None);
                     }
-                    entry.settled = Some(Settled { decision, by, reason, sequence });
+                    entry.settled = Some(Settled { decision, by, reason, sequence, arguments, until });
                 }
             }
             _ => {}

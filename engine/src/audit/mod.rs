@@ -79,7 +79,9 @@ pub use follow::{Followed, Follower, Progress};
 pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
 pub use messages::{MessageHistory, MessagesChange, RecordedMessage};
 pub(crate) use overview::overview_on;
-pub use overview::{SessionOverview, StandingOperation, fenced, kept_objects, overview, running};
+pub use overview::{
+    ResumableConversation, SessionOverview, StandingOperation, fenced, kept_objects, overview, running,
+};
 pub use points::FoldPoint;
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
 pub use seals::damaged_seals;

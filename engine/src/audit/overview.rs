@@ -6,13 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::{ObjectId, Opened, Parent, Replicated};
-use foldlog_codec::image::Image;
+use foldlog_codec::image::{EntryKind as ConversationKind, Image};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::{LogReader, ReadOptions, SoundEnd};
+use crate::conversation::{ResumePoint, resume_of};
 use crate::error::{Error, Holder, Result};
+use crate::fold::conversations::Conversations;
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::restore;
@@ -22,7 +24,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
 use crate::log::{images, layout, lock};
-use crate::session::{VisitFrame, read_outline_by};
+use crate::session::{VisitFrame, read_outline_by, settling};
 use crate::storage::{Entry, EntryKind, FileStorage, Storage};
 
 /// Says how a session stands, as its log tells.
@@ -53,6 +55,8 @@ pub struct SessionOverview {
     pub unsettled: Vec<StandingOperation>,
     /// Operations that wait for somebody to answer.
     pub suspended: Vec<StandingOperation>,
+    /// Conversations that a host has to resume, since they stopped before their end and wait for no person.
+    pub resumable: Vec<ResumableConversation>,
     /// Where the sound part of the log ends, if the log is damaged.
     pub sound_end: Option<SoundEnd>,
     /// Number of objects in the session's folder.
@@ -70,6 +74,17 @@ pub struct StandingOperation {
     pub tool: SmolStr,
     /// Time at which its latest run began, in microseconds since 1970-01-01 UTC.
     pub begun_at_us: i64,
+}
+
+/// Names a conversation that stopped before its end and that a host goes on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumableConversation {
+    /// Id of the evaluation.
+    pub evaluation_id: SmolStr,
+    /// What comes next: the provider, or calls of the last answer.
+    pub point: ResumePoint,
+    /// Time of the conversation's last record, in microseconds since 1970-01-01 UTC.
+    pub last_at_us: i64,
 }
 
 /// Returns those of the `sessions` in the folder `store` that a process has open for writing, each with what that process
@@ -231,6 +246,7 @@ impl Read {
                 standings.waiting().iter().map(|one| (one.operation, &one.tool, one.begin)),
                 &time_of,
             )?,
+            resumable: resumable(&outline.conversations, &standings, &time_of)?,
             sound_end: None,
             objects: 0,
             object_bytes: 0,
@@ -259,6 +275,7 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
             &time_of,
         )?,
         suspended: standing(waiting.iter().map(|one| (one.operation, &one.tool, one.begin)), &time_of)?,
+        resumable: resumable(&reader.outline.conversations, &reader.standings(now_us), &time_of)?,
         sound_end: reader.sound_end().cloned(),
         objects: 0,
         object_bytes: 0,
@@ -273,6 +290,37 @@ fn standing<'a>(
         Ok(StandingOperation { operation, tool: tool.clone(), begun_at_us: time_of(begin)? })
     });
     named.collect()
+}
+
+/// Returns the conversations that a host has to resume. One whose id is that of another one, a slash and more works for that one, and is
+/// resumed with it. One that was imported, and for which no provider was ever asked here, is nobody's to resume.
+fn resumable(
+    conversations: &Conversations,
+    standings: &Standings<'_>,
+    time_of: &dyn Fn(SequenceNumber) -> Result<i64>,
+) -> Result<Vec<ResumableConversation>> {
+    let evaluations = conversations.evaluations_at(standings.position);
+    let live = conversations.live_at(standings.position);
+    let works_for_another = |id: &SmolStr| {
+        id.match_indices('/').any(|(at, _)| evaluations.iter().any(|other| *other == id[..at]))
+    };
+    let mut found = Vec::new();
+    for evaluation_id in evaluations.iter().filter(|id| !works_for_another(id)) {
+        let Some(place) = conversations.place(evaluation_id) else { continue };
+        let waits_for = |operation| settling::waits_for(standings, operation);
+        let (answer, point) = resume_of(conversations, &live, place, waits_for);
+        if !matches!(point, ResumePoint::AwaitProvider | ResumePoint::RunTools(_)) {
+            continue;
+        }
+        let is_request = |kind| matches!(kind, ConversationKind::Request | ConversationKind::RequestFailed);
+        let was_asked = answer.is_none() || live.back(place).any(|(_, entry)| is_request(entry.kind));
+        let last = live.back(place).next().filter(|_| was_asked);
+        if let Some((last, _)) = last {
+            let (evaluation_id, last_at_us) = (evaluation_id.clone(), time_of(last)?);
+            found.push(ResumableConversation { evaluation_id, point, last_at_us });
+        }
+    }
+    Ok(found)
 }
 
 fn time_of(places: &Places, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<i64> {

@@ -36,4 +36,4 @@ pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};
 pub(crate) use exported::{ADAPTER_STATES, CONVERSATION, exported};
 pub(crate) use recorded::RecordedMessages;
-pub(crate) use resume::resume_point;
+pub(crate) use resume::resume_of;

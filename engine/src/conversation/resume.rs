@@ -6,6 +6,7 @@ use foldlog_codec::body::CallOrigin;
 use foldlog_codec::image::{ConversationEntry, EntryKind};
 use foldlog_codec::{OperationId, SequenceNumber};
 
+use crate::fold::conversations::{Conversations, LiveEntries};
 use crate::sabotage::{self, Breakage};
 
 /// Says where a conversation goes on.
@@ -44,9 +45,32 @@ enum Call {
     NeedsSettle(OperationId),
 }
 
+/// Returns where the conversation at `place` of the index goes on. What comes next follows from its last answer and from what was
+/// recorded since the one before.
+pub(crate) fn resume_of(
+    conversations: &Conversations,
+    live: &LiveEntries<'_>,
+    place: u32,
+    waits_for: impl Fn(OperationId) -> Option<OperationId>,
+) -> (Option<SequenceNumber>, ResumePoint) {
+    let (mut own, mut answers) = (Vec::new(), 0);
+    for (sequence, entry) in live.back(place) {
+        own.push((sequence, entry));
+        if entry.kind == EntryKind::Answer {
+            answers += 1;
+            own.extend(conversations.decided(place, sequence).filter(|(at, entry)| live.holds(*at, entry)));
+            if answers == 2 {
+                break;
+            }
+        }
+    }
+    own.sort_unstable_by_key(|(sequence, _)| *sequence);
+    resume_point(own.into_iter(), waits_for)
+}
+
 /// Returns the last answer among the records that count, and what comes next. `waits_for` tells which operation somebody
 /// has to settle before an interrupted or suspended one goes on.
-pub(crate) fn resume_point<'a>(
+fn resume_point<'a>(
     entries: impl Iterator<Item = (SequenceNumber, &'a ConversationEntry)>,
     waits_for: impl Fn(OperationId) -> Option<OperationId>,
 ) -> (Option<SequenceNumber>, ResumePoint) {

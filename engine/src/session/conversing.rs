@@ -16,12 +16,12 @@ use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
 use super::schedule::WriteScope;
-use super::settling::must_settle;
+use super::settling;
 use super::writing::PendingRecord;
 use super::{Session, WriterState};
 use crate::conversation::{
     AdapterStateSnapshot, ContentBlocks, Conversation, NewAdapterState, NewAnswer, NewInput, NewRequest,
-    NewRequestFailure, PromptIdentity, Resume, ResumePoint, blocks_of, resume_point, text_payload,
+    NewRequestFailure, PromptIdentity, Resume, ResumePoint, blocks_of, resume_of, text_payload,
 };
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -422,26 +422,8 @@ impl Session {
             return Ok(Resume { evaluation_id, answer: None, point: ResumePoint::NotRecorded });
         };
         let standings = self.inner.standings(&state);
-        let waits_for = |operation| match projection.operations.unsettled_one(operation) {
-            Some(unsettled) => must_settle(unsettled).then_some(operation),
-            None => standings.waits_for(operation),
-        };
-        // What comes next follows from the last answer and from what was recorded since the one before.
-        let (mut own, mut answers) = (Vec::new(), 0);
-        for (sequence, entry) in live.back(place) {
-            own.push((sequence, entry));
-            if entry.kind == EntryKind::Answer {
-                answers += 1;
-                own.extend(
-                    conversations.decided(place, sequence).filter(|(at, entry)| live.holds(*at, entry)),
-                );
-                if answers == 2 {
-                    break;
-                }
-            }
-        }
-        own.sort_unstable_by_key(|(sequence, _)| *sequence);
-        let (answer, point) = resume_point(own.into_iter(), waits_for);
+        let waits_for = |operation| settling::waits_for(&standings, operation);
+        let (answer, point) = resume_of(conversations, &live, place, waits_for);
         let evaluation_id = conversations.evaluation(place).map(|id| id.to_string());
         Ok(Resume { evaluation_id, answer, point })
     }

@@ -343,6 +343,15 @@ impl Inner {
     }
 }
 
+/// Returns the operation about which somebody has to decide before this one goes on, which was interrupted or is suspended; `None` if
+/// nobody has to.
+pub(crate) fn waits_for(standings: &Standings<'_>, operation: OperationId) -> Option<OperationId> {
+    match standings.operations.unsettled_one(operation) {
+        Some(unsettled) => must_settle(unsettled).then_some(operation),
+        None => standings.waits_for(operation),
+    }
+}
+
 /// Returns whether somebody has to decide about an interrupted operation.
 pub(crate) fn must_settle(unsettled: &UnsettledOperation) -> bool {
     unsettled.idempotency.needs_settling() && !unsettled.run_again

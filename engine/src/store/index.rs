@@ -6,7 +6,7 @@
 //! ```text
 //! <store>/sessions.index, all numbers little-endian
 //!   0   8  "FOLDLIST"
-//!   8   4  version, 2
+//!   8   4  version, 3
 //!  12   4  CRC-32 of all that follows
 //!  16      entries, in ascending order of their sessions
 //!
@@ -28,8 +28,8 @@
 //!
 //! # When an entry stands
 //!
-//! 1. Only a session is kept that its last writer closed, that is not damaged, and in which no operation waits, was left open or is
-//!    unsettled: how such a session stands depends on its log alone, and not on the time.
+//! 1. Only a session is kept that its last writer closed, that is not damaged, in which no operation waits, was left open or is
+//!    unsettled, and no conversation is to be resumed: how such a session stands depends on its log alone, and not on the time.
 //! 2. An entry stands for as long as its stamps are those of the files. Every writer stamps the session's folder anew when it
 //!    takes the session's lock and before it gives it back ([`crate::log::lock`]); on most file systems whatever it writes stamps the
 //!    segment besides.
@@ -50,7 +50,7 @@ use crate::log::{chain, layout};
 use crate::storage::{Access, Stamp, Storage};
 
 const MAGIC: [u8; 8] = *b"FOLDLIST";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER_LEN: usize = 16;
 
 /// Most bytes of an entry. A session with more tags than fit is read each time.
@@ -110,8 +110,9 @@ pub(super) struct Entry {
 impl Entry {
     /// Returns an entry for what was read of a session at the time `now_us`. `None` if it is not to be kept.
     pub(super) fn of(stamps: Stamps, overview: &SessionOverview, now_us: i64) -> Option<Entry> {
-        let SessionOverview { closed, open, unsettled, suspended, sound_end, .. } = overview;
-        let is_at_rest = open.is_empty() && unsettled.is_empty() && suspended.is_empty();
+        let SessionOverview { closed, open, unsettled, suspended, resumable, sound_end, .. } = overview;
+        let is_at_rest =
+            open.is_empty() && unsettled.is_empty() && suspended.is_empty() && resumable.is_empty();
         let is_kept = *closed && is_at_rest && sound_end.is_none() && stamps.are_settled(now_us);
         is_kept.then(|| Entry { stamps, overview: overview.clone() })
     }
@@ -198,6 +199,7 @@ impl Rest {
             open: Vec::new(),
             unsettled: Vec::new(),
             suspended: Vec::new(),
+            resumable: Vec::new(),
             sound_end: None,
             objects,
             object_bytes,

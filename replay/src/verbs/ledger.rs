@@ -1,17 +1,17 @@
 //! `foldlog ledger`: what became of each tool call, and what a person needs to decide about one.
 
-mod operation;
+pub(crate) mod operation;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foldlog::OperationId;
-use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader};
+use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader, Settled};
 use foldlog_codec::escape;
 
 use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::{code_of, counted, open_sound_outline};
+use crate::reading::{DIGEST_DIGITS, code_of, counted, digest_text, open_sound_outline};
 use crate::style::{BAD, CAUTION, GONE, GOOD, HEADING, PLAIN, Style};
 
 /// Describes the fields of `ledger --json`.
@@ -28,7 +28,8 @@ With --json one object a line, for each operation:
   effects      on anything that a rollback does not reach: none, unknown
   not_undone   changes of its resources that its rollback did not undo: resource, path, reason
   begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
-  settled      decision, by, reason, sequence
+  settled      decision (committed, failed, run-again, approved), by, reason, sequence; of an approval also arguments, the digest of
+               the arguments that were approved, and until, if it expires
 With OPERATION and --json one object: these fields, and
   arguments    as they came; digest, question: of a call that asks
   each_run     begin, begun_at, end, ended_at, outcome, cause, elapsed_us, rolled_back, effects, not_undone, message, result
@@ -153,9 +154,16 @@ fn outcome(entry: &LedgerEntry) -> String {
             format!("{outcome}: {}", escape::text(&form))
         }
         (Some(cause), _) => format!("{outcome}: {}", escape::text(cause.name())),
-        (None, Some(settled)) => format!("{outcome}: {}", settled.decision.name()),
+        (None, Some(settled)) => format!("{outcome}: {}", settled.name()),
         (None, None) => outcome.to_owned(),
     }
+}
+
+/// Names the arguments that a decision approves, if it is an approval, for the name of whoever decided to follow.
+fn approved(settled: &Settled) -> Option<String> {
+    let digest = settled.arguments.as_ref().map(digest_text)?;
+    let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
+    Some(format!("arguments {digits} approved by"))
 }
 
 /// Returns the style of an outcome: green what was kept, red what failed, yellow what waits for somebody.
@@ -195,7 +203,12 @@ fn row(entry: &LedgerEntry, output: &mut Output<'_>) -> Result<()> {
         }
     }
     if let Some(settled) = &entry.settled {
-        end.push_str(&format!("  by {}: {}", escape::text(&settled.by), escape::text(&settled.reason)));
+        let approved = approved(settled).unwrap_or_else(|| "by".to_owned());
+        end.push_str(&format!(
+            "  {approved} {}: {}",
+            escape::text(&settled.by),
+            escape::text(&settled.reason)
+        ));
     }
     let outcome_text = format!("{:<24}", outcome(entry));
     output.pieces(&[(PLAIN, &begin), (style_of(entry.outcome), &outcome_text), (PLAIN, &end)])

@@ -1,17 +1,25 @@
-//! `foldlog pending`: the questions of suspended tool calls, in all sessions of a store.
+//! `foldlog pending`: all that waits for a person in the sessions of a store: questions of suspended calls, and interrupted calls that only
+//! a person can judge.
 
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
-use foldlog::{CallOrigin, Clock, OperationId, PendingQuestion, SuspensionForm, SystemClock};
+use foldlog::audit::LogReader;
+use foldlog::{
+    CallOrigin, Clock, OperationId, PendingQuestion, SuspensionForm, SystemClock, UnsettledOperation,
+};
+use foldlog_codec::body::ToolBegin;
 use foldlog_codec::escape;
+use foldlog_codec::record::time_text;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, HOLDS, Result, worse};
+use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
 use crate::reading::{self, digest_text};
+use crate::verbs::ledger::operation::{Choice, choices, text_of, unread};
+use crate::verbs::run::quoted;
 
 /// Describes the fields of `pending --json`.
 const PENDING_JSON: &str = "\
@@ -20,10 +28,11 @@ With --json one object a line:
   tool, call_id        its name, and the provider's id of the call
   asked_by             the answer that asked for the call, and which of its calls it is
   parent               the operation within which it ran
-  waits_for            approval, result
+  waits_for            approval, result; decision: its process ended before it did, and whether it did its work is unknown
   question, arguments  as the tool and the model gave them
   digest               BLAKE3 of the arguments, which an approval names
-  asked_at, expires_at times; a call that nobody answers in time has failed";
+  asked_at, expires_at times; a call that nobody answers in time has failed. An interrupted call was begun at asked_at
+  decide               what can be decided: meaning, command";
 
 /// Holds what the command line asks of `foldlog pending`.
 #[derive(Clone, Debug, Args)]
@@ -46,29 +55,34 @@ impl Arguments {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct Row {
     session: Uuid,
     operation: OperationId,
-    tool: &'a str,
-    call_id: Option<&'a str>,
+    tool: String,
+    call_id: Option<String>,
     asked_by: Option<CallOrigin>,
     parent: Option<OperationId>,
-    waits_for: &'a str,
-    question: &'a str,
-    arguments: &'a str,
+    waits_for: &'static str,
+    question: String,
+    arguments: String,
     digest: String,
     asked_at: String,
     expires_at: Option<String>,
+    decide: Vec<Choice>,
 }
 
-impl<'a> Row<'a> {
-    fn of(pending: &'a PendingQuestion) -> Row<'a> {
+/// Question about a call of which nobody knows whether it did its work.
+const INTERRUPTED: &str = "Its process ended before it did. Did it do its work?";
+
+impl Row {
+    fn of(reader: &LogReader, pending: PendingQuestion) -> Row {
         let time = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Micros, true);
+        let decide = choices(reader, pending.operation, Some(&pending), &quoted(reader.dir().as_os_str()));
         Row {
             session: pending.session,
             operation: pending.operation,
-            tool: &pending.tool,
-            call_id: pending.call_id.as_deref(),
+            tool: pending.tool.to_string(),
+            call_id: pending.call_id.map(|id| id.to_string()),
             asked_by: pending.origin,
             parent: pending.parent,
             waits_for: match pending.form {
@@ -76,13 +90,53 @@ impl<'a> Row<'a> {
                 SuspensionForm::Awaits => "result",
                 SuspensionForm::Within | SuspensionForm::Other(_) => "unknown",
             },
-            question: &pending.question,
-            arguments: &pending.arguments,
             digest: digest_text(&pending.digest),
+            question: pending.question,
+            arguments: pending.arguments,
             asked_at: time(pending.asked_at),
             expires_at: pending.expires_at.map(time),
+            decide,
         }
     }
+
+    /// Describes a call that was interrupted and that only a person or its host can judge.
+    fn of_unsettled(reader: &LogReader, unsettled: &UnsettledOperation) -> Result<Row> {
+        let (session, operation) = (reader.opened().session, unsettled.operation);
+        let mut row = Row {
+            session,
+            operation,
+            tool: unsettled.tool.to_string(),
+            call_id: unsettled.call_id.as_ref().map(ToString::to_string),
+            asked_by: None,
+            parent: None,
+            waits_for: "decision",
+            question: INTERRUPTED.to_owned(),
+            arguments: String::new(),
+            digest: String::new(),
+            asked_at: String::new(),
+            expires_at: None,
+            decide: choices(reader, operation, None, &quoted(reader.dir().as_os_str())),
+        };
+        reader.records(unsettled.begin, unsettled.begin, |record| {
+            let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
+            (row.asked_by, row.parent) = (begin.origin, begin.parent);
+            row.arguments = text_of(reader, begin.arguments);
+            row.digest = digest_text(blake3::hash(row.arguments.as_bytes()).as_bytes());
+            row.asked_at = time_text(record.time_us);
+            Ok(())
+        })?;
+        Ok(row)
+    }
+}
+
+/// Returns what waits for a person in a session, in the order of the operations' ids.
+fn rows(reader: &LogReader) -> Result<Vec<Row>> {
+    let waits = |one: &&UnsettledOperation| one.idempotency.needs_settling() && !one.run_again;
+    let unsettled = reader.report().unsettled.iter().filter(waits);
+    let mut rows: Vec<Row> = unsettled.map(|one| Row::of_unsettled(reader, one)).collect::<Result<_>>()?;
+    rows.extend(reader.pending(now())?.into_iter().map(|one| Row::of(reader, one)));
+    rows.sort_by_key(|row| row.operation);
+    Ok(rows)
 }
 
 /// Returns the present time.
@@ -90,7 +144,7 @@ pub fn now() -> DateTime<Utc> {
     DateTime::from_timestamp_micros(SystemClock.now_us()).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
-/// Prints the questions of all sessions of the store at `dir`, in the order of the sessions' ids. A session that cannot be
+/// Prints what waits for a person in all sessions of the store at `dir`, in the order of the sessions' ids. A session that cannot be
 /// read is reported on standard error, and the others are listed; the exit code is then 1 if any session is damaged, else 2.
 ///
 /// # Errors
@@ -105,12 +159,11 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
             reading::pass_over(&session, output);
             continue;
         }
-        let pending = reading::open_outline(&session, output)
-            .and_then(|reader| reader.pending(now()).map_err(Failure::from));
+        let pending = reading::open_outline(&session, output).and_then(|reader| rows(&reader));
         match pending {
             Ok(pending) => {
                 found |= !pending.is_empty();
-                pending.iter().try_for_each(|one| show(one, output))?;
+                pending.iter().try_for_each(|row| show(row, output))?;
             }
             Err(failure) => {
                 output.error(format_args!("session {id}: {failure}"));
@@ -119,21 +172,32 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
         }
     }
     if !found && !output.json() {
-        output.line(format_args!("no call waits for an answer"))?;
+        output.line(format_args!("no call waits for a person"))?;
     }
     Ok(code)
 }
 
-fn show(pending: &PendingQuestion, output: &mut Output<'_>) -> Result<()> {
-    let row = Row::of(pending);
+fn show(row: &Row, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
-        return output.value(&row);
+        return output.value(row);
     }
-    let Row { session, operation, waits_for, digest, asked_at, .. } = &row;
-    let expires = row.expires_at.as_deref().unwrap_or("never");
-    output.line(format_args!("session {session}  operation {operation}  `{}`", escape::text(row.tool)))?;
-    output.line(format_args!("  waits for its {waits_for} since {asked_at}, expires {expires}"))?;
-    output.line(format_args!("  {}", escape::text(row.question)))?;
-    output.line(format_args!("  arguments {}", escape::text(row.arguments)))?;
-    output.line(format_args!("  digest    {digest}"))
+    let Row { session, operation, waits_for, digest, asked_at, .. } = row;
+    output.line(format_args!("session {session}  operation {operation}  `{}`", escape::text(&row.tool)))?;
+    match row.expires_at.as_deref() {
+        Some(expires) => {
+            output.line(format_args!("  waits for its {waits_for} since {asked_at}, expires {expires}"))?;
+        }
+        None if *waits_for == "decision" => {
+            output.line(format_args!("  was interrupted, and waits for a decision; begun {asked_at}"))?;
+        }
+        None => output.line(format_args!("  waits for its {waits_for} since {asked_at}, expires never"))?,
+    }
+    output.line(format_args!("  {}", escape::text(&row.question)))?;
+    output.line(format_args!("  arguments {}", escape::text(&row.arguments)))?;
+    output.line(format_args!("  digest    {digest}"))?;
+    for Choice { meaning, command } in &row.decide {
+        output.line(format_args!("  # {meaning}"))?;
+        output.line(format_args!("  {command}"))?;
+    }
+    Ok(())
 }

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::{Args, ValueEnum};
-use foldlog::audit::{self, Fenced, SessionOverview, StandingOperation};
+use foldlog::audit::{self, Fenced, ResumableConversation, SessionOverview, StandingOperation};
+use foldlog::conversation::ResumePoint;
 use foldlog::{Error, Holder, OperationId, Parent, Replicated, SequenceNumber, Store};
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
@@ -26,7 +27,7 @@ use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
 /// Describes the fields of `sessions --json`.
 const SESSIONS_JSON: &str = "\
 With --json one object a line:
-  session, status        the first that is true: damaged, unreadable, running, interrupted, unsettled, suspended, unclosed, closed
+  session, status        the first that is true: damaged, unreadable, running, interrupted, unsettled, suspended, resumable, unclosed, closed
   records, log_bytes     of a damaged session those before its damage
   objects, object_bytes  in its folder
   created_at, last_at    times of its own first record and of its last one; tags
@@ -36,6 +37,8 @@ With --json one object a line:
   running                pid, host, since, ended: the process that has it open, as far as that left a note
   open                   calls that have begun and not ended: operation, tool, since
   unsettled, suspended   calls that were interrupted, and that wait for an answer: operation, tool, since
+  resumable              conversations that stopped before their end and that their host resumes: evaluation, next (provider, calls),
+                         calls (ordinals of those that are to run), since
   damage                 where its sound part ends: segment, offset, sequence
   error                  why it cannot be read, or not all of it
 
@@ -108,6 +111,8 @@ pub enum Status {
     Unsettled,
     /// A call waits for somebody's answer.
     Suspended,
+    /// A conversation stopped before its end: its host has to resume it.
+    Resumable,
     /// Its last writer ended without closing it, between two calls.
     Unclosed,
     /// Its last writer closed it.
@@ -124,6 +129,7 @@ impl Status {
             Status::Interrupted => "interrupted",
             Status::Unsettled => "unsettled",
             Status::Suspended => "suspended",
+            Status::Resumable => "resumable",
             Status::Unclosed => "unclosed",
             Status::Closed => "closed",
         }
@@ -224,6 +230,8 @@ pub(crate) struct Row {
     open: Vec<Operation>,
     unsettled: Vec<Operation>,
     suspended: Vec<Operation>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    resumable: Vec<Resumable>,
     #[serde(skip_serializing_if = "Option::is_none")]
     damage: Option<DamageRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,6 +288,39 @@ struct Operation {
     since: String,
     #[serde(skip)]
     since_us: i64,
+}
+
+/// Describes a conversation that its host has to resume.
+#[derive(Debug, Serialize)]
+struct Resumable {
+    evaluation: String,
+    next: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    calls: Vec<u32>,
+    since: String,
+    #[serde(skip)]
+    since_us: i64,
+}
+
+impl Resumable {
+    fn of(conversation: &ResumableConversation) -> Resumable {
+        let ResumableConversation { evaluation_id, point, last_at_us } = conversation;
+        let (next, calls) = match point {
+            ResumePoint::RunTools(calls) => ("calls", calls.clone()),
+            _ => ("provider", Vec::new()),
+        };
+        let (evaluation, since) = (evaluation_id.to_string(), time_text(*last_at_us));
+        Resumable { evaluation, next, calls, since, since_us: *last_at_us }
+    }
+
+    /// Says where the conversation stopped.
+    fn text(&self) -> String {
+        let next = match self.calls.len() {
+            0 => "the provider is next".to_owned(),
+            calls => format!("{} next", reading::counted(calls as u64, "call")),
+        };
+        format!("conversation `{}`, {next}", escape::text(&self.evaluation))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -405,6 +446,7 @@ impl Row {
             open: Vec::new(),
             unsettled: Vec::new(),
             suspended: Vec::new(),
+            resumable: Vec::new(),
             damage: None,
             error: None,
             statuses: Vec::new(),
@@ -429,6 +471,7 @@ impl Row {
         self.open = overview.open.iter().map(Operation::of).collect();
         self.unsettled = overview.unsettled.iter().map(Operation::of).collect();
         self.suspended = overview.suspended.iter().map(Operation::of).collect();
+        self.resumable = overview.resumable.iter().map(Resumable::of).collect();
         if let Some(end) = overview.sound_end {
             let failure = Failure::from(end.damage);
             self.error = Some(failure.to_string());
@@ -443,6 +486,7 @@ impl Row {
             (Status::Interrupted, !is_running && !self.open.is_empty()),
             (Status::Unsettled, !self.unsettled.is_empty()),
             (Status::Suspended, !self.suspended.is_empty()),
+            (Status::Resumable, !is_running && !self.resumable.is_empty()),
             (Status::Closed, closed && !is_running),
         ];
         self.statuses = all.into_iter().filter(|(_, is_true)| *is_true).map(|(status, _)| status).collect();
@@ -493,7 +537,7 @@ impl Row {
     fn print(&self, output: &mut Output<'_>) -> Result<()> {
         let style = match self.status {
             Status::Damaged | Status::Unreadable => BAD,
-            Status::Interrupted | Status::Unsettled | Status::Suspended => CAUTION,
+            Status::Interrupted | Status::Unsettled | Status::Suspended | Status::Resumable => CAUTION,
             Status::Running => GOOD,
             Status::Unclosed | Status::Closed => PLAIN,
         };
@@ -543,6 +587,11 @@ impl Row {
         self.replicated.is_some().then(|| fenced.unwrap_or_else(|| "held by a replica".to_owned()))
     }
 
+    /// Says where the first conversation stopped that is to be resumed.
+    fn stopped(&self) -> String {
+        self.resumable.first().map(Resumable::text).unwrap_or_default()
+    }
+
     /// Says what a person wants to know next of the session's status.
     fn detail(&self) -> String {
         match self.status {
@@ -562,6 +611,10 @@ impl Row {
             Status::Interrupted => named(&self.open),
             Status::Unsettled => named(&self.unsettled),
             Status::Suspended => named(&self.suspended),
+            Status::Resumable => {
+                let since = self.resumable.first().map(|first| first.since.as_str()).unwrap_or_default();
+                format!("{} since {since}{}", self.stopped(), more(self.resumable.len(), ", and ", " more"))
+            }
             Status::Unclosed | Status::Closed => String::new(),
         }
     }
@@ -572,13 +625,18 @@ const STATUS_CHARS: usize = 11;
 
 const HEADINGS: &str = "session                               status       last_activity                      records   log_bytes  object_bytes  tags                      parent                                what";
 
+/// Says how many there are beside the first one, if there are any.
+fn more(all: usize, before: &str, behind: &str) -> String {
+    match all.saturating_sub(1) {
+        0 => String::new(),
+        more => format!("{before}{more}{behind}"),
+    }
+}
+
 /// Names operations to a person: the first, and how many there are more.
 fn named(operations: &[Operation]) -> String {
     let Some(first) = operations.first() else { return String::new() };
-    let more = match operations.len() - 1 {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
+    let more = more(operations.len(), ", and ", " more");
     format!("`{}` (operation {}) since {}{more}", escape::text(&first.tool), first.operation, first.since)
 }
 

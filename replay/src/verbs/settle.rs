@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Writing, digest_text, in_store, open_session};
+use crate::reading::{DIGEST_DIGITS, Writing, digest_text, in_store, open_session};
 use crate::verbs::pending::now;
 
 /// Holds what the command line asks of `foldlog settle`.
@@ -67,9 +67,6 @@ impl Arguments {
         run(&self.session, &decided, output)
     }
 }
-
-/// Fewest hexadecimal digits that name the arguments of a call.
-const DIGITS_MIN: usize = 12;
 
 /// Names what a person decides about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -174,8 +171,9 @@ fn settlement(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) ->
 /// Returns the digest of the arguments that a person approves, of which the command line gives the first digits.
 fn approved(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
     let list = "`foldlog pending` lists each question with the digest of its arguments";
-    let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGITS_MIN) else {
-        let what = format!("an approval names at least {DIGITS_MIN} digits of the digest of the arguments");
+    let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGEST_DIGITS) else {
+        let what =
+            format!("an approval names at least {DIGEST_DIGITS} digits of the digest of the arguments");
         return Err(Failure::usage(what, list));
     };
     let pending = open_session(session, output)?.pending(now())?;

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use foldlog::conversation::{NewAnswer, NewInput, NewRequest, Role};
 use foldlog::tools::{
     ExecuteOptions, Question, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -58,7 +59,7 @@ fn questions_of_all_sessions_are_listed_until_somebody_answers_them() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_with(folder.path(), options()).unwrap();
     let ran = pending(&store, false);
-    assert_eq!((ran.code, &*ran.stdout), (0, "no call waits for an answer\n"));
+    assert_eq!((ran.code, &*ran.stdout), (0, "no call waits for a person\n"));
     let first = ask(&store, &["Delete it?", "Send it?"]);
     ask(&store, &["Buy it?"]);
     let ran = pending(&store, true);
@@ -115,4 +116,114 @@ fn a_damaged_session_is_reported_and_the_questions_of_the_others_are_listed() {
     assert!(ran.stderr.contains(damaged.file_name().unwrap().to_str().unwrap()), "{}", ran.stderr);
     let missing = foldlog(["pending", folder.path().join("nothing").to_str().unwrap()]);
     assert_eq!((missing.code, &*missing.stdout), (2, ""), "{}", missing.stderr);
+}
+
+/// An approval was recorded and shown as `run-again`, and nothing said which arguments somebody had approved.
+#[test]
+fn an_approval_is_shown_with_who_approved_which_arguments() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let dir = ask(&store, &["Delete it?"]);
+    let dir = dir.to_str().unwrap();
+    let row: serde_json::Value = serde_json::from_str(&pending(&store, true).stdout).unwrap();
+    let (operation, digest) = (row["operation"].to_string(), row["digest"].as_str().unwrap());
+
+    let decision = ["approved", "--arguments", digest, "--by", "Ada", "--reason", "seen", "--until"];
+    let until = ["2026-01-03T00:00:00Z"];
+    let settled = foldlog(["settle", dir, &operation].into_iter().chain(decision).chain(until));
+    assert_eq!(settled.code, 0, "{}", settled.stderr);
+
+    let digits = &digest[..12];
+    let ledger = foldlog(["ledger", dir]).stdout;
+    assert!(ledger.contains(&format!("arguments {digits} approved by Ada: seen")), "{ledger}");
+    let entry: serde_json::Value =
+        serde_json::from_str(&foldlog(["ledger", dir, &operation, "--json"]).stdout).unwrap();
+    let recorded = &entry["settled"];
+    assert_eq!((&recorded["decision"], &recorded["by"]), (&"approved".into(), &"Ada".into()));
+    assert_eq!(recorded["arguments"], digest);
+    assert!(recorded["until"].as_str().unwrap().starts_with("2026-01-03T00:00:00"), "{recorded}");
+    let told = foldlog(["ledger", dir, &operation]).stdout;
+    assert!(told.contains("approved by Ada") && told.contains(digest), "{told}");
+    let shown = foldlog(["show", dir, "--kind", "settle"]).stdout;
+    assert!(shown.contains(&format!("operation {operation}: approved by Ada")), "{shown}");
+    let json: serde_json::Value =
+        serde_json::from_str(foldlog(["show", dir, "--kind", "settle", "--json"]).stdout.trim()).unwrap();
+    assert_eq!((&json["decision"], &json["arguments"]), (&"approved".into(), &digest.into()));
+}
+
+/// Interrupted calls that only a person can judge were not listed, although nothing goes on without that person.
+#[test]
+fn an_interrupted_call_that_a_person_has_to_judge_is_listed_with_the_commands_that_settle_it() {
+    let fixture = super::operations::fixture();
+    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let id = store.session_ids().unwrap()[0];
+    let session = store.open_session(id, &foldlog_tests::host::types()).unwrap();
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    ToolRunner::new(state, ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();
+    session.close().unwrap();
+
+    let row: serde_json::Value = serde_json::from_str(pending(&store, true).stdout.trim()).unwrap();
+    assert_eq!((&row["operation"], &row["tool"]), (&12.into(), &"send_mail".into()));
+    assert_eq!((&row["waits_for"], &row["call_id"]), (&"decision".into(), &"call_3".into()));
+    assert_eq!(row["arguments"], r#"{"path": "a.txt"}"#);
+    let decide = row["decide"].as_array().unwrap();
+    let commands: Vec<&str> = decide.iter().map(|one| one["command"].as_str().unwrap()).collect();
+    let text = pending(&store, false).stdout;
+    assert!(commands.iter().all(|command| text.contains(command)), "{text}");
+
+    // A command that is listed does what it says.
+    let failed = commands.iter().find(|command| command.contains(" failed ")).unwrap();
+    let words = failed.replace("\"$USER\"", "Ada");
+    assert_eq!(foldlog(words.split(' ').skip(1)).code, 0, "{words}");
+    assert_eq!(pending(&store, false).stdout, "no call waits for a person\n");
+}
+
+/// A conversation whose process ended before its answer came stood among those that were complete.
+#[test]
+fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let types = SessionTypes::builder().build().unwrap();
+    let evaluation_id = || "review 7".to_owned();
+    let request = || NewRequest { evaluation_id: evaluation_id(), ..NewRequest::default() };
+    let session = store.create(&types).unwrap();
+    session.record_input(&NewInput::new(evaluation_id(), Role::User, "Look at it.")).unwrap();
+    session.record_request(&request()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    store.create(&types).unwrap().close().unwrap();
+
+    let listed = |words: &[&str]| {
+        let all = ["sessions", folder.path().to_str().unwrap()];
+        let ran = foldlog(all.into_iter().chain(words.iter().copied()));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        ran.stdout
+    };
+    let row: serde_json::Value =
+        serde_json::from_str(listed(&["--status", "resumable", "--json"]).trim()).unwrap();
+    assert_eq!((&row["session"], &row["status"]), (&id.to_string().into(), &"resumable".into()));
+    let stopped = &row["resumable"][0];
+    assert_eq!((&stopped["evaluation"], &stopped["next"]), (&"review 7".into(), &"provider".into()));
+    let text = listed(&[]);
+    assert!(
+        text.contains("resumable") && text.contains("conversation `review 7`, the provider is next"),
+        "{text}"
+    );
+    assert!(listed(&["--status", "closed"]).contains(&id.to_string()), "it was closed too");
+
+    // While a process has the session open, that goes on with it.
+    let session = store.open_session(id, &types).unwrap();
+    assert!(!listed(&["--status", "resumable"]).contains(&id.to_string()));
+    let request = session.record_request(&request()).unwrap();
+    session
+        .record_answer(&NewAnswer {
+            evaluation_id: evaluation_id(),
+            request: Some(request),
+            content: Some("It is well.".to_owned()),
+            ..NewAnswer::default()
+        })
+        .unwrap();
+    session.record_turn("review 7", true).unwrap();
+    session.close().unwrap();
+    assert!(!listed(&["--status", "resumable"]).contains(&id.to_string()));
 }

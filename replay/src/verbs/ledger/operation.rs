@@ -1,5 +1,6 @@
 //! What a person needs to know of one operation to decide about it.
 
+use chrono::SecondsFormat;
 use foldlog::audit::{self, LedgerEntry, LogReader};
 use foldlog::{
     Error, Idempotency, Kind, OperationId, PendingQuestion, Record, SequenceNumber, SuspensionForm, Value,
@@ -12,16 +13,13 @@ use serde::Serialize;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::payload;
-use crate::reading::{code_of, digest_text, held_text, shortened, store_of};
+use crate::reading::{DIGEST_DIGITS, code_of, digest_text, held_text, shortened, store_of};
 use crate::style::PLAIN;
 use crate::verbs::pending::now;
 use crate::verbs::run::quoted;
 
 /// Number of characters of a text that a person is shown.
 const TEXT_CHARS_MAX: usize = 2000;
-
-/// Number of digits of the digest that a command to be pasted names.
-const DIGITS: usize = 12;
 
 /// Tells all of one operation. The fields are those of `ledger SESSION OPERATION --json`.
 #[derive(Debug, Serialize)]
@@ -77,9 +75,9 @@ struct Other {
 
 /// Holds something that somebody can decide, and the command that does.
 #[derive(Debug, Serialize)]
-struct Choice {
-    meaning: &'static str,
-    command: String,
+pub(crate) struct Choice {
+    pub(crate) meaning: &'static str,
+    pub(crate) command: String,
 }
 
 /// Prints all that is known of an operation, and the commands that decide about it if it waits for somebody.
@@ -145,7 +143,7 @@ impl<'a> Account<'a> {
         };
         let decides = before.as_ref().is_none_or(|before| before.is_advice);
         let dir = place.map_or_else(|| quoted(reader.dir().as_os_str()), |_| in_a_store(reader));
-        let decide = if decides { choices(reader, entry, question, &dir) } else { Vec::new() };
+        let decide = if decides { choices(reader, entry.operation, question, &dir) } else { Vec::new() };
         Ok(Account {
             entry,
             arguments,
@@ -201,9 +199,15 @@ impl<'a> Account<'a> {
             fact("child", &format!("session {number}: {session}: {fate}"))?;
         }
         if let Some(settled) = &entry.settled {
-            let (decision, sequence) = (settled.decision.name(), settled.sequence);
+            let (decision, sequence) = (settled.name(), settled.sequence);
             let (by, reason) = (escape::text(&settled.by), escape::text(&settled.reason));
             fact("settled", &format!("{decision} by {by}, record {sequence}: {reason}"))?;
+            if let Some(arguments) = &settled.arguments {
+                fact("approved", &format!("arguments with digest {}", digest_text(arguments)))?;
+            }
+            if let Some(until) = settled.until {
+                fact("until", &until.to_rfc3339_opts(SecondsFormat::Micros, true))?;
+            }
         }
         if let Some(before) = &self.before {
             fact("before", before)?;
@@ -246,13 +250,13 @@ fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, V
     Ok((arguments, runs))
 }
 
-fn unread(record: &Record<'_>) -> impl Fn(foldlog_codec::Error) -> Error {
+pub(crate) fn unread(record: &Record<'_>) -> impl Fn(foldlog_codec::Error) -> Error {
     let sequence = record.sequence;
     move |error| Error::Inconsistent { sequence, reason: error.to_string() }
 }
 
 /// Returns the text that a payload holds, or its value as JSON; or why it cannot be told.
-fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
+pub(crate) fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
     match payload::with_value(reader, payload, |value| value.to_value()) {
         Ok(Value::Str(text)) => text,
         Ok(value) => escape::to_json(&value.json_form()).unwrap_or_else(|error| format!("({error})")),
@@ -453,13 +457,12 @@ fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
 }
 
 /// Returns what can be decided about an operation.
-fn choices(
+pub(crate) fn choices(
     reader: &LogReader,
-    entry: &LedgerEntry,
+    operation: OperationId,
     question: Option<&PendingQuestion>,
     dir: &str,
 ) -> Vec<Choice> {
-    let operation = entry.operation;
     let held = if reader.replicated().is_some() { " --unreplicated" } else { "" };
     let choice = |meaning, decision: &str| Choice {
         meaning,
@@ -478,7 +481,7 @@ fn choices(
             choices
         }
         (None, Some((SuspensionForm::Asks, digest))) => {
-            let digits: String = digest_text(&digest).chars().take(DIGITS).collect();
+            let digits: String = digest_text(&digest).chars().take(DIGEST_DIGITS).collect();
             vec![
                 choice("it may run, with these arguments", &format!("approved --arguments {digits}")),
                 choice("it may not run", "failed"),

@@ -8,7 +8,7 @@ use escape::text;
 use foldlog_codec::escape;
 use unicode_width::UnicodeWidthChar;
 
-use super::{Operation, Row, STATUS_CHARS, Status, Time};
+use super::{Operation, Row, STATUS_CHARS, Status, Time, more};
 
 /// Digits of an id that are shown where not all are.
 const DIGITS: usize = 8;
@@ -123,6 +123,10 @@ fn detail(row: &Row, now_us: i64) -> String {
         Status::Interrupted => named(&row.open, now_us),
         Status::Unsettled => named(&row.unsettled, now_us),
         Status::Suspended => named(&row.suspended, now_us),
+        Status::Resumable => {
+            let age = row.resumable.first().map(|first| age(now_us, first.since_us)).unwrap_or_default();
+            format!("{}, {age}{}", row.stopped(), more(row.resumable.len(), " +", ""))
+        }
         Status::Damaged | Status::Unreadable | Status::Unclosed | Status::Closed => row.detail(),
     }
 }
@@ -130,10 +134,7 @@ fn detail(row: &Row, now_us: i64) -> String {
 /// Names operations: the first, and how many there are more.
 fn named(operations: &[Operation], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
-    let more = match operations.len() - 1 {
-        0 => String::new(),
-        more => format!(" +{more}"),
-    };
+    let more = more(operations.len(), " +", "");
     let age = age(now_us, first.since_us);
     format!("`{}` {}, {age}{more}", text(&first.tool), first.operation)
 }

@@ -116,6 +116,7 @@ export class OperationsView {
         row('Effects outside', entry.effects ?? 'unknown'),
         row('Undone by', undoneBy.join(', ')),
         row('Settled', entry.settled && `${entry.settled.decision} by ${visible(entry.settled.by)}: ${visible(entry.settled.reason)}`),
+        row('Approved', entry.settled?.arguments && `arguments with digest ${entry.settled.arguments}`),
         row('Not undone', entry.not_undone && entry.not_undone.map((left) => el('div', null, visible(`${left.resource} ${left.path}: ${left.reason}`)))),
         row('Children', entry.children && entry.children.map((child) => el('div', null, `session ${child.session}: ${child.fate}`)))),
       given && el('div', { class: 'payload' }, el('h4', null, 'Arguments'), given.type === 'string' ? json(given.value) : tree(given)),
