@@ -32,6 +32,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::sabotage::{self, Breakage};
@@ -238,6 +239,68 @@ pub fn json_beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String
         json.truncate(cut.valid_up_to());
     }
     String::from_utf8(json).unwrap_or_default()
+}
+
+/// Replaces each escape of a surrogate that stands alone in JSON with that of U+FFFD, the replacement character. Borrows JSON
+/// without any. Programs whose strings are UTF-16 write such escapes where they cut a text between the two units of a character.
+///
+/// ```
+/// use foldlog_codec::escape;
+///
+/// assert_eq!(escape::whole_surrogates(r#""cut \ud83d""#), r#""cut \ufffd""#);
+/// assert_eq!(escape::whole_surrogates(r#""a pair \ud83d\ude00""#), r#""a pair \ud83d\ude00""#);
+/// ```
+pub fn whole_surrogates(json: &str) -> Cow<'_, str> {
+    if !json.contains("\\ud") && !json.contains("\\uD") {
+        return Cow::Borrowed(json);
+    }
+    let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(found) = json.get(at..).and_then(|rest| rest.find('\\')) {
+        at += found;
+        let Some(unit) = unit_at(json, at) else {
+            // Another escape, of two characters.
+            at += 1 + json.get(at + 1..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+            continue;
+        };
+        let is_pair = (0xd800..0xdc00).contains(&unit)
+            && unit_at(json, at + 6).is_some_and(|low| (0xdc00..0xe000).contains(&low));
+        if (0xd800..0xe000).contains(&unit) && !is_pair {
+            whole.push_str(json.get(copied..at).unwrap_or_default());
+            whole.push_str("\\ufffd");
+            copied = at + 6;
+        }
+        at += if is_pair { 12 } else { 6 };
+    }
+    if copied == 0 {
+        return Cow::Borrowed(json);
+    }
+    whole.push_str(json.get(copied..).unwrap_or_default());
+    Cow::Owned(whole)
+}
+
+/// Returns the UTF-16 unit that a `\uXXXX` at a place stands for.
+fn unit_at(json: &str, at: usize) -> Option<u16> {
+    let digits = json.get(at..at.checked_add(6)?)?.strip_prefix("\\u")?;
+    u16::from_str_radix(digits, 16).ok()
+}
+
+/// Reads a value from JSON in which surrogates may [stand alone](whole_surrogates): they become U+FFFD.
+///
+/// # Errors
+///
+/// The error of the JSON as it is, if that is wrong otherwise.
+///
+/// ```
+/// use foldlog_codec::escape;
+///
+/// assert_eq!(escape::read_json::<String>(r#""cut \ud83d""#).unwrap(), "cut \u{fffd}");
+/// assert!(escape::read_json::<String>("7").is_err());
+/// ```
+pub fn read_json<T: DeserializeOwned>(json: &str) -> serde_json::Result<T> {
+    serde_json::from_str(json).or_else(|error| match whole_surrogates(json) {
+        Cow::Owned(whole) => serde_json::from_str(&whole),
+        Cow::Borrowed(_) => Err(error),
+    })
 }
 
 /// Keeps the first `max` bytes of what is written, and then refuses more.

@@ -195,9 +195,9 @@ impl Message {
         &self.line
     }
 
-    /// Returns the whole message, parsed again from its line; null if the line holds half a surrogate pair.
+    /// Returns the whole message, parsed again from its line. A surrogate that stands alone in it becomes U+FFFD.
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.line).unwrap_or_default()
+        foldlog::escape::read_json(&self.line).unwrap_or_default()
     }
 
     /// Returns the result, if the message ends a turn.

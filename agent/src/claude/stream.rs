@@ -136,11 +136,9 @@ impl Line {
             Err(_) if self.is_tail => return Ok(None),
             Err(error) => return Err(malformed(error.utf8_error().to_string())),
         };
-        let object = |text: &str| serde_json::from_str(text).map(Content::Object);
         let parsed = match TranscriptMirror::of_its_line(&text) {
             Some(mirror) => Ok(Content::Mirror(mirror)),
-            None => object(&text)
-                .or_else(|error| with_whole_surrogates(&text).map_or(Err(error), |whole| object(&whole))),
+            None => foldlog::escape::read_json(&text).map(Content::Object),
         };
         match parsed {
             Ok(content) => Ok(Some(Frame { line: text.into_boxed_str(), content })),
@@ -148,37 +146,6 @@ impl Line {
             Err(error) => Err(malformed(error.to_string())),
         }
     }
-}
-
-/// Replaces the escapes of surrogates that stand alone with that of U+FFFD. Returns `None` if there are none.
-fn with_whole_surrogates(text: &str) -> Option<String> {
-    let mut whole = String::new();
-    let mut copied = 0;
-    let mut at = 0;
-    while let Some(found) = text.get(at..).and_then(|rest| rest.find('\\')) {
-        at += found;
-        let Some(unit) = unit_at(text, at) else {
-            // Another escape, of two characters.
-            at += 1 + text.get(at + 1..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
-            continue;
-        };
-        let is_pair = (0xd800..0xdc00).contains(&unit)
-            && unit_at(text, at + 6).is_some_and(|low| (0xdc00..0xe000).contains(&low));
-        if (0xd800..0xe000).contains(&unit) && !is_pair {
-            whole.push_str(text.get(copied..at)?);
-            whole.push_str("\\ufffd");
-            copied = at + 6;
-        }
-        at += if is_pair { 12 } else { 6 };
-    }
-    whole.push_str(text.get(copied..)?);
-    (copied > 0).then_some(whole)
-}
-
-/// Returns the UTF-16 unit that a `\uXXXX` at a place stands for.
-fn unit_at(text: &str, at: usize) -> Option<u16> {
-    let digits = text.get(at..at.checked_add(6)?)?.strip_prefix("\\u")?;
-    u16::from_str_radix(digits, 16).ok()
 }
 
 /// Reads the messages of a stream, such as a recorded one, without a program. Control frames are messages here too, as

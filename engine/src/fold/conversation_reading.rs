@@ -1,5 +1,6 @@
 //! The records of one conversation, read from the log by the places that the fold knows.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use foldlog_codec::body::{
 };
 use foldlog_codec::image::EntryKind;
 use foldlog_codec::msgpack::{Reader, Value};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Kind, Record, SequenceNumber, escape};
 use uuid::Uuid;
 
 use super::conversations::Conversations;
@@ -157,7 +158,7 @@ pub(crate) fn adapter_states(
             captured_at: time(record.time_us),
             evaluation_id: body.scope.evaluation.into_owned(),
             supersedes: body.supersedes,
-            entry: body.entry.map(std::borrow::Cow::into_owned),
+            entry: body.entry.map(Cow::into_owned),
             occasion: body.occasion.into_owned(),
             is_live: is_live.next().unwrap_or(true),
         });
@@ -241,6 +242,17 @@ impl Reading<'_> {
         text(self.source, sequence, payload)
     }
 
+    /// Reads a text that is JSON, or was to be. A surrogate that stands alone in it, which no provider takes, becomes U+FFFD;
+    /// the record keeps it.
+    fn json(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
+        let json = self.text(sequence, payload)?;
+        let whole = match escape::whole_surrogates(&json) {
+            Cow::Owned(whole) => Some(whole),
+            Cow::Borrowed(_) => None,
+        };
+        Ok(whole.unwrap_or(json))
+    }
+
     /// Decodes a value, which is counted with the bytes that it was decoded from.
     fn value(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<Value> {
         let len = recorded_len(payload);
@@ -306,7 +318,7 @@ impl Reading<'_> {
         blocks: Option<&foldlog_codec::body::Blocks<'_>>,
     ) -> Result<Option<ContentBlocks>> {
         let Some(blocks) = blocks else { return Ok(None) };
-        let json = self.text(sequence, blocks.json)?;
+        let json = self.json(sequence, blocks.json)?;
         Ok(Some(ContentBlocks { format: blocks.format.clone().into_owned(), json }))
     }
 
@@ -332,7 +344,7 @@ impl Reading<'_> {
         let Some(failure) = request.failure else {
             let (attempt, prompt, sent) = (request.attempt, request.prompt, request.sent);
             let parameters = self.optional(sequence, request.parameters)?;
-            let model = request.model.map(std::borrow::Cow::into_owned);
+            let model = request.model.map(Cow::into_owned);
             return Ok(EntryContent::Request { attempt, prompt, model, parameters, sent });
         };
         Ok(EntryContent::RequestFailed {
@@ -348,7 +360,7 @@ impl Reading<'_> {
     fn answer(&self, record: &Record<'_>, answer: &Answer<'_>) -> Result<EntryContent> {
         let sequence = record.sequence;
         let call = |call: &foldlog_codec::body::AnsweredCall<'_>| {
-            let arguments = self.text(sequence, call.arguments)?;
+            let arguments = self.json(sequence, call.arguments)?;
             Ok(ToolCallRecord {
                 call_id: call.id.clone().into_owned(),
                 name: call.name.clone().into_owned(),
@@ -362,7 +374,7 @@ impl Reading<'_> {
             ..self.message(record, foldlog_codec::body::Role::Assistant)
         };
         let incomplete = (0..).zip(&answer.calls).filter(|(_, call)| call.incomplete);
-        let owned = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().map(str::to_owned);
+        let owned = |text: &Option<Cow<'_, str>>| text.as_deref().map(str::to_owned);
         Ok(EntryContent::Answer {
             message,
             request: answer.request,

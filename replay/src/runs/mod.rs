@@ -32,6 +32,7 @@ use std::path::Path;
 
 use foldlog::Value;
 use foldlog::conversation::ToolCallRecord;
+use foldlog_codec::escape;
 
 use crate::failure::{Failure, Result};
 
@@ -150,8 +151,9 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<Call>>, String> {
 /// Reads the JSON value that a file holds.
 fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read(path).map_err(|source| Failure::File { path: path.to_owned(), source })?;
-    serde_json::from_slice(&text)
-        .map_err(|error| malformed(path, None, format!("the file is not JSON: {error}")))
+    let text = String::from_utf8(text)
+        .map_err(|error| malformed(path, None, format!("the file is not JSON: {}", error.utf8_error())))?;
+    escape::read_json(&text).map_err(|error| malformed(path, None, format!("the file is not JSON: {error}")))
 }
 
 fn malformed(path: &Path, run: Option<usize>, reason: impl Into<String>) -> Failure {

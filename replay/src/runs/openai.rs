@@ -1,13 +1,14 @@
 //! Messages of OpenAI's chat completions: a JSON array of them, or one JSON object a line.
 //!
-//! A message keeps what it says byte for byte. One whose content is an array of parts, and one with further fields, keeps
-//! its own JSON too.
+//! A message keeps what it says byte for byte, but for a surrogate that stands alone in a text, which becomes U+FFFD. One
+//! whose content is an array of parts, and one with further fields, keeps its own JSON too.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use foldlog::conversation::{ContentBlocks, Dialect, Role, ToolCallRecord};
+use foldlog_codec::escape;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -207,7 +208,7 @@ fn said(raw: &RawValue) -> Result<Said, String> {
 
 fn text(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, String> {
     let Some(raw) = raw else { return Ok(None) };
-    let read = serde_json::from_str(raw.get());
+    let read = escape::read_json(raw.get());
     read.map(Some).map_err(|error| format!("field `{field}`: it is no text: {}", unplaced(&error)))
 }
 

@@ -65,7 +65,7 @@ struct Entry {
 
 impl Entry {
     fn new(line: String) -> Entry {
-        let json = serde_json::from_str(&line).unwrap_or_default();
+        let json = foldlog::escape::read_json(&line).unwrap_or_default();
         Entry { line, json }
     }
 
@@ -123,7 +123,7 @@ fn model_of(entry: &Value) -> Option<&str> {
 /// Returns what an arrival tells of the program's own conversation, with the id of the session: an answer of the model or the
 /// results of calls.
 fn said(line: &str) -> Option<(String, Entry)> {
-    let mut json: Value = serde_json::from_str(line).ok()?;
+    let mut json: Value = foldlog::escape::read_json(line).ok()?;
     let id = json.get("session_id")?.as_str()?.to_owned();
     let told = json.as_object_mut()?;
     let is_own = told.remove("parent_tool_use_id").is_none_or(|parent| parent.is_null());

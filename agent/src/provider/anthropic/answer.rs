@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use foldlog::conversation::{ContentBlocks, Dialect, TokenUsage, ToolCallRecord};
+use foldlog::escape;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -79,7 +80,7 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
         return Err(reply.refused(reply.status(), &said));
     }
     let part = |name: &str| fields.get(name).map_or("null", |value| value.get());
-    let text = |name: &str| serde_json::from_str::<Option<String>>(part(name)).unwrap_or_default();
+    let text = |name: &str| escape::read_json::<Option<String>>(part(name)).unwrap_or_default();
     let usage = serde_json::from_str::<Option<Usage>>(part("usage")).unwrap_or_default();
     let head = Head { model: text("model"), stop_reason: text("stop_reason"), usage };
     let tokens = usage.map(Usage::tokens);
@@ -97,7 +98,7 @@ fn whole(raw: &RawValue) -> Result<Content, &'static str> {
     let mut content = Content { json: raw.get().to_owned(), ..Content::default() };
     for block in &blocks {
         let text =
-            |name: &str| block.get(name).and_then(|value| serde_json::from_str::<String>(value.get()).ok());
+            |name: &str| block.get(name).and_then(|value| escape::read_json::<String>(value.get()).ok());
         content.ends_with_open_call = false;
         match text("type").as_deref() {
             Some("text") => content.text.get_or_insert_default().push_str(&text("text").unwrap_or_default()),

@@ -105,7 +105,7 @@ impl Arrived {
         if self.done {
             return Ok(());
         }
-        let said = serde_json::from_str(&event.data).map_err(|error| reply.not_json_event(&error))?;
+        let said = foldlog::escape::read_json(&event.data).map_err(|error| reply.not_json_event(&error))?;
         match said {
             Said::MessageStart { message } => self.head = message,
             Said::ContentBlockStart { index, content_block } => {

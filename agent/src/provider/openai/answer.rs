@@ -1,6 +1,7 @@
 //! Reads a chat completion.
 
 use foldlog::conversation::{ContentBlocks, Dialect, TokenUsage, ToolCallRecord};
+use foldlog::escape;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -74,7 +75,7 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
         |what: &str| reply.error_after(reply.error(ProviderErrorKind::InvalidAnswer, what), "", usage);
     let choice = completion.choices.first().ok_or_else(|| invalid("the reply holds no choice"))?;
     let fields: Map<String, Value> =
-        serde_json::from_str(choice.message.get()).map_err(|_| invalid("the message is no object"))?;
+        escape::read_json(choice.message.get()).map_err(|_| invalid("the message is no object"))?;
     let message = Message { fields, raw: Some(choice.message.get()) };
     message.answer(reply, choice.finish_reason.clone(), completion.model, usage)
 }

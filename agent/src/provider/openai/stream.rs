@@ -89,7 +89,8 @@ impl Arrived {
             self.done = true;
             return Ok(());
         }
-        let chunk: Chunk = serde_json::from_str(&event.data).map_err(|error| reply.not_json_event(&error))?;
+        let chunk: Chunk =
+            foldlog::escape::read_json(&event.data).map_err(|error| reply.not_json_event(&error))?;
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
             return Err(reply.refused(reply.status(), &json!({ "error": error })));
         }
