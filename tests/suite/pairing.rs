@@ -1,8 +1,8 @@
 //! What a provider would refuse is found before it is sent, and can be repaired.
 
 use foldlog::conversation::{
-    ContentBlocks, ConversationMessage, Dialect, PairingRule, RepairChange, Role, ToolCallRecord, repair,
-    validate,
+    ContentBlocks, ConversationMessage, Dialect, PairingRule, RepairChange, Role, ToolCallRecord, close_open,
+    repair, validate,
 };
 use proptest::prelude::*;
 
@@ -278,6 +278,24 @@ fn is_accepted(dialect: Dialect, messages: &[ConversationMessage]) -> bool {
         })
 }
 
+/// Decides whether the results behind each answer are those of its calls, in their order.
+fn is_paired(messages: &[ConversationMessage]) -> bool {
+    let mut open: Vec<&str> = Vec::new();
+    for message in messages {
+        match message.role {
+            Role::Tool if open.is_empty() => return false,
+            Role::Tool if open.remove(0) != message.tool_call_id.as_deref().unwrap_or_default() => {
+                return false;
+            }
+            Role::Tool => {}
+            _ if !open.is_empty() => return false,
+            Role::Assistant => open.extend(message.tool_calls.iter().map(|call| call.call_id.as_str())),
+            _ => {}
+        }
+    }
+    open.is_empty()
+}
+
 fn ids() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => "[ab]",
@@ -375,5 +393,31 @@ proptest! {
             };
             prop_assert_eq!(said(&repaired.messages), said(&messages));
         }
+    }
+
+    #[test]
+    fn a_list_whose_open_calls_are_closed_loses_nothing_and_leaves_no_call_or_result_alone(messages in any_list()) {
+        let closed = close_open(&messages);
+        prop_assert!(is_paired(&closed.messages), "{:?}", &closed.messages);
+        prop_assert_eq!(closed.changes.is_empty(), is_paired(&messages), "{:?}", &closed.changes);
+        prop_assert_eq!(closed.messages == messages, is_paired(&messages));
+        prop_assert_eq!(close_open(&closed.messages).changes, Vec::<RepairChange>::new());
+        // All messages are there; those that are no results in their order.
+        let mut added = closed.messages.clone();
+        for message in &messages {
+            let place = added.iter().position(|one| one == message);
+            prop_assert!(place.is_some(), "{:?} is lost", message);
+            added.remove(place.unwrap());
+        }
+        let count = |wanted: fn(&RepairChange) -> bool| closed.changes.iter().filter(|change| wanted(change)).count();
+        let calls: usize = added.iter().map(|message| message.tool_calls.len()).sum();
+        prop_assert_eq!(calls, count(|change| matches!(change, RepairChange::CallAdded { .. })));
+        let results = added.iter().filter(|message| message.role == Role::Tool).count();
+        prop_assert_eq!(results, count(|change| matches!(change, RepairChange::ResultAdded { .. })));
+        let others = |messages: &[ConversationMessage]| -> Vec<ConversationMessage> {
+            let is_other = |message: &&ConversationMessage| message.role != Role::Tool && !added.contains(message);
+            messages.iter().filter(is_other).cloned().collect()
+        };
+        prop_assert_eq!(others(&closed.messages), others(&messages));
     }
 }

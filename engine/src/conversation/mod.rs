@@ -26,7 +26,7 @@ pub use model::{
     AdapterStateSnapshot, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, Dialect,
     PromptIdentity, ToolCallRecord,
 };
-pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, repair, validate};
+pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, close_open, repair, validate};
 pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};
 pub use resume::{Resume, ResumePoint};
 

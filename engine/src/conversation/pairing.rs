@@ -32,7 +32,7 @@ use serde::de::IgnoredAny;
 
 use super::model::{ConversationMessage, Dialect};
 
-pub use repair::{Repair, RepairChange, repair};
+pub use repair::{Repair, RepairChange, close_open, repair};
 
 /// Names a rule of a provider that a list of messages breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use foldlog::SequenceNumber;
 use foldlog::audit::LogReader;
-use foldlog::conversation::{Conversation, ConversationMessage, Dialect, PairingRule, Role, validate};
+use foldlog::conversation::{
+    Conversation, ConversationMessage, Dialect, PairingRule, Role, close_open, validate,
+};
 use foldlog_agent::provider::rendering::{
     render_anthropic, render_anthropic_system, render_openai, render_openai_recorded,
 };
@@ -39,6 +41,10 @@ pub struct Arguments {
     /// Print the messages as they were recorded, valid or not.
     #[arg(long)]
     pub as_recorded: bool,
+    /// Add what no provider accepts a history without: a stand-in result for each call that is open, and a stand-in call for
+    /// each result that has none. Each addition is noted on standard error.
+    #[arg(long, conflicts_with = "as_recorded")]
+    pub close_open: bool,
     /// The form.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -51,8 +57,8 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { session, evaluation, at, as_recorded, format } = self;
-        let asked = Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };
+        let Arguments { session, evaluation, at, as_recorded, close_open, format } = self;
+        let asked = Asked { evaluation: evaluation.as_deref(), at, as_recorded, close_open, format };
         run(&session, asked, output)
     }
 }
@@ -92,6 +98,8 @@ pub struct Asked<'a> {
     pub at: Option<Position>,
     /// Whether the messages are printed as they were recorded, in place of what a provider would be sent.
     pub as_recorded: bool,
+    /// Whether open calls get a stand-in result, and results without a call a stand-in call.
+    pub close_open: bool,
     /// Form.
     pub format: Format,
 }
@@ -105,11 +113,16 @@ pub struct Asked<'a> {
 pub fn run(session: &Path, asked: Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, asked.at)?;
-    let messages = {
+    let mut messages = {
         // A long conversation takes much memory, and so do its messages.
         let held = conversation(&reader, asked.evaluation, at)?;
         if asked.as_recorded { held.messages() } else { held.sent_messages() }
     };
+    if asked.close_open {
+        let closed = close_open(&messages);
+        closed.changes.iter().for_each(|change| output.note(format_args!("note: {change}")));
+        messages = closed.messages;
+    }
     if let (Some(dialect), false) = (asked.format.dialect(), asked.as_recorded) {
         check(dialect, &messages)?;
     }
@@ -172,10 +185,15 @@ fn check(dialect: Dialect, messages: &[ConversationMessage]) -> Result<()> {
     if let Some(more @ 1..) = violations.len().checked_sub(LISTED_MAX) {
         what.push_str(&format!("\nand {more} more"));
     }
-    Err(Failure::usage(
-        what,
-        "--as-recorded prints the messages as they are; a call that is open is closed by its host",
-    ))
+    // Of these rules none is broken any more once what is missing was added.
+    let is_closable = |rule| !matches!(rule, PairingRule::CallsElsewhere | PairingRule::NoMessages);
+    let next = match violations.iter().any(|violation| is_closable(violation.rule)) {
+        true => {
+            "--close-open adds what is missing and reports it; --as-recorded prints the messages as they are"
+        }
+        false => "--as-recorded prints the messages as they are",
+    };
+    Err(Failure::usage(what, next))
 }
 
 /// Returns whether rendering makes right what breaks a rule: it gives calls ids of their own and names that fit, leaves out

@@ -6,11 +6,14 @@ use std::fmt;
 use foldlog_codec::body::Role;
 use serde::Serialize;
 
-use super::super::model::{ConversationMessage, Dialect};
+use super::super::model::{ConversationMessage, Dialect, ToolCallRecord};
 use super::{Limits, is_sound, is_word, own_blocks, result_id, shown};
 
 /// Text of a result that stands for one that is missing.
 const NO_RESULT: &str = "There is no result: the call was not run, or its result was not recorded.";
+
+/// Name of the tool in a call that stands for one that is missing.
+const NO_NAME: &str = "unrecorded_tool";
 
 /// Text that stands for a content that is missing or blank.
 const NO_CONTENT: &str = "(no content)";
@@ -18,12 +21,12 @@ const NO_CONTENT: &str = "(no content)";
 /// Longest id that is made of another one, in bytes; any provider takes it.
 const MADE_ID_BYTES_MAX: usize = 40;
 
-/// Holds a list of messages that a provider accepts, and what was changed to make it so.
+/// Holds a list of messages that was changed for a provider, and what was changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repair {
     /// What differs from the list that was given; empty if that list was valid.
     pub changes: Vec<RepairChange>,
-    /// Messages that [`validate`](super::validate) accepts.
+    /// Messages. Those of [`repair`] are accepted by [`validate`](super::validate).
     pub messages: Vec<ConversationMessage>,
 }
 
@@ -60,6 +63,13 @@ pub enum RepairChange {
         /// Index of the answer.
         message: usize,
         /// Id of the call.
+        call_id: String,
+    },
+    /// A result without a call gets an answer before it that asks for the call.
+    CallAdded {
+        /// Index of the result.
+        message: usize,
+        /// Id by which it names a call.
         call_id: String,
     },
     /// A result that belongs to no call is left out.
@@ -133,6 +143,9 @@ impl fmt::Display for RepairChange {
             RepairChange::ResultAdded { message, call_id } => {
                 write!(f, "message {message}: the call `{}` gets a stand-in result", shown(call_id))
             }
+            RepairChange::CallAdded { message, call_id } => {
+                write!(f, "message {message}: the result for `{}` gets a stand-in call", shown(call_id))
+            }
             RepairChange::ResultDropped { message, call_id } => {
                 let id = shown(call_id);
                 write!(f, "message {message}: the result for `{id}` belongs to no call and is left out")
@@ -188,7 +201,7 @@ pub fn repair(dialect: Dialect, messages: &[ConversationMessage]) -> Repair {
     let limits = Limits::of(dialect);
     let mut changes = Vec::new();
     let kept = contents(&limits, messages, &mut changes);
-    let mut kept = pairs(kept, &mut changes);
+    let mut kept = pairs(kept, Orphans::LeftOut, &mut changes);
     if dialect == Dialect::Anthropic {
         kept = systems_first(kept, &mut changes);
     }
@@ -203,6 +216,37 @@ pub fn repair(dialect: Dialect, messages: &[ConversationMessage]) -> Repair {
     let mut messages = names(&limits, kept, &mut changes);
     unique_ids(&limits, &mut messages, &mut changes);
     Repair { changes, messages: messages.into_iter().map(|(_, message)| message).collect() }
+}
+
+/// Returns the list with what is missing for each call to have its result and each result its call, and reports what was added.
+/// Unlike [`repair`], it leaves nothing out: a result without a call gets an answer before it that asks for the call. Ids,
+/// names and contents that a provider refuses are unchanged.
+///
+/// # Example
+///
+/// ```
+/// use foldlog::conversation::{ConversationMessage, Role, close_open};
+///
+/// let orphan = ConversationMessage::new(Role::Tool, "42");
+/// let closed = close_open(&[orphan.clone()]);
+/// assert_eq!(closed.messages.len(), 2);
+/// assert_eq!(closed.messages[1], orphan);
+/// assert_eq!(closed.changes[0].to_string(), "message 0: the result for `` gets a stand-in call");
+/// ```
+pub fn close_open(messages: &[ConversationMessage]) -> Repair {
+    let mut changes = Vec::new();
+    let placed = messages.iter().enumerate().map(|(index, message)| (Some(index), message.clone()));
+    let paired = pairs(placed.collect(), Orphans::Called, &mut changes);
+    Repair { changes, messages: paired.into_iter().map(|(_, message)| message).collect() }
+}
+
+/// Says what becomes of results without a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Orphans {
+    /// They are left out.
+    LeftOut,
+    /// An answer before them asks for their calls.
+    Called,
 }
 
 /// Leaves out calls of messages that are no answers, malformed blocks, and empty answers and system messages; fills the
@@ -237,7 +281,7 @@ fn contents(
 }
 
 /// Puts the results of each answer behind it. Those that stand before the next answer are looked at.
-fn pairs(messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
+fn pairs(messages: Vec<Placed>, orphans: Orphans, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
     let mut paired = Vec::with_capacity(messages.len());
     let mut rest = messages.into_iter().peekable();
     while let Some(first) = rest.next() {
@@ -252,16 +296,15 @@ fn pairs(messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> 
         let (index, calls) = calls.unwrap_or_default();
         paired.extend(answer);
         let ids: Vec<String> = calls.into_iter().map(|call| call.call_id).collect();
-        part(index, &ids, behind, &mut paired, changes);
+        part((index, &ids), (behind, orphans), &mut paired, changes);
     }
     paired
 }
 
 /// Puts the results of the calls `ids` first among the messages `behind` an answer, in the order of the calls.
 fn part(
-    answer: Option<usize>,
-    ids: &[String],
-    behind: Vec<Placed>,
+    (answer, ids): (Option<usize>, &[String]),
+    (behind, orphans): (Vec<Placed>, Orphans),
     paired: &mut Vec<Placed>,
     changes: &mut Vec<RepairChange>,
 ) {
@@ -277,6 +320,7 @@ fn part(
         let place = ids.iter().zip(&mut results).find(|(asked, result)| *asked == id && result.is_none());
         match place {
             Some((_, place)) => *place = Some(((index, message), !others.is_empty())),
+            None if orphans == Orphans::Called => others.push((index, message)),
             None => {
                 let call_id = id.to_owned();
                 changes.extend(index.map(|message| RepairChange::ResultDropped { message, call_id }));
@@ -299,7 +343,24 @@ fn part(
         last = last.max(index);
         paired.push((index, message));
     }
-    paired.append(&mut others);
+    for run in others.chunk_by(|one, next| (one.1.role == Role::Tool) == (next.1.role == Role::Tool)) {
+        paired.extend(calls_of(run, changes).map(|answer| (None, answer)));
+        paired.extend_from_slice(run);
+    }
+}
+
+/// Makes the answer that asks for the calls of results without one; `None` if the messages are no results.
+fn calls_of(results: &[Placed], changes: &mut Vec<RepairChange>) -> Option<ConversationMessage> {
+    results.first().filter(|(_, first)| first.role == Role::Tool)?;
+    let mut answer =
+        ConversationMessage { content: None, ..ConversationMessage::new(Role::Assistant, String::new()) };
+    for (index, result) in results {
+        let call_id = result_id(result).to_owned();
+        let name = result.name.clone().unwrap_or_else(|| NO_NAME.to_owned());
+        changes.extend(index.map(|message| RepairChange::CallAdded { message, call_id: call_id.clone() }));
+        answer.tool_calls.push(ToolCallRecord { call_id, name, arguments: "{}".to_owned() });
+    }
+    Some(answer)
 }
 
 fn systems_first(messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> {

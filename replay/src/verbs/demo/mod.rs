@@ -345,8 +345,13 @@ fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
     }
     heading(output, "8. The conversation, as the model would be sent it:")?;
     let evaluation = Some(conversation::EVALUATION);
-    let asked =
-        transcript::Asked { evaluation, at: None, as_recorded: false, format: transcript::Format::Text };
+    let asked = transcript::Asked {
+        evaluation,
+        at: None,
+        as_recorded: false,
+        close_open: false,
+        format: transcript::Format::Text,
+    };
     transcript::run(session, asked, output)?;
     heading(output, "9. The ledger: what became of each tool call.")?;
     ledger::run(session, None, output)?;
