@@ -4,6 +4,7 @@
 mod files;
 mod graphs;
 mod hostile;
+mod ids;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use foldlog::SmolStr;
 
-use super::scan::{NodeKind, Scan};
+use super::scan::{CallPlace, NodeKind, Scan};
 
 /// Most levels of sub-agents that are child sessions of each other's.
 const DEPTH_MAX: usize = 8;
@@ -16,8 +16,70 @@ pub(super) struct Talk {
     pub(super) agent: Option<SmolStr>,
     /// The nodes, in order.
     pub(super) nodes: Vec<usize>,
-    /// Sub-agents that calls started, by the call's id, as places among the session's talks.
-    pub(super) started: HashMap<SmolStr, Vec<usize>>,
+    /// Sub-agents that calls started, as places among the session's talks.
+    pub(super) started: HashMap<CallPlace, Vec<usize>>,
+}
+
+impl Talk {
+    /// Returns the digest of the first thing that the sub-agent is told.
+    fn said(&self, scan: &Scan) -> Option<u64> {
+        let mut nodes = self.nodes.iter().filter_map(|node| scan.nodes.get(*node));
+        nodes.find(|node| node.kind == NodeKind::User)?.said
+    }
+}
+
+/// Knows the calls of a session's talks.
+struct Callers<'a> {
+    scan: &'a Scan,
+    /// Calls by id, in the order of their nodes, each with its talk.
+    by_id: HashMap<&'a SmolStr, Vec<(CallPlace, usize)>>,
+    /// Calls of which a sub-agent is known.
+    taken: HashSet<CallPlace>,
+}
+
+impl Callers<'_> {
+    /// Finds the call of a sub-agent that a line names, or that the sub-agent's first line follows.
+    fn of(&self, talk: &Talk) -> Option<(CallPlace, usize)> {
+        let scan = self.scan;
+        let nodes = || talk.nodes.iter().filter_map(|node| scan.nodes.get(*node));
+        let first = nodes().next()?;
+        let main = scan.sources.get(first.source).map(|source| source.main);
+        let named = main.zip(talk.agent.clone()).and_then(|agent| scan.started.get(&agent));
+        let named = named.map(|(call, time_us)| (call, *time_us)).into_iter();
+        let own = nodes().filter_map(|node| Some((node.parent_call.as_ref()?, node.time_us)));
+        let said = talk.said(scan);
+        named.chain(own).find_map(|(call, time_us)| self.pick(call, time_us, said)).or_else(|| {
+            let parent = scan.parent_of(first)?;
+            let (call, _) = scan.nodes.get(parent)?.calls.first()?;
+            let calls = self.by_id.get(call)?;
+            calls.iter().find(|(at, _)| at.node == parent).or(calls.first()).copied()
+        })
+    }
+
+    /// Chooses among the calls of an id: one with the prompt `said` if there is any, of the last message at the time, and the
+    /// first of that message that has no sub-agent yet.
+    fn pick(&self, id: &SmolStr, time_us: i64, said: Option<u64>) -> Option<(CallPlace, usize)> {
+        let calls = self.by_id.get(id)?;
+        if let [only] = calls.as_slice() {
+            return Some(*only);
+        }
+        let node_of = |at: &CallPlace| self.scan.nodes.get(at.node);
+        let told = |(at, _): &&(CallPlace, usize)| {
+            let prompt = node_of(at).and_then(|node| node.calls.get(at.place)?.1);
+            said.is_some() && prompt == said
+        };
+        let is_told = calls.iter().any(|call| told(&call));
+        let fit: Vec<_> = calls.iter().filter(|call| !is_told || told(call)).collect();
+        let is_past = |at: &CallPlace| node_of(at).is_some_and(|node| node.time_us <= time_us);
+        let last = fit.iter().rev().find(|(at, _)| is_past(at)).or(fit.first())?;
+        let message = node_of(&last.0).and_then(|node| node.message.as_ref());
+        let is_of_message = |at: &CallPlace| {
+            at.node == last.0.node
+                || (message.is_some() && node_of(at).and_then(|node| node.message.as_ref()) == message)
+        };
+        let free = fit.iter().find(|(at, _)| is_of_message(at) && !self.taken.contains(at));
+        Some(**free.unwrap_or(last))
+    }
 }
 
 /// Holds the talks of a session. The first one is the transcript itself.
@@ -66,54 +128,41 @@ impl Talks {
 
     /// Finds the call that started each sub-agent.
     fn find_calls(&mut self, scan: &Scan) {
-        let mut callers: HashMap<&SmolStr, usize> = HashMap::new();
-        let mut prompted: HashMap<u64, VecDeque<(&SmolStr, usize)>> = HashMap::new();
+        let mut callers = Callers { scan, by_id: HashMap::new(), taken: HashSet::new() };
+        let mut prompted: HashMap<u64, VecDeque<(CallPlace, usize)>> = HashMap::new();
         for (talk, nodes) in self.all.iter().map(|talk| &talk.nodes).enumerate() {
-            for (call, prompt) in
-                nodes.iter().filter_map(|node| scan.nodes.get(*node)).flat_map(|it| &it.calls)
-            {
-                callers.entry(call).or_insert(talk);
+            for (at, (call, prompt)) in nodes.iter().flat_map(|node| {
+                let calls = scan.nodes.get(*node).into_iter().flat_map(|node| &node.calls);
+                scan.calls_of(*node).zip(calls)
+            }) {
+                callers.by_id.entry(call).or_default().push((at, talk));
                 if let Some(prompt) = prompt {
-                    prompted.entry(*prompt).or_default().push_back((call, talk));
+                    prompted.entry(*prompt).or_default().push_back((at, talk));
                 }
             }
         }
-        let mut found: Vec<Option<(&SmolStr, usize)>> = vec![None; self.all.len()];
-        let mut taken: HashSet<&SmolStr> = HashSet::new();
+        let mut found: Vec<Option<(CallPlace, usize)>> = vec![None; self.all.len()];
         for (talk, found) in self.all.iter().zip(&mut found).skip(1) {
-            let nodes = || talk.nodes.iter().filter_map(|node| scan.nodes.get(*node));
-            // A sub-agent's first line may follow the message with the call.
-            let followed = nodes().next().and_then(|first| {
-                let parent = scan.nodes.get(*scan.by_uuid.get(first.parent.as_ref()?)?)?;
-                parent.calls.first().map(|(call, _)| call)
-            });
-            let main =
-                nodes().next().and_then(|node| scan.sources.get(node.source)).map(|source| source.main);
-            let named = main.zip(talk.agent.clone()).and_then(|agent| scan.started.get(&agent));
-            let named = named.into_iter().chain(nodes().filter_map(|node| node.parent_call.as_ref()));
-            *found =
-                named.chain(followed).find_map(|call| callers.get_key_value(call)).map(|(c, t)| (*c, *t));
-            taken.extend(found.iter().map(|(call, _)| *call));
+            *found = callers.of(talk);
+            callers.taken.extend(found.iter().map(|(call, _)| *call));
         }
         for (place, found) in found.iter_mut().enumerate().skip(1).filter(|(_, found)| found.is_none()) {
-            let nodes = self.all.get(place).into_iter().flat_map(|talk| &talk.nodes);
-            let said = nodes.filter_map(|node| scan.nodes.get(*node)).find(|it| it.kind == NodeKind::User);
-            let Some(calls) = said.and_then(|node| prompted.get_mut(&node.said?)) else { continue };
+            let Some(said) = self.all.get(place).and_then(|talk| talk.said(scan)) else { continue };
+            let Some(calls) = prompted.get_mut(&said) else { continue };
             while let Some((call, talk)) = calls.pop_front() {
-                if talk != place && taken.insert(call) {
+                if talk != place && callers.taken.insert(call) {
                     *found = Some((call, talk));
                     break;
                 }
             }
         }
-        let found: Vec<_> = found.into_iter().map(|it| it.map(|(call, talk)| (call.clone(), talk))).collect();
         self.attach(found);
     }
 
     /// Attaches sub-agents to calls, as far as a walk from the transcript itself reaches them.
-    fn attach(&mut self, found: Vec<Option<(SmolStr, usize)>>) {
+    fn attach(&mut self, found: Vec<Option<(CallPlace, usize)>>) {
         let without: Vec<usize> = (0..found.len()).filter(|place| found.get(*place) == Some(&None)).collect();
-        let mut below: Vec<Vec<(SmolStr, usize)>> = vec![Vec::new(); found.len()];
+        let mut below: Vec<Vec<(CallPlace, usize)>> = vec![Vec::new(); found.len()];
         for (place, (call, talk)) in found.into_iter().enumerate().filter_map(|(at, it)| Some((at, it?))) {
             if let Some(below) = below.get_mut(talk) {
                 below.push((call, place));

@@ -1,6 +1,6 @@
 //! The graph of a talk: what followed what, what was abandoned by a rewind, and in which order it is recorded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foldlog::SmolStr;
 
@@ -210,6 +210,10 @@ impl Graph {
         }
     }
 
+    fn units_of<'u>(&'u self, places: &'u [usize]) -> impl Iterator<Item = &'u Unit> {
+        places.iter().filter_map(|unit| self.units.get(*unit))
+    }
+
     /// Returns the branches that follow units that stand side by side: what stands first on each, the live one last.
     pub(super) fn branches(&self, scan: &Scan, step: &Step) -> Vec<Step> {
         let units = step.iter().filter_map(|unit| self.units.get(*unit));
@@ -218,15 +222,17 @@ impl Graph {
         let mut branches: Vec<Step> = Vec::new();
         let mut at_time: HashMap<i64, usize> = HashMap::new();
         // How many results of each call there were, and the branch of all first, all second, … results.
-        let mut answered: HashMap<&SmolStr, usize> = HashMap::new();
+        let calls = StepCalls::new(scan, self.units_of(step), self.units_of(&children));
+        let mut answered: HashMap<(&SmolStr, Option<usize>), usize> = HashMap::new();
         let mut rounds: Vec<usize> = Vec::new();
         for child in children {
             let unit = &self.units[child];
             let nodes = unit.nodes.iter().filter_map(|node| scan.nodes.get(*node));
             let mut round = None;
-            for call in nodes.flat_map(|node| &node.results) {
-                let count = answered.entry(call).or_default();
-                round = round.max(Some(*count));
+            for (node, call) in nodes.flat_map(|node| node.results.iter().map(move |call| (node, call))) {
+                let (line, calls) = calls.answered_by(scan, node, call);
+                let count = answered.entry((call, line)).or_default();
+                round = round.max(Some(*count / calls));
                 *count += 1;
             }
             let same_time = at_time.get(&unit.time_us).copied();
@@ -243,6 +249,54 @@ impl Graph {
         }
         branches.sort_by_key(|branch| branch.iter().any(|unit| self.units[*unit].is_live));
         branches
+    }
+}
+
+/// Knows the calls of units that stand side by side, and which lines with such calls have results of their own.
+struct StepCalls<'a> {
+    /// Lines with calls of an id, each with the number of these.
+    lines: HashMap<&'a SmolStr, Vec<(usize, usize)>>,
+    /// Lines that a result of an id follows.
+    followed: HashSet<(&'a SmolStr, usize)>,
+}
+
+impl<'a> StepCalls<'a> {
+    fn new<'u>(
+        scan: &'a Scan,
+        units: impl Iterator<Item = &'u Unit>,
+        children: impl Iterator<Item = &'u Unit>,
+    ) -> StepCalls<'a> {
+        let mut all = StepCalls { lines: HashMap::new(), followed: HashSet::new() };
+        let node = |place: &usize| Some((*place, scan.nodes.get(*place)?));
+        for (place, node) in units.flat_map(|unit| &unit.nodes).filter_map(node) {
+            for (call, _) in &node.calls {
+                let lines = all.lines.entry(call).or_default();
+                match lines.last_mut().filter(|(line, _)| *line == place) {
+                    Some((_, count)) => *count += 1,
+                    None => lines.push((place, 1)),
+                }
+            }
+        }
+        for (_, node) in children.flat_map(|unit| &unit.nodes).filter_map(node) {
+            let parent = scan.parent_of(node);
+            all.followed.extend(node.results.iter().filter_map(|call| Some((call, parent?))));
+        }
+        all
+    }
+
+    /// Returns the line whose calls a result answers, and how many these are, at least one. The result of a call in an earlier
+    /// line may follow the last line.
+    fn answered_by(&self, scan: &Scan, node: &Node, call: &SmolStr) -> (Option<usize>, usize) {
+        let lines = self.lines.get(call).map(Vec::as_slice).unwrap_or_default();
+        let parent = scan.parent_of(node);
+        let Some(at) = lines.iter().position(|(line, _)| Some(*line) == parent) else {
+            return (None, lines.iter().map(|(_, count)| count).sum::<usize>().max(1));
+        };
+        let is_last = at + 1 == lines.len();
+        let own = |(place, (line, _)): &(usize, &(usize, usize))| {
+            *place == at || (is_last && !self.followed.contains(&(call, *line)))
+        };
+        (parent, lines.iter().enumerate().filter(own).map(|(_, (_, count))| count).sum())
     }
 }
 

@@ -4,6 +4,7 @@
 //! so that a line may be as deep as it likes.
 
 use foldlog::conversation::TokenUsage;
+use foldlog_codec::escape;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -39,6 +40,8 @@ pub(super) struct Line<'a> {
     parent_call: Field<'a>,
     #[serde(borrow, default, rename = "parent_tool_use_id")]
     parent_call_of_stream: Field<'a>,
+    #[serde(borrow, default, rename = "sourceToolAssistantUUID")]
+    source_of_result: Field<'a>,
     #[serde(borrow, default)]
     message_id: Field<'a>,
     #[serde(borrow, default)]
@@ -159,9 +162,9 @@ struct Backup<'a> {
     backup_file_name: Field<'a>,
 }
 
-/// Reads a field as some type, `None` if it is of another one.
+/// Reads a field as some type, `None` if it is of another one. A surrogate that stands alone in a text becomes U+FFFD.
 fn field<T: DeserializeOwned>(field: Field<'_>) -> Option<T> {
-    serde_json::from_str(field?.get()).ok()
+    escape::read_json(field?.get()).ok()
 }
 
 /// Reads the fields of an object, `None` if the field is no object.
@@ -220,6 +223,11 @@ impl<'a> Line<'a> {
     /// Returns the call for which the line says that it was written.
     pub(super) fn parent_call(&self) -> Option<String> {
         field(self.parent_call).or_else(|| field(self.parent_call_of_stream))
+    }
+
+    /// Returns the `uuid` of the line whose call the line answers.
+    pub(super) fn source_of_result(&self) -> Option<String> {
+        field(self.source_of_result)
     }
 
     /// Returns the message; `None` if the line is no object with one.

@@ -21,6 +21,10 @@
 //! # Rules
 //!
 //! 1. The lines of one `message.id` become one answer, whose usage is that of its last line.
+//!    An id may be that of several calls: a call is known by its answer and its place there. A call that repeats the id, name
+//!    and arguments of one in an earlier line of the answer counts once, unless there are further results of the id. A result
+//!    belongs to the open call of its id in the line that it names by `sourceToolAssistantUUID`, or follows where each line
+//!    has results of its own; or else to the first one.
 //! 2. `parentUuid` makes the graph. A parent that no file has is reported, and its part is loose. A cycle is broken at its
 //!    earliest node, and reported. A loose part is put where its time says, in front of the first later message of the live
 //!    branch that is no tool result, and abandons nothing.
@@ -33,7 +37,8 @@
 //! 7. A torn last line, lines that are no JSON objects, unknown types and unknown fields are kept. The first two are
 //!    reported.
 //! 8. A sub-agent becomes a child session of the call that started it. That call is the one that a line of either names
-//!    together with the agent, or else the first one with the agent's first text as its `prompt`. Without such a call the
+//!    together with the agent (of several with one id, the one of the last answer before, with the agent's first text as its
+//!    `prompt` if there is one), or else the first one with the agent's first text as its `prompt`. Without such a call the
 //!    sub-agent becomes a conversation of its own in the same session, and is reported.
 //! 9. A content of `null` is a message without content.
 //! 10. In a snapshot of the file history, a `backupFileName` of `null` says that the file did not exist.

@@ -35,6 +35,13 @@ pub(super) struct Source {
     pub(super) last_us: i64,
 }
 
+/// Names a call by the node that makes it, and by its place among that node's calls: an id may be that of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CallPlace {
+    pub(super) node: usize,
+    pub(super) place: usize,
+}
+
 /// Says what a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeKind {
@@ -66,6 +73,8 @@ pub(super) struct Node {
     pub(super) calls: Vec<(SmolStr, Option<u64>)>,
     /// Calls whose results the node holds.
     pub(super) results: Vec<SmolStr>,
+    /// `uuid` of the node whose call the node answers, if the line names it.
+    pub(super) source_of_result: Option<SmolStr>,
     /// Digest of the text, of a sub-agent's first node.
     pub(super) said: Option<u64>,
     /// Call for which the node says that it was written.
@@ -88,8 +97,8 @@ pub(super) struct Scan {
     pub(super) nodes: Vec<Node>,
     /// Nodes by their `uuid`.
     pub(super) by_uuid: HashMap<SmolStr, usize>,
-    /// Calls that lines name together with an agent, by the transcript's own file and the agent's id.
-    pub(super) started: HashMap<(usize, SmolStr), SmolStr>,
+    /// Calls that lines name together with an agent, and the time of the line, by the transcript's own file and the agent's id.
+    pub(super) started: HashMap<(usize, SmolStr), (SmolStr, i64)>,
     pub(super) findings: Vec<(usize, Finding)>,
     /// Pairs of files of which one repeats lines of the other.
     pub(super) replays: Vec<(usize, usize)>,
@@ -211,6 +220,17 @@ impl Scan {
         self.sources.get(source).map(|source| source.name.clone()).unwrap_or_default()
     }
 
+    /// Returns the places of a node's calls.
+    pub(super) fn calls_of(&self, node: usize) -> impl Iterator<Item = CallPlace> + use<> {
+        let count = self.nodes.get(node).map_or(0, |node| node.calls.len());
+        (0..count).map(move |place| CallPlace { node, place })
+    }
+
+    /// Returns the node that a node follows.
+    pub(super) fn parent_of(&self, node: &Node) -> Option<usize> {
+        self.by_uuid.get(node.parent.as_ref()?).copied()
+    }
+
     /// Reports something about a line.
     pub(super) fn find(&mut self, source: usize, line: u64, kind: FindingKind, id: Option<&str>) {
         let (file, id) = (self.name_of(source), id.map(str::to_owned));
@@ -256,6 +276,7 @@ impl Scan {
             agent: id(line.agent()),
             calls: Vec::new(),
             results: Vec::new(),
+            source_of_result: id(line.source_of_result()),
             said: None,
             parent_call: id(line.parent_call()),
         };
@@ -279,7 +300,7 @@ impl Scan {
         let main = self.sources.get(source).map_or(source, |source| source.main);
         if let Some(call) = call {
             for agent in line.agents_named() {
-                self.started.entry((main, agent.into())).or_insert_with(|| call.clone());
+                self.started.entry((main, agent.into())).or_insert_with(|| (call.clone(), time_us));
             }
         }
         node

@@ -16,7 +16,7 @@ use super::agents::Talks;
 use super::findings::FindingKind;
 use super::graph::{Found, Graph, Step};
 use super::line::{Block, BlockContent, Content, Line, Message, content, texts};
-use super::scan::{Node, NodeKind, Reread, Scan};
+use super::scan::{CallPlace, Node, NodeKind, Reread, Scan};
 use crate::failure::Result;
 use crate::runs::import::{Written, closed};
 
@@ -48,8 +48,12 @@ pub(super) struct Writer<'a> {
 #[derive(Default)]
 struct Calls {
     records: Vec<ToolCallRecord>,
-    /// Ordinals by id.
-    ordinals: HashMap<String, usize>,
+    /// Where each call stands.
+    places: Vec<CallPlace>,
+    /// Ordinals by id, which may be that of several calls.
+    ordinals: HashMap<String, Vec<usize>>,
+    /// Whether a result follows the line of its call.
+    is_exact: bool,
     /// Ordinals of the closed calls, and the same in the order in which they were closed.
     closed: RefCell<(HashSet<usize>, Vec<usize>)>,
 }
@@ -62,16 +66,32 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(answer: SequenceNumber, records: Vec<ToolCallRecord>) -> Asked {
-        let ordinals = records.iter().enumerate().map(|(ordinal, call)| (call.call_id.clone(), ordinal));
-        let calls = Calls { ordinals: ordinals.collect(), records, ..Calls::default() };
+    fn new(
+        answer: SequenceNumber,
+        records: Vec<ToolCallRecord>,
+        places: Vec<CallPlace>,
+        is_exact: bool,
+    ) -> Asked {
+        let mut ordinals: HashMap<String, Vec<usize>> = HashMap::new();
+        for (ordinal, call) in records.iter().enumerate() {
+            ordinals.entry(call.call_id.clone()).or_default().push(ordinal);
+        }
+        let calls = Calls { ordinals, records, places, is_exact, ..Calls::default() };
         Asked { answer: Some(answer), calls: Rc::new(calls) }
     }
 
-    /// Returns the ordinal of the open call of an id.
-    fn open(&self, id: &str) -> Option<usize> {
-        let ordinal = *self.calls.ordinals.get(id)?;
-        (!self.calls.closed.borrow().0.contains(&ordinal)).then_some(ordinal)
+    /// Returns the ordinal of the open call of an id that a result answers: of several, one in the line that the result names
+    /// or follows, or else the first.
+    fn open(&self, id: &str, scan: &Scan, node: &Node) -> Option<usize> {
+        let (closed, _) = &*self.calls.closed.borrow();
+        let mut open =
+            self.calls.ordinals.get(id)?.iter().copied().filter(|ordinal| !closed.contains(ordinal));
+        let named = node.source_of_result.as_ref().and_then(|uuid| scan.by_uuid.get(uuid)).copied();
+        let line = named.or_else(|| scan.parent_of(node).filter(|_| self.calls.is_exact));
+        let is_there = |ordinal: &usize| {
+            line.is_some() && self.calls.places.get(*ordinal).map(|place| place.node) == line
+        };
+        open.clone().find(is_there).or_else(|| open.next())
     }
 
     fn close(&self, ordinal: usize) {
@@ -103,8 +123,44 @@ struct TalkWriter<'w, 'a> {
     talk: usize,
     evaluation: String,
     asked: Asked,
-    /// Calls that have a result.
-    answered: HashSet<&'a str>,
+    answered: Answered<'a>,
+}
+
+/// Knows which messages of a talk have results of their calls.
+#[derive(Default)]
+struct Answered<'a> {
+    /// First node of each message, by the message's id.
+    first: HashMap<&'a str, usize>,
+    /// Number of results of the calls of an id, by the first node of the last message with such a call.
+    counts: HashMap<(usize, &'a str), usize>,
+    /// Nodes that a result follows.
+    followed: HashSet<usize>,
+}
+
+impl<'a> Answered<'a> {
+    fn new(scan: &'a Scan, nodes: &[usize]) -> Answered<'a> {
+        let mut answered = Answered::default();
+        let mut asked: HashMap<&str, usize> = HashMap::new();
+        for (place, node) in nodes.iter().filter_map(|place| Some((*place, scan.nodes.get(*place)?))) {
+            let first = match &node.message {
+                Some(message) => *answered.first.entry(message).or_insert(place),
+                None => place,
+            };
+            asked.extend(node.calls.iter().map(|(call, _)| (call.as_str(), first)));
+            for call in &node.results {
+                if let Some(first) = asked.get(call.as_str()) {
+                    *answered.counts.entry((*first, call.as_str())).or_default() += 1;
+                }
+                answered.followed.extend(scan.parent_of(node));
+            }
+        }
+        answered
+    }
+
+    /// Returns how many results the calls of an id have that the message with this first node makes.
+    fn count(&self, first: usize, call: &str) -> usize {
+        self.counts.get(&(first, call)).copied().unwrap_or_default()
+    }
 }
 
 /// Branches that are to be written behind a unit.
@@ -122,7 +178,6 @@ impl<'a> Writer<'a> {
         let mut graph = Graph::new(self.scan, nodes);
         self.found.append(&mut graph.found);
         let scan = self.scan;
-        let nodes = nodes.iter().filter_map(|node| scan.nodes.get(*node));
         let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
         let mut writer = TalkWriter {
             session,
@@ -130,7 +185,7 @@ impl<'a> Writer<'a> {
             talk,
             evaluation: evaluation.to_owned(),
             asked: Asked::default(),
-            answered: nodes.flat_map(|node| &node.results).map(SmolStr::as_str).collect(),
+            answered: Answered::new(scan, nodes),
             writer: self,
         };
         writer.graph(&graph)
@@ -176,29 +231,32 @@ impl TalkWriter<'_, '_> {
         }
     }
 
-    fn message(&mut self, nodes: &[usize]) -> Result<()> {
+    fn message(&mut self, places: &[usize]) -> Result<()> {
         let scan = self.writer.scan;
-        let nodes: Vec<&Node> = nodes.iter().filter_map(|node| scan.nodes.get(*node)).collect();
+        let nodes: Vec<&Node> = places.iter().filter_map(|node| scan.nodes.get(*node)).collect();
         let Some(first) = nodes.first() else { return Ok(()) };
         let lines: Result<Vec<Vec<u8>>> =
             nodes.iter().map(|node| self.writer.reread.line(scan, node)).collect();
         let lines = lines?;
-        let lines: Vec<Line<'_>> = lines.iter().filter_map(|line| Line::read(line)).collect();
-        let messages: Vec<Message<'_>> = lines.iter().filter_map(Line::message).collect();
+        let messages: Vec<(usize, Message<'_>)> = places
+            .iter()
+            .zip(&lines)
+            .filter_map(|(place, line)| Some((*place, Line::read(line)?.message()?)))
+            .collect();
         match (first.kind, messages.first()) {
             (NodeKind::Assistant, _) => self.answer(&messages),
-            (_, Some(message)) => self.user(first, message),
+            (_, Some((_, message))) => self.user(first, message),
             (_, None) => Ok(()),
         }
     }
 
     /// Writes the lines of an answer as one, and the sub-agents of calls that have no result.
-    fn answer(&mut self, messages: &[Message<'_>]) -> Result<()> {
+    fn answer(&mut self, messages: &[(usize, Message<'_>)]) -> Result<()> {
         let mut blocks: Vec<Block<'_>> = Vec::new();
         let mut whole = None;
-        let mut calls: Vec<ToolCallRecord> = Vec::new();
-        let mut known = HashSet::new();
-        for message in messages {
+        let mut made = MadeCalls::new(&self.answered, messages.first().map(|(first, _)| *first));
+        for (node, message) in messages {
+            let mut place = 0;
             match message.content() {
                 Content::None => {}
                 Content::Text(text) => {
@@ -210,19 +268,20 @@ impl TalkWriter<'_, '_> {
                 }
                 Content::Blocks(said) => {
                     for block in said {
+                        let mut is_new = true;
                         if let BlockContent::Call { id, name, input } = &block.content {
-                            if !known.insert(id.clone()) {
-                                continue;
-                            }
                             let (call_id, name, arguments) = (id.clone(), name.clone(), (*input).to_owned());
-                            calls.push(ToolCallRecord { call_id, name, arguments });
+                            let call = ToolCallRecord { call_id, name, arguments };
+                            is_new = made.add(call, CallPlace { node: *node, place });
+                            place += 1;
                         }
-                        blocks.push(block);
+                        blocks.extend(Some(block).filter(|_| is_new));
                     }
                 }
             }
         }
-        let latest = || messages.iter().rev();
+        let MadeCalls { calls, places, .. } = made;
+        let latest = || messages.iter().rev().map(|(_, message)| message);
         let answer = NewAnswer {
             evaluation_id: self.evaluation.clone(),
             content: whole.or_else(|| texts(blocks.iter())),
@@ -235,7 +294,8 @@ impl TalkWriter<'_, '_> {
         };
         let sequence = self.session.record_answer(&answer)?;
         self.writer.counts.written.messages += 1;
-        self.asked = Asked::new(sequence, answer.calls);
+        let followed = messages.iter().filter(|(node, _)| self.answered.followed.contains(node)).count();
+        self.asked = Asked::new(sequence, answer.calls, places, followed > 1);
         self.end_turn()?;
         self.unanswered()
     }
@@ -244,17 +304,27 @@ impl TalkWriter<'_, '_> {
     fn unanswered(&mut self) -> Result<()> {
         let started = self.writer.talks.all.get(self.talk).map(|talk| &talk.started);
         let Some(started) = started.filter(|started| !started.is_empty()) else { return Ok(()) };
-        for (ordinal, call) in Rc::clone(&self.asked.calls).records.iter().enumerate() {
+        let calls = Rc::clone(&self.asked.calls);
+        let first = calls.places.first().map_or(0, |place| self.first_of(place.node));
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        for (ordinal, (call, place)) in calls.records.iter().zip(&calls.places).enumerate() {
             let id = call.call_id.as_str();
-            if started.contains_key(id) && !self.answered.contains(id) {
-                let place = started.get(id).and_then(|agents| agents.first());
-                let place = place.and_then(|agent| self.writer.talks.all.get(*agent)?.nodes.first());
+            let number = seen.entry(id).or_default();
+            *number += 1;
+            if let Some(agents) = started.get(place).filter(|_| *number > self.answered.count(first, id)) {
+                let place = agents.first().and_then(|agent| self.writer.talks.all.get(*agent)?.nodes.first());
                 let place = place.copied().unwrap_or_default();
                 self.writer.found.push((place, FindingKind::CallWithoutResult, Some(id.into())));
                 self.end_call(ordinal, NO_RESULT.to_owned(), true)?;
             }
         }
         Ok(())
+    }
+
+    /// Returns the first node of a node's message.
+    fn first_of(&self, node: usize) -> usize {
+        let message = self.writer.scan.nodes.get(node).and_then(|node| node.message.as_deref());
+        message.and_then(|message| self.answered.first.get(message)).copied().unwrap_or(node)
     }
 
     /// Writes what a user said, and the results that stand beside it.
@@ -266,7 +336,7 @@ impl TalkWriter<'_, '_> {
                 let (results, said): (Vec<_>, Vec<_>) = blocks.into_iter().partition(is_result);
                 for block in &results {
                     if let BlockContent::Result { id, content, failed } = &block.content {
-                        self.result(id, *content, *failed)?;
+                        self.result(node, id, *content, *failed)?;
                     }
                 }
                 if said.is_empty() && !results.is_empty() {
@@ -292,14 +362,20 @@ impl TalkWriter<'_, '_> {
     }
 
     /// Writes the result of a call: as the end of its operation, or as a message if no such call is open.
-    fn result(&mut self, id: &str, raw: Option<&serde_json::value::RawValue>, failed: bool) -> Result<()> {
+    fn result(
+        &mut self,
+        node: &Node,
+        id: &str,
+        raw: Option<&serde_json::value::RawValue>,
+        failed: bool,
+    ) -> Result<()> {
         let result = content(raw);
         let text = result.text().unwrap_or_else(|| match result {
             Content::None => String::new(),
             _ => raw.map(|raw| raw.get().to_owned()).unwrap_or_default(),
         });
         self.writer.counts.written.messages += 1;
-        if let Some(ordinal) = self.asked.open(id) {
+        if let Some(ordinal) = self.asked.open(id, self.writer.scan, node) {
             return self.end_call(ordinal, text, failed);
         }
         let input = NewInput::new(&self.evaluation, Role::Tool, text);
@@ -318,8 +394,8 @@ impl TalkWriter<'_, '_> {
             ..ToolCall::new(&call.name, &call.arguments)
         };
         let operation = self.runner.begin(&asked, &ExecuteOptions::default())?;
-        let started =
-            self.writer.talks.all.get(self.talk).and_then(|it| it.started.get(call.call_id.as_str()));
+        let started = calls.places.get(ordinal);
+        let started = started.and_then(|place| self.writer.talks.all.get(self.talk)?.started.get(place));
         for (number, agent) in (0..).zip(started.into_iter().flatten()) {
             let child = operation.context().child_session(number, &self.writer.types_of_agents)?;
             self.agent(child, *agent)?;
@@ -348,6 +424,41 @@ impl TalkWriter<'_, '_> {
             self.session.record_turn(&self.evaluation, false)?;
         }
         Ok(())
+    }
+}
+
+/// Collects the calls of an answer.
+struct MadeCalls<'w, 'a> {
+    answered: &'w Answered<'a>,
+    /// First node of the answer.
+    first: usize,
+    calls: Vec<ToolCallRecord>,
+    places: Vec<CallPlace>,
+    /// Ordinals by id.
+    by_id: HashMap<String, Vec<usize>>,
+}
+
+impl<'w, 'a> MadeCalls<'w, 'a> {
+    fn new(answered: &'w Answered<'a>, first: Option<usize>) -> MadeCalls<'w, 'a> {
+        let first = first.unwrap_or_default();
+        MadeCalls { answered, first, calls: Vec::new(), places: Vec::new(), by_id: HashMap::new() }
+    }
+
+    /// Adds a call, unless its line repeats an earlier line's: then the id, name and arguments are the same, and there is no
+    /// further result of the id.
+    fn add(&mut self, call: ToolCallRecord, at: CallPlace) -> bool {
+        let same_id = self.by_id.entry(call.call_id.clone()).or_default();
+        let is_same = |ordinal: &usize| {
+            self.calls.get(*ordinal) == Some(&call)
+                && self.places.get(*ordinal).map(|it| it.node) != Some(at.node)
+        };
+        if same_id.iter().any(is_same) && same_id.len() >= self.answered.count(self.first, &call.call_id) {
+            return false;
+        }
+        same_id.push(self.calls.len());
+        self.calls.push(call);
+        self.places.push(at);
+        true
     }
 }
 

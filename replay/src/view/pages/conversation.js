@@ -17,23 +17,24 @@ const WHO = { system: 'System', user: 'User', assistant: 'Assistant', tool: 'Too
 export function showConversation(items, go, at, summaries) {
   const told = new Set();
   const messages = items.map((item) => ({ item, json: parse(item.value.text) }));
-  /** Calls that no result was shown for yet, by their ids: where the result belongs. @type {Map<string, HTMLElement>} */
+  /** Calls that no result was shown for yet, by their ids, which may be those of several: where the next result belongs. @type {Map<string, HTMLElement[]>} */
   const open = new Map();
   const list = el('ol', { class: 'conversation' });
   for (const { item, json } of messages) {
     const role = textOf(field(json, 'role')) ?? '';
     const callId = textOf(field(json, 'tool_call_id'));
-    const under = role === 'tool' && callId !== null ? open.get(callId) : undefined;
+    const under = role === 'tool' && callId !== null ? open.get(callId)?.shift() : undefined;
     const isError = field(json, 'is_error')?.type === 'plain';
     const name = textOf(field(json, 'name'));
     // A message beside another one is shown without its record.
     const record = item.sequence < 0 ? null : button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
     if (under) {
-      open.delete(/** @type {string} */ (callId));
       under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence }, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));
       continue;
     }
     const calls = field(json, 'tool_calls');
+    // A result belongs to the last answer with a call of its id.
+    if (calls?.type === 'array') for (const call of calls.values) open.set(textOf(field(call, 'call_id')) ?? '', []);
     const replacing = summaries.filter((one) => role !== 'system' && one.from <= item.sequence && item.sequence <= one.to && item.sequence < one.sequence);
     for (const one of replacing) if (!told.has(one)) { told.add(one); list.append(summary(one, go)); }
     list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${isError ? ' is-failed' : ''}${replacing.length > 0 ? ' is-replaced' : ''}`, data: { sequence: item.sequence } },
@@ -41,7 +42,7 @@ export function showConversation(items, go, at, summaries) {
       content(json, role !== 'tool'),
       calls?.type === 'array' && calls.values.map((call) => {
         const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('span', { class: 'faint call-id' }, visible(textOf(field(call, 'call_id')) ?? ''))), callArguments(field(call, 'arguments')));
-        open.set(textOf(field(call, 'call_id')) ?? '', element);
+        open.get(textOf(field(call, 'call_id')) ?? '')?.push(element);
         return element;
       })));
   }
