@@ -14,6 +14,7 @@
 #[cfg(feature = "async")]
 mod futures;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -65,10 +66,20 @@ pub enum ResumeFrom {
 /// Holds a message that the host adds before an evaluation goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserMessage {
-    /// Id of the host for the message. A message whose id the conversation holds already is not added again.
+    /// Id of the host for the message. A message whose id the conversation holds already is not added again; with another
+    /// text it is refused.
     pub id: String,
     /// Text of the message.
     pub text: String,
+}
+
+/// Accepts that a conversation goes on with a prompt that was changed since it began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptAcceptance {
+    /// Who accepts the changed prompt.
+    pub by: String,
+    /// Reason of the decision.
+    pub reason: String,
 }
 
 /// Is called after each turn that is recorded.
@@ -93,6 +104,9 @@ pub struct EvaluateOptions<'a> {
     /// How much is shown of sections of the prompt, in place of what they say themselves. A resumed evaluation is to be
     /// given the same as at its beginning.
     pub visibility_overrides: VisibilityOverrides,
+    /// Accepts the given prompt if the recorded conversation follows another one. The acceptance is recorded once, with both
+    /// prompts, and the given prompt is rendered anew. If `None`, a changed prompt is refused.
+    pub accept_prompt: Option<PromptAcceptance>,
     /// Who shortens the conversation for the provider, and when. If `None`, nobody does.
     pub shorten: Option<ShortenOptions>,
     /// Cancels the evaluation when it is set.
@@ -115,6 +129,7 @@ impl Default for EvaluateOptions<'_> {
             budget: None,
             tracker: None,
             visibility_overrides: VisibilityOverrides::new(),
+            accept_prompt: None,
             shorten: None,
             cancel: CancelToken::new(),
             on_delta: None,
@@ -135,6 +150,7 @@ impl EvaluateOptions<'_> {
             budget: self.budget,
             tracker: self.tracker.clone(),
             visibility_overrides: self.visibility_overrides.clone(),
+            accept_prompt: self.accept_prompt.clone(),
             shorten: self.shorten.clone(),
             cancel: self.cancel.clone(),
             on_delta: match &mut self.on_delta {
@@ -241,7 +257,9 @@ impl<P: Provider> ProviderAdapter<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::ConversationStateMismatch`] if the recorded conversation follows another prompt;
+    /// [`Error::ConversationStateMismatch`] if the recorded conversation follows another prompt, and the options do not
+    /// [accept](EvaluateOptions::accept_prompt) the given one; [`Error::MessageChanged`] if a message has the id of a
+    /// recorded one and another text;
     /// [`Error::ToolIdempotency`] or [`Error::Suspended`] if operations have to be settled first;
     /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::UsageUnknown`] and [`Error::Cancelled`] if the
     /// evaluation was given up; [`Error::NotUndone`] if a tool failed and left changes behind;
@@ -391,12 +409,13 @@ pub(crate) fn open<O>(
         Some(followed) => followed.read()?,
         None => None,
     };
-    check_prompt(held.filter(|_| goes_on), &identity)?;
-    if let Some(state) = import.as_ref().filter(|state| state.system_message.content.is_some())
-        && (state.prompt_ns.as_str(), state.prompt_key.as_str()) != (prompt.namespace(), prompt.key())
-    {
-        return Err(imported_mismatch(state, &identity));
+    let accepts = options.accept_prompt.is_some();
+    check_prompt(held.filter(|_| goes_on), &identity, accepts)?;
+    let imported = import.as_deref().map_or(identity.clone(), |state| imported_prompt(state, &identity));
+    if imported != identity && !accepts {
+        return Err(mismatch(&imported, &identity));
     }
+    check_messages(held, &options.messages)?;
     let used = held.map(Used::of).unwrap_or_default();
     let last_usage = held.filter(|_| goes_on).and_then(last_usage);
     let is_resume = goes_on || import.is_some();
@@ -408,27 +427,68 @@ pub(crate) fn open<O>(
         track(tracker, &evaluation, journal.spent());
     }
     if let Some(import) = &import {
-        journal.import(import, &identity)?;
+        journal.import(import, &imported)?;
+    }
+    if let Some(acceptance) = &options.accept_prompt {
+        accept_prompt(&mut journal, &identity, acceptance)?;
     }
     for message in &options.messages {
         journal.user(&message.text, Some(&message.id))?;
     }
     let start = match options.record {
         true => recorded_start(&mut journal, &identity, std::mem::take(&mut options.visibility_overrides))?,
-        false => memory_start(import.as_deref(), options)?,
+        false => memory_start(import.as_deref().map(|state| (state, imported == identity)), options)?,
     };
     Ok(Opened { journal, start, identity, is_resume })
 }
 
-/// Checks that a conversation, if there is one, follows a prompt.
-pub(crate) fn check_prompt(conversation: Option<&Conversation>, given: &PromptIdentity) -> Result<()> {
-    match conversation.and_then(Conversation::prompt).filter(|recorded| *recorded != given) {
-        Some(recorded) => {
-            let (recorded, given) = (Box::new(recorded.clone()), Box::new(given.clone()));
-            Err(Error::ConversationStateMismatch { recorded, given })
-        }
+/// Checks that a conversation, if there is one, follows a prompt, unless the host accepts a changed one.
+pub(crate) fn check_prompt(
+    conversation: Option<&Conversation>,
+    given: &PromptIdentity,
+    accepts: bool,
+) -> Result<()> {
+    match conversation.and_then(Conversation::prompt).filter(|recorded| *recorded != given && !accepts) {
+        Some(recorded) => Err(mismatch(recorded, given)),
         None => Ok(()),
     }
+}
+
+fn mismatch(recorded: &PromptIdentity, given: &PromptIdentity) -> Error {
+    let (recorded, given) = (Box::new(recorded.clone()), Box::new(given.clone()));
+    Error::ConversationStateMismatch { recorded, given }
+}
+
+/// Records that a conversation goes on with the given prompt, if it follows another one.
+fn accept_prompt(
+    journal: &mut Journal,
+    given: &PromptIdentity,
+    PromptAcceptance { by, reason }: &PromptAcceptance,
+) -> Result<()> {
+    let recorded = journal.conversation()?.and_then(Conversation::prompt).filter(|one| *one != given);
+    if let (Some(recorded), Some(session)) = (recorded.cloned(), journal.session()) {
+        session.accept_prompt(journal.evaluation(), &recorded, given, by, reason)?;
+    }
+    Ok(())
+}
+
+/// Checks that no message has the id of another one, recorded or given, and another text.
+fn check_messages(conversation: Option<&Conversation>, given: &[UserMessage]) -> Result<()> {
+    let entries = conversation.into_iter().flat_map(Conversation::entries);
+    let mut known: HashMap<&str, Option<&str>> = entries
+        .filter_map(|entry| match &entry.content {
+            EntryContent::Input { message, id: Some(id), .. } => {
+                Some((id.as_str(), message.content.as_deref()))
+            }
+            _ => None,
+        })
+        .collect();
+    for UserMessage { id, text } in given {
+        if known.insert(id, Some(text)).is_some_and(|known| known != Some(text)) {
+            return Err(Error::MessageChanged { id: id.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// Returns the id of the evaluation that goes on if the host names none: the one that the session recorded last unless it
@@ -553,10 +613,14 @@ fn is_partly_imported(conversation: &Conversation, state: &ConversationState) ->
     Err(Error::InvalidHistory { problems: vec![problem] })
 }
 
-fn imported_mismatch(state: &ConversationState, given: &PromptIdentity) -> Error {
-    let recorded =
-        PromptIdentity { namespace: state.prompt_ns.clone(), key: state.prompt_key.clone(), digest: [0; 32] };
-    Error::ConversationStateMismatch { recorded: Box::new(recorded), given: Box::new(given.clone()) }
+/// Returns the prompt that a state follows: the given one, if it has the same names or was not rendered yet. A state names no
+/// digest.
+fn imported_prompt(state: &ConversationState, given: &PromptIdentity) -> PromptIdentity {
+    let is_same = (&state.prompt_ns, &state.prompt_key) == (&given.namespace, &given.key);
+    if is_same || state.system_message.content.is_none() {
+        return given.clone();
+    }
+    PromptIdentity { namespace: state.prompt_ns.clone(), key: state.prompt_key.clone(), digest: [0; 32] }
 }
 
 /// Reads where a recorded conversation stands. Open calls of an answer that was imported are closed as unknown.
@@ -575,16 +639,20 @@ fn recorded_start(
     Ok(start)
 }
 
-/// Returns where a conversation stands that is not recorded.
-fn memory_start(import: Option<&ConversationState>, options: &EvaluateOptions<'_>) -> Result<LoopStart> {
+/// Returns where a conversation stands that is not recorded. The flag says whether the imported state follows the given
+/// prompt.
+fn memory_start(
+    import: Option<(&ConversationState, bool)>,
+    options: &EvaluateOptions<'_>,
+) -> Result<LoopStart> {
     let overrides = options.visibility_overrides.clone();
-    let Some(state) = import else { return Ok(LoopStart { overrides, ..LoopStart::default() }) };
+    let Some((state, is_same)) = import else { return Ok(LoopStart { overrides, ..LoopStart::default() }) };
     let last = state.turns.last().map(|turn| &turn.assistant_message);
     let open = last.filter(|last| last.tool_calls.is_empty()).map(|last| OpenTurn {
         content: last.content.clone(),
         continues: !options.messages.is_empty(),
         ..OpenTurn::default()
     });
-    let is_rendered = state.system_message.content.is_some();
+    let is_rendered = is_same && state.system_message.content.is_some();
     Ok(LoopStart { is_rendered, overrides, open, ..LoopStart::default() })
 }

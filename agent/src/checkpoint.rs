@@ -421,7 +421,8 @@ pub fn resume_evaluation<P: Provider, O>(
         _ => None,
     };
     if let Some(evaluation) = options.evaluation_id.as_deref().or(known) {
-        check_prompt(state.session().conversation(evaluation)?.as_ref(), &prompt.identity())?;
+        let conversation = state.session().conversation(evaluation)?;
+        check_prompt(conversation.as_ref(), &prompt.identity(), options.accept_prompt.is_some())?;
     }
     recover_calls(&state, prompt, options.deadline, &options.cancel)?;
     let Some(last) = state.session().resume(None)?.evaluation_id else {

@@ -78,13 +78,22 @@ pub enum Error {
     /// The prompt was changed since the conversation began.
     #[error(
         "the conversation was begun with prompt {recorded}, and is to be resumed with {given}: clear the checkpoint and \
-         restart, or accept the changed prompt with `Session::accept_prompt`"
+         restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`"
     )]
     ConversationStateMismatch {
         /// Prompt that the log names.
         recorded: Box<PromptIdentity>,
         /// Prompt that the caller gave.
         given: Box<PromptIdentity>,
+    },
+    /// A message of the host has the id of another one, and another text. Nothing was recorded.
+    #[error(
+        "the conversation holds a message `{}` of another text: give the new message an id of its own",
+        escape::text(.id)
+    )]
+    MessageChanged {
+        /// Id of the message.
+        id: String,
     },
     /// A checkpoint is damaged, incompatible, or of another session.
     #[error("the checkpoint cannot be restored: {}: clear the checkpoint and restart", escape::text(.reason))]
@@ -343,6 +352,7 @@ impl Error {
             | Error::Provider(_)
             | Error::ShorteningRefused { .. }
             | Error::TooManyRequests { .. }
+            | Error::MessageChanged { .. }
             | Error::InvalidHistory { .. } => Some(Phase::Request),
             Error::SessionExpired { .. } => Some(Phase::Request),
             Error::Refused(_)

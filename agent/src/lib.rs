@@ -52,7 +52,9 @@ pub mod transcript_state;
 
 #[cfg(feature = "async")]
 pub use adapter::{AsyncEvaluateOptions, AsyncOnDelta, AsyncOnTurn};
-pub use adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
+pub use adapter::{
+    EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage,
+};
 pub use budget::{Budget, BudgetLimit, Unmetered};
 pub use checkpoint::{Checkpoint, CheckpointHandler, FileCheckpointHandler};
 pub use deadline::Deadline;

@@ -101,7 +101,7 @@ pub trait MainLoop {
                 let session = state.session();
                 checkpoint.check(session)?;
                 let conversation = session.conversation(&session.id().to_string())?;
-                check_prompt(conversation.as_ref(), &prompt.identity())?;
+                check_prompt(conversation.as_ref(), &prompt.identity(), own.accept_prompt.is_some())?;
                 recover_calls(&state, &prompt, deadline, &own.cancel)?;
                 state
             }

@@ -36,8 +36,9 @@ fn all() -> Vec<(Error, &'static str)> {
     vec![
         (
             Error::ConversationStateMismatch { recorded: identity(HOSTILE, 1), given: identity(HOSTILE, 2) },
-            "clear the checkpoint and restart, or accept the changed prompt with `Session::accept_prompt`",
+            "clear the checkpoint and restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`",
         ),
+        (Error::MessageChanged { id: text() }, "give the new message an id of its own"),
         (Error::snapshot_restore(HOSTILE, None), "clear the checkpoint and restart"),
         (Error::NoConversationState, "clear the checkpoint and restart"),
         (Error::ToolIdempotency { operation, tool: text() }, "settle operation 7"),
@@ -92,7 +93,7 @@ fn a_changed_prompt_is_named_beside_the_recorded_one() {
     assert_eq!(
         error.to_string(),
         "the conversation was begun with prompt demo:review aaaaaaaaaaaaaaaa, and is to be resumed with demo:review \
-         bbbbbbbbbbbbbbbb: clear the checkpoint and restart, or accept the changed prompt with `Session::accept_prompt`"
+         bbbbbbbbbbbbbbbb: clear the checkpoint and restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`"
     );
 }
 

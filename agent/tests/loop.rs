@@ -504,6 +504,29 @@ fn a_message_of_the_user_is_added_once_and_opens_a_complete_conversation_again()
     assert_eq!(said, ["message 1", "one", "message 2", "two"]);
 }
 
+/// The other text was taken for the recorded one, and never reached the model.
+#[test]
+fn a_message_with_a_known_id_and_another_text_is_refused() {
+    let script = Script::new(vec![("one", vec![]), ("two", vec![])]);
+    let message = |id: &str, text: &str| UserMessage { id: id.to_owned(), text: text.to_owned() };
+    let with = |messages: Vec<UserMessage>| EvaluateOptions { messages, ..options() };
+    let desk = Desk::new();
+    evaluate(&desk, &script, with(vec![message("1", "hello")])).unwrap();
+    let last = desk.session().position();
+    for messages in [
+        vec![message("1", "goodbye")],
+        vec![message("2", "more"), message("1", "hello "), message("3", "still more")],
+        vec![message("2", "more"), message("2", "other")],
+    ] {
+        let refused = evaluate(&desk, &script, with(messages.clone())).unwrap_err();
+        let id = if messages.len() == 2 { "2" } else { "1" };
+        assert!(matches!(&refused, Error::MessageChanged { id: known } if known == id), "{refused:?}");
+        assert_eq!(desk.session().position(), last, "something was recorded");
+    }
+    let unrecorded = EvaluateOptions { record: false, ..with(vec![message("2", "a"), message("2", "b")]) };
+    assert!(matches!(evaluate(&desk, &script, unrecorded), Err(Error::MessageChanged { .. })));
+}
+
 /// A tool that evaluates a prompt in the session that it runs in.
 struct Inside(Arc<Mutex<Option<ExecutionState>>>);
 

@@ -7,14 +7,16 @@ mod story;
 
 use std::collections::BTreeMap;
 
-use foldlog::conversation::{NewAnswer, NewInput, ResumePoint, Role, ToolCallRecord};
+use foldlog::conversation::{EntryContent, NewAnswer, NewInput, ResumePoint, Role, ToolCallRecord};
 use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, Recovered, Recovery, ToolRegistry, ToolRunner};
 use foldlog::{
     CallOrigin, Durability, Export, Idempotency, ImportOptions, Outcome, Session, Store, ToolInvocations,
 };
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
-use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
+use foldlog_agent::{
+    Error, EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage,
+};
 use story::{Desk, Said, Script, types};
 
 const EVALUATION: &str = "the story";
@@ -302,6 +304,76 @@ fn a_conversation_of_another_prompt_is_refused_with_both_identities_until_it_is_
     adapter.evaluate(&changed, &desk.state, options()).unwrap();
     let system = desk.sent(EVALUATION).remove(0);
     assert!(system.content.unwrap().contains("Something else."));
+}
+
+/// The host had to record the acceptance by a call of its own before it evaluated again.
+#[test]
+fn a_changed_prompt_is_accepted_by_an_option_and_recorded_once() {
+    let accepts = || {
+        let acceptance = PromptAcceptance { by: "a person".to_owned(), reason: "it is better".to_owned() };
+        EvaluateOptions { accept_prompt: Some(acceptance), ..options() }
+    };
+    let accepted = |desk: &Desk| -> Vec<_> {
+        let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+        let accepted = conversation.entries().iter().filter_map(|entry| match &entry.content {
+            EntryContent::PromptAccepted { was, now, by, reason } => {
+                Some((was.clone(), now.clone(), by.clone(), reason.clone()))
+            }
+            _ => None,
+        });
+        accepted.collect()
+    };
+    let (mut desk, script) = (Desk::new(), script());
+    desk.kill_behind(12);
+    evaluate(&desk, &script).unwrap_err();
+    desk.reopen();
+    let adapter = script.adapter();
+    // The prompt is the same: there is nothing to accept.
+    desk.kill_behind(2);
+    adapter.evaluate(&desk.prompt(), &desk.state, accepts()).unwrap_err();
+    desk.reopen();
+    assert_eq!(accepted(&desk), []);
+
+    let changed = desk.prompt().with_section(foldlog_agent::MarkdownSection::new("new", "Something else."));
+    let refused = adapter.evaluate(&changed, &desk.state, options());
+    assert!(matches!(refused, Err(Error::ConversationStateMismatch { .. })), "{refused:?}");
+    let (was, now) = (desk.prompt().identity(), changed.identity());
+    for _ in 0..2 {
+        adapter.evaluate(&changed, &desk.state, accepts()).unwrap();
+        let expected = (was.clone(), now.clone(), "a person".to_owned(), "it is better".to_owned());
+        assert_eq!(accepted(&desk), [expected]);
+    }
+    let system = desk.sent(EVALUATION).remove(0);
+    assert!(system.content.unwrap().contains("Something else."));
+}
+
+/// A state names the prompt that it follows without a digest.
+#[test]
+fn a_conversation_from_elsewhere_goes_on_with_another_prompt_if_the_host_accepts_it() {
+    let (desk, script) = (Desk::new(), script());
+    evaluate(&desk, &script).unwrap();
+    let mut state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    state.turns.truncate(1);
+    state.prompt_key = "another".to_owned();
+    for record in [true, false] {
+        let other = Desk::new();
+        let again = self::script();
+        let from = |accept_prompt| EvaluateOptions {
+            resume_from: ResumeFrom::Conversation(Box::new(state.clone())),
+            record,
+            accept_prompt,
+            ..EvaluateOptions::default()
+        };
+        let refused = again.adapter().evaluate(&other.prompt(), &other.state, from(None));
+        assert!(matches!(refused, Err(Error::ConversationStateMismatch { .. })), "{refused:?}");
+        let acceptance = PromptAcceptance { by: "a person".to_owned(), reason: "it moved".to_owned() };
+        again.adapter().evaluate(&other.prompt(), &other.state, from(Some(acceptance))).unwrap();
+        let conversation = other.session().conversation(EVALUATION).unwrap();
+        assert_eq!(conversation.is_some(), record);
+        if let Some(conversation) = conversation {
+            assert_eq!(conversation.prompt(), Some(&other.prompt().identity()));
+        }
+    }
 }
 
 /// A state from elsewhere becomes the conversation's beginning. What became of its open call nobody knows, so that it does not

@@ -18,8 +18,8 @@ use foldlog::tools::ExecutionState;
 use foldlog::tools::resources::BudgetTracker;
 
 use super::{
-    EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage, executed, open, response,
-    set_out,
+    EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage, executed,
+    open, response, set_out,
 };
 use crate::budget::Budget;
 use crate::deadline::Deadline;
@@ -53,6 +53,8 @@ pub struct AsyncEvaluateOptions {
     pub tracker: Option<Arc<BudgetTracker>>,
     /// Says what [`EvaluateOptions::visibility_overrides`] says.
     pub visibility_overrides: VisibilityOverrides,
+    /// Says what [`EvaluateOptions::accept_prompt`] says.
+    pub accept_prompt: Option<PromptAcceptance>,
     /// Says what [`EvaluateOptions::shorten`] says.
     pub shorten: Option<ShortenOptions>,
     /// Says what [`EvaluateOptions::cancel`] says.
@@ -93,6 +95,7 @@ impl From<EvaluateOptions<'_>> for AsyncEvaluateOptions {
             budget,
             tracker,
             visibility_overrides,
+            accept_prompt,
             shorten,
             cancel,
             on_delta: _,
@@ -107,6 +110,7 @@ impl From<EvaluateOptions<'_>> for AsyncEvaluateOptions {
             budget,
             tracker,
             visibility_overrides,
+            accept_prompt,
             shorten,
             cancel,
             on_delta: None,
@@ -127,6 +131,7 @@ impl From<AsyncEvaluateOptions> for EvaluateOptions<'_> {
             budget: options.budget,
             tracker: options.tracker,
             visibility_overrides: options.visibility_overrides,
+            accept_prompt: options.accept_prompt,
             shorten: options.shorten,
             cancel: options.cancel,
             on_delta: None,

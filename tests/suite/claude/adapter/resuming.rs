@@ -11,7 +11,7 @@ use foldlog_agent::adapter_state::{
     ResumeValidation, StatefulAdapter, find_resumable_state,
 };
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome};
-use foldlog_agent::{Error, EvaluateOptions, Phase, ResumeFrom};
+use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Phase, PromptAcceptance, ResumeFrom};
 use serde_json::{Value, json};
 
 use super::world::{Host, World, adapter_of, asking, prompt, state_of, types};
@@ -401,6 +401,25 @@ fn a_session_of_the_program_in_which_another_run_works_is_refused() {
         assert_eq!(host.ask_with(&adapter(), "More.").unwrap().text, "Go.|More. / toolu_1: added one");
     });
     assert_eq!(world.starts().len(), 2);
+}
+
+#[test]
+fn a_changed_prompt_goes_on_if_the_host_accepts_it() {
+    let world = World::new(&dies_behind_a_call());
+    world.run_unreplayed(|host| host.ask("Go.").unwrap_err());
+    world.stand_in.play(&tells());
+    world.run_unreplayed(|host| {
+        let changed = prompt().with_section(MarkdownSection::new("new", "Something else."));
+        let refused = host.adapter().evaluate(&changed, &host.state, asking("More."));
+        assert!(matches!(refused, Err(Error::ConversationStateMismatch { .. })), "{refused:?}");
+        let acceptance = PromptAcceptance { by: "a person".to_owned(), reason: "it is better".to_owned() };
+        let options = EvaluateOptions { accept_prompt: Some(acceptance), ..asking("More.") };
+        let response = host.adapter().evaluate(&changed, &host.state, options).unwrap();
+        assert_eq!(response.text, "Go.|More. / toolu_1: added one");
+    });
+    let system = world.argument("--system-prompt").unwrap();
+    assert!(system.contains("Something else."), "{system}");
+    assert_eq!(world.ledger().len(), 1, "a committed call ran again");
 }
 
 /// A session that the host begins afresh by name knows nothing of the one before.
