@@ -1,7 +1,7 @@
 //! Reasons for which a verb ends early, each with its exit code and what to do next.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::{Error, audit, filesystem};
 use foldlog_agent::persistence::{self, DamagedFile};
@@ -77,14 +77,12 @@ pub enum Failure {
         reason: String,
     },
     /// A run of an agent gave no answer. It can be resumed.
-    #[error("{}", run_text(error))]
+    #[error("{}", crate::verbs::run::failure_text(error))]
     Run {
         /// What the run met.
         error: Box<foldlog_agent::Error>,
-        /// Folder of the session.
-        dir: PathBuf,
-        /// Command that resumes it, in backquotes, and what else that needs.
-        again: String,
+        /// What to do next, with the command that resumes the run.
+        next: String,
     },
     /// A checkpoint, a recovery or a tree of files of long-running work is not as it should be.
     #[error(transparent)]
@@ -159,8 +157,7 @@ impl Failure {
     pub fn next(&self) -> Option<String> {
         let next = match self {
             Failure::Engine(error) => return next_after(error),
-            Failure::Usage { next, .. } => return Some(next.clone()),
-            Failure::Run { error, dir, again } => return Some(after_run(error, dir, again)),
+            Failure::Usage { next, .. } | Failure::Run { next, .. } => return Some(next.clone()),
             Failure::Output(_) | Failure::Wait(_) => return None,
             Failure::Deleted { .. } => "`foldlog sessions STORE` lists the sessions that are there",
             Failure::DoesNotHold(_) => {
@@ -207,47 +204,11 @@ fn after_persistence(error: &persistence::Error) -> &'static str {
     }
 }
 
-/// Beginnings of texts that name themselves what failed.
-const NAMED: [&str; 5] =
-    ["spawn failed: ", "initialize failed: ", "request failed: ", "response failed: ", "stop failed: "];
-
-/// Says what a run met, after the part of it that failed, which is named once.
-fn run_text(error: &foldlog_agent::Error) -> String {
-    use foldlog_agent::Error::{DeadlineExceeded, PromptEvaluation};
-    let text = match error {
-        // The prompt is one of foldlog's own. What the program wrote stands in lines that are marked when they are printed.
-        PromptEvaluation { reason, .. } => {
-            let lines =
-                reason.split('\n').map(|line| escape::text(line.strip_prefix(escape::MARK).unwrap_or(line)));
-            lines.collect::<Vec<_>>().join("\n")
-        }
-        error => error.to_string(),
-    };
-    let names_itself =
-        matches!(error, DeadlineExceeded { .. }) || NAMED.iter().any(|named| text.starts_with(named));
-    match error.phase().filter(|_| !names_itself) {
-        Some(phase) => format!("{phase} failed: {text}"),
-        None => text,
-    }
-}
-
-fn after_run(error: &foldlog_agent::Error, dir: &Path, again: &str) -> String {
-    use foldlog_agent::Error::{Engine, Suspended, ToolIdempotency};
-    match error {
-        Engine(error) => next_after(error).unwrap_or_else(|| format!("resume: {again}")),
-        ToolIdempotency { .. } | Suspended { .. } => format!(
-            "decide: `foldlog settle {} OPERATION failed --by WHO --reason WHY`, and resume: {again}",
-            escape::path(dir)
-        ),
-        _ => format!("resume: {again}"),
-    }
-}
-
 fn is_replaced(error: &Error) -> bool {
     matches!(error, Error::Filesystem(filesystem::Error::Replaced { .. }))
 }
 
-fn next_after(error: &Error) -> Option<String> {
+pub(crate) fn next_after(error: &Error) -> Option<String> {
     let next = match error {
         // The damaged session may be another one than that of the command line.
         Error::Corrupt(corruption) => {

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// Handles the signals by which the process is asked to end: SIGINT and SIGTERM.
+/// Handles the signals by which the process is asked to end: SIGINT, SIGTERM, and SIGHUP, which comes when the terminal is closed.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     asked: Arc<AtomicBool>,
@@ -22,12 +22,17 @@ pub(crate) struct Interrupts {
 
 impl Interrupts {
     /// Handles the signals from now on. The first one asks the process to end; a second one ends it at once, since it may
-    /// be stuck writing into a pipe that nobody reads.
+    /// be stuck writing into a pipe that nobody reads. SIGHUP only asks: a terminal that is closed sends it twice. A process that was
+    /// started with SIGHUP ignored, as by `nohup`, goes on.
     pub(crate) fn take_over() -> io::Result<Interrupts> {
         let asked = Arc::new(AtomicBool::new(false));
         let (wake, waker) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM] {
-            flag::register_conditional_default(signal, Arc::clone(&asked))?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            match signal {
+                SIGHUP if ignores(SIGHUP) => continue,
+                SIGHUP => {}
+                _ => drop(flag::register_conditional_default(signal, Arc::clone(&asked))?),
+            }
             flag::register(signal, Arc::clone(&asked))?;
             low_level::pipe::register(signal, waker.try_clone()?)?;
         }
@@ -51,4 +56,12 @@ impl Interrupts {
         let unread = stdout.revents().is_some_and(|events| events.intersects(gone));
         Ok(!unread && !self.asked.load(Ordering::SeqCst))
     }
+}
+
+/// Returns whether this process ignores a signal. A system that does not say counts as one where it does not.
+fn ignores(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    u32::try_from(signal - 1).is_ok_and(|bit| mask.checked_shr(bit).unwrap_or_default() & 1 == 1)
 }

@@ -22,7 +22,7 @@ use crate::style::{BAD, PLAIN, Style, Terminal, Variables, When};
 /// [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the session that are given here.
 pub type ChildCommand<'a> = dyn Fn(&Path, Uuid) -> io::Result<Command> + 'a;
 
-/// Waits for a time, or until the process is asked to end (SIGINT, SIGTERM) or the reader of its results is gone, and returns
+/// Waits for a time, or until the process is asked to end (SIGINT, SIGTERM, SIGHUP) or the reader of its results is gone, and returns
 /// whether to go on. From the first call on, a request to end no longer kills the process but is answered here.
 pub type Pause<'a> = dyn Fn(Duration) -> io::Result<bool> + 'a;
 

@@ -93,7 +93,7 @@ impl ClientOptions {
         }
         to.optional("--mcp-config", self.server_configuration());
         to.flag("--include-partial-messages", self.include_partial_messages);
-        to.flag("--strict-mcp-config", true);
+        to.flag("--strict-mcp-config", self.strict_mcp_config);
         to.flag("--fork-session", self.fork_session);
         to.optional("--resume-session-at", self.resume_session_at.as_ref());
         to.flag("--session-mirror", self.session_mirror);

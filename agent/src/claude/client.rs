@@ -24,6 +24,7 @@ use super::options::{ClientOptions, PermissionMode, SystemPrompt};
 use super::process::{Process, PromptFile};
 use super::result::FailureKind;
 use super::serving::{AnsweredBy, Serving};
+use super::version::Version;
 use crate::provider::CancelToken;
 
 /// Longest wait before a look at whether the program has ended without closing its output.
@@ -43,7 +44,8 @@ pub struct UserInput {
     /// Id of the message, a UUID.
     pub uuid: Option<String>,
     /// Whether the text is meant as it stands: `true` by default. Otherwise one that begins with `/` is a command of the
-    /// program, and `@path` stands for a file's contents. Versions before 2.1.248 do not know of it.
+    /// program, and `@path` stands for a file's contents. Versions before 2.1.248 do not know of it: they are sent a space before the
+    /// `/`, and expand `@path` all the same.
     pub client_composed: bool,
 }
 
@@ -51,6 +53,20 @@ impl UserInput {
     /// Says something, in the form that the wire takes: a text or a list of content blocks.
     pub fn new(content: impl Into<Value>) -> UserInput {
         UserInput { content: content.into(), uuid: None, client_composed: true }
+    }
+
+    /// Adds a space before a text that an older version would take for a command: one alone, or the last one of a list.
+    fn for_older_version(mut self) -> UserInput {
+        let text = match &mut self.content {
+            Value::Array(blocks) => blocks.last_mut().and_then(|block| block.get_mut("text")),
+            content => Some(content),
+        };
+        if let Some(Value::String(text)) = text.filter(|_| self.client_composed)
+            && text.starts_with('/')
+        {
+            text.insert(0, ' ');
+        }
+        self
     }
 
     fn to_json(&self) -> Value {
@@ -264,6 +280,12 @@ impl Client {
         Error::new(kind, Stage::Initialize, reason).with_exit(exit).with_stderr(stderr)
     }
 
+    /// Returns whether the program knows [`UserInput::client_composed`]. A version that does not tell its number is an older one.
+    fn knows_composed(&self) -> bool {
+        let version = self.initialized.get("claude_code_version").and_then(Value::as_str);
+        version.and_then(Version::of).is_some_and(|version| version >= Version::KNOWS_COMPOSED)
+    }
+
     /// Returns the program's answer to `initialize`: commands, models, the account and others.
     pub fn initialize_reply(&self) -> &Value {
         &self.initialized
@@ -294,7 +316,9 @@ impl Client {
     pub fn query(&self, input: impl Into<UserInput>) -> Result<(), Error> {
         self.is_asked.store(true, Ordering::Relaxed);
         self.is_settled.store(false, Ordering::Relaxed);
-        self.send(&input.into().to_json())
+        let input = input.into();
+        let input = if self.knows_composed() { input } else { input.for_older_version() };
+        self.send(&input.to_json())
     }
 
     /// Sends the program a line of any form.

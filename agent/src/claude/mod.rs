@@ -68,10 +68,11 @@ mod process;
 mod result;
 mod serving;
 mod stream;
+mod version;
 
 pub use adapter::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OutputBy,
-    ProgramExit, ProgramHome, ProgramRecovery, RunOptions, SandboxSettings,
+    ProgramExit, ProgramHome, ProgramRecovery, ProgramRuns, RunOptions, SandboxSettings, TurnFailure,
 };
 pub use arguments::ARGUMENT_MAX;
 pub use callbacks::{
@@ -87,3 +88,4 @@ pub use options::{
 };
 pub use result::{FailureKind, TurnResult};
 pub use stream::{Messages, read_stream};
+pub use version::Version;

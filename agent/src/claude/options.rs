@@ -97,7 +97,7 @@ impl FromStr for PermissionMode {
 pub enum SettingSource {
     /// That of the user, below `HOME` or `CLAUDE_CONFIG_DIR`.
     User,
-    /// That of the project, below the working folder.
+    /// That of the project, below the working folder, and its `CLAUDE.md`.
     Project,
     /// That of this machine alone, below the working folder.
     Local,
@@ -269,6 +269,9 @@ pub struct ClientOptions {
     pub add_dirs: Vec<PathBuf>,
     /// Files of settings that the program reads; by default none.
     pub setting_sources: Vec<SettingSource>,
+    /// Whether the program reaches the bridged servers alone: `true` by default. Otherwise it also starts those of the project's
+    /// `.mcp.json`, if [`SettingSource::Project`] is read.
+    pub strict_mcp_config: bool,
     /// JSON schema of the output that the model has to give.
     pub json_schema: Option<Value>,
     /// Whether the program sends the pieces of an answer while it streams.
@@ -340,6 +343,7 @@ impl ClientOptions {
             settings: None,
             add_dirs: Vec::new(),
             setting_sources: Vec::new(),
+            strict_mcp_config: true,
             json_schema: None,
             include_partial_messages: false,
             bridged_servers: Vec::new(),

@@ -22,6 +22,11 @@ pub struct TurnResult {
     pub api_error_status: Option<u64>,
     /// Why the turn ended, such as `completed`, `max_turns` or `aborted_tools`.
     pub terminal_reason: Option<String>,
+    /// Why the model ended its last answer, such as `end_turn` or `refusal`; `None` if the program does not tell, or the stream ended
+    /// before it did.
+    pub stop_reason: Option<String>,
+    /// Whether the program tells that the stream of the last answer ended before the answer did.
+    pub is_cut: bool,
     /// Number of the model's answers.
     pub num_turns: Option<u64>,
     /// Id of the session.
@@ -68,16 +73,20 @@ pub enum FailureKind {
     Aborted,
     /// The program knows no session of the id that was to be resumed.
     SessionNotFound,
+    /// The model, or what guards it, refuses to answer.
+    Refused,
+    /// The stream of the last answer ended before the answer did. Versions before 2.1.330 take what came for the answer.
+    Cut,
     /// Anything else.
     Other,
 }
 
 impl FailureKind {
     /// Returns whether the same turn may succeed later: the provider limits the rate, is overloaded, failed or cannot be
-    /// reached.
+    /// reached, or its answer was cut.
     pub fn is_retryable(self) -> bool {
-        use FailureKind::{Overloaded, ProviderFailed, RateLimited, Unreachable};
-        matches!(self, RateLimited | Overloaded | ProviderFailed | Unreachable)
+        use FailureKind::{Cut, Overloaded, ProviderFailed, RateLimited, Unreachable};
+        matches!(self, Cut | RateLimited | Overloaded | ProviderFailed | Unreachable)
     }
 }
 
@@ -90,6 +99,15 @@ const UNREACHABLE: [&str; 5] = ["ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "ETIM
 impl TurnResult {
     pub(super) fn of(mut object: Map<String, Value>) -> TurnResult {
         let denials = object.remove("permission_denials");
+        let num_turns = count(&object, "num_turns");
+        let has_answer =
+            object.get("result").and_then(Value::as_str).is_some_and(|answer| !answer.is_empty());
+        // A hook that ends the turn, and a command of the program, leave no reason either.
+        let is_cut = object.get("stop_reason").is_some_and(Value::is_null)
+            && text(&object, "terminal_reason").as_deref() == Some("completed")
+            && num_turns.is_some_and(|turns| turns > 0)
+            && object.get("structured_output").is_none_or(Value::is_null)
+            && has_answer;
         TurnResult {
             subtype: text(&object, "subtype").unwrap_or_default(),
             is_error: flag(&object, "is_error"),
@@ -98,7 +116,9 @@ impl TurnResult {
             structured_output: object.remove("structured_output").filter(|output| !output.is_null()),
             api_error_status: count(&object, "api_error_status"),
             terminal_reason: text(&object, "terminal_reason"),
-            num_turns: count(&object, "num_turns"),
+            stop_reason: text(&object, "stop_reason"),
+            is_cut,
+            num_turns,
             session_id: text(&object, "session_id"),
             usage: object.get("usage").and_then(Usage::of),
             total_cost_usd: object.get("total_cost_usd").and_then(Value::as_f64),
@@ -119,12 +139,13 @@ impl TurnResult {
             return Some(FailureKind::Aborted);
         }
         if !self.is_error && !self.subtype.starts_with("error_") {
-            return None;
+            return self.is_cut.then_some(FailureKind::Cut);
         }
         Some(match (self.subtype.as_str(), reason) {
             ("error_max_turns", _) | (_, "max_turns") => FailureKind::MaxTurns,
             ("error_max_budget_usd", _) | (_, "budget_exhausted") => FailureKind::MaxBudget,
             (_, "prompt_too_long") => FailureKind::PromptTooLong,
+            _ if self.stop_reason.as_deref() == Some("refusal") => FailureKind::Refused,
             _ if self.errors.iter().any(|error| error.contains(NO_CONVERSATION)) => {
                 FailureKind::SessionNotFound
             }
@@ -152,7 +173,9 @@ impl TurnResult {
             Some(404) => FailureKind::ModelNotFound,
             Some(400..500) => FailureKind::InvalidRequest,
             _ if contains(&UNREACHABLE) => FailureKind::Unreachable,
-            _ if contains(&["authentication_failed", "/login"]) => FailureKind::Authentication,
+            _ if contains(&["authentication_failed", "/login", "Invalid API key"]) => {
+                FailureKind::Authentication
+            }
             _ if contains(&["issue with the selected model"]) => FailureKind::ModelNotFound,
             _ => FailureKind::Other,
         }

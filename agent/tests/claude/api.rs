@@ -17,6 +17,8 @@ pub(crate) enum Answers {
     Fails(u16),
     /// The first half of an answer, and then the connection ends.
     Cut(Vec<Value>),
+    /// All blocks of an answer, and then the connection ends before the answer does.
+    Unended(Vec<Value>),
 }
 
 /// A block of text.
@@ -135,12 +137,14 @@ fn serve(stream: TcpStream, shared: &Shared, script: &Script) -> std::io::Result
             )?;
             events(&blocks).iter().try_for_each(|event| write_event(&mut out, event))
         }
-        Answers::Cut(blocks) => {
+        Answers::Cut(ref blocks) | Answers::Unended(ref blocks) => {
             out.write_all(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
             )?;
-            let events = events(&blocks);
-            events.iter().take(events.len() / 2).try_for_each(|event| write_event(&mut out, event))
+            let events = events(blocks);
+            // The last two say that the answer ends, and why.
+            let sent = if matches!(answers, Answers::Cut(_)) { events.len() / 2 } else { events.len() - 2 };
+            events.iter().take(sent).try_for_each(|event| write_event(&mut out, event))
         }
         Answers::Fails(status) => {
             let error = json!({"type": "error", "error": {"type": "api_error", "message": format!("status {status}")}});

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Answers, Api, call, text};
 use crate::native;
-use crate::world::{World, cli, config};
+use crate::world::{World, cli, command, config};
 
 /// Variable that tells a host what to do, as JSON.
 const HOST: &str = "FOLDLOG_TEST_HOST";
@@ -97,9 +98,10 @@ fn given(url: &str) -> Vec<(i32, Vec<u8>)> {
     found.collect()
 }
 
-fn kill_program(url: &str) {
+fn kill_program(url: &str, cli: &Path) {
+    let cli = cli.as_os_str().as_bytes();
     for (id, command) in given(url) {
-        if command.windows(6).any(|part| part == b"cli.js") {
+        if command.split(|byte| *byte == 0).any(|word| word == cli) {
             // It may have ended meanwhile.
             let _ = kill_process(Pid::from_raw(id).unwrap(), Signal::KILL);
         }
@@ -118,11 +120,11 @@ fn part_that_is_the_host() {
         None => store.create(&types).unwrap(),
     };
     if let Some((who, at)) = kill {
-        let url = url.clone();
+        let (url, cli) = (url.clone(), cli.clone());
         session.subscribe(move |record| {
             if record.sequence() == SequenceNumber::from(at) {
                 if who != Killed::Host {
-                    kill_program(&url);
+                    kill_program(&url, &cli);
                 }
                 if who != Killed::Program {
                     kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
@@ -131,8 +133,9 @@ fn part_that_is_the_host() {
         });
     }
     let (state, _) = World::at(&folder, session);
+    let (program, leading) = command(&cli);
     let adapter = ClaudeAgentSDKAdapter::new()
-        .with_program("node", [cli.into_os_string()])
+        .with_program(program, leading)
         .with_client_config(config(&folder.join("workspace"), &url))
         .with_options(native(&["Write", "Bash"]));
     let prompt = Prompt::text("tests", "killed")

@@ -8,7 +8,10 @@ use std::sync::{Mutex, mpsc};
 
 use foldlog::SessionTypes;
 use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeMode, StatefulAdapter};
-use foldlog_agent::claude::{ClaudeAgentSDKClientConfig, PermissionMode, ProgramHome, RunOptions};
+use foldlog_agent::claude::{
+    ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, PermissionMode, ProgramHome,
+    RunOptions,
+};
 use foldlog_agent::events::PromptExecutions;
 use foldlog_agent::provider::CancelToken;
 use foldlog_agent::{Error, EvaluateOptions};
@@ -188,7 +191,10 @@ fn a_resumed_run_costs_what_it_used_itself() {
         let session = Store::open(folder.path().join("store")).unwrap().create(&types).unwrap();
         let world = World::of(folder, session);
         let api = Api::answering(vec![Answers::With(vec![text("It snows.")])]);
-        let adapter = world.adapter(&cli, &api, RunOptions::default());
+        // Its price is known to each version.
+        let model = Some(DEFAULT_MODEL.to_owned());
+        let model = ClaudeAgentSDKModelConfig { model, ..ClaudeAgentSDKModelConfig::default() };
+        let adapter = world.adapter(&cli, &api, RunOptions::default()).with_model_config(model);
         let adapter = match is_kept {
             true => adapter.stateful().with_home(ProgramHome::Kept(world.folder.path().join("kept"))),
             false => adapter,

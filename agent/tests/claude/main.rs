@@ -1,5 +1,5 @@
 //! The Claude Code program as an adapter: the real program against a Messages API on loopback. The variable
-//! `FOLDLOG_CLAUDE_CLI` names the program's script `cli.js`; without it, these tests skip and say so.
+//! `FOLDLOG_CLAUDE_CLI` names the program: an executable, or a `cli.js` that `node` runs. Without it, these tests skip and say so.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -9,6 +9,7 @@ mod limits;
 mod network;
 mod output;
 mod recovery;
+mod told;
 mod world;
 
 use std::fs;
@@ -46,7 +47,8 @@ fn native(tools: &[&str]) -> RunOptions {
     }
 }
 
-/// The results of tools that a request holds.
+/// The results of tools that a request holds. From 2.1.330 on, the program may add a part of its own behind a text, which it ends with a
+/// line break then.
 fn results(request: &Value) -> Vec<(String, String, bool)> {
     let messages = request["messages"].as_array().unwrap();
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
@@ -55,7 +57,11 @@ fn results(request: &Value) -> Vec<(String, String, bool)> {
         .map(|block| {
             let text = match &block["content"] {
                 Value::String(text) => text.clone(),
-                other => other[0]["text"].as_str().unwrap_or_default().to_owned(),
+                parts => {
+                    let text = parts[0]["text"].as_str().unwrap_or_default();
+                    let is_added = parts.as_array().is_some_and(|parts| parts.len() > 1);
+                    text.strip_suffix('\n').filter(|_| is_added).unwrap_or(text).to_owned()
+                }
             };
             let is_error = block["is_error"].as_bool().unwrap_or_default();
             (block["tool_use_id"].as_str().unwrap().to_owned(), text, is_error)

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::api::{Answers, Api, call, text};
 use crate::native;
-use crate::world::{World, cli, config, skipped};
+use crate::world::{World, cli, command, config, skipped};
 
 #[test]
 fn the_program_contacts_nothing_but_the_api() {
@@ -29,7 +29,9 @@ fn the_program_contacts_nothing_but_the_api() {
     let calls = "trace=connect,sendto,sendmsg,sendmmsg";
     let mut leading: Vec<OsString> =
         ["-f", "-qq", "--seccomp-bpf", "-e", calls, "-o"].map(OsString::from).into();
-    leading.extend([trace.as_os_str().to_owned(), OsString::from("node"), cli.into_os_string()]);
+    let (program, arguments) = command(&cli);
+    leading.extend([trace.as_os_str().to_owned(), program]);
+    leading.extend(arguments);
     let adapter = ClaudeAgentSDKAdapter::new()
         .with_program("strace", leading)
         .with_client_config(config(&world.workspace(), &api.url()))

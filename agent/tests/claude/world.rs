@@ -16,13 +16,21 @@ use crate::api::Api;
 
 pub(crate) use foldlog::Store;
 
-/// Returns the program's script; `None`, with a report, if there is none.
+/// Returns the program's file, an executable or a script; `None`, with a report, if there is none.
 pub(crate) fn cli() -> Option<PathBuf> {
     let found = std::env::var_os("FOLDLOG_CLAUDE_CLI").map(PathBuf::from).filter(|path| path.is_file());
     if found.is_none() {
         skipped("FOLDLOG_CLAUDE_CLI names no Claude Code program");
     }
     found
+}
+
+/// Returns the command that starts the program: `node` runs a script.
+pub(crate) fn command(cli: &Path) -> (OsString, Vec<OsString>) {
+    match cli.extension().is_some_and(|extension| extension == "js") {
+        true => ("node".into(), vec![cli.into()]),
+        false => (cli.into(), Vec::new()),
+    }
 }
 
 /// Reports why the test that runs in this thread is skipped, also in the file that `FOLDLOG_SKIPPED` names.
@@ -100,8 +108,9 @@ impl World {
         api: &Api,
         options: RunOptions,
     ) -> ClaudeAgentSDKAdapter {
+        let (program, leading) = command(cli);
         ClaudeAgentSDKAdapter::new()
-            .with_program("node", [cli.as_os_str().to_owned()])
+            .with_program(program, leading)
             .with_client_config(config(&self.workspace(), &api.url()))
             .with_options(options)
     }

@@ -282,10 +282,26 @@ fn an_interrupted_run_ends_by_itself_and_says_how_it_goes_on() {
     let id = place.id();
     assert!(stderr.contains("--model 'a model'") && stderr.contains(&format!("--resume {id}`")), "{stderr}");
     assert!(!stderr.contains("STAND_IN_SCRIPT="), "a variable's value is printed: {stderr}");
+    assert!(stderr.contains("error: the run was interrupted\n"), "{stderr}");
     // Nothing is left to be recovered.
     assert!(!place.path("work/half").exists());
     place.play(&answering("done"));
     assert_eq!(ok(&place.run(&["--resume", &id])), "done\n");
+}
+
+/// Bug: a terminal that was closed killed the run, and its call was left to be recovered. It sends SIGHUP twice.
+#[test]
+fn a_closed_terminal_ends_a_run_as_an_interrupt_does() {
+    let place = Place::new(&within("Write"));
+    let binary = place.start(&[]);
+    place.wait_for("began");
+    binary.signal(Signal::SIGHUP);
+    binary.signal(Signal::SIGHUP);
+    let (code, stderr) = binary.ended();
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("the run was interrupted") && stderr.contains("--resume "), "{stderr}");
+    assert!(!place.path("work/half").exists());
+    assert_eq!(place.ledger()[1], ("Write".to_owned(), "failed".to_owned()));
 }
 
 #[test]

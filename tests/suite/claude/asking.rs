@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foldlog_agent::claude::{
     BridgedTool, Callbacks, Client, ClientOptions, ErrorKind, HookCall, HookMatcher, HookReply,
-    PermissionMode, PermissionReply, PermissionRequest, ToolCall, ToolReply,
+    PermissionMode, PermissionReply, PermissionRequest, ToolCall, ToolReply, UserInput,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -135,6 +135,26 @@ fn a_prompt_is_marked_as_composed_by_the_host() {
         "message": {"role": "user", "content": "/clear @file"}});
     assert_eq!(prompts[0], &expected);
     assert_eq!(prompts[1]["message"]["content"], json!([{"type": "text", "text": "blocks"}]));
+}
+
+/// An older version took a prompt that begins with `/` for a command: it asked the model nothing, and ended well.
+#[test]
+fn a_prompt_that_begins_with_a_slash_is_sent_as_text_to_an_older_version() {
+    let mut steps = vec![json!({"initialize": "older"})];
+    for _ in 0..4 {
+        steps.extend([json!({"turn": true}), json!({"result": "$prompt"})]);
+    }
+    let stand_in = StandIn::new(&json!(steps));
+    let client = stand_in.start().unwrap();
+    assert_eq!(result_text(&turn(&client, "/clear @file")), " /clear @file");
+    assert_eq!(result_text(&turn(&client, "and /clear")), "and /clear");
+    let blocks = json!([{"type": "text", "text": "/one"}, {"type": "text", "text": "/two"}]);
+    client.query(blocks).unwrap();
+    let sent = result_text(&up_to_result(&client));
+    assert!(sent.contains(r#""/one""#) && sent.contains(r#"" /two""#), "{sent}");
+    // A command that is meant as one.
+    client.query(UserInput { client_composed: false, ..UserInput::new("/clear") }).unwrap();
+    assert_eq!(result_text(&up_to_result(&client)), "/clear");
 }
 
 /// Each call waits for all others: they return only if all of them run at the same time, while messages are read.

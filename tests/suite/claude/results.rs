@@ -39,6 +39,7 @@ fn failures_are_told_by_status_subtype_and_reason() {
             json!({"subtype": "error_during_execution", "errors": ["No conversation found with session ID: x"]}),
             SessionNotFound,
         ),
+        (json!({"result": "API Error: violates the policy", "stop_reason": "refusal"}), Refused),
         (json!({"result": "something else"}), Other),
         // Version 2.1.100 gives no status.
         (
@@ -46,6 +47,7 @@ fn failures_are_told_by_status_subtype_and_reason() {
             RateLimited,
         ),
         (json!({"result": "API Error: 529 {}"}), Overloaded),
+        (json!({"result": "Invalid API key · Fix external API key"}), Authentication),
         (json!({"result": "Failed to authenticate. API Error: 401 {}"}), Authentication),
         (json!({"result": "API Error: 5290 lines"}), Other),
         (json!({"result": "There's an issue with the selected model (m). It may not exist"}), ModelNotFound),
@@ -58,10 +60,29 @@ fn failures_are_told_by_status_subtype_and_reason() {
     }
 }
 
+/// Versions before 2.1.330 took the begin of an answer for the answer where its stream was cut behind a whole block.
+#[test]
+fn an_answer_whose_stream_was_cut_is_none() {
+    let cut = json!({"is_error": false, "result": "half an answ", "stop_reason": null, "num_turns": 1,
+        "terminal_reason": "completed"});
+    assert_eq!(result(&cut).failure(), Some(FailureKind::Cut));
+    for (name, value) in [
+        ("stop_reason", json!("end_turn")),
+        // A hook, a command of the program and a structured output end a turn without a reason of the model.
+        ("terminal_reason", json!("hook_stopped")),
+        ("num_turns", json!(0)),
+        ("structured_output", json!({"snow": true})),
+    ] {
+        let mut well = cut.clone();
+        well[name] = value;
+        assert_eq!(result(&well).failure(), None, "{well}");
+    }
+}
+
 #[test]
 fn only_what_passes_by_itself_is_to_be_tried_again() {
     use FailureKind::*;
-    for kind in [RateLimited, Overloaded, ProviderFailed, Unreachable] {
+    for kind in [Cut, RateLimited, Overloaded, ProviderFailed, Unreachable] {
         assert!(kind.is_retryable(), "{kind:?}");
     }
     for kind in

@@ -278,3 +278,35 @@ fn receive(from: &Client, until: Option<Instant>, cancel: Option<&CancelToken>) 
         }
     }
 }
+
+/// Counts the runs of the program in a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramRuns {
+    /// Number of times that the program was started.
+    pub started: u64,
+    /// Number of those runs that told their tokens. A run that was killed did not: what its session used is more than the log says.
+    pub told: u64,
+}
+
+impl ProgramRuns {
+    /// Counts the runs of a session.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::observations`].
+    pub fn of(session: &Session) -> Result<ProgramRuns, foldlog::Error> {
+        let mut runs = ProgramRuns::default();
+        session.observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {
+            runs.started += u64::from(started.is_some());
+            Ok(())
+        })?;
+        session.observations(ARRIVED, &mut |_, stamped: Stamped| {
+            let Arrival::Message(line) = &stamped.arrival else { return Ok(()) };
+            let result = line.contains(r#""result""#).then(|| message_of(line)).flatten();
+            let usage = result.as_ref().and_then(Message::result).and_then(|result| result.usage);
+            runs.told += u64::from(usage.is_some());
+            Ok(())
+        })?;
+        Ok(runs)
+    }
+}

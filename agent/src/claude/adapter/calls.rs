@@ -54,7 +54,7 @@ const SUB_AGENTS: [&str; 2] = ["Task", "Agent"];
 /// Returns whether a tool that the program tells of is no call of its own: one of the host's, which is called apart, the output,
 /// or a sub-agent, whose calls are.
 pub(super) fn is_no_call_of_its_own(tool: &str) -> bool {
-    tool.starts_with("mcp__") || tool == STRUCTURED_OUTPUT || SUB_AGENTS.contains(&tool)
+    hosts_tool(tool).is_some() || tool == STRUCTURED_OUTPUT || SUB_AGENTS.contains(&tool)
 }
 
 /// Returns the host's own name of a tool that the model calls; `None` if it is none of the host's.
@@ -123,6 +123,8 @@ pub(super) struct Calls<'a> {
     held: Vec<ReplyTo>,
     /// Whether the run is over, so that nothing begins any more.
     pub(super) is_over: bool,
+    /// Why the host stopped the run, if it did.
+    pub(super) stopped: Option<Stopped>,
     /// Output that the model gave by the tool `respond`.
     pub(super) responded: Option<String>,
 }
@@ -134,6 +136,40 @@ pub(super) struct OpenCall {
     pub(super) together: bool,
     /// When it began; `None` if nothing that it starts has to be ended.
     pub(super) since: Option<StartMoment>,
+}
+
+/// Says why a run stopped. Where the host stopped it, the program tells the model of each call that this ends that the user rejected it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stopped {
+    /// The deadline is near.
+    Deadline,
+    /// Somebody cancelled the run.
+    Cancelled,
+    /// The model gave as many answers as it may.
+    Answers,
+    /// The program ended.
+    Ended,
+}
+
+impl Stopped {
+    fn what(self) -> &'static str {
+        match self {
+            Stopped::Deadline => "The run reached its deadline",
+            Stopped::Cancelled => "The run was interrupted",
+            Stopped::Answers | Stopped::Ended => "The run ended",
+        }
+    }
+
+    /// Returns what the model reads of a call that was stopped while it ran.
+    pub(super) fn running(self, reads_only: bool) -> String {
+        let undone = if reads_only { "" } else { " What it changed in the workspace was rolled back." };
+        format!("{} before this call ended.{undone} Call the tool again if it is still needed.", self.what())
+    }
+
+    /// Returns what the model reads of a call that had not begun.
+    pub(super) fn not_begun(self) -> String {
+        format!("{} before this call began. Call the tool again if it is still needed.", self.what())
+    }
 }
 
 /// Says what the run does behind a call.
@@ -186,6 +222,7 @@ impl<'a> Calls<'a> {
             waiting: VecDeque::new(),
             held: Vec::new(),
             is_over: false,
+            stopped: None,
             responded: None,
         }
     }
@@ -210,7 +247,7 @@ impl<'a> Calls<'a> {
         if tool == STRUCTURED_OUTPUT && self.is_structured {
             return None;
         }
-        if !self.options.native_tools.iter().any(|native| native == tool) {
+        if !self.options.allows(tool) {
             let reason = format!("The tool `{}` is not allowed here.", shortened(tool));
             return Some((Cause::Denied, reason));
         }

@@ -12,8 +12,12 @@ use crate::claude::{PermissionMode, SettingSource};
 use crate::error::{Error, Phase, Result};
 use crate::provider::LlmConfig;
 
-/// Model that is asked unless the host chooses another one.
+/// Model that the specification names as the default. Its provider retired it on 15 June 2026, so the adapter does not ask for it:
+/// a configuration without a model leaves the choice to the program, whose default is a model that can be had.
 pub const DEFAULT_MODEL: &str = "claude-sonnet-4-20250514";
+
+/// Name under which the choice of the program is recorded. The program takes it for its own default too.
+const PROGRAMS_MODEL: &str = "default";
 
 /// Configures the program.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +30,13 @@ pub struct ClaudeAgentSDKClientConfig {
     pub add_dirs: Vec<PathBuf>,
     /// Variables that the program is given beside the few that it is passed in any case, such as `ANTHROPIC_API_KEY`.
     pub env: BTreeMap<OsString, OsString>,
-    /// Files of settings that the program reads: by default none.
+    /// Files of settings that the program reads: by default none. With [`SettingSource::Project`] it also reads the `CLAUDE.md` files of
+    /// the working folder, and runs the hooks of the settings outside of any transaction.
     pub setting_sources: Vec<SettingSource>,
+    /// Whether the program starts the servers that the working folder's `.mcp.json` names, which needs [`SettingSource::Project`]. Their
+    /// tools run if [`RunOptions::native_tools`] names them, such as `mcp__files__read`, as transactions like any other tool of the
+    /// program.
+    pub project_servers: bool,
     /// How the program confines its commands; `None` if it does not.
     pub sandbox: Option<SandboxSettings>,
 }
@@ -40,6 +49,7 @@ impl Default for ClaudeAgentSDKClientConfig {
             add_dirs: Vec::new(),
             env: BTreeMap::new(),
             setting_sources: Vec::new(),
+            project_servers: false,
             sandbox: None,
         }
     }
@@ -71,8 +81,8 @@ impl SandboxSettings {
 /// Configures the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaudeAgentSDKModelConfig {
-    /// Name of the model.
-    pub model: String,
+    /// Name of the model; `None` leaves it to the program.
+    pub model: Option<String>,
     /// Model that is asked while the other one is overloaded.
     pub fallback_model: Option<String>,
     /// Greatest number of tokens of an answer.
@@ -86,7 +96,7 @@ pub struct ClaudeAgentSDKModelConfig {
 impl Default for ClaudeAgentSDKModelConfig {
     fn default() -> ClaudeAgentSDKModelConfig {
         ClaudeAgentSDKModelConfig {
-            model: DEFAULT_MODEL.to_owned(),
+            model: None,
             fallback_model: None,
             max_tokens: None,
             temperature: None,
@@ -105,6 +115,11 @@ impl ClaudeAgentSDKModelConfig {
             top_p: config.top_p.or(self.top_p),
             ..self
         }
+    }
+
+    /// Returns the name under which the model is recorded before it has answered.
+    pub(super) fn name(&self) -> &str {
+        self.model.as_deref().unwrap_or(PROGRAMS_MODEL)
     }
 
     /// Refuses by name what the program cannot be told.
@@ -152,7 +167,8 @@ pub enum OutputBy {
 /// Says which of the program's own tools run, and how long things may take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOptions {
-    /// Names of the program's own tools that may run, such as `Read`, `Write` and `Bash`. By default none.
+    /// Names of the program's own tools that may run, such as `Read`, `Write` and `Bash`. By default none. `Task` means `Agent`. A run
+    /// that names a tool which the installed program does not offer fails, and says so.
     pub native_tools: Vec<String>,
     /// Those of them that run only once a person has approved the call, by name, each with the question that is put. The
     /// [pending](foldlog::Session::pending) question holds the arguments beside it. By default none.
@@ -187,6 +203,28 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
+    /// Returns whether a tool of the program's own may run.
+    pub(super) fn allows(&self, tool: &str) -> bool {
+        self.native_tools.iter().any(|native| canonical(native) == canonical(tool))
+    }
+
+    /// Returns the question that a person answers before a tool runs; `None` if nobody is asked.
+    pub(super) fn question(&self, tool: &str) -> Option<&Question> {
+        self.asks.get(tool).or_else(|| {
+            self.asks
+                .iter()
+                .find(|(asking, _)| canonical(asking) == canonical(tool))
+                .map(|(_, question)| question)
+        })
+    }
+
+    /// Returns which of the tools that may run are missing in those that the program offers. Servers of the project may not have told
+    /// their tools yet, so these are left out.
+    pub(super) fn not_offered(&self, offered: &[String]) -> Vec<&str> {
+        let is_missing = |name: &&str| !is_of_server(name) && !offers(offered, name);
+        self.native_tools.iter().map(String::as_str).filter(is_missing).collect()
+    }
+
     /// Refuses a tool of the host that has the name of one of the program's own: in the log, nobody could tell their calls
     /// apart.
     pub(super) fn check(&self, prompt: &str, hosts: &[&str]) -> Result<()> {
@@ -198,4 +236,20 @@ impl RunOptions {
             format!("the host's tool `{name}` has the name of a tool of the program that may run: rename it");
         Err(Error::evaluation(Phase::Request, prompt, reason))
     }
+}
+
+/// Returns the name of a tool of the program by which hooks and the model call it: `Agent` for `Task`, as older versions named the tool
+/// that starts sub-agents.
+pub(super) fn canonical(tool: &str) -> &str {
+    if tool == "Task" { "Agent" } else { tool }
+}
+
+/// Returns whether a tool belongs to a server, and so is no tool of the program itself.
+pub(super) fn is_of_server(tool: &str) -> bool {
+    tool.starts_with("mcp__")
+}
+
+/// Returns whether a tool is among those that the program offers.
+pub(super) fn offers(offered: &[String], tool: &str) -> bool {
+    offered.iter().any(|offered| canonical(offered) == canonical(tool))
 }

@@ -256,7 +256,7 @@ impl ClaudeAgentSDKAdapter {
         let tools = self.bridged_tools(prompt, &ready.runner);
         let shown: Vec<String> = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
         let is_structured = prompt.output_spec().is_some();
-        let mut recorder = Recorder::new(journal, ready.identity.clone(), &self.model.model);
+        let mut recorder = Recorder::new(journal, ready.identity.clone(), self.model.name());
         recorder.ask(start.attempts + 1, parameters(&ready.provided))?;
         let mut run = Run {
             prompt,
@@ -284,6 +284,7 @@ impl ClaudeAgentSDKAdapter {
             expansions: start.expansions,
             deadline: options.deadline,
             options: &self.options,
+            version: &self.version,
             entry: None,
             failing: None,
             interrupted: None,
@@ -310,7 +311,7 @@ impl ClaudeAgentSDKAdapter {
                     );
                     with.variables.set(MARK, recovery::mark(session));
                     ready.provided.resumes.iter().for_each(|id| logs::resuming(id));
-                    logs::start(&prompt.name(), (&self.model.model, self.is_stateful), tools.len());
+                    logs::start(&prompt.name(), (self.model.name(), self.is_stateful), tools.len());
                     self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
                 }
                 Err(Error::PromptEvaluation { reason, .. }) => {
@@ -358,11 +359,7 @@ impl ClaudeAgentSDKAdapter {
     /// Records how a run ended.
     fn end<O>(&self, mut run: Run<'_, O>, ready: &Ready<'_>) -> Result<Ended> {
         let mut failed = run.failure();
-        let why = match &failed {
-            Some(_) => "the run was given up",
-            None => "the program told no end of the call",
-        };
-        run.calls.abort(why, &mut run.heard)?;
+        run.calls.abort(&mut run.heard)?;
         let output = self.output(run.prompt, run.result.as_deref(), run.calls.responded.as_deref());
         match &failed {
             Some(error) => {

@@ -8,6 +8,9 @@
 //! | it wrote a line that is no JSON | [`Error::PromptEvaluation`] | response |
 //! | its provider limits the rate, is overloaded, failed or is not reached | [`Error::Throttled`] | request |
 //! | the conversation is too long | [`Error::ContextOverflow`] | request |
+//! | the model refuses | [`Error::Refused`] | response |
+//! | the stream of an answer ended early | [`Error::PromptEvaluation`] | response |
+//! | it does not offer a tool that may run | [`Error::PromptEvaluation`] | request |
 //! | as many answers as allowed | [`Error::TooManyRequests`] | request |
 //! | as much cost as allowed | [`Error::PromptEvaluation`] | budget |
 //! | it does not know the session | [`Error::SessionExpired`] | request |
@@ -16,6 +19,7 @@
 use std::fmt;
 
 use foldlog::conversation::TokenUsage;
+use foldlog::escape;
 use serde_json::{Value, json};
 
 use super::arrival::{Failure, FailureOf};
@@ -69,6 +73,45 @@ impl fmt::Display for ProgramExit {
 
 impl std::error::Error for ProgramExit {}
 
+/// Tells why the program's turn failed: the source of the error of a run that failed in the program's own words, if the error's own form
+/// does not tell.
+///
+/// ```
+/// use foldlog_agent::Error;
+/// use foldlog_agent::claude::{FailureKind, TurnFailure};
+///
+/// # fn tell(error: &Error) {
+/// if TurnFailure::of(error) == Some(FailureKind::ModelNotFound) {
+///     println!("choose another model");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnFailure(FailureKind);
+
+impl TurnFailure {
+    /// Returns why the turn failed with which a run failed; `None` if the run failed otherwise.
+    pub fn of(error: &Error) -> Option<FailureKind> {
+        match error {
+            Error::PromptEvaluation { source, .. } => {
+                source.as_ref()?.downcast_ref::<TurnFailure>().map(|failure| failure.0)
+            }
+            Error::Refused(_) => Some(FailureKind::Refused),
+            Error::ContextOverflow(_) => Some(FailureKind::PromptTooLong),
+            Error::TooManyRequests { .. } => Some(FailureKind::MaxTurns),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for TurnFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the turn failed: {:?}", self.0)
+    }
+}
+
+impl std::error::Error for TurnFailure {}
+
 /// Says how the program is installed.
 const INSTALL: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name its path";
 
@@ -121,6 +164,12 @@ pub(super) fn of_result(
 ) -> Error {
     let text = result.failure_text();
     let payload = result.api_error_status.map(|status| json!({"status": status}));
+    let evaluation = |phase, reason| Error::PromptEvaluation {
+        phase,
+        prompt: prompt.to_owned(),
+        reason,
+        source: Some(Box::new(TurnFailure(kind))),
+    };
     match kind {
         FailureKind::RateLimited => throttled(ThrottleKind::RateLimit, 0, text, payload),
         FailureKind::Overloaded => throttled(ThrottleKind::Overloaded, 0, text, payload),
@@ -128,25 +177,39 @@ pub(super) fn of_result(
             throttled(ThrottleKind::Timeout, 0, text, payload)
         }
         FailureKind::PromptTooLong => Error::ContextOverflow(text),
+        FailureKind::Refused => Error::Refused(text),
         FailureKind::MaxTurns => Error::TooManyRequests { max: max_turns.unwrap_or_default().into() },
+        FailureKind::SessionNotFound => expired(session_id),
         FailureKind::MaxBudget => {
             let reason = "the run cost as much as `max_budget_usd` allows: resume with a larger one";
-            Error::evaluation(Phase::Budget, prompt, reason)
+            evaluation(Phase::Budget, reason.to_owned())
         }
-        FailureKind::SessionNotFound => expired(session_id),
-        FailureKind::Authentication => {
-            let reason = format!("the provider refuses the key: {text}: give the run another key");
-            Error::evaluation(Phase::Request, prompt, reason)
+        FailureKind::Authentication => evaluation(
+            Phase::Request,
+            format!("the provider refuses the key: {text}: give the run another key"),
+        ),
+        FailureKind::ModelNotFound => evaluation(
+            Phase::Request,
+            format!(
+                "the provider does not know the model: {}: choose another one",
+                text.trim_end_matches('.')
+            ),
+        ),
+        FailureKind::Cut => {
+            evaluation(Phase::Response, "the answer was cut before its end: resume the run".to_owned())
         }
-        FailureKind::ModelNotFound => {
-            let reason = format!("the provider does not know the model: {text}: choose another one");
-            Error::evaluation(Phase::Request, prompt, reason)
-        }
-        FailureKind::Aborted => {
-            Error::evaluation(Phase::Response, prompt, "the run was interrupted: resume it")
-        }
-        _ => Error::evaluation(Phase::Request, prompt, format!("the program gave no output: {text}")),
+        FailureKind::Aborted => evaluation(Phase::Response, "the run was interrupted: resume it".to_owned()),
+        _ => evaluation(Phase::Request, format!("the program gave no output: {text}")),
     }
+}
+
+/// Returns the error of a run that names tools which the program does not offer.
+pub(super) fn not_offered(prompt: &str, tools: &[&str], version: Option<&str>) -> Error {
+    let names: Vec<String> = tools.iter().map(|tool| format!("`{}`", escape::text(tool))).collect();
+    let version = version.map(|version| format!(" {}", escape::text(version))).unwrap_or_default();
+    let what = if names.len() == 1 { "no tool" } else { "no tools" };
+    let reason = format!("Claude Code{version} offers {what} {}: leave them out", names.join(", "));
+    Error::evaluation(Phase::Request, prompt, reason)
 }
 
 /// Returns the form in which a failure is recorded. `usage` is what the run used, as far as the program told.
@@ -154,6 +217,7 @@ pub(super) fn recorded(error: &Error, usage: Option<TokenUsage>) -> ProviderErro
     let kind = match error {
         Error::Throttled { details, .. } => ProviderErrorKind::Throttled(details.clone()),
         Error::ContextOverflow(_) => ProviderErrorKind::ContextOverflow,
+        Error::Refused(_) => ProviderErrorKind::Refused,
         Error::DeadlineExceeded { .. } => ProviderErrorKind::Deadline,
         Error::Cancelled => ProviderErrorKind::Cancelled,
         Error::PromptEvaluation { phase: Phase::Response, .. } => ProviderErrorKind::Cut,

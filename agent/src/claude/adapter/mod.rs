@@ -14,6 +14,7 @@
 //! | `transcript` | writes the program's transcript back from the log |
 //! | `recovery` | recovers what an earlier process left behind: its program, and the calls that were open |
 //! | `home` | folders of a run |
+//! | `inspect` | what the installed program says of itself before a run |
 //! | `logs` | what a host's logger is told |
 //! | `failure` | turns what goes wrong into the errors of an evaluation |
 //!
@@ -56,6 +57,7 @@ mod conversation;
 mod evaluate;
 mod failure;
 mod home;
+mod inspect;
 mod logs;
 mod native;
 mod recovery;
@@ -76,12 +78,14 @@ pub use self::config::{
     SandboxSettings,
 };
 
-pub use self::failure::ProgramExit;
+pub use self::arrival::ProgramRuns;
+pub use self::failure::{ProgramExit, TurnFailure};
 pub use self::recovery::ProgramRecovery;
 
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
 use self::begin::Provided;
 use self::calls::{RESPOND, SERVER, STRUCTURED_OUTPUT};
+use self::config::{canonical, is_of_server};
 use self::home::Folders;
 use self::recovery::Searched;
 use crate::adapter_state::AdapterStateOptions;
@@ -129,6 +133,8 @@ pub struct ClaudeAgentSDKAdapter {
     kept: Mutex<Option<Kept>>,
     searched: Searched,
     workspace: Option<String>,
+    /// Version of the program that ran last.
+    version: Mutex<Option<String>>,
 }
 
 /// Holds the program's session that a stateful adapter goes on with.
@@ -162,6 +168,7 @@ impl ClaudeAgentSDKAdapter {
             kept: Mutex::new(None),
             searched: Searched::default(),
             workspace: None,
+            version: Mutex::new(None),
         }
     }
 
@@ -261,14 +268,21 @@ impl ClaudeAgentSDKAdapter {
         }
         let bypasses = self.client.permission_mode == PermissionMode::BypassPermissions;
         let structured = output.filter(|_| !by_respond).map(|_| STRUCTURED_OUTPUT.to_owned());
-        let own: Vec<String> = self.options.native_tools.iter().cloned().chain(structured).collect();
+        let own: Vec<String> = self
+            .options
+            .native_tools
+            .iter()
+            .map(|name| canonical(name).to_owned())
+            .chain(structured)
+            .collect();
         let allowed = tools.iter().map(BridgedTool::full_name).chain(own.clone());
+        let own = own.into_iter().filter(|name| !is_of_server(name)).collect();
         let hook =
             |event: &str| HookMatcher { timeout: Some(WAITS_FOR_HOST), ..HookMatcher::new(event, event) };
         let defaults = ClientOptions::new(&self.program, &folders.cwd);
         ClientOptions {
             leading_arguments: self.leading_arguments.clone(),
-            model: Some(self.model.model.clone()),
+            model: self.model.model.clone(),
             fallback_model: self.model.fallback_model.clone(),
             system_prompt: SystemPrompt::Text(system),
             allowed_tools: allowed.collect(),
@@ -284,6 +298,7 @@ impl ClaudeAgentSDKAdapter {
             settings: self.client.sandbox.as_ref().map(SandboxSettings::to_settings),
             add_dirs: self.client.add_dirs.clone(),
             setting_sources: self.client.setting_sources.clone(),
+            strict_mcp_config: !self.client.project_servers,
             json_schema: output.filter(|_| !by_respond).map(|spec| without_dialect(&spec.schema)),
             bridged_servers: if tools.is_empty() { Vec::new() } else { vec![SERVER.to_owned()] },
             hooks: vec![hook(PRE_TOOL_USE), hook(POST_TOOL_USE), hook(POST_TOOL_USE_FAILURE)],

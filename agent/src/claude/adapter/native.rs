@@ -16,7 +16,7 @@ use foldlog::{Clock, Idempotency};
 use serde_json::Value;
 
 use super::arrival::ReplyTo;
-use super::calls::{Calls, Hook, OpenCall, Then, arguments_in, is_no_call_of_its_own};
+use super::calls::{Calls, Hook, OpenCall, Stopped, Then, arguments_in, is_no_call_of_its_own};
 use super::config::RunOptions;
 use super::conversation::Recorders;
 use super::recovery::end_left;
@@ -115,7 +115,7 @@ impl Calls<'_> {
                 }
             };
         let now = DateTime::from_timestamp_micros(self.clock.now_us()).unwrap_or_default();
-        let question = self.options.asks.get(tool).filter(|_| !self.approved.take(tool, &asked, now));
+        let question = self.options.question(tool).filter(|_| !self.approved.take(tool, &asked, now));
         if let Some(question) = question {
             return match operation.fail(ToolError::Ask(question.clone())) {
                 Err(error @ foldlog::Error::Suspended { .. }) => {
@@ -172,7 +172,9 @@ impl Calls<'_> {
         match report {
             Some(report) if !report.success => {
                 let mut reply = HookReply::proceed();
-                reply.additional_context = Some(ROLLED_BACK.to_owned());
+                // A tool that only reads changes nothing.
+                reply.additional_context =
+                    (!self.runner.reads_only(&hook.tool)).then(|| ROLLED_BACK.to_owned());
                 reply_to.hook(reply);
                 Ok(not_undone(&report).map_or(Then::GoOn, Then::Fail))
             }
@@ -203,14 +205,17 @@ impl Calls<'_> {
         (shown, response): (&str, &Value),
         heard: &mut Recorders<'_>,
     ) -> Result<Option<ToolReport>> {
-        let Some(OpenCall { operation, since, .. }) = self.open.remove(call_id) else { return Ok(None) };
+        let Some(OpenCall { operation, together, since }) = self.open.remove(call_id) else {
+            return Ok(None);
+        };
         if let Some(since) = since.filter(|_| has_failed) {
             // It would go on to change what is restored.
             end_left(heard.session(), Some(since));
         }
-        let report = match has_failed {
-            true => operation.fail(ToolError::failed(shown)),
-            false => operation.end(ToolResult::ok(shown, response)),
+        let report = match (has_failed, self.stopped) {
+            (true, Some(stopped)) => operation.abort(&stopped.running(together)),
+            (true, None) => operation.fail(ToolError::failed(shown)),
+            (false, _) => operation.end(ToolResult::ok(shown, response)),
         };
         let report = Some(report?);
         heard.asking(call_id).closed(call_id);
@@ -224,7 +229,10 @@ impl Calls<'_> {
         (content, is_error): (&Value, bool),
         heard: &mut Recorders<'_>,
     ) -> Result<Then> {
-        let text = text_of(content);
+        let mut text = text_of(content);
+        if let Some(stopped) = self.stopped.filter(|_| is_error && !self.begun.contains(call_id)) {
+            text = stopped.not_begun();
+        }
         self.told.insert(call_id.to_owned());
         let report = self.end(call_id, is_error, (&text, content), heard)?;
         heard.child_ended(call_id, &self.runner)?;
@@ -236,10 +244,10 @@ impl Calls<'_> {
     }
 
     /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
-    pub(super) fn abort(&mut self, reason: &str, heard: &mut Recorders<'_>) -> Result<()> {
+    pub(super) fn abort(&mut self, heard: &mut Recorders<'_>) -> Result<()> {
         self.let_go();
-        while let Some((call_id, OpenCall { operation, .. })) = self.open.pop_last() {
-            operation.abort(reason)?;
+        while let Some((call_id, OpenCall { operation, together, .. })) = self.open.pop_last() {
+            operation.abort(&self.stopped.unwrap_or(Stopped::Ended).running(together))?;
             heard.asking(&call_id).closed(&call_id);
         }
         Ok(())

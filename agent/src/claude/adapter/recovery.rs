@@ -145,7 +145,7 @@ impl ClaudeAgentSDKAdapter {
     /// Returns whether a tool is one of the program's own that this adapter allows.
     fn is_native<O>(&self, prompt: &Prompt<O>, tool: &str) -> bool {
         let is_hosts = prompt.tools().names().contains(&tool);
-        !is_hosts && self.options.native_tools.iter().any(|native| native == tool)
+        !is_hosts && self.options.allows(tool)
     }
 }
 

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog::conversation::TokenUsage;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::arrival::{Arrival, Arrivals, Arrived, Failure, ReplyTo, message_of};
-use super::calls::{Asking, Calls, Then};
+use super::calls::{Asking, Calls, Stopped, Then};
 use super::config::RunOptions;
 use super::conversation::{Recorders, token_usage};
 use super::failure;
 use super::transcript::{calls_in, last_entry};
 use crate::adapter_state::{CaptureOccasion, ClaudeAgentSDKState, StateCapture};
-use crate::claude::{Block, Body, Client, Message, ToolReply, TurnResult};
+use crate::claude::{Block, Body, Client, Init, Message, ToolReply, TurnResult};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::prompt::{Prompt, VisibilityOverrides};
@@ -39,6 +40,8 @@ pub(super) struct Run<'a, O> {
     pub(super) expansions: u32,
     pub(super) deadline: Deadline,
     pub(super) options: &'a RunOptions,
+    /// Becomes the version of the program.
+    pub(super) version: &'a Mutex<Option<String>>,
     /// Last entry of the program's transcript.
     pub(super) entry: Option<String>,
     pub(super) failing: Option<Error>,
@@ -79,11 +82,15 @@ impl<O> Run<'_, O> {
                 }
                 Arrival::Deadline | Arrival::Cancelled if self.interrupted.is_some() => return Ok(()),
                 arrival @ (Arrival::Deadline | Arrival::Cancelled) => {
-                    self.failing = Some(match arrival {
-                        Arrival::Deadline => Error::DeadlineExceeded { phase: Phase::Request },
-                        _ => Error::Cancelled,
-                    });
-                    self.interrupt();
+                    let (error, stopped) = match arrival {
+                        Arrival::Deadline => {
+                            let phase = if self.calls.open.is_empty() { Phase::Request } else { Phase::Tool };
+                            (Error::DeadlineExceeded { phase }, Stopped::Deadline)
+                        }
+                        _ => (Error::Cancelled, Stopped::Cancelled),
+                    };
+                    self.failing = Some(error);
+                    self.interrupt(stopped);
                 }
                 arrival => {
                     let then = self.calls.take(Asking::read(arrival, reply_to), &mut self.heard)?;
@@ -107,8 +114,9 @@ impl<O> Run<'_, O> {
     }
 
     /// Asks the program to end the run and tell its result.
-    fn interrupt(&mut self) {
+    fn interrupt(&mut self, stopped: Stopped) {
         self.calls.is_over = true;
+        self.calls.stopped = Some(stopped);
         if let Some(client) = self.client.clone() {
             // A program that does not answer is stopped behind the time for its result.
             std::thread::spawn(move || drop(client.interrupt()));
@@ -124,13 +132,25 @@ impl<O> Run<'_, O> {
         }
     }
 
+    /// Takes how the program describes a session that begins. A tool that it does not offer ends the run: the model would lack it, and
+    /// nobody would be told.
+    fn begun(&mut self, init: Init) {
+        // An id becomes a part of a file's name.
+        if Uuid::parse_str(&init.session_id).is_ok() {
+            self.state.session_id = init.session_id;
+        }
+        let missing = self.options.not_offered(&init.tools);
+        if !missing.is_empty() && self.failing.is_none() {
+            let error = failure::not_offered(&self.prompt.name(), &missing, init.version.as_deref());
+            self.failing = Some(error);
+        }
+        *self.version.lock() = init.version;
+    }
+
     /// Takes a message of the program.
     fn message(&mut self, message: Message) -> Result<()> {
         match message.body {
-            // An id becomes a part of a file's name.
-            Body::Init(init) if Uuid::parse_str(&init.session_id).is_ok() => {
-                self.state.session_id = init.session_id;
-            }
+            Body::Init(init) => self.begun(init),
             Body::Assistant(said) => {
                 for block in &said.content {
                     if let Block::ToolUse { id, .. } = block
@@ -180,7 +200,7 @@ impl<O> Run<'_, O> {
         };
         if self.failing.is_none() {
             self.failing = Some(Error::TooManyRequests { max: max.into() });
-            self.interrupt();
+            self.interrupt(Stopped::Answers);
         }
     }
 

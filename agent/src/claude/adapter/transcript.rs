@@ -10,6 +10,7 @@
 //! | answers and results that the program told of: it mirrors their lines up to some 100 ms later | lines with what it told |
 //! | the result of a call that committed, since the program was killed before it told of it | a line with the result that the log holds |
 //! | the call too | a line with the call, and one with its result |
+//! | nothing, but a line says of a call that the host stopped that the user rejected it | the line, with the result that the log holds |
 //! | a part of the history, in a copy whose program was killed before it had mirrored all of it | the lines of the session that was copied, through the entry behind which it was |
 //! | each message | nothing: the session cannot be resumed, and a fresh one is given the conversation |
 //!
@@ -18,7 +19,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A file that is there is not written over. What it lacks is added to it.
+//! 1. A file that is there is not written over. What it lacks is added to it. Only if a line of it says that a call which the host
+//!    stopped was rejected, it is replaced by a file in which that line says what became of the call.
 //! 2. No call that the log says committed is missing in what is written.
 //! 3. Each line that is written beside the mirrored ones is later than those before it, and a result follows its call: the program
 //!    goes on with the latest end of the history, and leaves out what does not lead there.
@@ -38,8 +40,18 @@ use uuid::Uuid;
 
 use super::DEFAULT_MODEL;
 use super::arrival::{ARRIVED, Arrival, Stamped, message_of};
+use super::native::text_of;
 use crate::claude::{Body, TranscriptMirror};
 use crate::error::{Error, Phase, Result};
+
+/// Begin of what the program tells the model of a call that the host stopped. Nobody rejected it.
+const REJECTED: &str = "The user doesn't want to proceed with this tool use.";
+
+/// What else the program tells of such a call, and of the turn that ended with it.
+const BY_USER: &str = "[Request interrupted by user";
+
+/// What the model reads in place of [`BY_USER`].
+const STOPPED: &str = "[The run stopped here.]";
 
 /// Longest name of a project's folder that the program does not cut and hash.
 const PROJECT_NAME_MAX: usize = 200;
@@ -78,6 +90,47 @@ impl Entry {
             is_one.then(|| block.get(name)?.as_str().map(str::to_owned)).flatten()
         };
         blocks.filter_map(id).collect()
+    }
+
+    /// Corrects what the program says of calls that the host stopped: it tells the model that the user rejected them. `earlier` counts
+    /// the results of each call that came before. Returns whether there was something to be corrected.
+    fn correct(&mut self, results: &[CallResult], earlier: &mut BTreeMap<String, usize>) -> bool {
+        let mut told = None;
+        let mut is_corrected = false;
+        let content = self.json.get_mut("message").and_then(|message| message.get_mut("content"));
+        for block in content.and_then(Value::as_array_mut).into_iter().flatten() {
+            let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
+            match text("type") {
+                "text" if text("text").starts_with(BY_USER) => {
+                    is_corrected = true;
+                    block["text"] = STOPPED.into();
+                }
+                "tool_result" => {
+                    let id = text("tool_use_id").to_owned();
+                    let nth = earlier.entry(id.clone()).or_default();
+                    let result = results.iter().filter(|one| one.call_id == id).nth(*nth);
+                    *nth += 1;
+                    let said = text_of(block.get("content").unwrap_or(&Value::Null));
+                    let is_by_user = said.starts_with(REJECTED) || said.contains(BY_USER);
+                    if let Some(result) = result.filter(|_| is_by_user) {
+                        block["content"] = result.text.clone().into();
+                        told = Some(format!("Error: {}", result.text));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(entry) = self.json.as_object_mut()
+            && let Some(told) = told
+        {
+            is_corrected = true;
+            entry.remove("toolDenialKind");
+            entry.insert("toolUseResult".to_owned(), told.into());
+        }
+        if is_corrected {
+            self.line = self.json.to_string();
+        }
+        is_corrected
     }
 
     /// Returns whether the entry is a message of the user or of the model, or a result of a tool.
@@ -381,6 +434,12 @@ impl Transcript {
         self.entries.extend(copy.entries.into_iter().filter(is_new));
     }
 
+    /// Corrects what the program says of calls that the host stopped. Returns whether there was something to be corrected.
+    fn correct(&mut self, results: &[CallResult]) -> bool {
+        let mut earlier = BTreeMap::new();
+        self.entries.iter_mut().fold(false, |any, entry| entry.correct(results, &mut earlier) || any)
+    }
+
     /// Returns where the entry of an id stands.
     fn place_of(&self, uuid: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.uuid() == Some(uuid))
@@ -421,6 +480,7 @@ fn whole(mut all: Transcripts, id: &str, lineage: &Lineage, results: &[CallResul
         before.entries.append(&mut whole.entries);
         whole = before;
     }
+    whole.correct(results);
     whole.holds_messages().then(|| whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
@@ -447,6 +507,12 @@ fn add_missing<'a>(
     let mut held = Transcript { entries, said };
     let before = held.entries.len();
     held.complete(asked, results);
+    if held.correct(results) {
+        let whole: String = held.entries.into_iter().map(|entry| entry.line + "\n").collect();
+        let corrected = file.with_extension("corrected");
+        fs::write(&corrected, whole)?;
+        return fs::rename(corrected, file);
+    }
     // The last line may be torn.
     let mut added = if text.is_empty() || text.ends_with('\n') { String::new() } else { "\n".to_owned() };
     for entry in held.entries.iter().skip(before) {

@@ -36,8 +36,13 @@ impl Words {
 impl Asked {
     /// Returns the command that goes on with a session, in backquotes, and what it does not hold. `said` is what the user says
     /// in this run. What the session holds by now is left out: the text and the system prompt. So are values of variables,
-    /// which may be secrets.
-    pub(super) fn again(&self, session: &Session, said: Option<&str>, json: bool) -> String {
+    /// which may be secrets, and the option `without`, with which the run would fail again.
+    pub(super) fn again(
+        &self,
+        session: &Session,
+        (said, json): (Option<&str>, bool),
+        without: Option<&str>,
+    ) -> String {
         let held = found::held(session).unwrap_or_default();
         let mut words = Words("foldlog run --adapter claude".to_owned());
         if let Some(file) = self.prompt.as_deref().filter(|_| !said.is_some_and(|said| held.holds(said))) {
@@ -49,7 +54,7 @@ impl Asked {
             self.system.iter().for_each(|text| words.option("--system", text));
             self.system_file.iter().for_each(|file| words.option("--system-file", absolute(file)));
         }
-        self.options(&mut words);
+        self.options(&mut words, without);
         if json {
             words.word(OsStr::new("--json"));
         }
@@ -67,23 +72,32 @@ impl Asked {
     }
 
     /// Adds the options that a run takes from no session.
-    fn options(&self, words: &mut Words) {
+    fn options(&self, words: &mut Words, without: Option<&str>) {
+        let is_kept = |name: &str| without != Some(name);
         let tools: Vec<&str> = self.tools.iter().map(|name| name.trim()).collect();
         words.option("--tool", if tools.is_empty() { tools::NONE.to_owned() } else { tools.join(",") });
         words.option("--permission-mode", self.permission_mode.name());
-        self.model.iter().for_each(|model| words.option("--model", model));
-        self.max_turns.iter().for_each(|most| words.option("--max-turns", most.to_string()));
-        self.max_budget_usd.iter().for_each(|most| words.option("--max-budget-usd", most.to_string()));
-        self.deadline.iter().for_each(|time| words.option("--deadline", format!("{}s", time.as_secs())));
+        let values = [
+            ("--model", self.model.clone()),
+            ("--max-turns", self.max_turns.map(|most| most.to_string())),
+            ("--max-budget-usd", self.max_budget_usd.map(|most| most.to_string())),
+            ("--deadline", self.deadline.map(|time| format!("{}s", time.as_secs()))),
+        ];
+        for (name, value) in values.into_iter().filter(|(name, _)| is_kept(name)) {
+            value.iter().for_each(|value| words.option(name, value));
+        }
         let is_name = is_looked_up(&self.program);
         words.option("--program", if is_name { self.program.clone() } else { absolute(&self.program) });
         for one in &self.env {
             words.option("--env", one.split_once('=').map_or(one.as_str(), |(name, _)| name));
         }
         self.leave_out.iter().for_each(|pattern| words.option("--leave-out", pattern));
-        if self.gitignore {
-            words.word(OsStr::new("--gitignore"));
-        }
+        let flags = [
+            ("--gitignore", self.gitignore),
+            ("--project-settings", self.project_settings),
+            ("--project-servers", self.project_servers),
+        ];
+        flags.iter().filter(|(_, is_set)| *is_set).for_each(|(name, _)| words.word(OsStr::new(name)));
         if self.writing.unreplicated {
             words.word(OsStr::new("--unreplicated"));
         }

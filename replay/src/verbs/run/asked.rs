@@ -10,6 +10,7 @@ use foldlog::audit;
 use foldlog_agent::Deadline;
 use foldlog_agent::claude::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, PermissionMode, RunOptions,
+    SettingSource,
 };
 use foldlog_codec::escape;
 use uuid::Uuid;
@@ -43,7 +44,8 @@ const RUN_JSON: &str = "\
 The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
   ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
   CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
-It sees no login of this user, reads no settings, and keeps no files: the session's folder alone resumes it.
+It sees no login and no settings of this user, and keeps no files: the session's folder alone resumes it. Of the project it reads
+CLAUDE.md, settings and .mcp.json only with --project-settings and --project-servers.
 
 Exit codes: 0 the run gave an answer; 1 the session's log does not hold; 2 wrong usage, or no answer.
 
@@ -52,7 +54,9 @@ With --json one object:
   recorded        whether the log answered, and no program ran
   text, stop      the answer, and why it ended
   requests, tool_calls, input_tokens, output_tokens, cache_read_tokens
+  usage_partial   whether the tokens are more: a run of the program ended without telling them, such as one that was killed
   cost_usd        what the session's runs cost, as far as the program said; else null
+  cost_partial    whether the cost is more: a run ended without an answer, or did not tell its cost
 If there is no answer, that object is:
   session, dir    null if no session was made or opened
   error, next     what happened, and what to do next, or null
@@ -90,7 +94,8 @@ pub struct Asked {
     #[arg(long, value_name = "FILE")]
     pub system_file: Option<PathBuf>,
     /// The program's own tools that may run, by names with commas between them; no other one does, in any permission mode.
-    /// `none` allows no tool, and `Bash` any command: what a command does outside of the workspace is not rolled back.
+    /// `none` allows no tool, and `Bash` any command: what a command does outside of the workspace is not rolled back. A tool that
+    /// the installed program does not offer is refused. With --project-servers also tools of servers: mcp__SERVER__TOOL.
     #[arg(
         long = "tool",
         value_name = "NAME",
@@ -98,7 +103,7 @@ pub struct Asked {
         default_value = "Read,Glob,Grep,Edit,Write"
     )]
     pub tools: Vec<String>,
-    /// The model [default: claude-sonnet-4-20250514].
+    /// The model, such as sonnet, opus or haiku [default: the program's own default].
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// What the program asks before it runs a tool: default, acceptEdits, plan, bypassPermissions, dontAsk, auto. Nobody is
@@ -117,6 +122,13 @@ pub struct Asked {
     /// The program: a name that is looked up in PATH, a path, or a script for `node` whose name ends in .js.
     #[arg(long, value_name = "PATH", default_value = "claude")]
     pub program: PathBuf,
+    /// Let the program read the workspace's CLAUDE.md, .claude/settings.json and .claude/settings.local.json. Hooks that these name run
+    /// outside of any transaction, and what they allow does not let a tool run that --tool does not name.
+    #[arg(long)]
+    pub project_settings: bool,
+    /// Let the program start the servers of the workspace's .mcp.json too. Implies --project-settings.
+    #[arg(long)]
+    pub project_servers: bool,
     /// A variable that the program is given: that of this process, or the value that is given here, which is neither recorded
     /// nor printed. For several variables, give it several times.
     #[arg(long, value_name = "NAME[=VALUE]")]
@@ -223,7 +235,7 @@ fn text_of(path: &Path, option: &str) -> Result<String> {
 impl Asked {
     /// Checks what the parser of the command line does not.
     pub(super) fn check(&self) -> Result<()> {
-        tools::named(&self.tools)?;
+        self.tools()?;
         if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
             return Err(Failure::usage("--model names no model", "name one, or leave it out"));
         }
@@ -257,7 +269,7 @@ impl Asked {
 
     /// Returns the program's own tools that may run.
     pub(super) fn tools(&self) -> Result<Vec<String>> {
-        tools::named(&self.tools)
+        tools::named(&self.tools, self.project_servers)
     }
 
     /// Returns what the user says; `None` if the command line says nothing.
@@ -289,7 +301,6 @@ impl Asked {
     /// Makes the adapter.
     pub(super) fn claude(&self) -> Result<ClaudeAgentSDKAdapter> {
         let Program { file, leading } = Program::of(&self.program);
-        let model = ClaudeAgentSDKModelConfig::default();
         let options = RunOptions {
             native_tools: self.tools()?,
             max_turns: self.max_turns,
@@ -300,17 +311,27 @@ impl Asked {
             permission_mode: self.permission_mode,
             cwd: Some(absolute(&self.workspace)),
             env: self.variables().into_iter().collect(),
+            setting_sources: self.setting_sources(),
+            project_servers: self.project_servers,
             ..ClaudeAgentSDKClientConfig::default()
         };
         let adapter = ClaudeAgentSDKAdapter::new()
             .with_program(file, leading)
             .with_client_config(config)
             .with_model_config(ClaudeAgentSDKModelConfig {
-                model: self.model.clone().unwrap_or(model.model.clone()),
-                ..model
+                model: self.model.clone(),
+                ..ClaudeAgentSDKModelConfig::default()
             })
             .with_options(options);
         Ok(adapter)
+    }
+
+    /// Returns the files of settings that the program reads.
+    fn setting_sources(&self) -> Vec<SettingSource> {
+        match self.project_settings || self.project_servers {
+            true => vec![SettingSource::Project, SettingSource::Local],
+            false => Vec::new(),
+        }
     }
 
     /// Returns the variables that the program is given.

@@ -8,6 +8,7 @@
 //! | `found` | the session: a new one, or the one that goes on, recovered |
 //! | `watch` | waits for the run beside Ctrl-C, and shows how far it is |
 //! | `again` | the command that resumes |
+//! | `next` | what a run without an answer says, and what to do next |
 //! | `failed` | what is printed as JSON of a run without an answer |
 //!
 //! # Invariants
@@ -21,6 +22,7 @@ pub(crate) mod again;
 mod asked;
 mod failed;
 mod found;
+mod next;
 mod program;
 mod tools;
 mod watch;
@@ -33,7 +35,7 @@ use foldlog::audit::captures_dir;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, WorkspaceNotice};
 use foldlog::{ExecutionState, ResourceRegistry, Session};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::ClaudeAgentSDKAdapter;
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramRuns, Version};
 use foldlog_agent::events::PromptExecuted;
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
 use foldlog_codec::escape;
@@ -43,11 +45,15 @@ use uuid::Uuid;
 pub(crate) use self::again::quoted;
 pub use self::asked::{Adapter, Asked};
 pub use self::failed::Failed;
+pub(crate) use self::next::failure_text;
 
 use self::found::Found;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::counted;
+
+/// Newest version of the program that was tested.
+const TESTED: &str = "2.1.332";
 
 /// Id of the evaluation in a session of `foldlog run`.
 pub(super) const EVALUATION: &str = "run";
@@ -67,7 +73,11 @@ struct Document {
     input_tokens: u64,
     output_tokens: u64,
     cache_read_tokens: u64,
+    /// Whether a run of the program ended without telling its tokens.
+    usage_partial: bool,
     cost_usd: Option<f64>,
+    /// Whether a run of the program ended without telling its cost.
+    cost_partial: bool,
 }
 
 /// Runs an agent's program over a workspace, and prints its answer, or as JSON why there is none.
@@ -97,6 +107,7 @@ fn answer(asked: &Asked, of_run: &mut Option<Session>, output: &mut Output<'_>) 
     let system = asked.given_system()?;
     if asked.resume.is_none() {
         asked.check_program()?;
+        asked.check_offered()?;
         // Nothing is written into this folder, which is not there.
         check_workspace(asked, &captures_dir(&asked.store))?;
     }
@@ -176,10 +187,9 @@ fn evaluate(
     let state = ExecutionState::new(session.clone(), resources);
     let adapter = asked.claude()?;
     let json = output.json();
-    let failed = |error: foldlog_agent::Error| Failure::Run {
-        error: Box::new(error),
-        dir: session.dir().to_owned(),
-        again: asked.again(&session, said.as_deref(), json),
+    let failed = |error: foldlog_agent::Error| {
+        let next = asked.next(&error, &session, (said.as_deref(), json));
+        Failure::Run { error: Box::new(error), next }
     };
     if found.goes_on {
         // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
@@ -197,11 +207,13 @@ fn evaluate(
     }
     if found.goes_on && (new.is_some() || !found::is_complete(&session)?) {
         asked.check_program()?;
+        asked.check_offered()?;
         check_workspace(asked, &session.captures_dir())?;
     }
     let before = session.position();
     let messages = new.map(|text| UserMessage { id: Uuid::new_v4().to_string(), text });
-    let evaluated = watch::watch(&session, output, |cancel| {
+    let older = || older(&adapter);
+    let evaluated = watch::watch(&session, output, older, |cancel| {
         let options = EvaluateOptions {
             evaluation_id: Some(EVALUATION.to_owned()),
             messages: messages.into_iter().collect(),
@@ -214,6 +226,18 @@ fn evaluate(
     note_workspace(&files, output);
     // What the log answers leaves no record.
     Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
+}
+
+/// Returns the warning about a version of the program that is older than those with which all of foldlog works.
+fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
+    let version = Version::of(&adapter.program_version()?)?;
+    (version < Version::KNOWS_COMPOSED).then(|| {
+        format!(
+            "warning: Claude Code {version} is older than {}: it reads a file into a prompt that says `@path`; `npm install -g \
+             @anthropic-ai/claude-code@{TESTED}` installs a tested version under Node.js 22",
+            Version::KNOWS_COMPOSED
+        )
+    })
 }
 
 /// Notes what the captures of a workspace met that fails no call.
@@ -256,6 +280,7 @@ impl Document {
         let sum = |of: fn(&PromptExecuted) -> u64| runs.iter().map(of).fold(0, u64::saturating_add);
         let last = runs.last();
         let costs: Vec<u64> = runs.iter().filter_map(|run| run.cost_micros).collect();
+        let ProgramRuns { started, told } = ProgramRuns::of(session)?;
         Ok(Document {
             session: session.id(),
             dir: escape::path(session.dir()),
@@ -266,6 +291,8 @@ impl Document {
             input_tokens: response.usage.input,
             output_tokens: response.usage.output,
             cache_read_tokens: response.usage.cache_read,
+            usage_partial: told < started,
+            cost_partial: (costs.len() as u64) < started,
             cost_usd: (!costs.is_empty())
                 .then(|| sum(|run| run.cost_micros.unwrap_or_default()) as f64 / 1e6),
             text: response.text,
@@ -277,9 +304,14 @@ impl Document {
         if self.recorded {
             return "the log holds this answer: no program ran".to_owned();
         }
-        let cost = self.cost_usd.map_or_else(|| "cost not known".to_owned(), |usd| format!("${usd:.4}"));
+        let least = |is_partial: bool| if is_partial { "at least " } else { "" };
+        let cost = self.cost_usd.map_or_else(
+            || "cost not known".to_owned(),
+            |usd| format!("{}${usd:.4}", least(self.cost_partial)),
+        );
         let (requests, calls) = (counted(self.requests, "request"), counted(self.tool_calls, "tool call"));
         let (input, output) = (self.input_tokens, self.output_tokens);
-        format!("{requests}, {calls}, {input} tokens in, {output} tokens out, {cost}")
+        let tokens = format!("{}{input} tokens in, {output} tokens out", least(self.usage_partial));
+        format!("{requests}, {calls}, {tokens}, {cost}")
     }
 }

@@ -8,6 +8,7 @@ use foldlog_codec::escape;
 
 use super::Asked;
 use super::asked::absolute;
+use super::tools;
 use crate::failure::{Failure, Result};
 
 /// Folders that are searched for a program where `PATH` is not set.
@@ -51,6 +52,18 @@ impl Program {
 }
 
 impl Asked {
+    /// Checks that the program offers the tools that are named, and runs as this user in the permission mode.
+    pub(super) fn check_offered(&self) -> Result<()> {
+        let adapter = self.claude()?;
+        adapter.check_root().map_err(|_| {
+            let what = "the program does not run as root with --permission-mode bypassPermissions";
+            let next = "run it as another user, or leave --permission-mode out: the tools that --tool names run all the same; in a \
+                        sandbox, give it --env IS_SANDBOX=1";
+            Failure::usage(what, next)
+        })?;
+        tools::check_offered(&self.tools()?, &adapter)
+    }
+
     /// Checks that the program is there and may be run.
     pub(super) fn check_program(&self) -> Result<()> {
         let install =

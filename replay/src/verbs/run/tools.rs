@@ -1,5 +1,8 @@
 //! The names of the program's own tools that a run may allow.
 
+use std::collections::BTreeSet;
+
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, Init};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, Result};
@@ -7,47 +10,84 @@ use crate::failure::{Failure, Result};
 /// Name that stands for no tool at all.
 pub(super) const NONE: &str = "none";
 
-/// Names of the program's own tools, as version 2.1.100 tells them; it calls `Task` `Agent` too. A name that it does not know it
-/// passes over without a word.
-const KNOWN: [&str; 23] = [
+/// Names of the program's own tools that each tested version offers, so that it need not be asked for them.
+const OFFERED: [&str; 16] = [
     "Agent",
-    "AskUserQuestion",
     "Bash",
     "CronCreate",
     "CronDelete",
     "CronList",
     "Edit",
-    "EnterPlanMode",
     "EnterWorktree",
-    "ExitPlanMode",
     "ExitWorktree",
     "Glob",
     "Grep",
     "NotebookEdit",
     "Read",
     "Skill",
-    "Task",
-    "TaskOutput",
-    "TaskStop",
-    "TodoWrite",
     "WebFetch",
     "WebSearch",
     "Write",
 ];
 
+/// Name of the tools that the program offers unasked.
+const UNASKED: &str = "default";
+
+/// Begin of the names of tools that belong to servers.
+const OF_SERVERS: &str = "mcp__";
+
 /// Names of those that change nothing in the workspace: their calls capture none of it.
 const READING: [&str; 6] = ["Glob", "Grep", "Read", "TodoWrite", "WebFetch", "WebSearch"];
 
-/// Returns the tools that the option `--tool` names.
-pub(super) fn named(given: &[String]) -> Result<Vec<String>> {
+/// Returns the tools that the option `--tool` names. `Task` is another name of `Agent`.
+pub(super) fn named(given: &[String], has_servers: bool) -> Result<Vec<String>> {
     let names: Vec<&str> = given.iter().map(|name| name.trim()).collect();
     if names == [NONE] {
         return Ok(Vec::new());
     }
-    match names.iter().find(|name| !KNOWN.contains(name)) {
-        Some(name) => Err(unknown(name)),
-        None => Ok(names.into_iter().map(str::to_owned).collect()),
+    if let Some(wrong) = names.iter().find_map(|name| wrong(name, has_servers)) {
+        return Err(wrong);
     }
+    Ok(names.into_iter().map(|name| canonical(name).to_owned()).collect())
+}
+
+/// Returns the name under which the program calls a tool.
+fn canonical(name: &str) -> &str {
+    if name == "Task" { "Agent" } else { name }
+}
+
+/// Checks that the installed program offers all of `tools`. It is started only if one of them is not in every version.
+pub(super) fn check_offered(tools: &[String], adapter: &ClaudeAgentSDKAdapter) -> Result<()> {
+    let is_certain = |tool: &String| OFFERED.contains(&tool.as_str()) || tool.starts_with(OF_SERVERS);
+    if tools.iter().all(is_certain) {
+        return Ok(());
+    }
+    let asked = inspect(adapter, tools)?;
+    let is_offered = |tool: &&String| asked.tools.iter().any(|offered| canonical(offered) == tool.as_str());
+    let missing: Vec<&String> = tools.iter().filter(|tool| !is_certain(tool) && !is_offered(tool)).collect();
+    let Some(first) = missing.first() else { return Ok(()) };
+    let mut offered: BTreeSet<String> = inspect(adapter, &[UNASKED.to_owned()])?.tools.into_iter().collect();
+    offered.extend(OFFERED.iter().chain(["Task"].iter()).map(|name| (*name).to_owned()));
+    offered.remove("Task");
+    let version = asked.version.map(|version| format!(" {}", escape::text(&version))).unwrap_or_default();
+    let names: Vec<String> = missing.iter().map(|name| format!("`{}`", escape::text(name))).collect();
+    let what = format!("Claude Code{version} offers no tool {}", names.join(", "));
+    let list: Vec<_> = offered.iter().map(|name| escape::text(name)).collect();
+    let next = match offered.iter().find(|known| known.eq_ignore_ascii_case(first)) {
+        Some(meant) => format!("write it `{}`", escape::text(meant)),
+        None => format!("name tools of {}", list.join(", ")),
+    };
+    Err(Failure::usage(what, next))
+}
+
+fn inspect(adapter: &ClaudeAgentSDKAdapter, tools: &[String]) -> Result<Init> {
+    adapter.inspect(tools).map_err(|error| {
+        let next = "see whether the program starts: `claude --version`, or name another one: --program PATH";
+        Failure::usage(
+            format!("the program does not say which tools it offers: {}", escape::shown(error)),
+            next,
+        )
+    })
 }
 
 /// Returns whether a call of one of `tools` may capture the workspace.
@@ -55,32 +95,27 @@ pub(super) fn may_change(tools: &[String]) -> bool {
     tools.iter().any(|tool| !READING.contains(&tool.as_str()))
 }
 
-fn unknown(name: &str) -> Failure {
-    let known = KNOWN.join(", ");
+/// Returns why a name cannot be that of a tool; `None` if it may be.
+fn wrong(name: &str, has_servers: bool) -> Option<Failure> {
     let shown = escape::text(name);
-    if name.is_empty() {
-        let what = "--tool names no tool";
-        return Failure::usage(what, format!("give `{NONE}`, which allows no tool, or names of {known}"));
-    }
-    if name == NONE {
-        let what = format!("--tool names `{NONE}` beside other tools");
-        return Failure::usage(what, format!("give `{NONE}` alone, or leave it out"));
-    }
-    if name.starts_with("mcp__") {
-        let what = format!(
-            "no tool `{shown}`: a run gives the program no MCP servers, so that it has none of their tools"
-        );
-        return Failure::usage(what, format!("name tools of the program's own: {known}"));
-    }
-    if name.contains(['(', ')']) {
-        let what = format!("--tool takes names alone, and `{shown}` is a part of a rule");
-        return Failure::usage(what, "give the name before the bracket, which allows all calls of that tool");
-    }
-    let what = format!("the program has no tool `{shown}`");
-    let meant = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(name));
-    let next = match meant {
-        Some(meant) => format!("write it `{meant}`"),
-        None => format!("name tools of {known}"),
+    let (what, next) = if name.is_empty() {
+        let next = format!("give `{NONE}`, which allows no tool, or names such as {}", OFFERED.join(", "));
+        ("--tool names no tool".to_owned(), next)
+    } else if name == NONE {
+        (format!("--tool names `{NONE}` beside other tools"), format!("give `{NONE}` alone, or leave it out"))
+    } else if name == UNASKED {
+        (
+            format!("--tool names `{UNASKED}`, which is no tool"),
+            "name each tool, or leave --tool out".to_owned(),
+        )
+    } else if name.starts_with(OF_SERVERS) && !has_servers {
+        let what = format!("no tool `{shown}`: a run gives the program no MCP servers");
+        (what, "let it start those of the workspace's .mcp.json: --project-servers".to_owned())
+    } else if name.contains(['(', ')']) {
+        let next = "give the name before the bracket, which allows all calls of that tool".to_owned();
+        (format!("--tool takes names alone, and `{shown}` is a part of a rule"), next)
+    } else {
+        return None;
     };
-    Failure::usage(what, next)
+    Some(Failure::usage(what, next))
 }

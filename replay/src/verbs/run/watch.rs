@@ -20,10 +20,11 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKS_A_STATUS: u32 = 4;
 
 /// Runs `run` on a thread of its own, and waits for it. The first signal that asks the process to end cancels the run, which
-/// then ends within seconds; a second one ends the process.
+/// then ends within seconds; a second one ends the process. What `warning` returns is noted once.
 pub(super) fn watch<T: Send>(
     session: &Session,
-    output: &Output<'_>,
+    output: &mut Output<'_>,
+    warning: impl Fn() -> Option<String>,
     run: impl FnOnce(CancelToken) -> T + Send,
 ) -> Result<T> {
     let cancel = CancelToken::new();
@@ -33,7 +34,14 @@ pub(super) fn watch<T: Send>(
         let mut status = output.status();
         let mut looks = 0_u32;
         let mut waited = Ok(true);
+        let mut is_warned = false;
         while !running.is_finished() {
+            if let Some(warning) = warning().filter(|_| !is_warned) {
+                is_warned = true;
+                drop(status);
+                output.note(warning);
+                status = output.status();
+            }
             if status.is_wanted() && looks.is_multiple_of(LOOKS_A_STATUS) {
                 // What cannot be read is not shown.
                 status.show(|| text(session).unwrap_or_default());
@@ -48,6 +56,9 @@ pub(super) fn watch<T: Send>(
             }
         }
         drop(status);
+        if let Some(warning) = warning().filter(|_| !is_warned) {
+            output.note(warning);
+        }
         match running.join() {
             Ok(done) => {
                 waited?;

@@ -139,7 +139,7 @@ impl Player {
     }
 
     /// Calls the hooks of an event, and returns what they answered. One that fails counts as if it were not there.
-    fn run_hooks(
+    pub fn run_hooks(
         &mut self,
         event: &str,
         name: &str,

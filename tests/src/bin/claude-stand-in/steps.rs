@@ -125,7 +125,10 @@ impl Player {
             let answer = self.call_server(&server, "initialize", parameters)?;
             assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
         }
-        let answer = json!({"commands": [], "models": [], "pid": std::process::id()});
+        let mut answer = json!({"commands": [], "models": [], "pid": std::process::id()});
+        if mode != "older" {
+            answer["claude_code_version"] = "2.1.330".into();
+        }
         succeed(&request, answer.clone());
         if mode == "twice" {
             succeed(&request, answer);
@@ -137,7 +140,7 @@ impl Player {
     pub fn step(&mut self, step: &Value) -> Played {
         let text = |name: &str| step[name].as_str().map(str::to_owned);
         if step.get("turn").is_some() {
-            return self.begin_turn();
+            return self.begin_turn(step);
         } else if let Some(text) = text("text") {
             self.answer(&[json!({"type": "text", "text": text})]);
         } else if step.get("tool").is_some() || step.get("native").is_some() {
@@ -228,8 +231,8 @@ impl Player {
         Ok(())
     }
 
-    /// Waits for a prompt, and begins a turn.
-    fn begin_turn(&mut self) -> Played {
+    /// Waits for a prompt, and begins a turn. A hook that stops it ends it before the model is asked.
+    fn begin_turn(&mut self, step: &Value) -> Played {
         let prompt = self.host.wait(|host| host.prompts.pop_front())?;
         let is_first = self.prompt.is_empty();
         self.prompt = match &prompt["message"]["content"] {
@@ -254,6 +257,14 @@ impl Player {
             .started
             .value("--tools")
             .map_or(vec!["Read".to_owned(), "Write".to_owned()], |_| self.started.names("--tools"));
+        let lacks =
+            |name: &String| step["lacks"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
+        let native = native.into_iter().flat_map(|name| match name.as_str() {
+            "default" => UNASKED.map(str::to_owned).to_vec(),
+            "Agent" => vec!["Task".to_owned()],
+            _ => vec![name],
+        });
+        let native: Vec<String> = native.filter(|name| !lacks(name)).collect();
         let tools: Vec<&String> = native.iter().chain(&self.tools).collect();
         emit(
             &json!({"type": "system", "subtype": "init", "session_id": self.session.id, "cwd": self.started.cwd,
@@ -261,7 +272,11 @@ impl Player {
             "claude_code_version": "2.1.330", "apiKeySource": "none", "capabilities": [], "uuid": uuid()}),
         );
         self.tell_state("running");
-        Ok(())
+        let replies = self.run_hooks("UserPromptSubmit", "", &Value::Null, "", &json!({}))?;
+        match replies.iter().any(|reply| reply["continue"] == false) {
+            true => Err(Stopped::Hook),
+            false => Ok(()),
+        }
     }
 
     /// Ends a turn, with the fields of the step.
@@ -289,8 +304,9 @@ impl Player {
         let mut reason = "aborted_streaming";
         if let Some(id) = self.open_call.take() {
             reason = "aborted_tools";
-            self.give_result(&id, &json!("This operation was aborted"), true);
+            self.give_result(&id, &json!(REJECTED), true);
         }
+        self.session.add("user", &json!({"role": "user", "content": [{"type": "text", "text": BY_USER}]}));
         self.end_turn(
             &json!({"subtype": "error_during_execution", "is_error": true, "terminal_reason": reason}),
         );
@@ -380,6 +396,15 @@ impl Player {
         }
     }
 }
+
+/// Tools that the program offers unasked, in part.
+const UNASKED: [&str; 6] = ["Task", "Bash", "Edit", "Monitor", "Read", "Write"];
+
+/// What the program tells the model of a call that an interrupt ends, and of the turn.
+const REJECTED: &str = "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was a file edit, \
+                        the new_string was NOT written to the file). STOP what you are doing and wait for the user to tell you how \
+                        to proceed.";
+const BY_USER: &str = "[Request interrupted by user for tool use]";
 
 /// Returns a new id of a message.
 fn uuid() -> String {

@@ -248,3 +248,19 @@ fn how_the_program_ended_is_told_in_fields_of_the_error() {
     let world = World::new(&json!([{"turn": true}, {"text": "no"}, {"result": "no", "is_error": true}]));
     world.run(|host| assert_eq!(ProgramExit::of(&host.ask("Go.").unwrap_err()), None));
 }
+
+/// The begin of an answer counted as the output of the run.
+#[test]
+fn a_run_whose_last_answer_was_cut_is_resumed() {
+    let cut = json!({"result": "half an answ", "stop_reason": null, "num_turns": 1});
+    let (_, error) = fails(&json!([{"turn": true}, {"text": "half an answ"}, cut]));
+    assert_eq!(error.phase(), Some(Phase::Response), "{error:?}");
+    assert!(error.to_string().contains("was cut"), "{error}");
+}
+
+#[test]
+fn a_refusal_of_the_model_is_an_error_of_its_own() {
+    let refused = failed(&json!({"stop_reason": "refusal", "result": "API Error: no"}));
+    let (_, error) = fails(&json!([{"turn": true}, {"text": "I "}, refused]));
+    assert!(matches!(&error, Error::Refused(text) if text == "API Error: no"), "{error:?}");
+}

@@ -173,7 +173,7 @@ fn the_events_of_an_evaluation_are_records() {
         let executed = executed.iter().next().unwrap().unwrap();
         assert_eq!((executed.input_tokens, executed.output_tokens), (30, 20));
         assert_eq!((executed.tool_calls, executed.cost_micros), (2, Some(12_500)));
-        assert_eq!(executed.model.as_deref(), Some("claude-sonnet-4-20250514"));
+        assert_eq!(executed.model.as_deref(), Some("claude-stand-in"));
         assert!(executed.answer.is_some() && !executed.is_resume);
     });
 }
@@ -200,7 +200,7 @@ fn what_a_log_line_would_say_of_a_run_stands_in_its_records() {
             .collect();
         let [(model, began), (_, resumed)] = &requests[..] else { panic!("{requests:?}") };
         // sdk.invoke.start: the model and the session; the name of the prompt and its tools stand in `PromptRendered`.
-        assert_eq!(model, "claude-sonnet-4-20250514");
+        assert_eq!(model, "default");
         assert!(began["session_id"].is_string() && began["resume"].is_null(), "{began}");
         // sdk.resuming_session: which session is resumed, and in which copy.
         assert_eq!(resumed["resume"], began["session_id"]);

@@ -14,6 +14,10 @@ use serde_json::json;
 
 use super::world::{EVALUATION, World, asking, native, prompt};
 
+/// What the model reads of a call of `Write` that is open at the deadline.
+const STOPPED: &str = "The run reached its deadline before this call ended. What it changed in the workspace was rolled back. Call the \
+                       tool again if it is still needed.";
+
 /// A deadline that passes while the story runs, and not before the program has come to its gate.
 const SHORT: Duration = Duration::from_millis(900);
 
@@ -69,7 +73,8 @@ fn a_program_that_goes_on_behind_its_deadline_is_ended() {
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the program outlived its evaluation");
 }
 
-/// The call is open when the deadline passes: what it did is rolled back.
+/// The call is open when the deadline passes: what it did is rolled back. The program tells the model that the user rejected the call,
+/// and so did the log and the resumed session.
 #[test]
 fn a_call_that_is_open_at_the_deadline_is_rolled_back() {
     let world = World::new(&json!([
@@ -78,10 +83,14 @@ fn a_call_that_is_open_at_the_deadline_is_rolled_back() {
     world.run(|host| {
         let adapter = host.adapter().with_options(native(&["Write"]));
         let error = adapter.evaluate(&prompt(), &host.state, within(SHORT)).unwrap_err();
-        assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Tool }), "{error:?}");
+        assert_eq!(host.said().last().unwrap().1, STOPPED);
     });
     assert_eq!(world.file("page"), None);
     assert_eq!(world.ledger(), [("Write".to_owned(), "failed".to_owned())]);
+    // The program tells the model that the user rejected the call. The session that is resumed says what became of it.
+    world.stand_in.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
+    world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, format!("toolu_1: {STOPPED}")));
 }
 
 /// The replay came to another end: whether the deadline had passed was not in the log.

@@ -60,7 +60,7 @@ fn begin_end_and_resume_of_a_run_are_logged_with_all_fields_and_a_replay_logs_no
     let result = json!({"result": "done", "usage": usage, "total_cost_usd": 0.25, "duration_ms": 41});
     let world = World::new(&json!([{"turn": true}, {"text": "done"}, result]));
     let told = |host: &super::world::Host| {
-        let model = ClaudeAgentSDKModelConfig { model: "test-model".to_owned(), ..Default::default() };
+        let model = ClaudeAgentSDKModelConfig { model: Some("test-model".to_owned()), ..Default::default() };
         let adapter = host.adapter().with_model_config(model).stateful();
         host.ask_with(&adapter, "one").unwrap();
         let id = adapter.session_id().unwrap();

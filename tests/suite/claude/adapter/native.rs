@@ -333,3 +333,75 @@ fn a_sub_agent_is_a_conversation_of_its_own() {
     assert_eq!(world.ledger(), ended(&[("add", "committed"), ("Write", "committed"), ("Write", "failed")]));
     assert_eq!(fs::read_to_string(world.workspace().join("note")).unwrap(), "x");
 }
+
+/// `Task` and `Agent` are one tool: hooks call it `Agent`, and a run that named `Task` refused its calls.
+#[test]
+fn task_means_agent() {
+    let steps = json!([{"native": "Write", "input": {}, "write": {"note": "x"}, "id": "inner_1"}]);
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Agent", "id": "task_1", "input": {"prompt": "look"}, "output": "looked", "steps": steps},
+        {"text": "$results"}, {"result": "$results"},
+    ]));
+    world.run(|host| assert_eq!(ask(host, &["Task", "Write"]).unwrap(), "task_1: looked"));
+    assert_eq!(world.argument("--tools").as_deref(), Some("Agent,Write"));
+    assert_eq!(world.ledger(), ended(&[("Write", "committed")]));
+}
+
+/// A version that does not offer a tool passed over its name, and the model lacked it without anybody being told.
+#[test]
+fn a_tool_that_the_installed_version_does_not_offer_ends_the_run() {
+    let world =
+        World::new(&json!([{"turn": true, "lacks": ["TodoWrite"]}, {"text": "ok"}, {"result": "ok"}]));
+    world.run(|host| {
+        let error = ask(host, &["Read", "TodoWrite"]).unwrap_err();
+        assert_eq!(error.phase(), Some(Phase::Request), "{error:?}");
+        assert!(error.to_string().contains("Claude Code 2.1.330 offers no tool `TodoWrite`"), "{error}");
+        assert!(host.session().conversation(EVALUATION).unwrap().unwrap().usage().output == 0);
+    });
+    let world =
+        World::new(&json!([{"turn": true, "lacks": ["TodoWrite"]}, {"text": "ok"}, {"result": "ok"}]));
+    world.run_unreplayed(|host| {
+        let adapter = host.adapter();
+        let names = ["Agent", "TodoWrite"].map(str::to_owned);
+        let init = adapter.inspect(&names).unwrap();
+        assert_eq!((init.tools, init.version.as_deref()), (vec!["Task".to_owned()], Some("2.1.330")));
+        assert!(adapter.inspect(&["default".to_owned()]).unwrap().tools.contains(&"Monitor".to_owned()));
+        assert_eq!(adapter.program_version(), None);
+        ask(host, &["Read"]).unwrap();
+    });
+}
+
+/// The model was told that a call which changes nothing was rolled back.
+#[test]
+fn a_call_that_only_reads_and_fails_is_not_said_to_be_rolled_back() {
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Read", "input": {"file_path": "nowhere"}, "fails": "File does not exist."},
+        {"text": "$results"}, {"result": "$results"},
+    ]));
+    world.run(|host| assert_eq!(ask(host, &["Read"]).unwrap(), "toolu_1: File does not exist."));
+    assert_eq!(contexts(&world), [] as [&str; 0]);
+}
+
+/// Tools of the project's servers were taken for tools of the host, whose calls are transactions elsewhere.
+#[test]
+fn a_tool_of_a_server_of_the_project_is_a_transaction() {
+    let call = |fails: bool| {
+        let mut call = json!({"native": "mcp__files__put", "input": {}, "write": {"page": "put"}});
+        if fails {
+            call["fails"] = json!("no");
+            call["write"] = json!({"page": "half"});
+        }
+        call
+    };
+    let world = World::new(
+        &json!([{"turn": true, "lacks": ["mcp__files__put"]}, call(false), call(true), {"text": "ok"}, {"result": "ok"}]),
+    );
+    world.run(|host| assert_eq!(ask(host, &["mcp__files__put"]).unwrap(), "ok"));
+    assert_eq!(world.file("page").as_deref(), Some("put"));
+    assert_eq!(world.ledger(), ended(&[("mcp__files__put", "committed"), ("mcp__files__put", "failed")]));
+    assert_eq!(world.argument("--tools").as_deref(), Some(""));
+    let allowed = world.argument("--allowedTools").unwrap();
+    assert!(allowed.ends_with(",mcp__files__put"), "{allowed}");
+}

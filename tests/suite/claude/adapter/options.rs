@@ -24,18 +24,19 @@ fn with(adapter: impl Fn(&Host) -> ClaudeAgentSDKAdapter) -> World {
 }
 
 #[test]
-fn the_defaults_are_isolation_one_model_and_no_tool_of_the_programs_own() {
+fn the_defaults_are_isolation_the_programs_model_and_no_tool_of_the_programs_own() {
     let config = ClaudeAgentSDKClientConfig::default();
     assert_eq!(config.permission_mode, PermissionMode::BypassPermissions);
     assert!(config.cwd.is_none() && config.add_dirs.is_empty() && config.env.is_empty());
-    assert!(config.setting_sources.is_empty() && config.sandbox.is_none());
+    assert!(config.setting_sources.is_empty() && !config.project_servers && config.sandbox.is_none());
     let model = ClaudeAgentSDKModelConfig::default();
-    assert_eq!((model.model.as_str(), DEFAULT_MODEL), (DEFAULT_MODEL, "claude-sonnet-4-20250514"));
+    // The specification's default was retired: it is a constant, and nobody asks for it unasked.
+    assert_eq!((model.model, DEFAULT_MODEL), (None, "claude-sonnet-4-20250514"));
     assert_eq!((model.temperature, model.max_tokens, model.top_p), (None, None, None));
     assert_eq!(ClaudeAgentSDKAdapter::new().session_id(), None);
 
     let world = with(Host::adapter);
-    assert_eq!(world.argument("--model").as_deref(), Some(DEFAULT_MODEL));
+    assert_eq!(world.argument("--model"), None);
     assert_eq!(world.argument("--tools").as_deref(), Some(""));
     assert_eq!(world.argument("--allowedTools").as_deref(), Some("mcp__wink__add,mcp__wink__weather"));
     assert_eq!(world.argument("--setting-sources").as_deref(), Some(""));
@@ -53,6 +54,7 @@ fn folders_variables_sources_and_the_sandbox_reach_the_program() {
         config.add_dirs = vec!["/tmp/libs".into(), "/tmp/data".into()];
         config.env.insert(OsString::from("OF_THE_HOST"), OsString::from("told"));
         config.setting_sources = vec![SettingSource::User, SettingSource::Project];
+        config.project_servers = true;
         config.sandbox = Some(SandboxSettings {
             exclude_commands: vec!["git".to_owned()],
             allow_local_binding: true,
@@ -68,6 +70,7 @@ fn folders_variables_sources_and_the_sandbox_reach_the_program() {
         assert!(arguments.iter().any(|argument| argument == folder), "{arguments:?}");
     }
     assert_eq!(world.argument("--setting-sources").as_deref(), Some("user,project"));
+    assert!(!arguments.iter().any(|argument| argument == "--strict-mcp-config"), "{arguments:?}");
     let settings: Value = serde_json::from_str(&world.argument("--settings").unwrap()).unwrap();
     let expected = json!({"sandbox": {"enabled": true, "excludedCommands": ["git"],
         "network": {"allowLocalBinding": true, "allowAllUnixSockets": false}}});
@@ -101,7 +104,7 @@ fn each_permission_mode_reaches_the_program_by_its_name() {
 fn the_model_and_the_limits_of_a_run_reach_the_program() {
     let world = with(|host| {
         let model = ClaudeAgentSDKModelConfig {
-            model: "claude-opus".to_owned(),
+            model: Some("claude-opus".to_owned()),
             fallback_model: Some("claude-haiku".to_owned()),
             max_tokens: Some(777),
             ..ClaudeAgentSDKModelConfig::default()

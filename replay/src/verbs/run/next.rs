@@ -1,0 +1,108 @@
+//! What a run that gave no answer tells its user: what happened, in the words of the command line, and what to do next.
+
+use foldlog::Session;
+use foldlog_agent::claude::{FailureKind, TurnFailure};
+use foldlog_agent::{Error, Phase};
+use foldlog_codec::escape;
+
+use super::Asked;
+use crate::failure::next_after;
+
+/// Beginnings of texts that name themselves what failed.
+const NAMED: [&str; 5] =
+    ["spawn failed: ", "initialize failed: ", "request failed: ", "response failed: ", "stop failed: "];
+
+/// Says what a run met: an option that ended it by its name, all else after the part of the run that failed, which is named once.
+pub(crate) fn failure_text(error: &Error) -> String {
+    let text = match error {
+        Error::TooManyRequests { max } => {
+            return format!("the run ended after {max} of the model's answers: --max-turns allows no more");
+        }
+        Error::DeadlineExceeded { phase } => {
+            return format!("the time that --deadline gives passed {}", while_phase(*phase));
+        }
+        Error::Cancelled => return "the run was interrupted".to_owned(),
+        Error::PromptEvaluation { .. } if TurnFailure::of(error) == Some(FailureKind::MaxBudget) => {
+            return "the run cost as much as --max-budget-usd allows".to_owned();
+        }
+        // What to do follows in the next line.
+        Error::Refused(text) => format!("the model refuses to answer: {}", lines(text)),
+        // The prompt is one of foldlog's own. What the program wrote stands in lines that are marked when they are printed.
+        Error::PromptEvaluation { reason, .. } => lines(reason),
+        error => error.to_string(),
+    };
+    match error.phase().filter(|_| !NAMED.iter().any(|named| text.starts_with(named))) {
+        Some(phase) => format!("{phase} failed: {text}"),
+        None => text,
+    }
+}
+
+/// Escapes a text line by line.
+fn lines(text: &str) -> String {
+    let lines = text.split('\n').map(|line| escape::text(line.strip_prefix(escape::MARK).unwrap_or(line)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn while_phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::PromptRender => "while the prompt was rendered",
+        Phase::Request => "while the model was asked",
+        Phase::Response => "while the answer was read",
+        Phase::Tool => "while a tool ran",
+        _ => "before the next step",
+    }
+}
+
+impl Asked {
+    /// Returns what to do after a run that failed: how to change what ended it, and the command that resumes.
+    pub(super) fn next(&self, error: &Error, session: &Session, said: (Option<&str>, bool)) -> String {
+        let again = |without| self.again(session, said, without);
+        let resume = || format!("resume: {}", again(None));
+        match error {
+            Error::Engine(error) => return next_after(error).unwrap_or_else(resume),
+            Error::ToolIdempotency { .. } | Error::Suspended { .. } => {
+                return format!(
+                    "decide: `foldlog settle {} OPERATION failed --by WHO --reason WHY`, and {}",
+                    escape::path(session.dir()),
+                    resume()
+                );
+            }
+            Error::DeadlineExceeded { .. } => {
+                return format!(
+                    "resume with a later --deadline, or without one: {}",
+                    again(Some("--deadline"))
+                );
+            }
+            _ => {}
+        }
+        match TurnFailure::of(error) {
+            Some(FailureKind::MaxTurns) => {
+                format!("resume with a larger --max-turns, or without one: {}", again(Some("--max-turns")))
+            }
+            Some(FailureKind::MaxBudget) => format!(
+                "resume with a larger --max-budget-usd, or without one: {}",
+                again(Some("--max-budget-usd"))
+            ),
+            Some(FailureKind::ModelNotFound) if self.model.is_some() => format!(
+                "name another --model, such as sonnet, or resume with the program's default: {}",
+                again(Some("--model"))
+            ),
+            Some(FailureKind::ModelNotFound) => {
+                format!("name a model that the provider has, by --model, as you resume: {}", again(None))
+            }
+            Some(FailureKind::Authentication) => format!(
+                "set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN to a key that the provider takes, and {}",
+                resume()
+            ),
+            Some(FailureKind::Refused) => format!(
+                "the same conversation is refused again: ask otherwise, in a new run without --resume, or in this one: write another text \
+                 into a file and add --prompt FILE to {}",
+                again(None)
+            ),
+            Some(FailureKind::PromptTooLong) => {
+                "the conversation is too long for the model: begin another run, without --resume".to_owned()
+            }
+            _ => resume(),
+        }
+    }
+}
