@@ -71,9 +71,10 @@ fn reply_to(first: &str, request: &Value) -> (u16, &'static str, String) {
     if !first.starts_with("POST /v1/messages") || first.contains("count_tokens") {
         return (404, "application/json", "{}".to_owned());
     }
-    let last =
-        request["messages"].as_array().and_then(|messages| messages.last()).map(|last| &last["content"]);
-    let last = last.cloned().unwrap_or_default();
+    // From 2.1.330 on, the program adds messages of its own.
+    let messages = request["messages"].as_array();
+    let last = messages.and_then(|messages| messages.iter().rfind(|message| message["role"] != "system"));
+    let last = last.map(|last| last["content"].clone()).unwrap_or_default();
     let blocks = last.as_array().cloned().unwrap_or_else(|| vec![json!({"type": "text", "text": last})]);
     let is_order = |text: &str| ["say ", "call ", "fail "].iter().any(|order| text.starts_with(order));
     // After an interrupt, the result of the call and the next prompt are one message.
