@@ -36,6 +36,8 @@ pub enum Body {
     SessionState(String),
     /// `system/api_retry`: the program asks the model again.
     ApiRetry(ApiRetry),
+    /// `system/task_started`: a sub-agent begins.
+    TaskStarted(TaskStarted),
     /// A turn ended.
     Result(Box<TurnResult>),
     /// The program added lines to a session's file.
@@ -171,6 +173,15 @@ pub struct ApiRetry {
     pub error: Option<String>,
 }
 
+/// Says which call began a sub-agent. The program sends it before the first call of that sub-agent; 2.1.100 does not send it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TaskStarted {
+    /// Id of the sub-agent, by which hooks name it as `agent_id`.
+    pub task_id: String,
+    /// Call that began the sub-agent.
+    pub tool_use_id: String,
+}
+
 /// Holds lines that the program added to a session's file.
 #[derive(Clone, Debug)]
 pub struct TranscriptMirror {
@@ -226,6 +237,10 @@ impl Body {
                 Body::SessionState(text(&object, "state").unwrap_or_default())
             }
             ("system", Some("api_retry")) => Body::ApiRetry(ApiRetry::of(&object)),
+            ("system", Some("task_started")) => match TaskStarted::of(&object) {
+                Some(started) => Body::TaskStarted(started),
+                None => Body::Other { kind, subtype },
+            },
             ("assistant", _) => Body::Assistant(Assistant::of(object)),
             ("user", _) => Body::User(User::of(object)),
             ("stream_event", _) => Body::StreamEvent(object.remove("event").unwrap_or_default()),
@@ -348,6 +363,12 @@ impl ApiRetry {
             error_status: count(object, "error_status"),
             error: text(object, "error"),
         }
+    }
+}
+
+impl TaskStarted {
+    fn of(object: &Map<String, Value>) -> Option<TaskStarted> {
+        Some(TaskStarted { task_id: text(object, "task_id")?, tool_use_id: text(object, "tool_use_id")? })
     }
 }
 

@@ -82,7 +82,9 @@ pub use callbacks::{
 pub use client::{Client, UserInput};
 pub use error::{Error, ErrorKind, Stage};
 pub use foldlog::process::ProcessIdentity;
-pub use message::{ApiRetry, Assistant, Block, Body, Init, Message, TranscriptMirror, Usage, User};
+pub use message::{
+    ApiRetry, Assistant, Block, Body, Init, Message, TaskStarted, TranscriptMirror, Usage, User,
+};
 pub use options::{
     ClientOptions, HookMatcher, PASSED_VARIABLES, PermissionMode, SettingSource, SystemPrompt, Variables,
 };

@@ -45,7 +45,7 @@ const FIRST: u64 = 5;
 const LONG: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-enum Killed {
+pub(crate) enum Killed {
     Program,
     Host,
     Both,
@@ -53,11 +53,13 @@ enum Killed {
 
 /// Says what a host does.
 #[derive(Debug, Serialize, Deserialize)]
-struct Task {
-    folder: PathBuf,
-    cli: PathBuf,
-    url: String,
-    kill: Option<(Killed, u64)>,
+pub(crate) struct Task {
+    pub(crate) folder: PathBuf,
+    pub(crate) cli: PathBuf,
+    pub(crate) url: String,
+    /// Tools of the program's own that may run.
+    pub(crate) tools: Vec<String>,
+    pub(crate) kill: Option<(Killed, u64)>,
 }
 
 #[derive(Deserialize, schemars::JsonSchema)]
@@ -112,7 +114,7 @@ fn kill_program(url: &str, cli: &Path) {
 #[ignore = "a part of other tests, which run it in a process of its own"]
 fn part_that_is_the_host() {
     let Ok(task) = std::env::var(HOST) else { return };
-    let Task { folder, cli, url, kill } = serde_json::from_str(&task).unwrap();
+    let Task { folder, cli, url, tools, kill } = serde_json::from_str(&task).unwrap();
     let store = Store::open(folder.join("store")).unwrap();
     let types = SessionTypes::builder().build().unwrap();
     let session = match store.session_ids().unwrap().first() {
@@ -137,7 +139,7 @@ fn part_that_is_the_host() {
     let adapter = ClaudeAgentSDKAdapter::new()
         .with_program(program, leading)
         .with_client_config(config(&folder.join("workspace"), &url))
-        .with_options(native(&["Write", "Bash"]));
+        .with_options(native(&tools.iter().map(String::as_str).collect::<Vec<_>>()));
     let prompt = Prompt::text("tests", "killed")
         .with_section(MarkdownSection::new("task", "Work."))
         .with_tools(ToolRegistry::new().with(Note(folder.join("noted"))));
@@ -209,7 +211,7 @@ fn model(folder: &Path) -> Api {
 }
 
 /// Runs a host to its end. Returns how it ended, and what it said.
-fn host(task: &Task) -> (ExitStatus, String) {
+pub(crate) fn host(task: &Task) -> (ExitStatus, String) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed::part_that_is_the_host", "--ignored", "--nocapture"])
         .env(HOST, serde_json::to_string(task).unwrap())
@@ -236,8 +238,24 @@ fn calls(folder: &Path) -> BTreeMap<usize, (usize, usize)> {
     calls
 }
 
-fn lines(file: &Path) -> usize {
+pub(crate) fn lines(file: &Path) -> usize {
     fs::read_to_string(file).unwrap_or_default().lines().count()
+}
+
+/// Runs a host that is to be killed, and waits until its program has ended. Returns what became of it.
+pub(crate) fn killed_host(task: &Task) -> String {
+    let (status, said) = host(task);
+    let told = format!("{:?}: {status}, {said}", task.kill);
+    match task.kill {
+        Some((Killed::Program, _)) => assert!(status.success() && !said.is_empty(), "{told}"),
+        _ => assert!(status.signal() == Some(9) || said == "done done", "{told}"),
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    while !given(&task.url).is_empty() {
+        assert!(Instant::now() < until, "{told}: the program outlives its host: {:?}", given(&task.url));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    told
 }
 
 /// Kills `who` when record `at` is written, and has another host end the run.
@@ -250,18 +268,10 @@ fn kill_at(who: Killed, at: u64) {
         println!("{} is kept", path.display());
     }
     let api = model(path);
-    let task = |kill| Task { folder: path.to_owned(), cli: cli.clone(), url: api.url(), kill };
-    let (status, said) = host(&task(Some((who, at))));
-    let told = format!("{who:?} at {at}: {status}, {said}");
-    match who {
-        Killed::Program => assert!(status.success() && !said.is_empty(), "{told}"),
-        _ => assert!(status.signal() == Some(9) || said == "done done", "{told}"),
-    }
-    let until = Instant::now() + Duration::from_secs(10);
-    while !given(&api.url()).is_empty() {
-        assert!(Instant::now() < until, "{told}: the program outlives its host: {:?}", given(&api.url()));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let tools = ["Write", "Bash"].map(str::to_owned).to_vec();
+    let task =
+        |kill| Task { folder: path.to_owned(), cli: cli.clone(), url: api.url(), tools: tools.clone(), kill };
+    let told = killed_host(&task(Some((who, at))));
     let before = calls(path);
     let (status, said) = host(&task(None));
     assert!(status.success() && said == "done done", "{told}; then {status}, {said}");

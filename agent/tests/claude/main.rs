@@ -9,6 +9,7 @@ mod limits;
 mod network;
 mod output;
 mod recovery;
+mod sub_agents;
 mod told;
 mod world;
 

@@ -25,23 +25,18 @@
 //!
 //! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
 
-use std::collections::BTreeMap;
-
 use chrono::{DateTime, Utc};
-use foldlog::conversation::{Conversation, EntryContent, PromptIdentity, ResumePoint, ToolCallRecord};
+use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
 use foldlog::tools::{ToolError, ToolRunner};
 use foldlog::{CallOrigin, Cause, Outcome, Session};
 use serde_json::Value;
 
-use super::begin::{close_open, results};
 use super::calls::hosts_tool;
 use super::config::RunOptions;
 use super::conversation::of_sub_agent;
-use crate::adapter::must_settle;
-use crate::budget::Used;
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::inner_loop::{Journal, LoopStart, OpenTurn, asked_call, shortened};
+use crate::inner_loop::{OpenTurn, asked_call};
 use crate::prompt::{VisibilityOverrides, overrides_from_json};
 
 /// Text that the model reads of a call of a tool of the program's own that was approved.
@@ -77,64 +72,6 @@ pub(super) fn go_on(
         open.closed.insert(ordinal);
     }
     Ok(shown)
-}
-
-/// Begin of the text that the model reads of the call of a sub-agent whose process ended.
-const AGENT_GONE: &str = "The process ended while this sub-agent worked. What its calls did before stays. Begin another \
-                          one if its work is still needed.";
-
-/// Number of characters of a result of a sub-agent's call that are told beside it.
-const AGENT_RESULT_MAX: usize = 2000;
-
-/// Goes on with the calls of sub-agents that waited for a person, and closes what these left open. Returns what the model
-/// reads of the calls that began them, by their ids.
-///
-/// # Errors
-///
-/// [`Error::Suspended`](crate::Error::Suspended) and [`Error::ToolIdempotency`](crate::Error::ToolIdempotency) if a call of a
-/// sub-agent has to be settled first.
-pub(super) fn sub_agents_go_on(
-    (open, evaluation): (&OpenTurn, &str),
-    prompt: &PromptIdentity,
-    session: &Session,
-    runner: &ToolRunner,
-    deadline: Deadline,
-) -> Result<BTreeMap<String, String>> {
-    let mut told = BTreeMap::new();
-    for (ordinal, call) in (0..).zip(&open.calls) {
-        let child = of_sub_agent(evaluation, &call.call_id);
-        if open.closed.contains(&ordinal) {
-            continue;
-        }
-        match session.resume(Some(&child))?.point {
-            ResumePoint::NotRecorded => continue,
-            ResumePoint::NeedsSettle(operations) => return Err(must_settle(session, operations)?),
-            _ => {}
-        }
-        let mut followed = session.follow_conversation(&child);
-        let Some(conversation) = followed.read()? else { continue };
-        let (start, _) = LoopStart::of(conversation, prompt, VisibilityOverrides::new());
-        let Some(mut open) = start.open else { continue };
-        let asked = open.asked.clone();
-        go_on(&mut open, runner, deadline)?;
-        let mut journal = Journal::recorded(session.clone(), followed, Used::default(), None);
-        close_open(&mut journal, &open, runner, &BTreeMap::new())?;
-        let mut text = AGENT_GONE.to_owned();
-        let asked = (0..).zip(&open.calls).filter(|(ordinal, _)| asked.contains(ordinal));
-        let results = results(&journal.messages()?);
-        for (_, call) in asked {
-            let result = results.iter().rfind(|result| result.call_id == call.call_id);
-            let result: String =
-                result.iter().flat_map(|one| one.text.chars()).take(AGENT_RESULT_MAX).collect();
-            text += &format!(
-                "\n\nIts call of `{}` with {}: {result}",
-                shortened(&call.name),
-                shortened(&call.arguments)
-            );
-        }
-        told.insert(call.call_id.clone(), text);
-    }
-    Ok(told)
 }
 
 /// Holds the calls of the program's own tools that a person approved, and that the model has to repeat.

@@ -41,6 +41,9 @@ pub(super) const ARRIVED: &str = "claude.arrived";
 /// Longest time for which the run does not notice that it was cancelled.
 const NOTICES_WITHIN: Duration = Duration::from_millis(20);
 
+/// Time within which the answer arrives that asks for a call of a sub-agent, behind the hook of the call: some 4 ms.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
 /// Names what arrives. JSON is kept as text, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Arrival {
@@ -63,6 +66,8 @@ pub(super) enum Arrival {
     Deadline,
     /// Somebody cancelled the run.
     Cancelled,
+    /// The answer that asks for a call of a sub-agent did not arrive in time.
+    NoAnswer,
 }
 
 /// Holds an arrival with its time, as an observation holds it.
@@ -242,13 +247,19 @@ impl Arrivals<'_> {
     }
 
     /// Takes the next arrival, and records it. It is [`Arrival::Deadline`] once `until` has passed, and
-    /// [`Arrival::Cancelled`] once the run was cancelled; `watch` says whether that counts.
-    pub(super) fn next(&mut self, until: Option<Instant>, watch: bool) -> Result<Arrived> {
+    /// [`Arrival::Cancelled`] once the run was cancelled; `watch` says whether that counts. It is [`Arrival::NoAnswer`] once
+    /// `answer_until` has passed.
+    pub(super) fn next(
+        &mut self,
+        until: Option<Instant>,
+        answer_until: Option<Instant>,
+        watch: bool,
+    ) -> Result<Arrived> {
         let (mut reply_to, mut read) = (ReplyTo::default(), None);
         let mut take = || {
             let arrived = match (self.first.take(), &self.from) {
                 (Some(first), _) => Arrived::alone(first),
-                (None, Some(from)) => receive(from, until, watch.then_some(&self.cancel)),
+                (None, Some(from)) => receive(from, (until, answer_until), watch.then_some(&self.cancel)),
                 (None, None) => Arrived::alone(Arrival::Ended(None)),
             };
             (reply_to, read) = (arrived.reply_to, arrived.message);
@@ -260,7 +271,11 @@ impl Arrivals<'_> {
     }
 }
 
-fn receive(from: &Client, until: Option<Instant>, cancel: Option<&CancelToken>) -> Arrived {
+fn receive(
+    from: &Client,
+    (until, answer_until): (Option<Instant>, Option<Instant>),
+    cancel: Option<&CancelToken>,
+) -> Arrived {
     loop {
         if cancel.is_some_and(CancelToken::is_cancelled) {
             return Arrived::alone(Arrival::Cancelled);
@@ -268,6 +283,9 @@ fn receive(from: &Client, until: Option<Instant>, cancel: Option<&CancelToken>) 
         let now = Instant::now();
         if until.is_some_and(|until| until <= now) {
             return Arrived::alone(Arrival::Deadline);
+        }
+        if answer_until.is_some_and(|until| until <= now) {
+            return Arrived::alone(Arrival::NoAnswer);
         }
         let look = now + NOTICES_WITHIN;
         match from.next_event(Some(until.map_or(look, |until| until.min(look)))) {

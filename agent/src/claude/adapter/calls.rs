@@ -10,10 +10,12 @@
 //! | tells the result of a call that has not ended | the call ends as that says |
 //! | asks for a tool that is not on the list, or whose way to run is not | the call is closed as [denied](Cause::Denied), and does not run |
 //! | is about to run a tool that [asks a person](super::approvals), or a tool of the host asks | the call is suspended, and the run ends without a reply to it |
-//! | runs `Task` | nothing: the calls of the sub-agent are calls of their own |
+//! | runs `Agent`, `Task` in old versions | nothing: the calls of the sub-agent are calls of their own |
 //!
 //! A call that has to wait is held in its reply: calls run one after the other, in the order in which they arrive, but that
-//! those of one answer that only read, such as `Read`, run together. These capture nothing.
+//! those that only read, such as `Read`, run together. These capture nothing. So the calls of several sub-agents, and of the run
+//! itself, take turns. A call that waits for its own conversation lets those of others pass: for the answer that asks for it, which
+//! comes a moment later, or for the calls of the answer before. A call that the program gives up while it waits never begins.
 //!
 //! # Invariants
 //!
@@ -51,10 +53,15 @@ pub(super) const STRUCTURED_OUTPUT: &str = "StructuredOutput";
 /// Names of the program's tools that begin sub-agents.
 const SUB_AGENTS: [&str; 2] = ["Task", "Agent"];
 
+/// Returns whether a tool begins a sub-agent.
+pub(super) fn begins_sub_agent(tool: &str) -> bool {
+    SUB_AGENTS.contains(&tool)
+}
+
 /// Returns whether a tool that the program tells of is no call of its own: one of the host's, which is called apart, the output,
 /// or a sub-agent, whose calls are.
 pub(super) fn is_no_call_of_its_own(tool: &str) -> bool {
-    hosts_tool(tool).is_some() || tool == STRUCTURED_OUTPUT || SUB_AGENTS.contains(&tool)
+    hosts_tool(tool).is_some() || tool == STRUCTURED_OUTPUT || begins_sub_agent(tool)
 }
 
 /// Returns the host's own name of a tool that the model calls; `None` if it is none of the host's.
@@ -93,6 +100,21 @@ impl Asking {
             _ => Value::Null,
         };
         Asking { arrival, input, reply_to }
+    }
+
+    /// Returns the id of the call.
+    fn call_id(&self) -> Option<&str> {
+        match &self.arrival {
+            Arrival::Call { tool_use_id, .. }
+            | Arrival::Hook { tool_use_id, .. }
+            | Arrival::Permission { tool_use_id, .. } => tool_use_id.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the program is about to run a tool.
+    fn is_before(&self) -> bool {
+        matches!(&self.arrival, Arrival::Hook { event, .. } if event == PRE_TOOL_USE)
     }
 }
 
@@ -260,27 +282,72 @@ impl<'a> Calls<'a> {
     }
 
     /// Takes a call of a tool, a question whether it may run, or what the program tells of one of its own. Returns what the
-    /// run does then.
+    /// run does then. What begins a call waits until [`take_waiting`](Calls::take_waiting) takes it.
     pub(super) fn take(&mut self, asking: Asking, heard: &mut Recorders<'_>) -> Result<Then> {
-        if let Some(together) = self.begins(&asking)
-            && (self.is_over || !self.waiting.is_empty() || self.conflicts(&asking.arrival, together, heard))
-        {
+        if let Some(call_id) = asking.call_id().filter(|_| asking.is_before()) {
+            heard.call_is_of(call_id, asking.input.get("agent_id").and_then(Value::as_str));
+        }
+        if self.begins(&asking).is_some() {
             self.waiting.push_back(asking);
             return Ok(Then::GoOn);
         }
         self.take_now(asking, heard)
     }
 
-    /// Takes the next call that waited and need not wait any more; `None` if there is none.
+    /// Takes the next call that need not wait; `None` if there is none.
     pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<Then>> {
-        let Some(first) = self.waiting.front().filter(|_| !self.is_over) else { return Ok(None) };
-        if self.begins(first).is_some_and(|together| self.conflicts(&first.arrival, together, heard)) {
+        if self.open.is_empty() {
+            heard.end_children(&self.runner)?;
+        }
+        if self.is_over {
             return Ok(None);
         }
-        match self.waiting.pop_front() {
-            Some(waiting) => self.take_now(waiting, heard).map(Some),
-            None => Ok(None),
+        let next = self.next_waiting(heard).and_then(|place| self.waiting.remove(place));
+        next.map(|waiting| self.take_now(waiting, heard)).transpose()
+    }
+
+    /// Returns the place of the call that begins next. Calls of one conversation begin in their order. One that waits for its own
+    /// conversation lets others pass; one that waits for an open call does not, so that each has its turn.
+    fn next_waiting(&self, heard: &Recorders<'_>) -> Option<usize> {
+        let mut passed = BTreeSet::new();
+        for (place, asking) in self.waiting.iter().enumerate() {
+            let call_id = asking.call_id().unwrap_or_default();
+            let conversation = heard.parent_of(call_id);
+            let waits = passed.contains(&conversation)
+                || heard.is_unannounced(call_id)
+                || heard.is_behind(call_id, |call_id| self.open.contains_key(call_id));
+            if waits {
+                passed.insert(conversation);
+                continue;
+            }
+            let is_alone = |together| !self.open.values().any(|other| !(together && other.together));
+            return self.begins(asking).is_none_or(is_alone).then_some(place);
         }
+        None
+    }
+
+    /// Returns whether a call waits for the answer that asks for it.
+    pub(super) fn awaits_answer(&self, heard: &Recorders<'_>) -> bool {
+        !self.is_over && self.unannounced(heard).next().is_some()
+    }
+
+    /// Lets the calls begin that wait for the answers that ask for them.
+    pub(super) fn await_no_answer(&self, heard: &mut Recorders<'_>) {
+        let calls: Vec<String> = self.unannounced(heard).map(str::to_owned).collect();
+        calls.iter().for_each(|call_id| heard.not_announced(call_id));
+    }
+
+    fn unannounced(&self, heard: &Recorders<'_>) -> impl Iterator<Item = &str> {
+        let waiting = self.waiting.iter().filter_map(Asking::call_id);
+        waiting.filter(|call_id| heard.is_unannounced(call_id))
+    }
+
+    /// Drops what waits of a call that the program has given up, and of the sub-agent that it began.
+    pub(super) fn drop_waiting(&mut self, call_id: &str, heard: &Recorders<'_>) {
+        self.waiting.retain(|waiting| {
+            let id = waiting.call_id().unwrap_or_default();
+            id != call_id && heard.parent_of(id).is_none_or(|parent| parent != call_id)
+        });
     }
 
     /// Returns whether the call that an arrival begins may run together with others; `None` if it begins none. One that is denied is closed
@@ -300,20 +367,6 @@ impl<'a> Calls<'a> {
             Arrival::Permission { tool, .. } => self.refusal(tool, input).map(|_| true),
             _ => None,
         }
-    }
-
-    /// Returns whether a call has to wait for one that is open: unless both may run together, and also where that one is of the answer
-    /// before, whose turn is recorded first.
-    fn conflicts(&self, arrival: &Arrival, together: bool, heard: &Recorders<'_>) -> bool {
-        let (Arrival::Call { tool_use_id, .. }
-        | Arrival::Hook { tool_use_id, .. }
-        | Arrival::Permission { tool_use_id, .. }) = arrival
-        else {
-            return false;
-        };
-        let runs = |call_id: &str| self.open.contains_key(call_id);
-        self.open.values().any(|other| !(together && other.together))
-            || tool_use_id.as_deref().is_some_and(|call_id| heard.is_behind(call_id, runs))
     }
 
     fn take_now(

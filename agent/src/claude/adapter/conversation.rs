@@ -9,24 +9,38 @@
 //! |---|---|
 //! | blocks of an answer | nothing yet; the answer before them, and its turn, if it is another one |
 //! | a call of a tool, in whatever way | the answer so far, and then the call |
-//! | the result of a call that ran, was refused or never began | what closes the call, if nothing has: an input with the program's text |
+//! | the result of a call that ran, was refused or never began | what closes the call, if nothing has: an input with the program's text. It waits while a sub-agent of the answer before works |
+//! | the first call of a sub-agent, before the answer that asks for it | nothing yet: the call waits for the answer |
+//! | the result of a sub-agent | the last answer of its conversation and the turn of that |
 //! | the result of the run | the last answer, with what the run used beyond what was recorded before, and its turn |
+//!
+//! # Sub-agents
+//!
+//! A sub-agent has a conversation of its own, named after the call that began it. Whose call a call is follows from the `agent_id`
+//! of its `PreToolUse` hook and from `system/task_started`, which names the call that began the agent. Since 2.1.197 the hook comes 1 to
+//! 4 ms before the answer that asks for the call, and the program sends that answer without waiting for the hook's reply. A sub-agent
+//! that another sub-agent began sends no answers, only hooks. 2.1.100 sends no `task_started`, but each answer before its hooks.
+//!
+//! An answer that begins sub-agents is recorded with the results of those. If the process ends before, the next evaluation
+//! [records it](super::sub_agents) from the arrivals.
 //!
 //! # Invariants
 //!
-//! 1. An answer is recorded before a call of it begins.
+//! 1. An answer is recorded before a call of it begins that is none of a sub-agent.
 //! 2. A turn is recorded when each call of its answer is closed.
 //! 3. What all answers of a run say that they used comes to what the program says of the run.
+//! 4. No call of a sub-agent is recorded in the conversation of the run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog::conversation::{ContentBlocks, PromptIdentity, TokenUsage, ToolCallRecord};
 use foldlog::tools::ToolRunner;
 use foldlog::{CallOrigin, Cause, SequenceNumber, Session};
 use serde_json::{Value, json};
 
+use super::calls::begins_sub_agent;
 use crate::budget::Used;
-use crate::claude::{Assistant, Block, Usage};
+use crate::claude::{Assistant, Block, TaskStarted, Usage};
 use crate::error::Result;
 use crate::inner_loop::{Journal, Outcome, asked_call};
 use crate::provider::{Prepared, ProviderAnswer, ProviderError};
@@ -50,6 +64,8 @@ pub(super) struct Recorder {
     gathered: Option<Gathered>,
     /// Answer whose turn is not recorded.
     open: Option<OpenAnswer>,
+    /// Results of calls that wait until the sub-agents of the open answer have ended.
+    told_early: Vec<Told>,
     /// What the recorded answers of this run say that they used.
     told: TokenUsage,
     /// What the run gave so far.
@@ -67,9 +83,17 @@ struct Gathered {
     usage: Option<Usage>,
 }
 
+/// Holds what the program told the model of a call.
+#[derive(Debug)]
+struct Told {
+    call_id: String,
+    text: String,
+    is_error: bool,
+}
+
 #[derive(Debug)]
 struct OpenAnswer {
-    /// Id of the program's answer, of which this may be a part.
+    /// Id of the program's answer, of which this may be a part. `None` if a call came without its answer.
     id: Option<String>,
     /// Record; `None` if the conversation is not recorded.
     answer: Option<SequenceNumber>,
@@ -97,6 +121,7 @@ impl Recorder {
             is_asked: false,
             gathered: None,
             open: None,
+            told_early: Vec::new(),
             told: TokenUsage::default(),
             outcome: Outcome::default(),
         }
@@ -126,7 +151,19 @@ impl Recorder {
         if self.gathered.as_ref().is_some_and(|gathered| gathered.id != said.id) {
             self.flush(None, None, runner)?;
         }
-        let is_same = self.open.as_ref().is_some_and(|open| open.id.is_some() && open.id == said.id);
+        let is_late = |open: &&mut OpenAnswer| {
+            open.id.is_none() && said.content.iter().any(|block| open.asks_for(block))
+        };
+        if let Some(open) = self.open.as_mut().filter(is_late) {
+            open.id.clone_from(&said.id);
+        }
+        let same = self.open.as_ref().filter(|open| open.id.is_some() && open.id == said.id);
+        let is_new = |block: &&Block| same.is_none_or(|open| !open.asks_for(block));
+        let blocks: Vec<&Block> = said.content.iter().filter(is_new).collect();
+        if blocks.is_empty() && !said.content.is_empty() {
+            return Ok(());
+        }
+        let is_same = same.is_some();
         let gathered = self.gathered.get_or_insert_with(|| Gathered {
             id: said.id.clone(),
             is_plain: true,
@@ -135,10 +172,20 @@ impl Recorder {
             ..Gathered::default()
         });
         gathered.model = said.model.clone().or(gathered.model.take());
-        for block in &said.content {
-            gathered.add(block);
-        }
+        blocks.into_iter().for_each(|block| gathered.add(block));
         Ok(())
+    }
+
+    /// Records an answer that an earlier process received. `request` is the one that it answers, if that is recorded.
+    pub(super) fn received(
+        &mut self,
+        answer: &[Assistant],
+        request: Option<SequenceNumber>,
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        (self.request, self.is_asked) = (request, request.is_some());
+        answer.iter().try_for_each(|said| self.hear(said, runner))?;
+        self.flush(None, None, runner)
     }
 
     /// Returns the answer that asked for a call, which is recorded before this returns. A call that no block told of is an
@@ -169,7 +216,24 @@ impl Recorder {
     /// comes first.
     fn is_behind(&self, call_id: &str, runs: impl Fn(&str) -> bool) -> bool {
         let open = self.open.iter().flat_map(|open| &open.calls);
-        self.known(call_id).is_none() && open.into_iter().any(|(call, _)| runs(&call.call_id))
+        let is_running = open.into_iter().any(|(call, _)| runs(&call.call_id)) || self.has_sub_agent();
+        self.known(call_id).is_none() && is_running
+    }
+
+    /// Returns whether a sub-agent works that the open answer began.
+    fn has_sub_agent(&self) -> bool {
+        let open = self.open.iter().flat_map(|open| &open.calls);
+        open.into_iter().any(|(call, is_closed)| !is_closed && begins_sub_agent(&call.name))
+    }
+
+    /// Returns whether a call is not closed, recorded or not.
+    fn has_unclosed_call(&self) -> bool {
+        self.has_open_call() || self.gathered.as_ref().is_some_and(|gathered| !gathered.calls.is_empty())
+    }
+
+    /// Returns whether a call of the open answer is not closed.
+    fn has_open_call(&self) -> bool {
+        self.open.iter().flat_map(|open| &open.calls).any(|(_, is_closed)| !is_closed)
     }
 
     /// Returns whether blocks that are not recorded yet ask for a call.
@@ -211,6 +275,11 @@ impl Recorder {
         runner: &ToolRunner,
     ) -> Result<()> {
         if self.gathers(call_id) {
+            if self.has_sub_agent() {
+                let (call_id, text) = (call_id.to_owned(), text.to_owned());
+                self.told_early.push(Told { call_id, text, is_error });
+                return Ok(());
+            }
             self.flush(None, None, runner)?;
         }
         let Some(origin) = self.known(call_id) else { return Ok(()) };
@@ -220,6 +289,11 @@ impl Recorder {
             self.journal.told(call, origin, text, is_error)?;
         }
         self.closed(call_id);
+        if !self.has_sub_agent() {
+            for Told { call_id, text, is_error } in std::mem::take(&mut self.told_early) {
+                self.told(&call_id, &text, is_error, runner)?;
+            }
+        }
         Ok(())
     }
 
@@ -296,13 +370,17 @@ impl Recorder {
         self.end_turn(true, runner)
     }
 
+    /// Records the blocks that were gathered, unless a call of the answer before is open: the next evaluation closes that one first,
+    /// and then [records](super::sub_agents) the blocks from the arrivals.
+    fn leave(&mut self, runner: &ToolRunner) -> Result<()> {
+        if self.has_open_call() { Ok(()) } else { self.flush(None, None, runner) }
+    }
+
     /// Records what the model said so far, and that the run gave no output. The calls that are open stay as they are.
     pub(super) fn fail(&mut self, mut error: ProviderError, runner: &ToolRunner) -> Result<()> {
-        self.flush(None, None, runner)?;
+        self.leave(runner)?;
         error.usage = error.usage.map(|all| all.minus(self.told));
-        let is_open =
-            self.open.as_ref().is_some_and(|open| open.calls.iter().any(|(_, is_closed)| !is_closed));
-        if !self.is_asked && !is_open {
+        if !self.is_asked && !self.has_open_call() {
             self.end_turn(false, runner)?;
             self.ask(1, Value::Null)?;
         }
@@ -311,6 +389,13 @@ impl Recorder {
             self.is_asked = false;
         }
         Ok(())
+    }
+}
+
+impl OpenAnswer {
+    /// Returns whether a block asks for a call of the answer.
+    fn asks_for(&self, block: &Block) -> bool {
+        matches!(block, Block::ToolUse { id, .. } if self.calls.iter().any(|(call, _)| call.call_id == *id))
     }
 }
 
@@ -364,15 +449,52 @@ pub(super) struct Recorders<'a> {
     pub(super) own: Recorder,
     session: &'a Session,
     children: BTreeMap<String, Recorder>,
+    /// Calls that began the sub-agents, by the ids of these.
+    agents: BTreeMap<String, String>,
+    /// Calls that began the sub-agents whose calls these are, by the ids of the latter.
+    parents: BTreeMap<String, String>,
+    /// Calls of sub-agents for whose answers nobody waits any more.
+    unannounced: BTreeSet<String>,
+    /// Last texts of sub-agents, by the calls that began them.
+    last_texts: BTreeMap<String, String>,
+    /// Calls that began sub-agents which have ended, and whose conversations have open calls.
+    ended: BTreeSet<String>,
 }
 
 impl<'a> Recorders<'a> {
     pub(super) fn new(session: &'a Session, own: Recorder) -> Recorders<'a> {
-        Recorders { own, session, children: BTreeMap::new() }
+        Recorders {
+            own,
+            session,
+            children: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            parents: BTreeMap::new(),
+            unannounced: BTreeSet::new(),
+            last_texts: BTreeMap::new(),
+            ended: BTreeSet::new(),
+        }
     }
 
     pub(super) fn session(&self) -> &'a Session {
         self.session
+    }
+
+    /// Takes it that a call began a sub-agent.
+    pub(super) fn sub_agent_began(&mut self, started: TaskStarted) {
+        self.agents.insert(started.task_id, started.tool_use_id);
+    }
+
+    /// Takes it that a call is one of the sub-agent `agent`, or, without one, of the run itself.
+    pub(super) fn call_is_of(&mut self, call_id: &str, agent: Option<&str>) {
+        let Some(agent) = agent else {
+            self.parents.remove(call_id);
+            return;
+        };
+        let known = self.agents.get(agent).cloned().or_else(|| self.child_asking(call_id));
+        // A sub-agent of a sub-agent, of which 2.1.100 tells nothing else.
+        let parent = known.unwrap_or_else(|| agent.to_owned());
+        self.agents.insert(agent.to_owned(), parent.clone());
+        self.parents.insert(call_id.to_owned(), parent);
     }
 
     /// Returns the conversation that belongs to a call of a sub-agent; that of the run if there is no call.
@@ -394,10 +516,13 @@ impl<'a> Recorders<'a> {
 
     /// Returns the conversation that asked for a call; that of the run if none is known to.
     pub(super) fn asking(&mut self, call_id: &str) -> &mut Recorder {
-        match self.child_asking(call_id) {
-            Some(parent) => self.children.get_mut(&parent).unwrap_or(&mut self.own),
-            None => &mut self.own,
-        }
+        let parent = self.parent_of(call_id);
+        self.of(parent.as_deref())
+    }
+
+    /// Returns the call that began the sub-agent whose call this is; `None` if it is one of the run itself.
+    pub(super) fn parent_of(&self, call_id: &str) -> Option<String> {
+        self.parents.get(call_id).cloned().or_else(|| self.child_asking(call_id))
     }
 
     /// Returns the call of the sub-agent that asked for a call; `None` if none is known to.
@@ -407,17 +532,65 @@ impl<'a> Recorders<'a> {
         found.map(|(parent, _)| parent.clone())
     }
 
-    /// Returns whether a call has to wait for calls of the answer before it. `runs` says which calls run.
-    pub(super) fn is_behind(&self, call_id: &str, runs: impl Fn(&str) -> bool) -> bool {
-        let asking = self.child_asking(call_id).and_then(|parent| self.children.get(&parent));
-        asking.unwrap_or(&self.own).is_behind(call_id, runs)
+    /// Returns whether the answer that asks for a call is about to come: the call is one of a sub-agent that the run itself began.
+    pub(super) fn is_unannounced(&self, call_id: &str) -> bool {
+        let Some(parent) = self.parents.get(call_id) else { return false };
+        let asks = |recorder: &Recorder| recorder.asks_for(call_id);
+        self.own.asks_for(parent)
+            && !self.children.get(parent).is_some_and(asks)
+            && !self.unannounced.contains(call_id)
     }
 
-    /// Ends the conversation of the sub-agent that a call began.
-    pub(super) fn child_ended(&mut self, call_id: &str, runner: &ToolRunner) -> Result<()> {
-        match self.children.remove(call_id) {
-            Some(mut child) => child.end(None, (None, None), runner),
-            None => Ok(()),
+    /// Waits no longer for the answer that asks for a call.
+    pub(super) fn not_announced(&mut self, call_id: &str) {
+        self.unannounced.insert(call_id.to_owned());
+    }
+
+    /// Returns whether a call has to wait for calls of the answer before it. `runs` says which calls run.
+    pub(super) fn is_behind(&self, call_id: &str, runs: impl Fn(&str) -> bool) -> bool {
+        match self.parent_of(call_id) {
+            Some(parent) => self.children.get(&parent).is_some_and(|child| child.is_behind(call_id, runs)),
+            None => self.own.is_behind(call_id, runs),
         }
+    }
+
+    /// Notes the last text of the sub-agent that a call began. The program may send no answer with it.
+    pub(super) fn last_text(&mut self, call_id: &str, text: String) {
+        self.last_texts.insert(call_id.to_owned(), text);
+    }
+
+    /// Ends the conversation of the sub-agent that a call began. One with open calls ends once nothing runs, since to close them
+    /// is to begin them.
+    pub(super) fn child_ended(
+        &mut self,
+        call_id: &str,
+        runs_something: bool,
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        if runs_something && self.children.get(call_id).is_some_and(Recorder::has_unclosed_call) {
+            self.ended.insert(call_id.to_owned());
+            return Ok(());
+        }
+        self.end_child(call_id, runner)
+    }
+
+    /// Ends the conversations of sub-agents that have ended. Nothing may run.
+    pub(super) fn end_children(&mut self, runner: &ToolRunner) -> Result<()> {
+        while let Some(call_id) = self.ended.pop_first() {
+            self.end_child(&call_id, runner)?;
+        }
+        Ok(())
+    }
+
+    fn end_child(&mut self, call_id: &str, runner: &ToolRunner) -> Result<()> {
+        let Some(mut child) = self.children.remove(call_id) else { return Ok(()) };
+        let text = self.last_texts.remove(call_id).filter(|_| child.gathered.is_none());
+        child.end(None, (None, text), runner)
+    }
+
+    /// Records what the sub-agents that still work said so far. Nothing may run.
+    pub(super) fn leave_children(&mut self, runner: &ToolRunner) -> Result<()> {
+        self.end_children(runner)?;
+        self.children.values_mut().try_for_each(|child| child.leave(runner))
     }
 }

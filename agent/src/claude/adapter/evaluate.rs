@@ -23,9 +23,12 @@ use super::logs;
 use super::native;
 use super::recovery::{self, MARK, end_left};
 use super::run::Run;
+use super::sub_agents::Ending;
 use super::transcript::{self, Lineage, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
-use crate::adapter::{EvaluateOptions, Opened, PromptResponse, ResumeFrom, executed, open, response};
+use crate::adapter::{
+    EvaluateOptions, Opened, PromptResponse, ResumeFrom, evaluation_to_go_on, executed, open, response,
+};
 use crate::adapter_state::{
     AdapterStateOptions, AdapterStateSnapshot, AdapterStateType, CaptureOccasion, CapturedState,
     ClaudeAgentSDKState, StateCapture, StatefulAdapter,
@@ -140,11 +143,14 @@ impl ClaudeAgentSDKAdapter {
         let is_given = given.is_some();
         #[cfg(feature = "async")]
         crate::inner_loop::left::wait(session, options.deadline, &options.cancel);
+        let runner = native::runner(state, prompt.tools(), &self.options);
+        if options.record {
+            self.record_received(prompt, session, &runner, &options)?;
+        }
         let Opened { mut journal, mut start, identity, is_resume } = open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
             return Ok((response(prompt, &journal, last, start.refused)?, None));
         }
-        let runner = native::runner(state, prompt.tools(), &self.options);
         if let Some(open) = &mut start.open {
             // The last answer of a process that ended before it recorded the turn.
             let last = FinalText { text: open.content.clone().unwrap_or_default(), stop: open.stop.clone() };
@@ -153,13 +159,10 @@ impl ClaudeAgentSDKAdapter {
                 return Ok((response(prompt, &journal, last, start.refused)?, None));
             }
             let told = match journal.session() {
-                Some(session) => approvals::sub_agents_go_on(
-                    (open, journal.evaluation()),
-                    &identity,
-                    session,
-                    &runner,
-                    options.deadline,
-                )?,
+                Some(session) => {
+                    let (evaluation, prompt, deadline) = (journal.evaluation(), &identity, options.deadline);
+                    Ending { session, evaluation, prompt, runner: &runner, deadline }.sub_agents(open)?
+                }
                 None => BTreeMap::new(),
             };
             let mut expansion = approvals::go_on(open, &runner, options.deadline)?;
@@ -217,6 +220,23 @@ impl ClaudeAgentSDKAdapter {
             Err(error) => logs::failed(&prompt.name(), &id, error),
         }
         finished
+    }
+
+    /// Records an answer that an earlier process of the evaluation received and did not record.
+    fn record_received<O>(
+        &self,
+        prompt: &Prompt<O>,
+        session: &Session,
+        runner: &ToolRunner,
+        options: &EvaluateOptions<'_>,
+    ) -> Result<()> {
+        let evaluation = match &options.evaluation_id {
+            Some(given) => given.clone(),
+            None => evaluation_to_go_on(session)?,
+        };
+        let (identity, deadline) = (prompt.identity(), options.deadline);
+        let ending = Ending { session, evaluation: &evaluation, prompt: &identity, runner, deadline };
+        ending.record_received(self.model.name())
     }
 
     fn now_us(&self, state: &ExecutionState, is_recorded: bool) -> Result<i64> {
@@ -288,6 +308,7 @@ impl ClaudeAgentSDKAdapter {
             entry: None,
             failing: None,
             interrupted: None,
+            answer_until: None,
             mirrored: BTreeSet::new(),
             unmirrored: None,
             answers: BTreeSet::new(),
@@ -361,6 +382,7 @@ impl ClaudeAgentSDKAdapter {
         let mut failed = run.failure();
         run.calls.abort(&mut run.heard)?;
         let output = self.output(run.prompt, run.result.as_deref(), run.calls.responded.as_deref());
+        run.heard.leave_children(&ready.runner)?;
         match &failed {
             Some(error) => {
                 run.heard.own.fail(failure::recorded(error, run.usage()), &ready.runner)?;

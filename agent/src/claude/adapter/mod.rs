@@ -7,6 +7,7 @@
 //! | `conversation` | records what is said as a conversation |
 //! | `calls` | runs the calls of tools as the engine's transactions |
 //! | `native` | runs the calls of the program's own tools |
+//! | `sub_agents` | ends what sub-agents of an earlier process left open |
 //! | `approvals` | calls that a person has to approve before they run |
 //! | `run` | one run, from the prompt to its result |
 //! | `evaluate` | the nine steps of an evaluation |
@@ -62,6 +63,7 @@ mod logs;
 mod native;
 mod recovery;
 mod run;
+mod sub_agents;
 mod transcript;
 
 use std::ffi::OsString;
@@ -315,7 +317,6 @@ impl ClaudeAgentSDKAdapter {
 
     fn variables(&self, deadline: Deadline) -> Variables {
         let own = [
-            ("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1".to_owned()),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
             ("DISABLE_AUTOUPDATER", "1".to_owned()),
             ("DISABLE_TELEMETRY", "1".to_owned()),
@@ -331,7 +332,10 @@ impl ClaudeAgentSDKAdapter {
             .chain(tokens)
             .chain(retries)
             .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        own.chain(self.client.env.clone()).collect()
+        // What runs on behind the end of its call is in no transaction, so the host cannot allow it. Sub-agents that are to run in
+        // the background run in the foreground then.
+        let foreground = (OsString::from("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS"), OsString::from("1"));
+        own.chain(self.client.env.clone()).chain([foreground]).collect()
     }
 }
 

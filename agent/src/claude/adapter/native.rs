@@ -16,7 +16,9 @@ use foldlog::{Clock, Idempotency};
 use serde_json::Value;
 
 use super::arrival::ReplyTo;
-use super::calls::{Calls, Hook, OpenCall, Stopped, Then, arguments_in, is_no_call_of_its_own};
+use super::calls::{
+    Calls, Hook, OpenCall, Stopped, Then, arguments_in, begins_sub_agent, is_no_call_of_its_own,
+};
 use super::config::RunOptions;
 use super::conversation::Recorders;
 use super::recovery::end_left;
@@ -74,6 +76,10 @@ pub(super) fn runner(state: &ExecutionState, tools: &ToolRegistry, options: &Run
 
 /// Text that tells the model that a failed call left nothing behind.
 const ROLLED_BACK: &str = "The call failed. What it changed in the workspace was rolled back.";
+
+/// Text of a call that was running when its sub-agent ended.
+const AGENT_ENDED: &str =
+    "The sub-agent ended before this call did. What the call changed in the workspace was rolled back.";
 
 /// Returns the error of a call that ran although it had not begun.
 fn unbegun(tool: &str) -> Error {
@@ -152,6 +158,11 @@ impl Calls<'_> {
             reply_to.hook(HookReply::proceed());
             return Ok(Then::GoOn);
         };
+        if begins_sub_agent(&hook.tool)
+            && let Some(text) = last_text_in(&hook.input)
+        {
+            heard.last_text(call_id, text);
+        }
         if !self.open.contains_key(call_id) {
             let is_denied = has_failed && self.denied.contains(call_id);
             if is_no_call_of_its_own(&hook.tool) || self.begun.contains(call_id) || is_denied {
@@ -231,16 +242,36 @@ impl Calls<'_> {
     ) -> Result<Then> {
         let mut text = text_of(content);
         if let Some(stopped) = self.stopped.filter(|_| is_error && !self.begun.contains(call_id)) {
-            text = stopped.not_begun();
+            let call = heard.asking(call_id).call(call_id);
+            text = match call.is_some_and(|call| begins_sub_agent(&call.name)) {
+                // Its calls say themselves what became of them.
+                true => stopped.running(true),
+                false => stopped.not_begun(),
+            };
         }
         self.told.insert(call_id.to_owned());
+        let left = self.end_calls_of(call_id, heard)?;
         let report = self.end(call_id, is_error, (&text, content), heard)?;
-        heard.child_ended(call_id, &self.runner)?;
+        heard.child_ended(call_id, !self.open.is_empty(), &self.runner)?;
         let recorder = heard.asking(call_id);
         let ran = recorder.call(call_id).filter(|call| !is_error && !is_no_call_of_its_own(&call.name));
         let unbegun = ran.filter(|_| !self.begun.contains(call_id)).map(|call| unbegun(&call.name));
         recorder.told(call_id, &text, is_error, &self.runner)?;
-        Ok(report.as_ref().and_then(not_undone).or(unbegun).map_or(Then::GoOn, Then::Fail))
+        Ok(report.as_ref().and_then(not_undone).or(left).or(unbegun).map_or(Then::GoOn, Then::Fail))
+    }
+
+    /// Drops what waits of a call that is over, and ends the calls of the sub-agent that it began. Those that run were given up with
+    /// the sub-agent, and the program may tell nothing of them any more. Returns the error of what could not be undone.
+    fn end_calls_of(&mut self, call_id: &str, heard: &mut Recorders<'_>) -> Result<Option<Error>> {
+        self.drop_waiting(call_id, heard);
+        let is_left = |id: &&String| heard.parent_of(id).is_some_and(|parent| parent == call_id);
+        let left: Vec<String> = self.open.keys().filter(is_left).cloned().collect();
+        let mut error = None;
+        for id in left {
+            let report = self.end(&id, true, (AGENT_ENDED, &Value::Null), heard)?;
+            error = error.or(report.as_ref().and_then(not_undone));
+        }
+        Ok(error)
     }
 
     /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
@@ -252,6 +283,12 @@ impl Calls<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the last text of a sub-agent, as the hook behind it tells.
+fn last_text_in(input: &Value) -> Option<String> {
+    let blocks = input.get("tool_response")?.get("content")?.as_array()?;
+    blocks.last()?.get("text")?.as_str().map(str::to_owned)
 }
 
 /// Returns what a tool answered as a text: a text itself, the texts of blocks, the output of a command, or JSON.

@@ -11,7 +11,7 @@ use foldlog::conversation::TokenUsage;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::arrival::{Arrival, Arrivals, Arrived, Failure, ReplyTo, message_of};
+use super::arrival::{ANSWERS_WITHIN, Arrival, Arrivals, Arrived, Failure, ReplyTo, message_of};
 use super::calls::{Asking, Calls, Stopped, Then};
 use super::config::RunOptions;
 use super::conversation::{Recorders, token_usage};
@@ -47,6 +47,8 @@ pub(super) struct Run<'a, O> {
     pub(super) failing: Option<Error>,
     /// Until when a run that is to end is waited for.
     pub(super) interrupted: Option<Instant>,
+    /// Until when the answer is waited for that asks for a call of a sub-agent.
+    pub(super) answer_until: Option<Instant>,
     /// Ids of the calls that the program's transcript holds as far as it was mirrored.
     pub(super) mirrored: BTreeSet<String>,
     /// Call that waits for a person, and that the transcript does not hold yet.
@@ -68,7 +70,9 @@ impl<O> Run<'_, O> {
                 return Ok(());
             }
             let watch = self.interrupted.is_none() && self.result.is_none();
-            let Arrived { arrival, reply_to, message } = self.arrivals.next(self.until(), watch)?;
+            let answer_until = self.answer_until();
+            let Arrived { arrival, reply_to, message } =
+                self.arrivals.next(self.until(), answer_until, watch)?;
             match arrival {
                 // A line of the log was read once already.
                 Arrival::Message(line) => {
@@ -79,6 +83,10 @@ impl<O> Run<'_, O> {
                 Arrival::Ended(failure) => {
                     self.ended = failure;
                     return Ok(());
+                }
+                Arrival::NoAnswer => {
+                    self.answer_until = None;
+                    self.calls.await_no_answer(&mut self.heard);
                 }
                 Arrival::Deadline | Arrival::Cancelled if self.interrupted.is_some() => return Ok(()),
                 arrival @ (Arrival::Deadline | Arrival::Cancelled) => {
@@ -98,6 +106,15 @@ impl<O> Run<'_, O> {
                 }
             }
         }
+    }
+
+    /// Returns until when the answer is waited for that asks for a call of a sub-agent; `None` if no call waits for it.
+    fn answer_until(&mut self) -> Option<Instant> {
+        self.answer_until = match self.calls.awaits_answer(&self.heard) {
+            true => self.answer_until.or_else(|| Instant::now().checked_add(ANSWERS_WITHIN)),
+            false => None,
+        };
+        self.answer_until
     }
 
     /// Returns until when the next arrival is waited for.
@@ -182,6 +199,7 @@ impl<O> Run<'_, O> {
                 }
                 self.captured(CaptureOccasion::Message)?;
             }
+            Body::TaskStarted(started) => self.heard.sub_agent_began(started),
             Body::Result(result) => {
                 self.result = Some(result);
                 self.close();

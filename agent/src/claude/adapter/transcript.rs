@@ -167,7 +167,7 @@ fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
 }
 
 /// Model of what the program says itself in place of the model.
-const SYNTHETIC: &str = "<synthetic>";
+pub(super) const SYNTHETIC: &str = "<synthetic>";
 
 fn model_of(entry: &Value) -> Option<&str> {
     entry.get("message")?.get("model")?.as_str()

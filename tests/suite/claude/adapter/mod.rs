@@ -15,5 +15,6 @@ mod parity;
 mod recovery;
 mod resuming;
 mod stateful;
+mod sub_agents;
 mod transcripts;
 pub(crate) mod world;

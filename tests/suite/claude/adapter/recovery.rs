@@ -22,7 +22,7 @@ use super::world::{
     Add, EVALUATION, Host, Line, Page, World, adapter_of, asking, native, prompt, state_of, types,
 };
 
-fn wait_for(file: &Path) {
+pub(super) fn wait_for(file: &Path) {
     let until = Instant::now() + Duration::from_secs(30);
     while !file.exists() {
         assert!(Instant::now() < until, "{} does not come to be", file.display());
@@ -47,13 +47,13 @@ fn pid(world: &World, start: usize) -> PathBuf {
 }
 
 /// What a killed process leaves behind, made by a copy of a run's folders at that moment.
-struct Left {
+pub(super) struct Left {
     folder: tempfile::TempDir,
-    session: Session,
+    pub(super) session: Session,
 }
 
 impl Left {
-    fn of(world: &World) -> Left {
+    pub(super) fn of(world: &World) -> Left {
         Left::found_in(world, Left::take(&world.workspace(), &world.dir()))
     }
 
@@ -74,12 +74,12 @@ impl Left {
         Left { session: store.open_session(id, &types()).unwrap(), folder }
     }
 
-    fn workspace(&self) -> PathBuf {
+    pub(super) fn workspace(&self) -> PathBuf {
         self.folder.path().join("work")
     }
 
     /// Makes a run over it, in the copy of the workspace.
-    fn state(&self) -> ExecutionState {
+    pub(super) fn state(&self) -> ExecutionState {
         let (captures, options) = (self.session.dir().join("files"), HostFilesystemOptions::default());
         let files = HostFilesystem::open(self.workspace(), captures, options).unwrap();
         files.rebind(Rebind::Overwrite).unwrap();

@@ -1,0 +1,391 @@
+//! Sub-agents of the program, whose calls overlap those of others. The frames come in the order in which 2.1.332 sends them, unless
+//! a story says otherwise.
+
+use std::fs;
+use std::path::Path;
+
+use foldlog::conversation::Role::{Assistant, Tool, User};
+use foldlog::conversation::{Dialect, validate};
+use foldlog_agent::adapter_state::StatefulAdapter;
+use serde_json::{Value, json};
+
+use super::recovery::{Left, wait_for};
+use super::world::{EVALUATION, Host, World, adapter_of, asking, native, prompt};
+
+/// Tools that the stories allow.
+const TOOLS: [&str; 4] = ["Agent", "Read", "Task", "Write"];
+
+/// An answer that asks for calls: its id, the call that began the sub-agent that answers, and the calls with their tools.
+fn asks(id: &str, parent: Option<&str>, calls: &[(&str, &str)]) -> Value {
+    let call = |(id, tool): &(&str, &str)| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
+    let content: Vec<Value> = calls.iter().map(call).collect();
+    json!({"emit": {"type": "assistant", "parent_tool_use_id": parent, "session_id": "$session",
+        "message": {"id": id, "model": "m", "content": content, "usage": {"input_tokens": 5, "output_tokens": 1}}}})
+}
+
+/// The result of a call, as the model is told it.
+fn told(id: &str, parent: Option<&str>, text: &str) -> Value {
+    let block = json!({"type": "tool_result", "tool_use_id": id, "content": text, "is_error": false});
+    json!({"emit": {"type": "user", "parent_tool_use_id": parent, "session_id": "$session",
+        "message": {"role": "user", "content": [block]}}})
+}
+
+/// The request of a hook.
+fn hook(event: &str, (id, tool): (&str, &str), agent: Option<&str>, response: &Value) -> Value {
+    let mut input = json!({"hook_event_name": event, "tool_name": tool, "tool_input": {}, "tool_use_id": id,
+        "tool_response": response});
+    if let Some(agent) = agent {
+        input["agent_id"] = agent.into();
+    }
+    json!({"subtype": "hook_callback", "callback_id": event, "tool_use_id": id, "input": input})
+}
+
+/// The program is about to run a call, and goes on before it has the reply.
+fn before(call: (&str, &str), agent: Option<&str>) -> Value {
+    json!({"ask": hook("PreToolUse", call, agent, &Value::Null), "id": call.0, "wait": false})
+}
+
+/// The program ran a call.
+fn after(call: (&str, &str), agent: Option<&str>, response: &Value) -> Value {
+    json!({"ask": hook("PostToolUse", call, agent, response)})
+}
+
+/// The run has taken all that the program sent before: this is answered behind it.
+fn taken() -> Value {
+    json!({"ask": {"subtype": "can_use_tool", "tool_name": "Read", "input": {}, "tool_use_id": "none"}})
+}
+
+fn waits(id: &str) -> Value {
+    json!({"unanswered": id})
+}
+
+fn runs(id: &str) -> Value {
+    json!({"answer": id})
+}
+
+fn started(agent: &str, call: &str) -> Value {
+    json!({"emit": {"type": "system", "subtype": "task_started", "task_id": agent, "tool_use_id": call}})
+}
+
+/// An answer with two sub-agents, block by block, and their beginnings.
+fn two_begin() -> Vec<Value> {
+    vec![
+        json!({"turn": true}),
+        asks("m1", None, &[("ag1", "Agent")]),
+        before(("ag1", "Agent"), None),
+        runs("ag1"),
+        asks("m1", None, &[("ag2", "Agent")]),
+        before(("ag2", "Agent"), None),
+        runs("ag2"),
+        started("a1", "ag1"),
+        started("a2", "ag2"),
+    ]
+}
+
+/// A sub-agent ends, and the run is told its result.
+fn ends(call: &str, text: &str) -> [Value; 2] {
+    let response = json!({"status": "completed", "content": [{"type": "text", "text": text}]});
+    [after((call, "Agent"), None, &response), told(call, None, text)]
+}
+
+fn end() -> [Value; 2] {
+    [json!({"text": "ok"}), json!({"result": "ok"})]
+}
+
+fn ask(host: &Host) -> String {
+    let adapter = host.adapter().with_options(native(&TOOLS));
+    host.ask_with(&adapter, "Go.").unwrap().text
+}
+
+/// Who said what in the conversation of a sub-agent, with the tools that it called.
+fn child(host: &Host, call: &str) -> Vec<String> {
+    let conversation = host.session().conversation(&format!("{EVALUATION}/{call}")).unwrap().unwrap();
+    let said = conversation.sent_messages().into_iter().map(|one| {
+        let calls: Vec<String> = one.tool_calls.into_iter().map(|call| call.call_id).collect();
+        format!("{:?} {}{}", one.role, one.content.unwrap_or_default(), calls.join("+"))
+    });
+    said.collect()
+}
+
+fn committed(tools: &[&str]) -> Vec<(String, String)> {
+    tools.iter().map(|tool| ((*tool).to_owned(), "committed".to_owned())).collect()
+}
+
+/// The hook of a sub-agent's call comes before the answer that asks for it. The call was recorded in the conversation of the run, and
+/// the second one closed the sub-agents that still worked, within the first: "operation 53 runs on this thread".
+#[test]
+fn calls_of_two_sub_agents_take_turns_and_belong_to_their_own_conversations() {
+    let (first, second) = (("w1", "Write"), ("w2", "Write"));
+    let mut steps = two_begin();
+    steps.extend([
+        before(first, Some("a1")),
+        taken(),
+        waits("w1"),
+        asks("m2", Some("ag1"), &[first]),
+        runs("w1"),
+        before(second, Some("a2")),
+        asks("m3", Some("ag2"), &[second]),
+        taken(),
+        waits("w2"),
+        json!({"write": {"page": "one"}}),
+        after(first, Some("a1"), &"ok".into()),
+        runs("w2"),
+        told("w1", Some("ag1"), "ok"),
+        json!({"write": {"note": "two"}}),
+        after(second, Some("a2"), &"ok".into()),
+        told("w2", Some("ag2"), "ok"),
+    ]);
+    steps.extend(ends("ag2", "two is done"));
+    steps.extend(ends("ag1", "one is done"));
+    steps.extend(end());
+    let world = World::new(&json!(steps));
+    world.run(|host| {
+        assert_eq!(ask(host), "ok");
+        let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
+        assert_eq!(roles, [User, Assistant, Tool, Tool, Assistant]);
+        let calls: Vec<String> = host.calls().into_iter().map(|call| call.call_id).collect();
+        assert_eq!(calls, ["ag1", "ag2"]);
+        assert_eq!(child(host, "ag1"), ["Assistant w1", "Tool ok", "Assistant one is done"]);
+        assert_eq!(child(host, "ag2"), ["Assistant w2", "Tool ok", "Assistant two is done"]);
+    });
+    assert_eq!(world.ledger(), committed(&["Write", "Write"]));
+    assert_eq!((world.file("page").as_deref(), world.file("note").as_deref()), (Some("one"), Some("two")));
+}
+
+/// A call of the run's own waits for one of a sub-agent, whose failure restores the workspace before the other begins.
+#[test]
+fn a_call_of_the_run_waits_for_one_of_a_sub_agent_that_fails() {
+    let (inner, outer) = (("w1", "Write"), ("w2", "Write"));
+    let mut steps = two_begin();
+    steps.extend([
+        asks("m1", None, &[outer]),
+        before(inner, Some("a1")),
+        asks("m2", Some("ag1"), &[inner]),
+        runs("w1"),
+        json!({"write": {"page": "half"}}),
+        before(outer, None),
+        taken(),
+        waits("w2"),
+        json!({"ask": hook("PostToolUseFailure", inner, Some("a1"), &"no".into())}),
+        runs("w2"),
+        json!({"write": {"note": "whole"}}),
+        after(outer, None, &"ok".into()),
+        told("w2", None, "ok"),
+    ]);
+    steps.extend(ends("ag1", "one is done"));
+    steps.extend(ends("ag2", "two is done"));
+    steps.extend(end());
+    let world = World::new(&json!(steps));
+    world.run(|host| {
+        assert_eq!(ask(host), "ok");
+        let calls: Vec<String> = host.calls().into_iter().map(|call| call.call_id).collect();
+        assert_eq!(calls, ["ag1", "ag2", "w2"]);
+    });
+    assert_eq!((world.file("page"), world.file("note").as_deref()), (None, Some("whole")));
+    let failed = ("Write".to_owned(), "failed".to_owned());
+    assert_eq!(world.ledger(), [&[failed], &committed(&["Write"])[..]].concat());
+}
+
+/// What comes of an answer behind a call that began is an answer of its own. Its sub-agent works meanwhile, and what that is told waits
+/// until the sub-agent of the first part has ended: the turn of the first part closed it as one of which nothing is known.
+#[test]
+fn a_sub_agent_of_a_later_part_of_an_answer_works_beside_one_of_the_first_part() {
+    let (read, first, second) = (("r", "Read"), ("w1", "Write"), ("w2", "Write"));
+    let mut steps = vec![
+        json!({"turn": true}),
+        asks("m1", None, &[("ag1", "Agent"), read]),
+        before(("ag1", "Agent"), None),
+        runs("ag1"),
+        started("a1", "ag1"),
+        before(read, None),
+        runs("r"),
+        after(read, None, &"text".into()),
+        told("r", None, "text"),
+        asks("m1", None, &[("ag2", "Agent")]),
+        before(("ag2", "Agent"), None),
+        runs("ag2"),
+        started("a2", "ag2"),
+        before(second, Some("a2")),
+        asks("m3", Some("ag2"), &[second]),
+        runs("w2"),
+        after(second, Some("a2"), &"ok".into()),
+        told("w2", Some("ag2"), "ok"),
+    ];
+    steps.extend(ends("ag2", "two is done"));
+    steps.extend([
+        before(first, Some("a1")),
+        asks("m2", Some("ag1"), &[first]),
+        runs("w1"),
+        after(first, Some("a1"), &"ok".into()),
+        told("w1", Some("ag1"), "ok"),
+    ]);
+    steps.extend(ends("ag1", "one is done"));
+    steps.extend(end());
+    let world = World::new(&json!(steps));
+    world.run(|host| {
+        assert_eq!(ask(host), "ok");
+        let said = host.said();
+        let roles: Vec<_> = said.iter().map(|(role, _)| *role).collect();
+        assert_eq!(roles, [User, Assistant, Tool, Tool, Assistant, Tool, Assistant], "{said:?}");
+        let results: Vec<&str> =
+            said.iter().filter(|(role, _)| *role == Tool).map(|(_, text)| text.as_str()).collect();
+        assert_eq!(results, ["one is done", "text", "two is done"]);
+    });
+    assert_eq!(world.ledger(), committed(&["Read", "Write", "Write"]));
+}
+
+/// 2.1.332 sends no answers of a sub-agent that another one began, only hooks.
+#[test]
+fn a_sub_agent_of_a_sub_agent_has_its_own_conversation_though_its_answers_are_not_sent() {
+    let (nested, write) = (("ag3", "Agent"), ("w1", "Write"));
+    let mut steps = two_begin();
+    steps.extend([
+        before(nested, Some("a1")),
+        asks("m2", Some("ag1"), &[nested]),
+        runs("ag3"),
+        started("a3", "ag3"),
+        before(write, Some("a3")),
+        runs("w1"),
+        json!({"write": {"page": "one"}}),
+        after(write, Some("a3"), &"ok".into()),
+        after(nested, Some("a1"), &json!({"content": [{"type": "text", "text": "three is done"}]})),
+        told("ag3", Some("ag1"), "three is done"),
+    ]);
+    steps.extend(ends("ag1", "one is done"));
+    steps.extend(ends("ag2", "two is done"));
+    steps.extend(end());
+    let world = World::new(&json!(steps));
+    world.run(|host| {
+        assert_eq!(ask(host), "ok");
+        assert_eq!(child(host, "ag1"), ["Assistant ag3", "Tool three is done", "Assistant one is done"]);
+        let nested = child(host, "ag3");
+        assert_eq!((nested[0].as_str(), nested[2].as_str()), ("Assistant w1", "Assistant three is done"));
+    });
+    assert_eq!(world.ledger(), committed(&["Write"]));
+}
+
+/// A version that sends the answers of sub-agents late, or not at all, does not stop the run.
+#[test]
+fn a_call_of_a_sub_agent_whose_answer_does_not_come_begins_all_the_same() {
+    let write = ("w1", "Write");
+    let mut steps = two_begin();
+    steps.extend([
+        before(write, Some("a1")),
+        runs("w1"),
+        json!({"write": {"page": "one"}}),
+        after(write, Some("a1"), &"ok".into()),
+        asks("m2", Some("ag1"), &[write]),
+        told("w1", Some("ag1"), "ok"),
+    ]);
+    steps.extend(ends("ag1", "one is done"));
+    steps.extend(ends("ag2", "two is done"));
+    steps.extend(end());
+    let world = World::new(&json!(steps));
+    world.run(|host| {
+        assert_eq!(ask(host), "ok");
+        assert_eq!(child(host, "ag1"), ["Assistant w1", "Tool ok", "Assistant one is done"]);
+    });
+    assert_eq!(world.ledger(), committed(&["Write"]));
+}
+
+/// The program may give up a sub-agent whose call waits for one of another: the call never begins.
+#[test]
+fn a_call_that_waits_when_its_sub_agent_is_given_up_does_not_begin() {
+    let (first, second) = (("w1", "Write"), ("w2", "Write"));
+    let mut steps = two_begin();
+    steps.extend([
+        before(first, Some("a1")),
+        asks("m2", Some("ag1"), &[first]),
+        runs("w1"),
+        before(second, Some("a2")),
+        asks("m3", Some("ag2"), &[second]),
+        taken(),
+        waits("w2"),
+        told("ag2", None, "given up"),
+        json!({"write": {"page": "one"}}),
+        after(first, Some("a1"), &"ok".into()),
+        told("w1", Some("ag1"), "ok"),
+        taken(),
+        waits("w2"),
+    ]);
+    steps.extend(ends("ag1", "one is done"));
+    steps.extend(end());
+    let world = World::new(&json!(steps));
+    world.run(|host| {
+        assert_eq!(ask(host), "ok");
+        assert!(
+            child(host, "ag2")[1].starts_with("Tool The program told no result"),
+            "{:?}",
+            child(host, "ag2")
+        );
+    });
+    let skipped = ("Write".to_owned(), "failed".to_owned());
+    assert_eq!(world.ledger(), [&committed(&["Write"])[..], &[skipped]].concat());
+}
+
+/// Nothing tells of the end of a call that was given up while it ran: the call of another sub-agent waited for it for ever.
+#[test]
+fn a_call_that_runs_when_its_sub_agent_is_given_up_is_rolled_back() {
+    let (first, second) = (("w1", "Write"), ("w2", "Write"));
+    let mut steps = two_begin();
+    steps.extend([
+        before(first, Some("a1")),
+        asks("m2", Some("ag1"), &[first]),
+        runs("w1"),
+        json!({"write": {"page": "half"}}),
+        before(second, Some("a2")),
+        asks("m3", Some("ag2"), &[second]),
+        taken(),
+        waits("w2"),
+        told("ag1", None, "given up"),
+        runs("w2"),
+        json!({"write": {"note": "whole"}}),
+        after(second, Some("a2"), &"ok".into()),
+        told("w2", Some("ag2"), "ok"),
+    ]);
+    steps.extend(ends("ag2", "two is done"));
+    steps.extend(end());
+    let world = World::new(&json!(steps));
+    world.run(|host| assert_eq!(ask(host), "ok"));
+    assert_eq!((world.file("page"), world.file("note").as_deref()), (None, Some("whole")));
+    let failed = ("Write".to_owned(), "failed".to_owned());
+    assert_eq!(world.ledger(), [&[failed], &committed(&["Write"])[..]].concat());
+}
+
+/// The answer that began the sub-agents was recorded with their results. A process that ended before lost the answer, which was paid
+/// for, and what the calls of the sub-agents had done: the model called them again.
+#[test]
+fn an_answer_whose_sub_agents_were_at_work_is_not_lost_with_its_process() {
+    let write = |id: &str, file: &str| json!({"native": "Write", "id": id, "input": {"file_path": file}, "write": {file: "x"}});
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Agent", "id": "ag1", "input": {"prompt": "look"}, "mirror": true, "steps": [
+            write("w1", "page"), {"native": "Write", "id": "w2", "input": {}, "write": {"page": "half", "begun": ""}, "gate": "never"},
+        ]},
+    ]));
+    let script = world.stand_in.path("script");
+    let adapter = |cwd: &Path| adapter_of(&script, cwd).with_options(native(&TOOLS));
+    let (left, state) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            world.run_unreplayed(|host| host.ask_with(&adapter(&world.workspace()), "Go.").map(drop))
+        });
+        wait_for(&world.workspace().join("begun"));
+        let left = Left::of(&world);
+        let state = left.state();
+        let recovered = adapter(&left.workspace()).recover(&prompt(), &state).unwrap();
+        assert_eq!(recovered.undone.len(), 1);
+        assert!(first.join().unwrap().is_err(), "the program outlived the recovery");
+        (left, state)
+    });
+    world.stand_in.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
+    let text = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("And now?")).unwrap().text;
+    assert!(text.starts_with("ag1: The process ended while this sub-agent worked."), "{text}");
+    assert!(text.contains("Its call of `Write` with {\"file_path\":\"page\"}: ok"), "{text}");
+    assert!(text.contains("(failed): The call was interrupted; its effects were undone."), "{text}");
+    assert_eq!(fs::read_to_string(left.workspace().join("page")).unwrap(), "x");
+    let said = left.session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
+    assert_eq!(validate(Dialect::Anthropic, &said), Ok(()));
+    let roles: Vec<_> = said.iter().skip(1).map(|one| one.role).collect();
+    assert_eq!(roles, [User, Assistant, Tool, User, Assistant], "{said:?}");
+    assert_eq!(said[2].tool_calls[0].call_id, "ag1");
+}
