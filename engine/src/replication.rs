@@ -17,6 +17,22 @@
 //! With [`Durability::Process`](crate::Durability::Process) no call waits, except where the replicator is further behind than
 //! [`Replication`] allows, in records, in bytes or in time: then the next write waits for it, or is refused, as the host chose.
 //!
+//! # Superseded workers
+//!
+//! Another worker may claim the session while the acknowledgement of a begin is on its way to this one, and the process may be stopped
+//! meanwhile. So the acknowledgement alone does not start the tool. Directly before the start, with no I/O between, the engine asks whether the
+//! claim was confirmed a short time ago ([`Replicator::is_confirmed`]); if not, it has the replicator ask again
+//! ([`Replicator::confirm`]), until an answer is young enough when it is read. What remains is a *bounded window*: a superseded worker starts a
+//! tool only
+//!
+//! - if the process is stopped between that question and the first instruction of the tool, or
+//! - if the other worker claimed within the time for which a confirmation counts: with `foldlog-remote` a sixth of the lease, 5 s if nobody
+//!   chose another length. A worker that waits for the lease claims later than that, unless renewals were lost.
+//!
+//! A system outside closes the window for itself if it refuses an epoch lower than the highest one it has seen
+//! ([`FencingToken`](crate::tools::FencingToken)). Tools that only read start without all this, and so does every tool with
+//! [`Durability::Process`](crate::Durability::Process), which waits for no begin either.
+//!
 //! # Captures
 //!
 //! A record names the captures of workspaces that it was written with, and says nothing of their objects. What these need and the
@@ -184,6 +200,21 @@ pub trait Replicator: fmt::Debug + Send + Sync {
         captures: Option<CapturePacks<'_>>,
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError>;
+
+    /// Returns whether the claim of `epoch` is known to have been the session's newest one so short a time ago that a tool may start now. Asks
+    /// nobody and waits for nothing, since the engine calls it directly before the start. The time counts from before the confirming request
+    /// was sent, on a clock that goes on while the machine sleeps; an append and a claim that succeeded confirm as well.
+    ///
+    /// May be called while other methods of the session run, as may [`confirm`](Replicator::confirm).
+    fn is_confirmed(&self, session: Uuid, epoch: u64) -> bool;
+
+    /// Asks whether the claim of `epoch` is the session's newest one, and notes when it asked.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Fenced`] if another writer claimed the session, else [`ReplicaError::Unknown`] or
+    /// [`ReplicaError::Failed`].
+    fn confirm(&self, session: Uuid, epoch: u64) -> Result<(), ReplicaError>;
 
     /// Returns whether it holds captures of workspaces. One that does not is given none, and hands none to whoever reads.
     fn holds_captures(&self) -> bool {

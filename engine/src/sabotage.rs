@@ -86,6 +86,7 @@ foldlog_codec::breakages! {
     OthersFetched = "others-fetched": "A log gets records that another writer has appended.",
     FetchedUnheld = "fetched-unheld": "What a log has lost is claimed and not fetched.",
     BegunUnheld = "begun-unheld": "A tool runs before the replicator holds its begin.",
+    StartedUnconfirmed = "started-unconfirmed": "A tool starts however old the confirmation of its session's claim is.",
     AbandonedMakesOn = "abandoned-makes-on": "Segments are made ahead in the folder of a takeover that failed.",
     SpendingForgotten = "spending-forgotten": "A budget begins anew with each process.",
     DroppedUnsaid = "dropped-unsaid": "A compaction does not record what it dropped of what a replica holds.",

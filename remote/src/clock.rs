@@ -1,8 +1,9 @@
 //! Reads how much time has passed, by a clock that nobody sets and that goes on while the machine sleeps.
 //!
-//! One decision depends on it: whether what a place said of the number of a chunk, or of the names of payloads, still holds, or is asked for once
-//! more. On Linux it is `CLOCK_BOOTTIME`, on Apple's systems `CLOCK_MONOTONIC`, which goes on in sleep there, elsewhere what the standard library takes for a steady clock. A machine that
-//! is stopped from outside, so that this clock stands still for more than half of [`MIN_AGE`](crate::MIN_AGE), is not seen to be.
+//! Two decisions depend on it: whether what a place said of the number of a chunk, or of the names of payloads, still holds, or is asked for once
+//! more, and whether a claim was confirmed recently enough for a tool to start. On Linux it is `CLOCK_BOOTTIME`, on Apple's systems `CLOCK_MONOTONIC`, which goes on in sleep there, elsewhere what the standard library takes for a steady clock. A machine that
+//! is stopped from outside, so that this clock stands still (a virtual machine that is paused), is not seen to be: the first decision allows that for half
+//! of [`MIN_AGE`](crate::MIN_AGE), the second one not at all.
 
 use std::fmt;
 use std::sync::Arc;

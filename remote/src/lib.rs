@@ -2,7 +2,8 @@
 //!
 //! A worker's machine disappears in the middle of a tool call. Another worker, anywhere, reads the session from the
 //! bucket, claims it, and knows exactly what was acknowledged; the old one gets nothing acknowledged any more that it
-//! begins to append behind the claim, even if it was only paused and wakes up again.
+//! begins to append behind the claim, even if it was only paused and wakes up again. It starts no tool any more either, except within a
+//! bounded window, which `foldlog::replication` describes.
 //!
 //! # Terms
 //!
@@ -39,6 +40,7 @@
 //! | `fields`, `numbered` | the fields of these bytes, and what objects have in common that a session numbers |
 //! | `needed`, `withdrawing` | which payloads the log names, and removing the others |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
+//! | `confirmations` | how long ago the place confirmed a claim, which is asked before a tool starts |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
 //! | `buckets`, `network` | places in object storage, and how those of networks are reached |
@@ -86,6 +88,8 @@ mod collect;
 #[cfg(feature = "object-store")]
 mod compacting;
 pub mod compaction;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod confirmations;
 mod error;
 mod fields;
 #[cfg(feature = "object-store")]

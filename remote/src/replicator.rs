@@ -11,7 +11,10 @@ use object_store::ObjectStore;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+use crate::bucket::Bucket;
+use crate::chain::Chain;
 use crate::chunk::Chunk;
+use crate::confirmations::{Confirmations, fresh_for};
 use crate::error::{Error, Result, replica_error};
 use crate::lease::keeper::Keeper;
 use crate::lease::objects::ObjectLeases;
@@ -21,7 +24,10 @@ use crate::reader::{Read, Reader};
 use crate::remote::{Remote, RemoteWriter};
 use crate::retries::Retries;
 use crate::slots::Slots;
+use crate::volume::MIN_AGE;
 use crate::writer::Writer;
+
+const CONFIRM: &str = "confirm the session's claim";
 
 /// Number of chunks, or of parts of volumes, that are read ahead of whoever takes them.
 const AHEAD: usize = 2;
@@ -53,6 +59,10 @@ pub struct ObjectReplicator {
     at: String,
     name: String,
     sessions: Slots<Reader, RemoteWriter>,
+    /// When each claim was last the newest one, and the chain then.
+    confirmations: Confirmations<Chain>,
+    /// For how long that counts.
+    fresh_for: Duration,
     /// What is known of payloads' names, of each session with a writer that has put some.
     payloads: Mutex<BTreeMap<Uuid, Payloads>>,
     /// `None` if it keeps no lease.
@@ -80,7 +90,8 @@ impl ObjectReplicator {
     }
 
     /// Keeps sessions in a place that is there already, and which logs are to call `at`.
-    pub(crate) fn over(remote: Remote, at: &str, name: &str) -> Result<ObjectReplicator> {
+    #[doc(hidden)]
+    pub fn over(remote: Remote, at: &str, name: &str) -> Result<ObjectReplicator> {
         let max = crate::chunk::NOTE_BYTES_MAX;
         if name.len() > max {
             return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: max as u64 });
@@ -91,6 +102,8 @@ impl ObjectReplicator {
             at,
             name,
             sessions: Slots::default(),
+            confirmations: Confirmations::default(),
+            fresh_for: fresh_for(None),
             payloads: Mutex::default(),
             lease: None,
         }
@@ -105,13 +118,14 @@ impl ObjectReplicator {
     /// [`Error::LeaseLength`].
     pub fn with_lease(self, length: Duration) -> Result<ObjectReplicator> {
         let leases = ObjectLeases::new(self.remote.bucket().clone(), &self.name, check_length(length)?);
-        Ok(ObjectReplicator { lease: Some(Keeper::new(leases, length)), ..self })
+        let lease = Some(Keeper::new(leases, length));
+        Ok(ObjectReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 
     /// Keeps no lease, so that nobody waits before taking its sessions over.
     #[must_use]
     pub fn without_lease(self) -> ObjectReplicator {
-        ObjectReplicator { lease: None, ..self }
+        ObjectReplicator { lease: None, fresh_for: fresh_for(None), ..self }
     }
 
     fn payloads(&self) -> MutexGuard<'_, BTreeMap<Uuid, Payloads>> {
@@ -141,6 +155,14 @@ impl ObjectReplicator {
     /// Returns the place of the sessions.
     pub fn remote(&self) -> &Remote {
         &self.remote
+    }
+
+    /// Forgets a claim that another one has replaced.
+    fn lose(&self, session: Uuid, epoch: u64) {
+        self.confirmations.forget(session, epoch);
+        if let Some(lease) = &self.lease {
+            lease.lose(session, epoch);
+        }
     }
 }
 
@@ -180,6 +202,7 @@ impl Replicator for ObjectReplicator {
         let reader = self.sessions.take_read(session, |reader| reader.chain().next_sequence() == expected)?;
         let name = self.name.clone();
         let (bucket, lease) = (self.remote.bucket().clone(), self.lease.clone());
+        let asked = bucket.now();
         let claim = async move {
             bucket.require_conditional_puts(session).await?;
             let writer = Writer::claim_behind(reader, &name).await?;
@@ -190,6 +213,9 @@ impl Replicator for ObjectReplicator {
         };
         let writer = self.remote.writer_of(claim).map_err(replica_error)?;
         let epoch = epoch_of(&writer);
+        if let Some(writer) = writer.writer() {
+            self.confirmations.note(session, epoch, asked, *writer.chain());
+        }
         self.sessions.note_claimed(session, Box::new(writer));
         Ok(epoch)
     }
@@ -228,10 +254,15 @@ impl Replicator for ObjectReplicator {
     ) -> Result<(), ReplicaError> {
         let mut writer = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch)?;
         let captures = captures.map(|CapturePacks { packs, inlined }| (packs, inlined));
-        let appended = self
-            .make_sure_of_payloads(session)
-            .and_then(|()| writer.append_with(captures, records.iter().copied()))
-            .and_then(|_| self.make_sure_of_payloads(session));
+        let append = |()| {
+            let asked = self.remote.bucket().now();
+            writer.append_with(captures, records.iter().copied())?;
+            if let Some(writer) = writer.writer() {
+                self.confirmations.note(session, epoch, asked, *writer.chain());
+            }
+            self.make_sure_of_payloads(session)
+        };
+        let appended = self.make_sure_of_payloads(session).and_then(append);
         if appended.is_ok()
             && let Some(payloads) = self.payloads().get_mut(&session)
         {
@@ -241,10 +272,29 @@ impl Replicator for ObjectReplicator {
         if writer.writer().is_some() {
             self.sessions.note_claimed(session, writer);
         }
-        if let (Err(Error::Fenced { .. }), Some(lease)) = (&appended, &self.lease) {
-            lease.lose(session, epoch);
+        if matches!(appended, Err(Error::Fenced { .. })) {
+            self.lose(session, epoch);
         }
         appended.map_err(replica_error)
+    }
+
+    fn is_confirmed(&self, session: Uuid, epoch: u64) -> bool {
+        self.confirmations.is_fresh(session, epoch, self.remote.bucket().now(), self.fresh_for)
+    }
+
+    fn confirm(&self, session: Uuid, epoch: u64) -> Result<(), ReplicaError> {
+        let (before, chain) = self.confirmations.last(session, epoch)?;
+        let bucket = self.remote.bucket().clone();
+        let asked = bucket.now();
+        let ask = async move { newest_claim(bucket, chain, asked.saturating_sub(before)).await };
+        let asked_for = self.remote.runtime().run(ask).and_then(|newest| newest);
+        let (chain, note) = asked_for.map_err(replica_error)?;
+        if chain.epoch().get() == epoch {
+            self.confirmations.note(session, epoch, asked, chain);
+            return Ok(());
+        }
+        self.lose(session, epoch);
+        Err(replica_error(Error::Fenced { epoch: chain.epoch(), by: chain.writer(), note }))
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
@@ -253,6 +303,7 @@ impl Replicator for ObjectReplicator {
         if claimed.is_ok() {
             self.payloads().remove(&session);
         }
+        self.confirmations.forget(session, epoch);
         if let Some(lease) = self.lease.clone() {
             // Where this fails, others wait until the lease has run out.
             let _ = self.remote.runtime().run(async move { lease.release(session, epoch).await });
@@ -312,6 +363,25 @@ impl Remote {
             ended??;
         }
     }
+}
+
+/// Reads on behind a chain that was known `age` ago, and returns where it ends, and the name of a claim that stands there: the chain's last
+/// claim is the newest one.
+async fn newest_claim(bucket: Bucket, chain: Chain, age: Duration) -> Result<(Chain, String)> {
+    let mut name = String::new();
+    // Another claim takes the next number, and its chunk stays there until it is a day old.
+    let key = bucket.chunk_key(chain.session(), chain.next_number());
+    if age < MIN_AGE / 2 && bucket.size(&key, CONFIRM).await?.is_none() {
+        return Ok((chain, name));
+    }
+    let mut reader = Reader::resume(bucket, chain).await?;
+    let mut each = |chunk: &Chunk<'_>| {
+        if chunk.count == 0 {
+            name.clone_from(&chunk.head.note);
+        }
+    };
+    reader.read_to_end(&mut each).await?;
+    Ok((*reader.chain(), name))
 }
 
 /// Returns the epoch that a writer claimed; 0, which none has, once the thread has lost it.

@@ -160,5 +160,14 @@ impl Replicator for MemoryReplica {
         Ok(())
     }
 
+    fn is_confirmed(&self, session: Uuid, epoch: u64) -> bool {
+        self.confirm(session, epoch).is_ok()
+    }
+
+    fn confirm(&self, session: Uuid, epoch: u64) -> Result<(), ReplicaError> {
+        let (last, by) = self.sessions.lock().claims.get(&session).cloned().unwrap_or_default();
+        if last == epoch { Ok(()) } else { Err(ReplicaError::Fenced { epoch: last, by }) }
+    }
+
     fn release(&self, _: Uuid, _: u64) {}
 }

@@ -25,6 +25,7 @@ mod replicated;
 mod replicated_captures;
 mod replicated_claims;
 mod replicated_lineages;
+mod replicated_starts;
 mod report;
 #[cfg(feature = "sabotage")]
 mod sabotage;

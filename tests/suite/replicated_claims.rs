@@ -157,6 +157,14 @@ impl Replicator for Meanwhile {
         self.replica.append(session, epoch, captures, records)
     }
 
+    fn is_confirmed(&self, session: Uuid, epoch: u64) -> bool {
+        self.replica.is_confirmed(session, epoch)
+    }
+
+    fn confirm(&self, session: Uuid, epoch: u64) -> Result<(), ReplicaError> {
+        self.replica.confirm(session, epoch)
+    }
+
     fn holds_captures(&self) -> bool {
         self.replica.holds_captures()
     }

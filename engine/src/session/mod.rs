@@ -44,6 +44,7 @@
 mod attempting;
 mod child_captures;
 mod comparing;
+mod confirming;
 mod conversation_follower;
 mod conversing;
 mod declaring;

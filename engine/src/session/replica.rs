@@ -32,7 +32,9 @@ use crate::log::fenced::{self, Fenced};
 use crate::log::objects::Objects;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::Places;
-use crate::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, TAKEN_OVER, WhenBehind};
+use crate::replication::{
+    CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator, TAKEN_OVER, WhenBehind,
+};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
@@ -233,6 +235,21 @@ impl Replica {
         self.epoch
     }
 
+    /// Returns who confirms that the claim is still the session's newest one.
+    pub(super) fn claim_confirmer(&self) -> &Arc<dyn Replicator> {
+        &self.replication.replicator
+    }
+
+    /// Returns the failure after which nothing is acknowledged any more.
+    pub(super) fn failure(&self) -> Option<Arc<Error>> {
+        self.gate.failure()
+    }
+
+    /// Notes a failure of the replicator other than one to append.
+    pub(super) fn fail(&self, error: Error) -> Arc<Error> {
+        self.gate.fail(Arc::new(error))
+    }
+
     /// Returns what the session's log says of who holds it.
     pub(super) fn note(&self) -> Replicated {
         let replicator = &self.replication.replicator;
@@ -382,14 +399,17 @@ impl Inner {
         let failed = |error| NotSynced::Failed(Arc::new(error));
         match replica.gate.wait(target, || self.feed(replica).map_err(failed)) {
             Ok(_) => Ok(()),
-            Err(cause) => {
-                self.gate.fail(Arc::clone(&cause));
-                if matches!(*cause, Error::Fenced { .. }) {
-                    self.stop_running_calls();
-                }
-                Err(Error::clone(&cause))
-            }
+            Err(cause) => Err(self.stop_for(&cause)),
         }
+    }
+
+    /// Takes no writes any more, since the replicator failed for `cause`, and returns it.
+    pub(super) fn stop_for(&self, cause: &Arc<Error>) -> Error {
+        self.gate.fail(Arc::clone(cause));
+        if matches!(**cause, Error::Fenced { .. }) {
+            self.stop_running_calls();
+        }
+        Error::clone(cause)
     }
 
     /// Notes a record that was written, and returns whether its write has to wait for the replicator, which is too far behind.
@@ -488,7 +508,7 @@ impl Inner {
     }
 
     /// Leaves word of what was not acknowledged, for whoever reads this log.
-    fn note_fenced(&self, fenced: Fenced) {
+    pub(super) fn note_fenced(&self, fenced: Fenced) {
         let (storage, root) = (&self.store.options.storage, &self.store.root);
         fenced::note(storage, root, self.id, &fenced);
     }

@@ -161,7 +161,7 @@ impl ToolRunner {
     #[track_caller]
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         let still_due = self.still_due(call);
-        self.begin_as(self.to_begin(call)?, &call.arguments, options, &still_due)
+        self.begin_as(self.to_begin(call)?, &call.arguments, options, &still_due)?.confirmed()
     }
 
     /// Begins a call of a tool that runs elsewhere, as [`begin`](ToolRunner::begin) does, for a host that does nothing outside

@@ -229,7 +229,7 @@ impl ToolRunner {
             if !on_thread
                 && let Begun::Operation(operation) = asked.begin(CallInfo { at: asked.at, ..info }).await?
             {
-                return Ok(operation);
+                return operation.confirmed_async().await;
             }
             // What the log knows is refused, or goes on, as a call of a thread.
             let (runner, call, options) = (asked.runner.clone(), asked.call.clone(), asked.left());
@@ -400,11 +400,19 @@ async fn run_tool(tool: Arc<dyn AnyTool>, operation: Operation, arguments: Strin
     let context = operation.context().clone();
     match started(tool.as_ref(), &arguments, &context) {
         Ok(Some(answering)) => {
+            let operation = match operation.confirmed_async().await {
+                Ok(operation) => operation,
+                Err(error) => return Ran::Ended(Err(error)),
+            };
             let ending = drive(&context, answering).await;
             Ran::Returned(operation, Box::new(ending))
         }
         Ok(None) => {
             on_thread(context, move || {
+                let operation = match operation.confirmed() {
+                    Ok(operation) => operation,
+                    Err(error) => return Ran::Ended(Err(error)),
+                };
                 let ending = run_handler(operation.context(), |context| tool.call(&arguments, context));
                 match ends_there {
                     true => Ran::Ended(operation.finish(ending)),

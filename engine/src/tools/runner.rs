@@ -118,7 +118,7 @@ impl ToolRunner {
         if self.session.replays() && !self.may_run_again(&info)? {
             return self.run_replayed(&info, arguments);
         }
-        let operation = self.begin_as(info, arguments, options, still_due)?;
+        let operation = self.begin_as(info, arguments, options, still_due)?.confirmed()?;
         let ending = run_handler(operation.context(), handler);
         operation.finish(ending)
     }

@@ -44,6 +44,10 @@ pub(super) enum Ran {
 /// Runs the tool of a call, and ends the call if the tool acts outside.
 fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, arguments: &str) -> Ran {
     let Some(operation) = operation.lock().take() else { return Ran::Ended(Err(over())) };
+    let operation = match operation.confirmed() {
+        Ok(operation) => operation,
+        Err(error) => return Ran::Ended(Err(error)),
+    };
     let ending = run_handler(operation.context(), |context| tool.call(arguments, context));
     match ends_at_once(tool) {
         true => Ran::Ended(operation.finish(ending)),

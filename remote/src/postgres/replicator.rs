@@ -23,6 +23,7 @@ use super::writer::Writer;
 use super::{Database, Tables};
 use crate::chunk::NOTE_BYTES_MAX;
 use crate::clock::Clock;
+use crate::confirmations::{Confirmations, fresh_for};
 use crate::error::{Error, Result, replica_error};
 use crate::lease::{LEASE_LENGTH, SessionLease};
 use crate::place::Standing;
@@ -31,6 +32,7 @@ use crate::runtime::Runtime;
 use crate::slots::{KEPT_BYTES_MAX, Slots};
 
 const STANDING: &str = "ask the database for a session";
+const CONFIRM: &str = "ask the database for the session's claim";
 const SESSIONS: &str = "ask the database for its sessions";
 
 /// Number of pages that are read ahead of whoever takes them.
@@ -61,6 +63,11 @@ pub struct PostgresReplicator {
     words: String,
     runtime: Runtime,
     sessions: Slots<Stand, Writer>,
+    clock: Clock,
+    /// When each claim was last the newest one.
+    confirmations: Confirmations<()>,
+    /// For how long that counts.
+    fresh_for: Duration,
     puts: Puts,
     /// Takes the sessions of which somebody may want to hear.
     news: mpsc::UnboundedSender<Uuid>,
@@ -87,9 +94,20 @@ impl PostgresReplicator {
         let runtime = Runtime::start()?;
         let (news, told) = mpsc::unbounded_channel();
         runtime.spawn(tell(Arc::clone(&tables), told))?;
-        let (sessions, puts) = (Slots::default(), Puts::new(Clock::default(), KEPT_BYTES_MAX));
-        PostgresReplicator { tables, words, runtime, sessions, puts, news, lease: None }
-            .with_lease(LEASE_LENGTH)
+        let clock = Clock::default();
+        PostgresReplicator {
+            tables,
+            words,
+            runtime,
+            sessions: Slots::default(),
+            clock: clock.clone(),
+            confirmations: Confirmations::default(),
+            fresh_for: fresh_for(None),
+            puts: Puts::new(clock, KEPT_BYTES_MAX),
+            news,
+            lease: None,
+        }
+        .with_lease(LEASE_LENGTH)
     }
 
     /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps, and keeps the bytes of so
@@ -100,7 +118,8 @@ impl PostgresReplicator {
         read: impl Fn() -> Duration + Send + Sync + 'static,
         kept_bytes_max: u64,
     ) -> PostgresReplicator {
-        PostgresReplicator { puts: Puts::new(Clock::new(read), kept_bytes_max), ..self }
+        let clock = Clock::new(read);
+        PostgresReplicator { puts: Puts::new(clock.clone(), kept_bytes_max), clock, ..self }
     }
 
     /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It writes a row three times in that
@@ -110,13 +129,22 @@ impl PostgresReplicator {
     ///
     /// [`Error::LeaseLength`].
     pub fn with_lease(self, length: Duration) -> Result<PostgresReplicator> {
-        Ok(PostgresReplicator { lease: Some(WorkerLease::new(&self.tables, length)?), ..self })
+        let lease = Some(WorkerLease::new(&self.tables, length)?);
+        Ok(PostgresReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 
     /// Keeps no lease, so that nobody waits before taking its sessions over.
     #[must_use]
     pub fn without_lease(self) -> PostgresReplicator {
-        PostgresReplicator { lease: None, ..self }
+        PostgresReplicator { lease: None, fresh_for: fresh_for(None), ..self }
+    }
+
+    /// Forgets a claim that another one has replaced.
+    fn lose(&self, session: Uuid, epoch: u64) {
+        self.confirmations.forget(session, epoch);
+        if let Some(lease) = &self.lease {
+            lease.keeper.lose(session, epoch);
+        }
     }
 
     /// Returns the lease under which a session was claimed last.
@@ -307,6 +335,7 @@ impl Replicator for PostgresReplicator {
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
         let stand = self.sessions.take_read(session, |stand| stand.next == expected)?;
         let (tables, lease) = (Arc::clone(&self.tables), self.lease.clone());
+        let asked = self.clock.now();
         let claim = async move {
             let writer = Writer::claim(tables, session, stand, lease.as_ref()).await?;
             if let Some(lease) = lease {
@@ -316,6 +345,7 @@ impl Replicator for PostgresReplicator {
         };
         let writer = self.runtime.run(claim).and_then(|claimed| claimed).map_err(replica_error)?;
         let epoch = writer.epoch().get();
+        self.confirmations.note(session, epoch, asked, ());
         self.sessions.note_claimed(session, Box::new(writer));
         Ok(epoch)
     }
@@ -353,13 +383,17 @@ impl Replicator for PostgresReplicator {
         let captures = captures.map(Captures::new).transpose().map_err(replica_error)?;
         self.make_sure_of_payloads(session).map_err(replica_error)?;
         let writer = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch)?;
+        let asked = self.clock.now();
         let (writer, appended) = self.write(writer, captures, records);
         // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
         if let Some(writer) = writer {
+            if appended.is_ok() && !writer.is_stopped() {
+                self.confirmations.note(session, epoch, asked, ());
+            }
             self.sessions.note_claimed(session, writer);
         }
-        if let (Err(Error::Fenced { .. }), Some(lease)) = (&appended, &self.lease) {
-            lease.keeper.lose(session, epoch);
+        if matches!(appended, Err(Error::Fenced { .. })) {
+            self.lose(session, epoch);
         }
         appended.map_err(replica_error)?;
         self.make_sure_of_payloads(session).map_err(replica_error)?;
@@ -369,7 +403,34 @@ impl Replicator for PostgresReplicator {
         Ok(())
     }
 
+    fn is_confirmed(&self, session: Uuid, epoch: u64) -> bool {
+        self.confirmations.is_fresh(session, epoch, self.clock.now(), self.fresh_for)
+    }
+
+    fn confirm(&self, session: Uuid, epoch: u64) -> Result<(), ReplicaError> {
+        self.confirmations.last(session, epoch)?;
+        let (tables, asked) = (Arc::clone(&self.tables), self.clock.now());
+        let ask = async move { tables.tried(CONFIRM, || tables.head(session)).await? };
+        let head = self.runtime.run(ask).and_then(|head| head).map_err(replica_error)?;
+        let error = match head {
+            Some(head) if head.epoch.get() == epoch => {
+                self.confirmations.note(session, epoch, asked, ());
+                return Ok(());
+            }
+            Some(head) if head.epoch.get() > epoch => {
+                self.lose(session, epoch);
+                Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name }
+            }
+            head => {
+                let sequence = head.map_or(SequenceNumber::MIN, |head| head.next);
+                Error::DatabaseWentBack { session, sequence }
+            }
+        };
+        Err(replica_error(error))
+    }
+
     fn release(&self, session: Uuid, epoch: u64) {
+        self.confirmations.forget(session, epoch);
         // Another handle may have claimed the session since.
         if self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch).is_ok() {
             self.puts.forget(session);

@@ -74,6 +74,8 @@ struct Batch {
 enum Fate {
     /// Was committed.
     Committed,
+    /// Was committed, and behind it this error's claim, which fences the writer.
+    Overtaken(Error),
     /// Was not committed, and may be yet.
     Open,
 }
@@ -146,7 +148,7 @@ impl Writer {
             match tables.head(self.session).await {
                 Ok(head) => match self.claim_fate(head?, stand)? {
                     Fate::Committed if self.confirm(nonce).await => return Ok(()),
-                    Fate::Committed => in_doubt = true,
+                    Fate::Committed | Fate::Overtaken(_) => in_doubt = true,
                     Fate::Open => {}
                 },
                 Err(refusal) => attempts.failed(refusal.failure),
@@ -224,8 +226,9 @@ impl Writer {
         self.check()?;
         let Some(batch) = self.pending.take() else { return Ok(()) };
         match self.put(&batch).await {
-            Ok(()) => {
+            Ok(overtaken) => {
                 (self.next, self.link) = (batch.next, batch.link);
+                self.stopped = overtaken;
                 Ok(())
             }
             Err(error @ Error::Unknown { .. }) => {
@@ -241,7 +244,8 @@ impl Writer {
         }
     }
 
-    async fn put(&self, batch: &Batch) -> Result<()> {
+    /// Appends a batch. Returns the error that the next append fails with, if another writer's claim was found behind the batch.
+    async fn put(&self, batch: &Batch) -> Result<Option<Error>> {
         let tables = &self.tables;
         let (epoch, next, behind) =
             (column(self.epoch.get()), column(self.next.get()), column(batch.next.get()));
@@ -266,7 +270,7 @@ impl Writer {
             match tables.commit(&tables.statements.append, &parameters, batch.bodies.len() as u64).await {
                 Ok(written) => {
                     if written? {
-                        return Ok(());
+                        return Ok(None);
                     }
                     attempts.failed(Failure::Conflict);
                 }
@@ -284,8 +288,9 @@ impl Writer {
             }
             match self.fate(batch).await {
                 Ok(fate) => match fate? {
-                    Fate::Committed if self.confirm(batch.nonce).await => return Ok(()),
-                    Fate::Committed => in_doubt = true,
+                    Fate::Committed if self.confirm(batch.nonce).await => return Ok(None),
+                    Fate::Overtaken(by) if self.confirm(batch.nonce).await => return Ok(Some(by)),
+                    Fate::Committed | Fate::Overtaken(_) => in_doubt = true,
                     Fate::Open => {}
                 },
                 Err(refusal) => attempts.failed(refusal.failure),
@@ -315,11 +320,12 @@ impl Writer {
             let reason = "another copy of this writer appended it";
             return Ok(Err(Error::Row { session: self.session, sequence: self.next, reason }));
         }
+        let fenced = Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name };
         if self.is_held(batch).await? {
             // The claim was committed behind it, and whoever made it has read it.
-            return Ok(Ok(Fate::Committed));
+            return Ok(Ok(Fate::Overtaken(fenced)));
         }
-        Ok(Err(Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name }))
+        Ok(Err(fenced))
     }
 
     /// Returns whether the last of these records is held, in front of another writer's claim.
@@ -352,6 +358,11 @@ impl Writer {
 
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Returns whether the writer appends nothing any more.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
     }
 
     fn check(&self) -> Result<()> {

@@ -11,6 +11,9 @@ mod elsewhere;
 #[path = "../parts/folders.rs"]
 mod folders;
 mod kills;
+#[path = "../parts/late_starts.rs"]
+mod late;
+mod late_starts;
 mod leases;
 #[path = "../parts/lineages.rs"]
 mod lineages;

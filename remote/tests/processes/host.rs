@@ -23,6 +23,7 @@ pub(crate) const SESSION: Uuid = Uuid::from_u128(0x5e55);
 /// Opens the store of a worker of that name in a folder. `steps` are told of each request to the bucket.
 pub(crate) fn store(folder: &Path, bucket: &Path, name: &str, steps: Steps) -> Store {
     let files = LocalFileSystem::new_with_prefix(bucket).unwrap().with_fsync(true);
+    let clock = steps.clone();
     let retries = Retries {
         attempts: 3,
         // A process may be stopped for as long as another one works.
@@ -33,7 +34,7 @@ pub(crate) fn store(folder: &Path, bucket: &Path, name: &str, steps: Steps) -> S
     let replicator =
         ObjectReplicator::new(Arc::new(Answered(steps.over(files))), "team", name, retries).unwrap();
     // Its steps are counted: no timer renews its lease.
-    let replicator = replicator.with_lease(LEASE_LENGTH_MAX).unwrap();
+    let replicator = replicator.with_lease(LEASE_LENGTH_MAX).unwrap().with_clock(move || clock.read_clock());
     let options = StoreOptions {
         replication: Some(Replication::new(Arc::new(replicator))),
         durability: Durability::Every,

@@ -28,6 +28,7 @@ pub(crate) fn orders(places: &tempfile::TempDir, name: &str) -> Orders {
         waits_at: None,
         takes_over: false,
         counts_late: false,
+        waits_in_window: false,
     }
 }
 

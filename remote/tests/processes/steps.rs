@@ -1,8 +1,11 @@
 //! A bucket whose requests are counted, and that waits at one of them.
 
+use std::fmt::Display;
 use std::io::stdin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_lite::stream::Boxed;
@@ -13,18 +16,55 @@ use object_store::{GetOptions, GetResult, ObjectStore, PutOptions, PutPayload, P
 use crate::requests::Requests;
 use crate::worker::say;
 
+/// How long a worker seems to have stood that waited at a step: longer than any lease.
+const STOOD: Duration = Duration::from_secs(2 * 3_600);
+
 /// Counts steps. At one of them the process says so, and waits for a line on its standard input.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Steps {
     made: Arc<AtomicU64>,
     waits_at: Option<u64>,
+    has_stood: Arc<AtomicBool>,
+    /// Which thread waits at a reading of the clock, and at the how many-th from now.
+    window: Arc<Mutex<Option<(ThreadId, u32)>>>,
 }
 
 impl Steps {
     /// Counts from now on, or once [`begin_anew`](Steps::begin_anew) is called.
     pub(crate) fn waiting_at(step: Option<u64>, counts_late: bool) -> Steps {
         let made = if counts_late { u64::MAX / 2 } else { 0 };
-        Steps { made: Arc::new(AtomicU64::new(made)), waits_at: step }
+        Steps { made: Arc::new(AtomicU64::new(made)), waits_at: step, ..Steps::default() }
+    }
+
+    /// Has this thread wait between the last check of its next call and the start of the tool: after it has read the clock for the second
+    /// time. The first time is before the begin is put.
+    pub(crate) fn wait_in_window(&self) {
+        *self.window.lock().unwrap() = Some((thread::current().id(), 2));
+    }
+
+    /// Reads the clock, which goes on by more than any lease while the worker stands.
+    pub(crate) fn read_clock(&self) -> Duration {
+        static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let stood = if self.has_stood.load(Ordering::SeqCst) { STOOD } else { Duration::ZERO };
+        let now = BEGIN.elapsed() + stood;
+        let mut window = self.window.lock().unwrap();
+        if let Some((thread, left)) = &mut *window
+            && *thread == thread::current().id()
+        {
+            *left -= 1;
+            if *left == 0 {
+                *window = None;
+                drop(window);
+                self.wait("window");
+            }
+        }
+        now
+    }
+
+    fn wait(&self, at: impl Display) {
+        say("at", at);
+        stdin().read_line(&mut String::new()).unwrap();
+        self.has_stood.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn made(&self) -> u64 {
@@ -43,8 +83,7 @@ impl Steps {
     fn step(&self) {
         let step = self.made.fetch_add(1, Ordering::SeqCst);
         if self.waits_at == Some(step) {
-            say("at", step);
-            stdin().read_line(&mut String::new()).unwrap();
+            self.wait(step);
         }
     }
 }

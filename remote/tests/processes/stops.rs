@@ -10,8 +10,9 @@ use crate::notes::{call, note, types};
 use crate::steps::Steps;
 use crate::worker::Orders;
 
+/// Continued with the acknowledgement of a begin on its way, a worker started that call's tool, which the other worker had run again.
 #[test]
-fn a_worker_that_was_stopped_and_taken_over_is_refused_and_starts_no_further_handler() {
+fn a_worker_that_was_stopped_at_any_step_and_taken_over_is_refused_and_starts_no_tool() {
     let all = std::env::var_os("FOLDLOG_REMOTE_ROUNDS").is_some();
     let (mut fenced, mut went_on) = (0, 0);
     let steps = steps();
@@ -45,6 +46,8 @@ fn a_worker_that_was_stopped_and_taken_over_is_refused_and_starts_no_further_han
         let after = worker.hear_out();
         // What it says now was held before the claim, or it would not say it.
         assert_holds(&taken, &after, &format!("step {step}, after"));
+        let late = after.iter().find(|said| matches!(said, Said::Within(_)));
+        assert_eq!(late, None, "step {step}: a tool starts late");
         match after.last() {
             Some(Said::Refused(why)) if why == "fenced" => fenced += 1,
             // Behind its last request all of its own is held, and nothing is left to be refused.
@@ -63,4 +66,23 @@ fn a_worker_that_was_stopped_and_taken_over_is_refused_and_starts_no_further_han
         assert_eq!(now.notes.len(), taken.notes.len() + 1, "step {step}");
     }
     assert!(fenced > 5 && went_on > 0, "{fenced} fenced, {went_on} went on, of {steps} steps");
+}
+
+/// The window that is documented in `foldlog::replication`: between the last check and the start of the tool no time is asked.
+#[test]
+fn a_worker_that_was_stopped_between_the_last_check_and_the_start_starts_that_tool_and_no_other() {
+    let places = tempfile::tempdir().unwrap();
+    let orders = Orders { waits_in_window: true, ..orders(&places, "stopped") };
+    let mut worker = Worker::start(&orders);
+    let said = worker.hear_until_it_waits();
+    assert!(matches!(said.as_slice(), [Said::Noted(_), Said::At]), "{said:?}");
+    worker.stop();
+    let next = store(&places.path().join("next"), &orders.bucket, "next", Steps::default());
+    let session = next.take_over(SESSION, &types()).unwrap();
+    let taken = told(&session);
+    worker.go_on();
+    let after = worker.hear_out();
+    // Its begin is acknowledged, its end is not.
+    let [Said::Within(operation), Said::Refused(why)] = after.as_slice() else { panic!("{after:?}") };
+    assert_eq!((taken.begins.as_slice(), why.as_str()), ([*operation].as_slice(), "fenced"));
 }

@@ -31,14 +31,18 @@ pub(crate) struct Orders {
     pub(crate) takes_over: bool,
     /// Whether steps are counted from the moment on in which the session is there.
     pub(crate) counts_late: bool,
+    /// Whether it waits between the last check of its first call and the start of the tool.
+    pub(crate) waits_in_window: bool,
 }
 
 impl Display for Orders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Orders { bucket, folder, name, rounds, waits_at, takes_over, counts_late } = self;
+        let Orders { bucket, folder, name, rounds, waits_at, takes_over, counts_late, waits_in_window } =
+            self;
         let waits_at = waits_at.map_or(-1, u64::cast_signed);
         let (bucket, folder) = (bucket.display(), folder.display());
-        write!(f, "{bucket}\n{folder}\n{name}\n{rounds}\n{waits_at}\n{takes_over}\n{counts_late}")
+        write!(f, "{bucket}\n{folder}\n{name}\n{rounds}\n{waits_at}\n")?;
+        write!(f, "{takes_over}\n{counts_late}\n{waits_in_window}")
     }
 }
 
@@ -46,7 +50,7 @@ impl FromStr for Orders {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Orders, ()> {
-        let [bucket, folder, name, rounds, waits_at, takes_over, counts_late] =
+        let [bucket, folder, name, rounds, waits_at, takes_over, counts_late, waits_in_window] =
             text.split('\n').collect::<Vec<_>>().try_into().map_err(drop)?;
         Ok(Orders {
             bucket: bucket.into(),
@@ -56,6 +60,7 @@ impl FromStr for Orders {
             waits_at: waits_at.parse::<i64>().map_err(drop)?.try_into().ok(),
             takes_over: takes_over == "true",
             counts_late: counts_late == "true",
+            waits_in_window: waits_in_window == "true",
         })
     }
 }
@@ -80,7 +85,7 @@ fn part_of_a_worker() {
 }
 
 fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
-    let Orders { bucket, folder, name, rounds, takes_over, counts_late, .. } = orders;
+    let Orders { bucket, folder, name, rounds, takes_over, counts_late, waits_in_window, .. } = orders;
     let workers = store(folder, bucket, name, steps.clone());
     let session = match takes_over {
         true => workers.take_over(SESSION, &types())?,
@@ -105,6 +110,9 @@ fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
         let text = format!("{name} {round}");
         session.dispatch(note(text.clone()))?;
         say("noted", text);
+        if *waits_in_window {
+            steps.wait_in_window();
+        }
         if call(&runner)?.success {
             say("called", round);
         }

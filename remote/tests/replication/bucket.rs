@@ -1,5 +1,6 @@
 //! A bucket in memory that can be told to fail, and what it holds.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,6 +47,18 @@ struct Switches {
     slow: Mutex<String>,
     puts: AtomicU64,
     put_bytes: AtomicU64,
+    reads: AtomicU64,
+    before_answer: BeforeAnswer,
+}
+
+/// What happens once, after the next chunk was put and before that is answered.
+#[derive(Default)]
+struct BeforeAnswer(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl fmt::Debug for BeforeAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BeforeAnswer").finish_non_exhaustive()
+    }
 }
 
 /// Lets one put through after the other, while it is not held shut.
@@ -79,6 +92,16 @@ impl Bucket {
     /// Has objects of which the keys hold `part` put only once everything else had many turns.
     pub(crate) fn put_slowly(&self, part: &str) {
         part.clone_into(&mut self.switches.slow.lock().unwrap());
+    }
+
+    /// Has something happen after the next chunk was put, before that is answered.
+    pub(crate) fn before_answering_next_chunk(&self, act: impl FnOnce() + Send + 'static) {
+        *self.switches.before_answer.0.lock().unwrap() = Some(Box::new(act));
+    }
+
+    /// Returns how many objects were asked for so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.switches.reads.load(Ordering::SeqCst)
     }
 
     pub(crate) fn puts(&self) -> u64 {
@@ -148,7 +171,7 @@ impl Requests for Bucket {
     async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.switches.puts.fetch_add(1, Ordering::SeqCst);
         self.switches.put_bytes.fetch_add(payload.content_length() as u64, Ordering::SeqCst);
-        let _answered = self.switches.gate.0.acquire().await.unwrap();
+        let answered = self.switches.gate.0.acquire().await.unwrap();
         let slow = self.switches.slow.lock().unwrap().clone();
         if !slow.is_empty() && location.as_ref().contains(&slow) {
             for _ in 0..100_000 {
@@ -160,10 +183,18 @@ impl Requests for Bucket {
         if is_refused || self.switches.refuses_puts.load(Ordering::SeqCst) {
             return Err(Error::Generic { store: "bucket", source: "down".into() });
         }
-        self.held.put_opts(location, payload, options).await
+        let put = self.held.put_opts(location, payload, options).await;
+        drop(answered);
+        if location.as_ref().contains("/log/") {
+            let act = self.switches.before_answer.0.lock().unwrap().take();
+            // On a thread of its own: it may wait for requests, which a runtime's thread must not.
+            act.into_iter().for_each(|act| std::thread::spawn(act).join().unwrap());
+        }
+        put
     }
 
     async fn read(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.switches.reads.fetch_add(1, Ordering::SeqCst);
         self.held.get_opts(location, options).await
     }
 

@@ -2,14 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use foldlog::audit::LogReader;
-use foldlog::tools::FencingToken;
-use foldlog::{Error, Kind, Record};
+use foldlog::tools::{ExecuteOptions, FencingToken, ToolCall};
+use foldlog::{Error, Kind, Record, ResourceRegistry};
 
 use crate::bucket::Bucket;
-use crate::host::{recover_by_running_again, run, store};
-use crate::notes::{note, types};
+use crate::host::{Clock, recover_by_running_again, run, store, store_with};
+use crate::notes::{note, runner_over, types};
+
+/// For how long a confirmation counts under a lease of an hour.
+const FRESH: Duration = Duration::from_secs(600);
 
 #[test]
 fn a_superseded_writer_starts_no_further_handler_and_appends_nothing() {
@@ -29,6 +33,95 @@ fn a_superseded_writer_starts_no_further_handler_and_appends_nothing() {
     );
     assert!(session.close().is_err());
     assert_eq!(bucket.records(id), before);
+}
+
+/// A worker was stopped while the acknowledgement of a begin was on its way. It read that after another worker had taken over, and started the
+/// tool, which that worker ran too.
+#[test]
+fn a_worker_that_reads_the_acknowledgement_of_a_begin_after_a_takeover_starts_no_tool() {
+    for runs_elsewhere in [false, true] {
+        let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+        let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+        let id = session.id();
+        let (taking, sleeping) = (bucket.clone(), clock.clone());
+        bucket.before_answering_next_chunk(move || {
+            sleeping.advance(FRESH);
+            drop(taking.remote().claim(id, "two", |_| {}).unwrap());
+        });
+        let runner =
+            runner_over(&session, ResourceRegistry::default(), |_| panic!("the tool starts")).unwrap();
+        let (call, options) = (ToolCall::new("act", "{}"), ExecuteOptions::default());
+        let fenced = match runs_elsewhere {
+            true => runner.begin(&call, &options).unwrap_err(),
+            false => runner.execute(&call, &options).unwrap_err(),
+        };
+        assert!(
+            matches!(&fenced, Error::Fenced { epoch: 2, by, .. } if by.starts_with("two, ")),
+            "{fenced:?}"
+        );
+        // The begin is the other worker's to recover, and nothing is written behind it.
+        assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("tool_begin"));
+        assert!(session.is_interrupted());
+        let poisoned = session.dispatch(note("too late")).unwrap_err();
+        assert!(matches!(&poisoned, Error::Poisoned { cause } if matches!(**cause, Error::Fenced { .. })));
+        // Whoever reads the log learns from which record on nothing was acknowledged.
+        let told = foldlog::audit::fenced(session.dir()).unwrap();
+        assert_eq!((told.from.get(), told.epoch), (bucket.records(id).len() as u64, 2));
+    }
+}
+
+/// The window that is documented in `foldlog::replication`.
+#[test]
+fn a_takeover_within_a_sixth_of_the_lease_is_not_noticed_before_the_start_and_the_token_shows_it() {
+    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+    let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+    let id = session.id();
+    let (taking, sleeping) = (bucket.clone(), clock.clone());
+    bucket.before_answering_next_chunk(move || {
+        sleeping.advance(FRESH - Duration::from_secs(1));
+        drop(taking.remote().claim(id, "two", |_| {}).unwrap());
+    });
+    let tokens: Arc<Mutex<Vec<FencingToken>>> = Arc::default();
+    let seen = Arc::clone(&tokens);
+    let late = run(&session, move |context| {
+        seen.lock().unwrap().push(context.fencing_token());
+        Ok(())
+    });
+    // The end is not acknowledged, and a service that has heard of epoch 2 refuses the first one.
+    assert!(matches!(late, Err(Error::Fenced { epoch: 2, .. })), "{late:?}");
+    assert_eq!(tokens.lock().unwrap().iter().map(|token| token.epoch).collect::<Vec<_>>(), [Some(1)]);
+}
+
+#[test]
+fn an_old_acknowledgement_is_confirmed_by_one_request_and_a_young_one_by_none() {
+    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+    let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+    let before = bucket.reads();
+    assert!(run(&session, |_| Ok(())).unwrap().success);
+    assert_eq!(bucket.reads(), before);
+    let sleeping = clock.clone();
+    bucket.before_answering_next_chunk(move || sleeping.advance(FRESH));
+    assert!(run(&session, |_| Ok(())).unwrap().success);
+    assert_eq!(bucket.reads(), before + 1);
+    assert!(run(&session, |_| Ok(())).unwrap().success);
+    assert_eq!(bucket.reads(), before + 1);
+}
+
+#[test]
+fn a_tool_does_not_start_while_each_confirmation_is_read_too_late() {
+    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+    let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+    clock.read_slowly(FRESH);
+    let refused = run(&session, |_| panic!("the tool starts")).unwrap_err();
+    let Error::ReplicaFailed { reason, .. } = &refused else { panic!("{refused:?}") };
+    assert!(reason.contains("came too late"), "{reason}");
+    // Opened again, once the bucket answers, the session goes on.
+    clock.read_slowly(Duration::ZERO);
+    let (id, store) = (session.id(), store_with(&folder, &bucket, "one", &clock));
+    drop(session);
+    let session = store.open_session(id, &types()).unwrap();
+    recover_by_running_again(&session, |_| Ok(()));
+    assert!(run(&session, |_| Ok(())).unwrap().success);
 }
 
 #[test]

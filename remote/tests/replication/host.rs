@@ -2,6 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use foldlog::replication::Replication;
 use foldlog::tools::{ExecuteOptions, ToolContext, ToolError, ToolReport};
@@ -15,6 +17,37 @@ use crate::notes::{call, runner_over};
 fn replicator(bucket: &Bucket, name: &str) -> ObjectReplicator {
     let replicator = ObjectReplicator::new(Arc::new(bucket.store()), "team", name, retries()).unwrap();
     replicator.with_lease(LEASE_LENGTH_MAX).unwrap()
+}
+
+/// A clock that counts sleep, of which a test decides how far it goes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    seconds: Arc<AtomicU64>,
+    /// How many of them each reading takes.
+    each: Arc<AtomicU64>,
+}
+
+impl Clock {
+    pub(crate) fn advance(&self, by: Duration) {
+        self.seconds.fetch_add(by.as_secs(), Ordering::SeqCst);
+    }
+
+    /// Has each reading take so long.
+    pub(crate) fn read_slowly(&self, each: Duration) {
+        self.each.store(each.as_secs(), Ordering::SeqCst);
+    }
+
+    fn read(&self) -> Duration {
+        Duration::from_secs(self.seconds.fetch_add(self.each.load(Ordering::SeqCst), Ordering::SeqCst))
+    }
+}
+
+/// Opens the store of a worker with such a clock, whose lease lasts an hour.
+pub(crate) fn store_with(folder: &tempfile::TempDir, bucket: &Bucket, name: &str, clock: &Clock) -> Store {
+    let clock = clock.clone();
+    let replicator = replicator(bucket, name).with_clock(move || clock.read());
+    let replication = Some(Replication::new(Arc::new(replicator)));
+    Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
 /// Opens the store of a worker of that name in a folder.

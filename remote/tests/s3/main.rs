@@ -7,6 +7,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod between;
+#[path = "../parts/late_starts.rs"]
+mod late;
+mod late_starts;
 #[path = "../parts/notes.rs"]
 mod notes;
 #[path = "../parts/placed.rs"]

@@ -209,5 +209,13 @@ impl Replicator for Source {
         reads_only()
     }
 
+    fn is_confirmed(&self, _: Uuid, _: u64) -> bool {
+        false
+    }
+
+    fn confirm(&self, _: Uuid, _: u64) -> Result<(), ReplicaError> {
+        reads_only()
+    }
+
     fn release(&self, _: Uuid, _: u64) {}
 }

@@ -29,8 +29,11 @@ use crate::types::SessionTypes;
 /// Tells a system outside which writer of the session a request comes from, and for which operation.
 ///
 /// A store with a [replicator](crate::replication) lets another worker take a session over while this one is paused. What a handler had
-/// begun may still reach the outside afterwards. A system that keeps the highest epoch it has seen of each session, and refuses
-/// requests with a lower one, is reached by nobody any more who was taken over, once the new worker has reached it.
+/// begun may still reach the outside afterwards, and within a [bounded window](crate::replication#superseded-workers) a superseded worker even
+/// starts a handler. A service that stores the highest epoch of each session and rejects lower ones is safe from superseded workers once the
+/// new worker has reached it.
+///
+/// A [`Keyed`](foldlog_codec::body::Idempotency::Keyed) tool sends both: the operation is its key, and the epoch fences it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
     /// Epoch of the worker's claim, which is higher than that of every worker before; `None` if the store has no replicator.
@@ -74,7 +77,8 @@ impl ToolContext {
         self.running.begun.within.operation()
     }
 
-    /// Returns what a system outside needs to refuse this worker once another one has taken the session over. See [`FencingToken`].
+    /// Returns what a system outside needs to refuse this worker once another one has taken the session over. A
+    /// [`Keyed`](foldlog_codec::body::Idempotency::Keyed) tool sends it with each request. See [`FencingToken`].
     pub fn fencing_token(&self) -> FencingToken {
         FencingToken { epoch: self.session.epoch(), operation: self.operation() }
     }

@@ -226,6 +226,38 @@ impl Operation {
         self.running().held.lock().as_ref().map(|held| held.before.clone()).unwrap_or_default()
     }
 
+    /// Confirms, directly before the tool starts, that the session is still this worker's.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::confirm_claim`]. The call is left open then, and its tool must not start.
+    pub(in crate::tools) fn confirmed(self) -> Result<Operation> {
+        if self.running().info.only_reads() {
+            return Ok(self);
+        }
+        let confirmed = self.context.session.confirm_claim();
+        self.if_confirmed(confirmed)
+    }
+
+    /// Does what [`confirmed`](Operation::confirmed) does, for async hosts.
+    #[cfg(feature = "async")]
+    pub(in crate::tools) async fn confirmed_async(self) -> Result<Operation> {
+        if self.running().info.only_reads() {
+            return Ok(self);
+        }
+        let confirmed = self.context.session.confirm_claim_async().await;
+        self.if_confirmed(confirmed)
+    }
+
+    fn if_confirmed(mut self, confirmed: Result<()>) -> Result<Operation> {
+        if let Err(error) = confirmed {
+            self.running().leave_open();
+            self.ended = true;
+            return Err(error);
+        }
+        Ok(self)
+    }
+
     /// Has the engine end the call as soon as this is dropped without an end.
     #[cfg(feature = "async")]
     pub(in crate::tools) fn ending_soon(mut self) -> Operation {
@@ -423,6 +455,14 @@ impl RunningCall {
                 reason: report.message,
             }),
             _ => Ok(report),
+        }
+    }
+
+    /// Leaves the call open, whose tool did not start: there is nothing to restore.
+    fn leave_open(&self) {
+        let held = self.held.lock().take();
+        if let Some(Held { before, leases, .. }) = held {
+            drop(Unended { running: self, ended: false, before, _leases: leases });
         }
     }
 
