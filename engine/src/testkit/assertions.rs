@@ -9,7 +9,7 @@ use foldlog_codec::{Kind, SequenceNumber};
 use proptest::sample::Index;
 
 use super::history::{Action, History, Step};
-use crate::audit::LogReader;
+use crate::audit::{LogReader, ReplayReducers};
 use crate::clock::FixedClock;
 use crate::error::{Error, Result};
 use crate::log::SegmentSizes;
@@ -35,7 +35,10 @@ const OBJECT_BYTES_MIN: u64 = 512;
 ///   shows what the session showed then;
 /// - opened again, after a close, a kill or a fork, the session shows what it showed before, read with the host's types
 ///   and without;
+/// - each reducer is pure: run again over events and items that are decoded from the records, it resolves what is recorded;
 /// - an event that a reducer refuses leaves no trace.
+///
+/// An event that [`dispatch`](super::dispatch) made must also read back from its bytes as it was, as far as its `Debug` form shows.
 ///
 /// # Panics
 ///
@@ -53,6 +56,7 @@ pub fn assert_rollback_equivalence(types: &SessionTypes, history: &History) {
     }
     life.reopen(false);
     life.check_positions();
+    life.check_reducers();
 }
 
 /// Asserts that a history gives the same records each time that a session lives through it with the same clock and
@@ -197,6 +201,7 @@ impl<'a> Life<'a> {
     }
 
     fn fork(&mut self, at: SequenceNumber) {
+        self.check_reducers();
         let shared = done(self.session.state_at(at));
         self.sessions += 1;
         let fork = done(self.store.fork(self.session.id(), at, self.types, seeded(self.sessions)));
@@ -222,6 +227,13 @@ impl<'a> Life<'a> {
         for (sequence, record) in (0..).zip(self.content()) {
             assert_eq!(record.sequence, sequence, "sequence numbers have no gaps");
         }
+    }
+
+    /// Runs the reducers again over what the log holds: what they know from memory alone is not there.
+    fn check_reducers(&self) {
+        let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
+        let replayed = done(reader.replay_reducers(self.types, &ReplayReducers::default()));
+        assert!(replayed.holds(), "the reducers resolve something else when they run again: {replayed}");
     }
 
     fn content(&self) -> Vec<Content> {

@@ -10,12 +10,21 @@ use crate::tools::{CompositeSnapshot, ExecutionState};
 ///
 /// # Errors
 ///
-/// [`Error::SnapshotMismatch`] with the first difference; otherwise the error of reading the log.
+/// [`Error::SnapshotMismatch`] with the first difference, or if one of the snapshots is of another session than the run; otherwise the error of
+/// reading the log.
 pub fn snapshots_equivalent(
     state: &ExecutionState,
     one: &CompositeSnapshot,
     other: &CompositeSnapshot,
 ) -> Result<()> {
+    let own = state.session().id();
+    for snapshot in [one, other] {
+        let session = snapshot.session.session;
+        if session != own {
+            let reason = format!("a snapshot is of session {session}, but this run belongs to session {own}");
+            return Err(Error::SnapshotMismatch(reason));
+        }
+    }
     let slices = |snapshot: &CompositeSnapshot| -> Result<BTreeMap<String, Vec<StoredItem>>> {
         let slices = state.session().state_at(snapshot.session.position)?.slices;
         let kept = slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);

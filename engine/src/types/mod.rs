@@ -33,4 +33,6 @@ pub(crate) use reducer::{
     ItemCoding, NewItem, NewItems, Reduce, ReduceCall, SliceEffect, new_items, resolve_op,
 };
 pub(crate) use registry::{EventTypes, ItemType, SliceTypes, TAIL_ITEMS};
+#[cfg(feature = "testkit")]
+pub(crate) use values::known;
 pub(crate) use values::{ValueDecoder, encode_value, read_value};

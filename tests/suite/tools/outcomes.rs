@@ -260,6 +260,20 @@ fn a_visibility_expansion_is_as_if_the_tool_had_never_run() {
     assert!(matches!(snapshots_equivalent(state, &changed, &moved), Err(Error::SnapshotMismatch(_))));
 }
 
+/// The positions of another session's snapshots were read in this session's log.
+#[test]
+fn snapshots_of_another_session_are_not_compared() {
+    let run = Run::new();
+    let own = run.runner.state().snapshot(None).unwrap();
+    let mut others = own.clone();
+    others.session.session = uuid::Uuid::from_u128(1);
+    for (one, two) in [(&own, &others), (&others, &own), (&others, &others)] {
+        let refused = snapshots_equivalent(run.runner.state(), one, two).unwrap_err();
+        assert!(refused.to_string().contains("a snapshot is of session"), "{refused}");
+    }
+    snapshots_equivalent(run.runner.state(), &own, &own).unwrap();
+}
+
 #[test]
 fn one_path_for_tools_that_run_here_and_for_those_that_run_elsewhere() {
     let (here, elsewhere) = (Run::new(), Run::new());
