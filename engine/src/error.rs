@@ -432,6 +432,15 @@ pub enum Error {
         /// What does not agree: what both declarations say.
         reason: String,
     },
+    /// The host declared a slice that no event changes: what it dispatches would be appended to an implicit slice of another name.
+    #[error(
+        "slice `{}` is declared, and no event changes it: bind one, such as with `append_all`, or declare the slice as `seeded`",
+        escape::text(slice)
+    )]
+    SliceUnbound {
+        /// Name of the slice.
+        slice: String,
+    },
     /// A slice is declared at run time by a path that is none.
     #[error(
         "slice `{}`: `{}` is no path of a value, such as `card.id` or `ids[0]`",

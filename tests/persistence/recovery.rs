@@ -428,7 +428,8 @@ fn a_partial_recovery_that_fails_leaves_no_session() {
     let (store, id) = killed_within_a_call(folder.path());
     let to = Store::open(folder.path().join("to")).unwrap();
     // The host's types say of a slice what the log does not.
-    let types = SessionTypes::builder().slice_with::<Tasks>(foldlog::Policy::Log).build().unwrap();
+    let types =
+        SessionTypes::builder().slice_with::<Tasks>(foldlog::Policy::Log).seeded::<Tasks>().build().unwrap();
     let manager = CrashRecoveryManager::new(store, id).with_types(types);
     manager.recover(RecoveryStrategy::PartialRecovery, &to, "ada", "it was killed").unwrap_err();
     assert!(to.session_ids().unwrap().is_empty());

@@ -94,6 +94,7 @@ fn all() -> Vec<Error> {
         Error::SlicesNotRegistered(vec![text()]),
         Error::PolicyMismatch { slice: text(), declared: Policy::Log, recorded: Policy::State },
         Error::DeclaredTwice { name: text(), reason: String::new() },
+        Error::SliceUnbound { slice: text() },
         Error::NotAPath { slice: text(), path: text() },
         Error::UndeclaredEvent { event: text(), nearest: Some(text()) },
         Error::AlreadySettled {

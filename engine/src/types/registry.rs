@@ -1,5 +1,5 @@
 use std::any::TypeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -220,6 +220,22 @@ impl EventTypes {
     }
 }
 
+impl Registered {
+    /// Fails if a slice with a Rust type is bound to no event, and is none of `seeded`.
+    fn check_bound(&self, seeded: &BTreeSet<&'static str>) -> Result<()> {
+        let reducers = self.events.values().flat_map(|event| &event.reducers);
+        let bound = reducers.map(|(slice, _)| slice.as_str());
+        let retired = self.retired.iter().map(|(_, slice)| slice.as_str());
+        let changed: BTreeSet<&str> = bound.chain(retired).chain(seeded.iter().copied()).collect();
+        let is_unbound =
+            |slice: &&SliceTypes| !slice.item_type.is_dynamic() && !changed.contains(slice.name.as_str());
+        match self.slices.values().find(is_unbound) {
+            Some(slice) => Err(Error::SliceUnbound { slice: slice.name.to_string() }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Debug for SessionTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let events: BTreeMap<_, Vec<_>> = self
@@ -239,7 +255,12 @@ impl fmt::Debug for SessionTypes {
 impl SessionTypes {
     /// Starts a declaration.
     pub fn builder() -> SessionTypesBuilder {
-        SessionTypesBuilder { registered: Registered::default(), dynamic: Dynamic::default(), error: None }
+        SessionTypesBuilder {
+            registered: Registered::default(),
+            dynamic: Dynamic::default(),
+            seeded: BTreeSet::new(),
+            error: None,
+        }
     }
 
     /// Returns whether both are clones of one declaration.
@@ -298,6 +319,8 @@ pub struct SessionTypesBuilder {
     registered: Registered,
     /// Declarations without Rust types, which `build` joins to the others.
     pub(super) dynamic: Dynamic,
+    /// Slices that no event has to change.
+    seeded: BTreeSet<&'static str>,
     error: Option<Error>,
 }
 
@@ -312,6 +335,13 @@ impl SessionTypesBuilder {
     pub fn slice<S: Slice>(self) -> Self {
         let policy = default_policy(S::NAME);
         self.slice_with::<S>(policy)
+    }
+
+    /// Says of a declared slice that no event changes it: its items come from [`Session::seed`](crate::Session::seed) alone. Without this,
+    /// and without an event that is bound to the slice or was [`retired`](SessionTypesBuilder::retired), `build` refuses the slice.
+    pub fn seeded<S: Slice>(mut self) -> Self {
+        self.seeded.insert(S::NAME);
+        self
     }
 
     /// Declares a slice with a policy.
@@ -329,6 +359,10 @@ impl SessionTypesBuilder {
             recode: recode::<S::Item>,
             encode: encode_any::<S::Item>,
         };
+        // An event that has no reducers is appended to the slice of its own name.
+        if S::OF_EVENT {
+            self.seeded.insert(S::NAME);
+        }
         match self.registered.slices.get(S::NAME) {
             Some(before) if before.policy != policy => {
                 let recorded = before.policy;
@@ -498,13 +532,17 @@ impl SessionTypesBuilder {
     /// or an event bound twice to one slice; [`Error::NoSuchSlice`] for an event bound to an undeclared slice;
     /// [`Error::LogOnlyGrows`] for `replace_latest`, `upsert_by` or `keyed_by` of a LOG slice. [`ToolInvocations`] counts as
     /// declared, so no other slice may be named `tool_invoked`.
+    ///
+    /// [`Error::SliceUnbound`] for a slice with a Rust type that no event changes, unless it is [`seeded`](SessionTypesBuilder::seeded).
     pub fn build(self) -> Result<SessionTypes> {
         // Every session has this slice, so that a tool can run in any of them.
-        let SessionTypesBuilder { mut registered, dynamic, error } = self.slice::<ToolInvocations>();
+        let own = self.slice::<ToolInvocations>().seeded::<ToolInvocations>();
+        let SessionTypesBuilder { mut registered, dynamic, seeded, error } = own;
         match error {
             Some(error) => Err(error),
             None => {
                 dynamic.join_to(&mut registered)?;
+                registered.check_bound(&seeded)?;
                 Ok(SessionTypes { inner: Arc::new(registered) })
             }
         }

@@ -31,7 +31,7 @@ fn a_declaration_that_contradicts_itself_is_refused() {
     let said = "slice `plan` is declared as log, but was first declared as state";
     assert_eq!(error.to_string(), said);
     assert!(
-        builder().slice::<Plan>().slice_with::<Plan>(Policy::State).build().is_ok(),
+        builder().slice::<Plan>().slice_with::<Plan>(Policy::State).append_all::<Plan>().build().is_ok(),
         "twice alike is once"
     );
     let twice = |types: foldlog::Result<SessionTypes>, of: &str| match types {
@@ -48,6 +48,28 @@ fn a_declaration_that_contradicts_itself_is_refused() {
     twice(two_types.build(), "plan.step_added");
     assert!(matches!(builder().append_all::<Plan>().build(), Err(Error::NoSuchSlice { .. })));
     assert!(matches!(builder().tail_items::<Plan>(1).build(), Err(Error::NoSuchSlice { .. })));
+}
+
+/// The types were made, and each event went to an implicit slice of its own name, while the declared one stayed empty.
+#[test]
+fn a_slice_that_no_event_changes_is_refused_unless_the_host_says_so() {
+    let builder = || SessionTypes::builder().slice::<Plan>();
+    let refused = builder().build().unwrap_err();
+    let said = "slice `plan` is declared, and no event changes it: bind one, such as with `append_all`, or declare the \
+                slice as `seeded`";
+    assert_eq!(refused.to_string(), said);
+    let other = builder().append_all::<Plan>().slice::<Notes>().build();
+    assert!(matches!(other, Err(Error::SliceUnbound { slice }) if slice == "notes"));
+    let of_its_own_name = SessionTypes::builder().slice::<foldlog::EventSlice<Undeclared>>();
+    for builder in [
+        builder().append_all::<Plan>(),
+        builder().seeded::<Plan>(),
+        builder().retired("plan.step_added", "plan"),
+        of_its_own_name,
+        SessionTypes::builder(),
+    ] {
+        builder.build().unwrap();
+    }
 }
 
 #[test]
@@ -68,7 +90,7 @@ fn an_undeclared_event_does_not_get_into_another_slice() {
         type Item = String;
         const ITEM_NAME: &'static str = "word";
     }
-    let types = SessionTypes::builder().slice::<Taken>().build().unwrap();
+    let types = SessionTypes::builder().slice::<Taken>().seeded::<Taken>().build().unwrap();
     let home = home();
     let session = home.store.create(&types).unwrap();
     assert!(matches!(session.dispatch(Undeclared { value: 1 }), Err(Error::NoSuchSlice { .. })));

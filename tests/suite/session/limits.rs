@@ -197,7 +197,13 @@ fn rows() -> Vec<Row> {
 }
 
 fn types() -> SessionTypes {
-    SessionTypes::builder().slice::<Numbers>().slice::<Arrays>().build().unwrap()
+    SessionTypes::builder()
+        .slice::<Numbers>()
+        .slice::<Arrays>()
+        .seeded::<Numbers>()
+        .seeded::<Arrays>()
+        .build()
+        .unwrap()
 }
 
 fn store(folder: &Path, object_bytes_min: u64) -> Store {

@@ -119,7 +119,11 @@ fn an_import_begins_a_session_of_its_own_and_names_what_it_cannot_take() {
     );
     assert_eq!(policies(home.reopened(kept, &few).state().unwrap()).len(), 5);
 
-    let other = foldlog::SessionTypes::builder().slice_with::<Notes>(Policy::State).build().unwrap();
+    let other = foldlog::SessionTypes::builder()
+        .slice_with::<Notes>(Policy::State)
+        .append_all::<Notes>()
+        .build()
+        .unwrap();
     let kept = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
     assert!(matches!(home.store.import(&export, &other, kept), Err(Error::PolicyMismatch { .. })));
 }
@@ -306,7 +310,7 @@ fn items_of_every_shape_come_in_again_as_they_went_out() {
         shape(Shape::Tuple(f32::MAX, f64::MAX)),
         shape(Shape::Struct { bytes: vec![0, 127, 128, 255], names: [(7, "\u{0}\"".to_owned())].into() }),
     ];
-    let types = foldlog::SessionTypes::builder().slice::<Shapes>().build().unwrap();
+    let types = foldlog::SessionTypes::builder().slice::<Shapes>().seeded::<Shapes>().build().unwrap();
     let home = home();
     let session = home.store.create(&types).unwrap();
     session.seed::<Shapes>(items.clone()).unwrap();

@@ -144,7 +144,7 @@ fn an_item_of_an_older_version_is_brought_up_to_date() {
         type Item = OldLine;
         const ITEM_NAME: &'static str = "draft_line";
     }
-    let old = SessionTypes::builder().slice::<OldDraft>().build().unwrap();
+    let old = SessionTypes::builder().slice::<OldDraft>().seeded::<OldDraft>().build().unwrap();
     let home = home();
     let session = home.store.create(&old).unwrap();
     let lines = ["one", "two"].map(|line| OldLine { line: line.to_owned() });
