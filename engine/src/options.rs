@@ -39,15 +39,17 @@ pub enum BackgroundSync {
     Inline,
 }
 
-/// Names what becomes of an event that is dispatched by a name which the host does not declare.
+/// Names what becomes of an event that the host dispatches and does not declare: no reducer is bound to it, and it is no
+/// [`dynamic_event`](crate::SessionTypesBuilder::dynamic_event).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UndeclaredEvents {
     /// Appends the event to an implicit STATE slice of its name. So a host needs no declarations for a start, and a mistyped name makes a
     /// slice that nobody reads.
     #[default]
     Append,
-    /// Fails with [`Error::UndeclaredEvent`](crate::Error::UndeclaredEvent), and nothing is recorded. Bindings of other languages and bridges,
-    /// whose names no compiler checks, want this. An event with a Rust type is not concerned: its type declares it.
+    /// Fails with [`Error::UndeclaredEvent`](crate::Error::UndeclaredEvent), and nothing is recorded, whether the event is dispatched by its name
+    /// or as a Rust type. Bindings of other languages and bridges, whose names no compiler checks, want this, and hosts that
+    /// want to hear of a forgotten reducer.
     Refuse,
 }
 

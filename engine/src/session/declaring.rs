@@ -10,6 +10,7 @@ use super::event_plan::{EventFacts, EventPlan};
 use super::{Inner, WriterState};
 use crate::error::{Error, Result};
 use crate::names::Names;
+use crate::options::UndeclaredEvents;
 use crate::types::{Event, ItemType, SessionTypes};
 
 impl Inner {
@@ -21,6 +22,7 @@ impl Inner {
         if let Some(plan) = state.plans.get(&TypeId::of::<E>()) {
             return Ok((Arc::clone(plan), None));
         }
+        self.check_declared(E::NAME)?;
         let (plan, declare) = self.new_plan(state, &EventFacts::of::<E>())?;
         match declare {
             None => drop(state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan))),
@@ -28,6 +30,16 @@ impl Inner {
             Some(_) => drop(state.named_plans.remove(E::NAME)),
         }
         Ok((plan, declare))
+    }
+
+    /// Fails if the host does not declare an event, and the store's options refuse such events.
+    pub(super) fn check_declared(&self, event: &str) -> Result<()> {
+        let types = self.types()?;
+        if self.store.options.undeclared_events == UndeclaredEvents::Append || types.event(event).is_some() {
+            return Ok(());
+        }
+        let nearest = types.nearest_event(event).map(str::to_owned);
+        Err(Error::UndeclaredEvent { event: event.to_owned(), nearest })
     }
 
     /// Returns the plan of an event that is dispatched by its name, and what has to be declared before it can be recorded.

@@ -65,7 +65,8 @@ impl Session {
     /// # Errors
     ///
     /// Nothing is recorded and no slice changes with these: [`Error::Refused`] or [`Error::ReducerPanicked`]
-    /// if a reducer returns an error or panics; [`Error::Encode`] if the event cannot be encoded;
+    /// if a reducer returns an error or panics; [`Error::Encode`] if the event cannot be encoded; [`Error::UndeclaredEvent`] if the host does not
+    /// declare the event and the store's [options](crate::StoreOptions::undeclared_events) refuse that;
     /// [`Error::TooLarge`] if the record passes a limit; [`Error::LogOnlyGrows`] if a reducer removes items
     /// of a LOG slice; [`Error::Full`] if the disk has no space; [`Error::Untyped`], [`Error::ReadOnly`],
     /// [`Error::Closed`] or [`Error::Forked`] if the session cannot be written here; [`Error::Interrupted`]

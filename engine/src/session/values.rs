@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::items::row::{Row, RowItem};
 use crate::items::rows::Rows;
 use crate::items::{AnyValue, Items};
-use crate::options::UndeclaredEvents;
 use crate::types::{
     Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, Recorded, SliceEffect, SliceOp, SliceTypes,
     ValueDecoder, View, encode_value, read_value, resolve_op,
@@ -77,7 +76,7 @@ impl Session {
                 (DispatchedEvent { value, is_held: !types.reducers.is_empty() }, bytes)
             }
             None => {
-                self.check_undeclared(event)?;
+                self.inner.check_declared(event)?;
                 let bytes = encode_value(event, &value)?;
                 (DispatchedEvent { value: Arc::new(value), is_held: false }, bytes)
             }
@@ -85,17 +84,6 @@ impl Session {
         let mut buffer = EncodeBuffer::take();
         buffer.hold(&bytes);
         Ok((dispatched, buffer))
-    }
-
-    /// Fails if the name of an event that the host does not declare is refused.
-    fn check_undeclared(&self, event: &str) -> Result<()> {
-        match self.inner.store.options.undeclared_events {
-            UndeclaredEvents::Append => Ok(()),
-            UndeclaredEvents::Refuse => {
-                let nearest = self.inner.types()?.nearest_event(event).map(str::to_owned);
-                Err(Error::UndeclaredEvent { event: event.to_owned(), nearest })
-            }
-        }
     }
 
     /// Returns the present items of a STATE or CACHE slice as values. The view does not change while the session continues.

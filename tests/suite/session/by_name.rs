@@ -42,8 +42,16 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
         assert_eq!(refused.to_string(), said);
     }
     assert_eq!(session.position(), before, "nothing is recorded");
-    // An event that has a Rust type is declared by that.
-    session.dispatch(step("typed")).unwrap();
+    // A Rust type declares nothing either: without a reducer its events went to a slice that nobody read.
+    let refused = session.dispatch(step("typed")).unwrap_err();
+    assert!(
+        matches!(&refused, Error::UndeclaredEvent { event, .. } if event == "plan.step_added"),
+        "{refused:?}"
+    );
+    assert_eq!(session.position(), before, "nothing is recorded");
+    let typed = home.store.create(&foldlog_tests::host::types()).unwrap();
+    typed.dispatch(step("declared")).unwrap();
+    assert!(matches!(typed.dispatch(Undeclared { value: 1 }), Err(Error::UndeclaredEvent { .. })));
     let nothing = home.store.create(&SessionTypes::builder().build().unwrap()).unwrap();
     let refused = nothing.dispatch_value("card.moved", json!({})).unwrap_err();
     assert_eq!(refused.to_string(), "event `card.moved` is not declared, and no event is");
