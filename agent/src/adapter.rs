@@ -111,7 +111,8 @@ pub struct EvaluateOptions<'a> {
     pub shorten: Option<ShortenOptions>,
     /// Cancels the evaluation when it is set.
     pub cancel: CancelToken,
-    /// Is told what arrives of an answer before it is recorded, and when that is discarded.
+    /// Is told what arrives of an answer before it is recorded, and when that is discarded. It has answers streamed, whatever
+    /// [`LlmConfig::stream`] says.
     pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
     /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
     pub on_turn: Option<&'a mut OnTurn<'a>>,
@@ -321,6 +322,7 @@ fn set_out<O>(
         cancel: options.cancel.clone(),
         shorten: options.shorten.take(),
         honour_retry_after: limits.retry.honour_retry_after,
+        is_shown: options.on_delta.is_some(),
         tools,
         done: Outcome::default(),
         prepared: None,

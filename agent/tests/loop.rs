@@ -209,6 +209,20 @@ fn calls_that_cannot_run_are_closed_and_the_model_is_told_why() {
     assert_eq!((desk.page().len(), desk.ran.lines().len()), (0, 0));
 }
 
+/// Nothing arrived piece by piece, and nobody said why.
+#[test]
+fn answers_are_streamed_if_somebody_is_told_what_arrives() {
+    for is_told in [false, true] {
+        let desk = Desk::new();
+        let adapter = replies(vec![ScriptedReply::text("whole answer")]);
+        let mut on_delta = |_: Delta<'_>| {};
+        let on_delta = is_told.then_some(&mut on_delta as &mut dyn FnMut(Delta<'_>));
+        adapter.evaluate(&desk.prompt(), &desk.state, EvaluateOptions { on_delta, ..options() }).unwrap();
+        let streamed: Vec<bool> = adapter.provider().seen().iter().map(|request| request.stream).collect();
+        assert_eq!(streamed, [is_told]);
+    }
+}
+
 #[test]
 fn a_failed_request_is_recorded_with_what_arrived_and_is_sent_again() {
     let desk = Desk::new();

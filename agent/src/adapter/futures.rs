@@ -59,7 +59,7 @@ pub struct AsyncEvaluateOptions {
     pub shorten: Option<ShortenOptions>,
     /// Says what [`EvaluateOptions::cancel`] says.
     pub cancel: CancelToken,
-    /// Is told what arrives of an answer before it is recorded, and when that is discarded.
+    /// Says what [`EvaluateOptions::on_delta`] says.
     pub on_delta: Option<Box<AsyncOnDelta>>,
     /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
     pub on_turn: Option<Box<AsyncOnTurn>>,
@@ -210,7 +210,8 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
                     left::on_thread(&session, move || adapter.open_to_go_on(&prompt, &state, options));
                 match set_out.await? {
                     SetOut::Complete(response) => return Ok(response),
-                    SetOut::GoesOn { machine, evaluation, is_resume } => {
+                    SetOut::GoesOn { machine, mut evaluation, is_resume } => {
+                        evaluation.is_shown = on_delta.is_some();
                         (machine, evaluation, is_resume, on_delta, on_turn)
                     }
                 }

@@ -40,6 +40,8 @@ pub(crate) struct Evaluation {
     pub(crate) shorten: Option<ShortenOptions>,
     /// Whether requests of this process wait as long as the provider asks for.
     pub(crate) honour_retry_after: bool,
+    /// Whether the host looks at answers while they arrive, so that they are streamed whatever the configuration says.
+    pub(crate) is_shown: bool,
     /// Tools that the model may call now.
     pub(crate) tools: Vec<ToolSpec>,
     pub(crate) done: Outcome,
@@ -169,11 +171,12 @@ impl Evaluation {
 
     fn prepare<O>(&mut self, asked: &Asked<'_, O>) -> Result<Fact> {
         let messages = self.journal.messages()?;
+        let streamed = self.is_shown.then(|| LlmConfig { stream: true, ..asked.config.clone() });
         let request = ProviderRequest {
             messages: &messages,
             tools: &self.tools,
             output: asked.prompt.output_spec(),
-            config: asked.config,
+            config: streamed.as_ref().unwrap_or(asked.config),
         };
         match (asked.prepare)(&request) {
             Ok(prepared) => {

@@ -88,7 +88,8 @@ pub struct LlmConfig {
     pub tool_choice: ToolChoice,
     /// Whether one answer may hold several tool calls.
     pub parallel_tool_calls: Option<bool>,
-    /// Whether the answer is streamed.
+    /// Whether the answer is streamed. It is in any case if somebody is told what arrives
+    /// ([`EvaluateOptions::on_delta`](crate::EvaluateOptions::on_delta)).
     pub stream: bool,
 }
 
