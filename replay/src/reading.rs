@@ -521,7 +521,9 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
         Kind::TOOL_END => ToolEnd::decode(record.body).map(|end| {
             let cause = end.cause.map(|cause| format!(": {}", cause.name())).unwrap_or_default();
             let form = end.suspension.map(|it| format!(": {}", it.form.name())).unwrap_or_default();
-            format!("{} of {} {}{cause}{form}", end.tool, end.begin, end.outcome.name())
+            let exit = end.exit_code.filter(|code| *code != 0);
+            let exit = exit.map(|code| format!(": exit code {code}")).unwrap_or_default();
+            format!("{} of {} {}{cause}{form}{exit}", end.tool, end.begin, end.outcome.name())
         }),
         Kind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
         Kind::REPLICATED => Replicated::decode(record.body)

@@ -38,6 +38,8 @@ pub struct ToolEnd<'a> {
     pub outcome: Outcome,
     /// Why the operation failed; `None` if it did not.
     pub cause: Option<Cause>,
+    /// Exit code of the command that the tool ran; `None` if it ran none, or the code is unknown.
+    pub exit_code: Option<i32>,
     /// Whether the record rolls STATE back to the begin.
     pub rolls_back: bool,
     /// What is known of the operation's effects outside of STATE and resources.
@@ -75,6 +77,7 @@ impl<'a> ToolEnd<'a> {
             verifies: None,
             outcome,
             cause: None,
+            exit_code: None,
             rolls_back: false,
             outside: ExternalEffects::Unknown,
             elapsed_us: 0,
@@ -113,7 +116,8 @@ impl<'a> ToolEnd<'a> {
             + numbers.iter().filter(|(_, number)| number.is_some()).count()
             + usize::from(self.origin.is_some())
             + usize::from(self.call_id.is_some())
-            + usize::from(self.cause.is_some());
+            + usize::from(self.cause.is_some())
+            + usize::from(self.exit_code.is_some());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
         let mut writer = Writer::with_capacity(FIELDS_BYTES + names);
         writer
@@ -138,6 +142,9 @@ impl<'a> ToolEnd<'a> {
         if let Some(cause) = self.cause {
             writer.str("cause").str(cause.name());
         }
+        if let Some(exit_code) = self.exit_code {
+            writer.str("exit_code").signed(exit_code.into());
+        }
         writer.str("outside").str(self.outside.name()).str("elapsed_us").unsigned(self.elapsed_us);
         writer.finish()
     }
@@ -161,6 +168,7 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.call_id.is_some())
             + usize::from(self.origin.is_some())
             + usize::from(self.cause.is_some())
+            + usize::from(self.exit_code.is_some())
             + usize::from(self.rolls_back)
             + usize::from(self.suspension.is_some())
             + usize::from(!self.resources.is_empty())
@@ -188,6 +196,9 @@ impl<'a> ToolEnd<'a> {
         writer.str("out").str(self.outcome.name());
         if let Some(cause) = self.cause {
             writer.str("why").str(cause.name());
+        }
+        if let Some(exit_code) = self.exit_code {
+            writer.str("exit").signed(exit_code.into());
         }
         if self.rolls_back {
             writer.str("back").bool(true);
@@ -237,6 +248,10 @@ impl<'a> ToolEnd<'a> {
                 "by" => end.origin = Some(CallOrigin::read(value)?),
                 "out" => outcome = Some(read_named(END, name, value, Outcome::from_recorded)?),
                 "why" => end.cause = Some(read_named(END, name, value, Cause::from_recorded)?),
+                "exit" => {
+                    let code = i32::try_from(value.signed()?);
+                    end.exit_code = Some(code.map_err(|_| bad(END, "an exit code has at most 32 bits"))?);
+                }
                 "back" => end.rolls_back = value.bool()?,
                 "fx" => end.outside = read_named(END, name, value, ExternalEffects::from_name)?,
                 "us" => end.elapsed_us = value.unsigned()?,

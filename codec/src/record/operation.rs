@@ -54,6 +54,9 @@ pub(super) fn tool_end<'a>(
     call(object, (end.tool, end.call_id), end.origin, (end.parent, end.undoes, end.verifies));
     object.set("outcome", Value::from(end.outcome.name()));
     object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
+    if let Some(exit_code) = end.exit_code {
+        object.set("exit_code", Value::from(i64::from(exit_code)));
+    }
     object.set("rolls_back", Value::from(end.rolls_back));
     object.set("outside_effects", Value::from(end.outside.name()));
     object.set("elapsed_us", Value::from(end.elapsed_us));

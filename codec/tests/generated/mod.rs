@@ -307,7 +307,11 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
 
 pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
     let outcome = (known_or_later(Outcome::ALL, Outcome::from_recorded), any::<bool>());
-    let why = (prop::option::of(cause()), prop::sample::select(ExternalEffects::ALL));
+    let why = (
+        prop::option::of(cause()),
+        prop::option::of(any::<i32>()),
+        prop::sample::select(ExternalEffects::ALL),
+    );
     let named = (text(), prop::option::of(text()), prop::option::of((unsigned(), unsigned32())));
     let others = [(); 4].map(|()| prop::option::of(unsigned()));
     let payloads = [(); 3].map(|()| prop::option::of(payload()));
@@ -325,7 +329,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
             named,
             others,
             (outcome, back),
-            (cause, outside),
+            (cause, exit_code, outside),
             (begin, elapsed_us),
             (payloads, resources, not_undone, suspension),
             slice,
@@ -345,6 +349,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
                 verifies: verifies.map(Into::into),
                 outcome,
                 cause,
+                exit_code,
                 rolls_back,
                 outside,
                 elapsed_us,

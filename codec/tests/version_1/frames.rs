@@ -338,6 +338,7 @@ fn calls() -> Vec<Golden> {
                 ..end()
             }),
         ),
+        golden("tool-end-exit-code", Kind::TOOL_END, Body::ToolEnd(ToolEnd { exit_code: Some(3), ..end() })),
         golden(
             "tool-end-awaits",
             Kind::TOOL_END,
@@ -569,6 +570,7 @@ pub(crate) fn end() -> ToolEnd<'static> {
         verifies: None,
         outcome: Outcome::Committed,
         cause: None,
+        exit_code: None,
         rolls_back: false,
         outside: ExternalEffects::None,
         elapsed_us: 1_234,

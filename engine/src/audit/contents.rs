@@ -106,6 +106,8 @@ pub struct RecordedEnd {
     pub outcome: Outcome,
     /// Why it failed.
     pub cause: Option<Cause>,
+    /// Exit code of the command that the tool ran, if it is known.
+    pub exit_code: Option<i32>,
     /// Text for the model.
     pub shown: Option<String>,
     /// Duration of the run in microseconds.
@@ -381,6 +383,7 @@ impl ContentReading<'_> {
                     call_id: end.call_id.map(|id| id.into_owned()),
                     outcome: end.outcome,
                     cause: end.cause,
+                    exit_code: end.exit_code,
                     shown,
                     elapsed_us: end.elapsed_us,
                     after: self.captures(sequence, end.resources)?,

@@ -204,6 +204,9 @@ pub struct LedgerEntry {
     pub outcome: Fate,
     /// Why the operation failed, if it did.
     pub cause: Option<Cause>,
+    /// Exit code of the command that the tool ran, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
     /// What the operation waits for, while it is suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<SuspensionForm>,
@@ -273,6 +276,7 @@ impl Ledger {
             idempotency: begin.idempotency,
             outcome: Fate::Open,
             cause: None,
+            exit_code: None,
             waits_for: None,
             effects: None,
             not_undone: Vec::new(),
@@ -286,7 +290,7 @@ impl Ledger {
         entry.runs += 1;
         entry.begin = sequence;
         (entry.outcome, entry.cause, entry.effects) = (Fate::Open, None, None);
-        entry.waits_for = None;
+        (entry.waits_for, entry.exit_code) = (None, None);
         (entry.end, entry.elapsed_us) = (None, None);
         entry.not_undone.clear();
     }
@@ -318,7 +322,7 @@ impl Ledger {
             Outcome::Suspended => Fate::Suspended,
             Outcome::Other(_) => Fate::Unknown,
         };
-        entry.cause = end.cause;
+        (entry.cause, entry.exit_code) = (end.cause, end.exit_code);
         entry.waits_for = end.suspension.map(|suspension| suspension.form);
         entry.effects = Some(end.outside);
         entry.not_undone = end.not_undone.iter().map(NotUndone::of_record).collect();

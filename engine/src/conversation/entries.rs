@@ -132,6 +132,8 @@ pub enum EntryContent {
         outcome: Outcome,
         /// Why the call failed.
         cause: Option<Cause>,
+        /// Exit code of the command that the tool ran, if it is known.
+        exit_code: Option<i32>,
         /// Text for the model.
         shown: Option<String>,
         /// What the call asked to be visible: JSON.
@@ -539,14 +541,16 @@ pub(super) fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
     let (sequence, time) = (entry.sequence, entry.time);
     match &entry.content {
         EntryContent::CallEnded { outcome: Outcome::Interrupted | Outcome::Suspended, .. } => None,
-        EntryContent::CallEnded { origin, tool, call_id, outcome, cause, shown, .. } => {
+        EntryContent::CallEnded { origin, tool, call_id, outcome, cause, exit_code, shown, .. } => {
             let fixed = match cause {
                 Some(Cause::Expansion) => Some(EXPANDED_TEXT.to_owned()),
                 Some(Cause::Skipped) if shown.is_none() => Some(SKIPPED_TEXT.to_owned()),
                 _ => None,
             };
             let shown = fixed.or_else(|| shown.clone());
-            let (is_error, name) = (*outcome != Outcome::Committed, Some(tool.clone()));
+            // A program marks what a command said that exited so as an error, though the call did not fail.
+            let is_error = *outcome != Outcome::Committed || exit_code.is_some_and(|code| code != 0);
+            let name = Some(tool.clone());
             Some((
                 *origin,
                 Closed { sequence, shown, is_error, name, call_id: call_id.clone(), time, blocks: None },

@@ -402,6 +402,7 @@ impl Reading<'_> {
             call_id: end.call_id.as_deref().map(str::to_owned),
             outcome: end.outcome,
             cause: end.cause,
+            exit_code: end.exit_code,
             shown: self.optional(sequence, end.shown)?,
             overrides: overrides.and_then(|value| serde_json::to_value(value).ok()),
         })

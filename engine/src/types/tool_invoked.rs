@@ -39,6 +39,9 @@ pub struct ToolInvoked {
     /// Why the run failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
+    /// Exit code of the command that the tool ran, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
     /// What is known of effects that a rollback does not undo.
     pub outside: ExternalEffects,
     /// Duration of the run, in microseconds.
@@ -59,6 +62,7 @@ impl ToolInvoked {
             call_id: suspended.call_id.clone(),
             outcome: Outcome::Suspended,
             cause: None,
+            exit_code: None,
             outside: ExternalEffects::Unknown,
             elapsed_us: 0,
         }
@@ -77,6 +81,7 @@ impl ToolInvoked {
             call_id: end.call_id.as_deref().map(SmolStr::new),
             outcome: end.outcome,
             cause: end.cause,
+            exit_code: end.exit_code,
             outside: end.outside,
             elapsed_us: end.elapsed_us,
         }
@@ -111,6 +116,7 @@ mod tests {
             [again, parent, undoes, verifies] in [(); 4].map(|()| prop::option::of(any::<u64>())),
             outcome in prop::sample::select(Outcome::ALL),
             cause in prop::option::of(prop::sample::select(Cause::ALL)),
+            exit_code in prop::option::of(any::<i32>()),
             outside in prop::sample::select(ExternalEffects::ALL),
             (begin, elapsed_us) in any::<(u64, u64)>(),
         ) {
@@ -122,6 +128,7 @@ mod tests {
                 undoes: undoes.map(Into::into),
                 verifies: verifies.map(Into::into),
                 cause,
+                exit_code,
                 rolls_back: outcome != Outcome::Committed,
                 outside,
                 elapsed_us,

@@ -246,7 +246,8 @@ fn tool_call(
     session.dispatch(ToolCounted { name: call.tool.clone(), count: count + 1 })?;
     let text = call.result.as_str();
     let (message, value) = (text.unwrap_or_default().to_owned(), text.is_none().then(|| call.result.clone()));
-    let result = ToolResult { success: !call.failed, message, value, outside: None, awaits: None };
+    let result =
+        ToolResult { success: !call.failed, message, value, outside: None, awaits: None, exit_code: None };
     Ok(operation.end(result)?.success)
 }
 

@@ -24,7 +24,7 @@ With --json one object a line, for each operation:
   call_id      the provider's id of the call, which may name several operations
   tool         its name; idempotency: whether it may be run again
   outcome      open, committed, failed, interrupted, suspended, settled, abandoned (committed or suspended, then rolled back)
-  cause        why it failed; waits_for: what it waits for while it is suspended: asks, awaits, within
+  cause        why it failed; exit_code: that of the command that the tool ran, if it is known; waits_for: what it waits for while it is suspended: asks, awaits, within
   effects      on anything that a rollback does not reach: none, unknown
   not_undone   changes of its resources that its rollback did not undo: resource, path, reason
   begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
@@ -32,7 +32,7 @@ With --json one object a line, for each operation:
                the arguments that were approved, and until, if it expires
 With OPERATION and --json one object: these fields, and
   arguments    as they came; digest, question: of a call that asks
-  each_run     begin, begun_at, end, ended_at, outcome, cause, elapsed_us, rolled_back, effects, not_undone, message, result
+  each_run     begin, begun_at, end, ended_at, outcome, cause, exit_code, elapsed_us, rolled_back, effects, not_undone, message, result
   undone_by    operations that undid it; calls: those within it: operation, tool, outcome, effects
   before       what has to be done before somebody can decide, or null
   decide       what can be decided: meaning, command";
@@ -155,7 +155,10 @@ fn outcome(entry: &LedgerEntry) -> String {
         }
         (Some(cause), _) => format!("{outcome}: {}", escape::text(cause.name())),
         (None, Some(settled)) => format!("{outcome}: {}", settled.name()),
-        (None, None) => outcome.to_owned(),
+        (None, None) => match entry.exit_code {
+            Some(code) if code != 0 => format!("{outcome}: exit code {code}"),
+            _ => outcome.to_owned(),
+        },
     }
 }
 

@@ -54,6 +54,9 @@ pub struct ToolResult<T> {
     /// What the tool waits for, having done its part. The call's changes are kept, and
     /// [`Session::settle`](crate::Session::settle) brings its result. `None` if this is the result.
     pub awaits: Option<Question>,
+    /// Exit code of the command that the tool ran. `None` if it ran none, or the code is unknown. A code other than 0 is no
+    /// failure: whether the call failed is what `success` says.
+    pub exit_code: Option<i32>,
 }
 
 impl<T> ToolResult<T> {
@@ -62,23 +65,43 @@ impl<T> ToolResult<T> {
     /// this, since the outer one would be rolled back.
     pub fn awaits(question: Question) -> ToolResult<T> {
         let message = question.text.clone();
-        ToolResult { success: true, message, value: None, outside: None, awaits: Some(question) }
+        ToolResult {
+            success: true,
+            message,
+            value: None,
+            outside: None,
+            awaits: Some(question),
+            exit_code: None,
+        }
     }
 
     /// Reports success. The model sees `message`; `value` is the answer, and the call's changes are kept.
     pub fn ok(message: impl Into<String>, value: T) -> ToolResult<T> {
-        ToolResult { success: true, message: message.into(), value: Some(value), outside: None, awaits: None }
+        ToolResult { value: Some(value), success: true, ..ToolResult::unsuccessful(message) }
     }
 
     /// Reports failure. The model sees `message`; the call's changes are rolled back.
     pub fn unsuccessful(message: impl Into<String>) -> ToolResult<T> {
-        ToolResult { success: false, message: message.into(), value: None, outside: None, awaits: None }
+        ToolResult {
+            success: false,
+            message: message.into(),
+            value: None,
+            outside: None,
+            awaits: None,
+            exit_code: None,
+        }
     }
 
     /// Declares that the tool had no effects outside: a rollback undoes whatever it did.
     #[must_use]
     pub fn without_outside_effects(self) -> ToolResult<T> {
         ToolResult { outside: Some(ExternalEffects::None), ..self }
+    }
+
+    /// Sets the exit code of the command that the tool ran. The end of the call records it.
+    #[must_use]
+    pub fn with_exit_code(self, exit_code: Option<i32>) -> ToolResult<T> {
+        ToolResult { exit_code, ..self }
     }
 }
 
@@ -169,6 +192,7 @@ pub(in crate::tools) struct Answered {
     pub(in crate::tools) value: Option<Vec<u8>>,
     pub(in crate::tools) outside: Option<ExternalEffects>,
     pub(in crate::tools) awaits: Option<Question>,
+    pub(in crate::tools) exit_code: Option<i32>,
 }
 
 impl Answered {
@@ -181,8 +205,8 @@ impl Answered {
         tool: &str,
         result: ToolResult<T>,
     ) -> Result<Answered, ToolError> {
-        let ToolResult { success, message, value, outside, awaits } = result;
+        let ToolResult { success, message, value, outside, awaits, exit_code } = result;
         let value = value.map(|value| encode(tool, &value)).transpose()?;
-        Ok(Answered { success, message, value, outside, awaits })
+        Ok(Answered { success, message, value, outside, awaits, exit_code })
     }
 }

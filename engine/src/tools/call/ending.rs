@@ -41,6 +41,8 @@ pub(in crate::tools) struct Ending {
     pub(in crate::tools) value: Option<Vec<u8>>,
     /// Parts of the prompt that the tool asks to be shown: as JSON, and encoded as the end records them.
     pub(in crate::tools) overrides: Option<(serde_json::Value, Vec<u8>)>,
+    /// Exit code of the command that the tool ran, if it is known.
+    pub(in crate::tools) exit_code: Option<i32>,
     /// Effects outside, if the tool knows them.
     pub(in crate::tools) outside: Option<ExternalEffects>,
     /// Changes to resources that a rollback or a restore could not undo.
@@ -73,6 +75,7 @@ impl Ending {
             message: message.into(),
             value: None,
             overrides: None,
+            exit_code: None,
             outside: None,
             not_undone: Vec::new(),
         }
@@ -88,9 +91,9 @@ impl Ending {
             Ok(Answered { message, outside, awaits: Some(question), .. }) => {
                 Ending { outside, ..Ending::waiting(Wait::Awaits(question.expires_after), message) }
             }
-            Ok(Answered { success, message, value, outside, awaits: None }) => {
+            Ok(Answered { success, message, value, outside, awaits: None, exit_code }) => {
                 let cause = (!success).then_some(Cause::Unsuccessful);
-                Ending { cause, value, outside, ..Ending::done(message) }
+                Ending { cause, value, exit_code, outside, ..Ending::done(message) }
             }
             Err(ToolError::Ask(Question { text, expires_after })) => {
                 Ending::waiting(Wait::Asks(expires_after), text).harmless()

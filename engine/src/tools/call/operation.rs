@@ -189,13 +189,13 @@ impl Operation {
     /// no writes until [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another
     /// process, has ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
-        let ToolResult { success, message, value, outside, awaits } = result;
+        let ToolResult { success, message, value, outside, awaits, exit_code } = result;
         let value = match value.map(|value| encode(&self.running().info.tool, &value)).transpose() {
             Ok(value) => value,
             // A result that cannot be recorded fails the call, as it does for a tool that runs here.
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
-        let answered = Answered { success, message, value, outside, awaits };
+        let answered = Answered { success, message, value, outside, awaits, exit_code };
         let ending = Ending::of(Ok(answered), &self.running().begun.within);
         self.finish(ending)
     }
@@ -639,6 +639,7 @@ impl RunningCall {
         shown.str(&ending.message);
         *text = shown.finish();
         ToolEnd {
+            exit_code: ending.exit_code,
             outside: self.outside(ending),
             result: ending.value.as_deref().map(Payload::new),
             shown: Some(Payload::new(text)),

@@ -59,7 +59,7 @@ impl Answered {
             value.into_iter().for_each(|value| recorded.set("value", value));
         }
         let (value, outside) = (Some(recorded.encode()), Some(ExternalEffects::None));
-        Ok(Answered { success: true, message, value, outside, awaits: None })
+        Ok(Answered { success: true, message, value, outside, awaits: None, exit_code: None })
     }
 }
 

@@ -400,8 +400,7 @@ impl TalkWriter<'_, '_> {
             let child = operation.context().child_session(number, &self.writer.types_of_agents)?;
             self.agent(child, *agent)?;
         }
-        let result =
-            ToolResult::<Value> { success: !failed, message, value: None, outside: None, awaits: None };
+        let result = ToolResult::<Value> { success: !failed, ..ToolResult::unsuccessful(message) };
         let report = operation.end(result)?;
         self.writer.counts.written.rollbacks += u64::from(!report.success);
         self.asked.close(ordinal);

@@ -47,6 +47,8 @@ struct Run {
     ended_at: Option<String>,
     outcome: Option<String>,
     cause: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
     elapsed_us: Option<u64>,
     rolled_back: bool,
     effects: Option<ExternalEffects>,
@@ -278,6 +280,7 @@ impl Run {
             ended_at: None,
             outcome: None,
             cause: None,
+            exit_code: None,
             elapsed_us: None,
             rolled_back: false,
             effects: None,
@@ -291,7 +294,7 @@ impl Run {
         (self.end, self.ended_at) = (Some(record.sequence), Some(time_text(record.time_us)));
         self.outcome = Some(end.outcome.name().to_owned());
         self.cause = end.cause.map(|cause| cause.name().to_owned());
-        self.elapsed_us = Some(end.elapsed_us);
+        (self.exit_code, self.elapsed_us) = (end.exit_code, Some(end.elapsed_us));
         (self.rolled_back, self.effects) = (end.rolls_back, Some(end.outside));
         let left = end.not_undone.iter().map(|left| Left {
             resource: left.resource.to_string(),
@@ -312,9 +315,10 @@ impl Run {
         };
         let cause =
             self.cause.as_deref().map(|cause| format!(": {}", escape::text(cause))).unwrap_or_default();
+        let exit = self.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
         let elapsed = self.elapsed_us.unwrap_or(0);
         let ended = format!(
-            "{began}, ended {ended_at} (record {end}) after {elapsed} us: {}{cause}",
+            "{began}, ended {ended_at} (record {end}) after {elapsed} us: {}{cause}{exit}",
             escape::text(outcome)
         );
         let effects = match self.effects {
