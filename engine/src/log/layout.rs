@@ -15,6 +15,7 @@
 //!     recovery.spare              space for the next recovery, while calls are open
 //!     objects/<blake3>            large payloads
 //!     files/                      captures of the workspace, a store of git objects
+//!     program/                    large outputs that an agent's program saved, of an adapter
 //!     snapshots/<records>.image   images, named by how many records they cover
 //!   sessions/.new-<session>/      a fork that is being built
 //!   sessions/.deleted-<session>/  a session that is being deleted

@@ -353,6 +353,7 @@ impl ClaudeAgentSDKAdapter {
         let folders = Folders::make(
             &self.home,
             self.client.cwd.as_deref(),
+            Some(ready.session.dir()),
             (&recovery::mark(ready.session), &prompt.name()),
         )?;
         self.write_transcript(ready, &folders, prompt)?;

@@ -1,4 +1,8 @@
 //! Folders of a run: what the program takes for its home, its temporary folder and its own files.
+//!
+//! An output that is too large for the model is saved by the program below `projects/<cwd>/<session>/tool-results` of its own
+//! folder, and the model is told the path of the file. So that the file is there as long as the session, the program's own
+//! folder is [`PROGRAM`] in the session's folder, and the directories `tool-results` stay in it when all else is removed.
 
 use std::fs;
 use std::io;
@@ -27,6 +31,7 @@ pub(super) struct Folders {
     /// Working folder.
     pub(super) cwd: PathBuf,
     _own: OwnFolder,
+    _outputs: Option<KeptOutputs>,
 }
 
 /// Removes a folder with all that is in it when it is dropped.
@@ -38,6 +43,55 @@ impl Drop for OwnFolder {
         // What a program that has not quite ended still writes there is nobody's.
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Name of the program's own folder in the session's folder.
+const PROGRAM: &str = "program";
+
+/// Name of the directories in which the program saves large outputs.
+const OUTPUTS: &str = "tool-results";
+
+/// Removes all of the program's own folder but the outputs that the model was told of, when it is dropped.
+#[derive(Debug)]
+struct KeptOutputs(PathBuf);
+
+impl Drop for KeptOutputs {
+    fn drop(&mut self) {
+        remove_but_outputs(&self.0);
+    }
+}
+
+/// Removes what is in the program's own folder but for its large outputs. What cannot be removed stays.
+fn remove_but_outputs(config: &Path) {
+    for found in directories_among(config) {
+        if !found.ends_with("projects") {
+            let _ = fs::remove_dir_all(found);
+            continue;
+        }
+        for session in directories_among(&found).iter().flat_map(|project| directories_among(project)) {
+            let others = directories_among(&session).into_iter().filter(|inner| !inner.ends_with(OUTPUTS));
+            others.for_each(|inner| drop(fs::remove_dir_all(inner)));
+            // Those that hold outputs are not empty, and stay.
+            let _ = fs::remove_dir(session.join(OUTPUTS));
+            let _ = fs::remove_dir(session);
+        }
+        directories_among(&found).iter().for_each(|project| drop(fs::remove_dir(project)));
+        let _ = fs::remove_dir(found);
+    }
+    let _ = fs::remove_dir(config);
+}
+
+/// Returns the directories in a directory, and removes whatever else is in it.
+fn directories_among(directory: &Path) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for found in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if found.file_type().is_ok_and(|kind| kind.is_dir()) {
+            directories.push(found.path());
+        } else {
+            let _ = fs::remove_file(found.path());
+        }
+    }
+    directories
 }
 
 /// Returns how the names of the folders of a session's runs begin. `mark` is what the session is known by.
@@ -57,8 +111,8 @@ fn remove_left(mark: &str) {
 }
 
 impl Folders {
-    /// Makes the folders of a run of a session, and removes those that its earlier runs left. `cwd` is the working folder, which
-    /// must exist; `None` is a fresh one.
+    /// Makes the folders of a run of a session, whose folder is `session` if there is one, and removes those that its earlier runs left. `cwd` is the
+    /// working folder, which must exist; `None` is a fresh one.
     ///
     /// # Errors
     ///
@@ -66,6 +120,7 @@ impl Folders {
     pub(super) fn make(
         keeps: &ProgramHome,
         cwd: Option<&Path>,
+        session: Option<&Path>,
         (mark, prompt): (&str, &str),
     ) -> Result<Folders> {
         remove_left(mark);
@@ -77,8 +132,17 @@ impl Folders {
             let (home, tmpdir) = (own.0.join("home"), own.0.join("tmp"));
             make_private(&home)?;
             make_private(&tmpdir)?;
+            // A session of another storage has no folder.
+            let outputs = session.filter(|dir| dir.is_dir()).map(|dir| KeptOutputs(dir.join(PROGRAM)));
+            let outputs = outputs.filter(|_| *keeps == ProgramHome::FromLog);
+            if let Some(outputs) = &outputs {
+                remove_but_outputs(&outputs.0);
+            }
             let (home, config) = match keeps {
-                ProgramHome::FromLog => (Some(home), Some(own.0.join("config"))),
+                ProgramHome::FromLog => {
+                    let config = outputs.as_ref().map_or_else(|| own.0.join("config"), |it| it.0.clone());
+                    (Some(home), Some(std::path::absolute(config)?))
+                }
                 ProgramHome::Kept(folder) => (Some(home), Some(std::path::absolute(folder)?)),
                 ProgramHome::Users => (None, None),
             };
@@ -95,7 +159,7 @@ impl Folders {
             };
             // The program names its folder of a project by the real path.
             let cwd = fs::canonicalize(&cwd).unwrap_or(cwd);
-            Ok(Folders { home, tmpdir, config, cwd, _own: own })
+            Ok(Folders { home, tmpdir, config, cwd, _own: own, _outputs: outputs })
         };
         made().map_err(|error| Error::PromptEvaluation {
             phase: Phase::Request,

@@ -48,7 +48,7 @@ impl ClaudeAgentSDKAdapter {
     /// does not start or does not describe itself.
     pub fn inspect(&self, tools: &[String]) -> Result<Init> {
         let mark = format!("inspect-{}", Uuid::new_v4().simple());
-        let folders = Folders::make(&ProgramHome::FromLog, None, (&mark, "inspect"))?;
+        let folders = Folders::make(&ProgramHome::FromLog, None, None, (&mark, "inspect"))?;
         let mut variables = self.variables(Deadline::never());
         variables.set("ANTHROPIC_BASE_URL", NOWHERE);
         let options = ClientOptions {

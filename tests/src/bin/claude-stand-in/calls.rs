@@ -72,7 +72,8 @@ impl Player {
         };
         let replies = self.run_hooks(event, name, input, id, &more)?;
         self.open_call = None;
-        self.give_result(id, &content, is_error);
+        let saved = step["saves"].as_str().map(|text| self.session.save(text).into());
+        self.give_result(id, &saved.unwrap_or(content), is_error);
         if replies.iter().any(|reply| reply["continue"] == false) {
             return Err(Stopped::Hook);
         }

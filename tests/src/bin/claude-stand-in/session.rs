@@ -127,6 +127,15 @@ impl Transcript {
         }
     }
 
+    /// Saves a large output to a file, and returns what the model is told of it.
+    pub fn save(&self, text: &str) -> String {
+        let folder = self.path.with_extension("").join("tool-results");
+        fs::create_dir_all(&folder).expect("a folder can be made");
+        let path = folder.join("output.txt");
+        fs::write(&path, text).expect("a file can be written");
+        format!("<persisted-output>\nFull output saved to: {}\n</persisted-output>", path.display())
+    }
+
     /// Ends the session's file, as the program ends.
     pub fn end(&mut self) {
         if !self.entries.is_empty() {
