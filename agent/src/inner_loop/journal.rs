@@ -330,7 +330,7 @@ impl Journal {
         }
     }
 
-    /// Records what a provider told its model of a call that ran elsewhere, which closes the call.
+    /// Records what a provider told its model of a call that ran elsewhere. That closes the call, or replaces the text of its end.
     #[cfg(feature = "claude")]
     pub(crate) fn told(
         &mut self,
@@ -340,7 +340,9 @@ impl Journal {
         is_error: bool,
     ) -> Result<()> {
         let message = ConversationMessage { is_error, ..result_of(call, shown) };
-        let id = format!("{TOLD_ID}{}", call.call_id);
+        // A provider may use the id of a call again in a later answer.
+        let at = origin.map(|origin| format!(".{}.{}", origin.answer, origin.ordinal)).unwrap_or_default();
+        let id = format!("{TOLD_ID}{}{at}", call.call_id);
         self.message(&message, origin, id)
     }
 

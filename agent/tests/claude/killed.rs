@@ -21,7 +21,7 @@ use foldlog::audit::LogReader;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Idempotency, SequenceNumber, SessionTypes, Store};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::ClaudeAgentSDKAdapter;
+use foldlog_agent::claude::{ClaudeAgentSDKAdapter, RunOptions};
 use foldlog_agent::{Deadline, EvaluateOptions, MarkdownSection, Prompt, UserMessage};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -139,7 +139,10 @@ fn part_that_is_the_host() {
     let adapter = ClaudeAgentSDKAdapter::new()
         .with_program(program, leading)
         .with_client_config(config(&folder.join("workspace"), &url))
-        .with_options(native(&tools.iter().map(String::as_str).collect::<Vec<_>>()));
+        .with_options(RunOptions {
+            roll_back_failed: true,
+            ..native(&tools.iter().map(String::as_str).collect::<Vec<_>>())
+        });
     let prompt = Prompt::text("tests", "killed")
         .with_section(MarkdownSection::new("task", "Work."))
         .with_tools(ToolRegistry::new().with(Note(folder.join("noted"))));

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod api;
+mod endings;
 mod killed;
 mod limits;
 mod network;
@@ -135,7 +136,8 @@ fn a_tool_of_the_programs_own_that_fails_leaves_no_trace_in_the_workspace() {
         )]),
         Answers::With(vec![text("done")]),
     ]);
-    let adapter = world.adapter(&cli, &api, native(&["Write", "Bash"]));
+    let options = RunOptions { roll_back_failed: true, ..native(&["Write", "Bash"]) };
+    let adapter = world.adapter(&cli, &api, options);
     let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap();
     assert_eq!(response.text, "done");
     assert_eq!(fs::read_to_string(&page).unwrap(), "one");

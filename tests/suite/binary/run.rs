@@ -236,12 +236,84 @@ fn a_complete_run_is_answered_by_its_session_without_a_program() {
     assert!(place.path("store/sessions").join(other).is_dir());
 }
 
+/// A failing test suite lost what was built before it, and the end of the call did not say how the command exited.
+#[test]
+fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
+    let fails = json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "built"}, "fails": "Exit code 3\nred"});
+    let place = Place::new(&json!([{"turn": true}, fails, {"text": "done"}, {"result": "done"}]));
+    assert_eq!(ok(&place.run(&["--tool", "Bash"])), "done\n");
+    assert_eq!(place.work("notes"), "built");
+    let session = place.session();
+    let tell = |words: &[&str]| {
+        let words =
+            words.iter().map(|word| if *word == "SESSION" { session.as_os_str() } else { word.as_ref() });
+        ok(&foldlog(words))
+    };
+    let ledger = tell(&["ledger", "SESSION"]);
+    assert!(ledger.contains("committed: exit code 3"), "{ledger}");
+    let row: Value = serde_json::from_str(&tell(&["ledger", "--json", "SESSION"])).unwrap();
+    assert_eq!((&row["outcome"], &row["exit_code"]), (&json!("committed"), &json!(3)));
+    let operation = row["operation"].to_string();
+    let told = tell(&["ledger", "SESSION", &operation]);
+    assert!(told.contains("committed, exit code 3"), "{told}");
+    let told: Value = serde_json::from_str(&tell(&["ledger", "--json", "SESSION", &operation])).unwrap();
+    assert_eq!(told["each_run"][0]["exit_code"], json!(3));
+    let shown = tell(&["show", "SESSION"]);
+    assert!(shown.contains("committed: exit code 3"), "{shown}");
+    let transcript = tell(&["transcript", "SESSION"]);
+    assert!(transcript.contains("failed: Exit code 3"), "{transcript}");
+    // It can be undone like any other call.
+    let work = place.path("work");
+    let (before, by) = ((row["begin"].as_u64().unwrap() - 1).to_string(), ["--by", "me", "--reason", "red"]);
+    let words =
+        ["rewind".as_ref(), session.as_os_str(), before.as_ref(), "--workspace".as_ref(), work.as_os_str()];
+    let undone = foldlog(words.into_iter().chain(by.map(AsRef::as_ref)));
+    assert_eq!((ok(&undone).is_empty(), place.work("notes")), (false, "before".to_owned()));
+}
+
+/// The file went with the folders of the run, and a later run read of a path that was not there.
+#[test]
+fn an_output_that_the_program_saved_to_a_file_is_there_as_long_as_the_session() {
+    let reads = json!({"native": "Bash", "input": {"command": "c"}, "saves": "all of it"});
+    let kills = json!({"native": "Bash", "input": {"command": "c"}, "write": {"half": ""}, "die": 9});
+    let place = Place::new(&json!([{"turn": true}, reads, {"mirror": true}, kills]));
+    let tools = ["--tool", "Bash"];
+    assert_eq!(place.run(&tools).code, 2);
+    let saved = |text: &str| {
+        let path = text.lines().find_map(|line| line.split_once("saved to: ")).unwrap().1.to_owned();
+        (fs::read_to_string(&path).unwrap(), path)
+    };
+    let transcript = foldlog(["transcript".as_ref(), place.session().as_os_str()]);
+    let (text, path) = saved(&ok(&transcript));
+    assert_eq!(text, "all of it");
+    assert!(path.starts_with(place.session().to_str().unwrap()), "{path}");
+    place.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
+    let (text, again) = saved(&ok(&place.run(&[&tools[..], &["--resume"]].concat())));
+    assert_eq!((text.as_str(), &again), ("all of it", &path));
+    // Nothing else of the program stays: the log holds its transcript.
+    let program = place.session().join("program");
+    let mut left = Vec::new();
+    let mut folders = vec![program];
+    while let Some(folder) = folders.pop() {
+        for found in fs::read_dir(folder).unwrap().flatten() {
+            if found.file_type().unwrap().is_dir() {
+                folders.push(found.path())
+            } else {
+                left.push(found.path())
+            }
+        }
+    }
+    assert_eq!(left, [PathBuf::from(path)]);
+    assert_eq!(foldlog(["verify".as_ref(), place.session().as_os_str()]).code, 0);
+    assert_eq!(foldlog(["verify".as_ref(), place.path("store").as_os_str()]).code, 0);
+}
+
 #[test]
 fn a_tool_that_fails_leaves_no_trace_and_one_that_is_not_named_does_not_run() {
     let fails = json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "half", "new": "half"},
         "output": {"stdout": "no", "stderr": "", "exitCode": 3}});
     let place = Place::new(&json!([{"turn": true}, fails, {"text": "done"}, {"result": "done"}]));
-    assert_eq!(ok(&place.run(&["--tool", "Read,Bash"])), "done\n");
+    assert_eq!(ok(&place.run(&["--tool", "Read,Bash", "--roll-back-failed"])), "done\n");
     assert_eq!((place.work("notes"), place.work("new")), ("before".to_owned(), "none".to_owned()));
     assert_eq!(place.ledger(), [("Bash".to_owned(), "failed".to_owned())]);
     let place = Place::new(&json!([{"turn": true}, fails, {"text": "done"}, {"result": "done"}]));

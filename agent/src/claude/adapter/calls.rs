@@ -6,7 +6,8 @@
 //! | calls a tool of the host (`mcp__wink__NAME`) | [`ToolRunner::execute`], and the result is its reply |
 //! | is about to run a tool of its own (`PreToolUse`) | the call begins, with its resources captured, before the reply |
 //! | ran it (`PostToolUse`) | the call ends, before the reply |
-//! | ran it and it failed (`PostToolUseFailure`, an exit code, a result that is an error) | the call fails: its resources are restored, and the reply tells the model so |
+//! | ran a command, and it exited with another code than 0 | as before: the call ends, with the [exit code](super::ending) |
+//! | ran it and it [failed or was stopped](super::ending) | the call fails: its resources are restored, and the reply tells the model so |
 //! | tells the result of a call that has not ended | the call ends as that says |
 //! | asks for a tool that is not on the list, or whose way to run is not | the call is closed as [denied](Cause::Denied), and does not run |
 //! | is about to run a tool that [asks a person](super::approvals), or a tool of the host asks | the call is suspended, and the run ends without a reply to it |
@@ -135,6 +136,8 @@ pub(super) struct Calls<'a> {
     pub(super) begun: BTreeSet<String>,
     /// Ids of calls that were denied.
     pub(super) denied: BTreeSet<String>,
+    /// What the log says that the model reads of calls of the program's own tools that ended, and whether it is an error.
+    pub(super) shown_of: BTreeMap<String, (String, bool)>,
     /// Ids of all calls whose results the model was told.
     pub(super) told: BTreeSet<String>,
     /// Calls of the program's own tools that a person approved and that have not run.
@@ -158,6 +161,8 @@ pub(super) struct OpenCall {
     pub(super) together: bool,
     /// When it began; `None` if nothing that it starts has to be ended.
     pub(super) since: Option<StartMoment>,
+    /// Moment in microseconds since 1970-01-01 UTC at which the time of its command is over; `None` if it runs none.
+    pub(super) times_out_us: Option<i64>,
 }
 
 /// Says why a run stopped. Where the host stopped it, the program tells the model of each call that this ends that the user rejected it.
@@ -239,6 +244,7 @@ impl<'a> Calls<'a> {
             open: BTreeMap::new(),
             begun: BTreeSet::new(),
             denied: BTreeSet::new(),
+            shown_of: BTreeMap::new(),
             told: BTreeSet::new(),
             approved,
             waiting: VecDeque::new(),

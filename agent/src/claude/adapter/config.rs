@@ -140,9 +140,10 @@ impl ClaudeAgentSDKModelConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProgramHome {
-    /// In a folder that goes with the run. The transcript is in the log too, and a later run writes it back from there: the
-    /// session's folder alone resumes, on any machine. What else the program keeps, such as file checkpoints of its own, is
-    /// lost with the run.
+    /// In the session's folder, from which they are removed after the run. The transcript is in the log too, and a later run writes it
+    /// back from there: the session's folder alone resumes, on any machine. Outputs that were too large for the model, of which it was
+    /// told the file, stay as long as the session. What else the program keeps, such as file checkpoints of its own, is lost with the
+    /// run.
     #[default]
     FromLog,
     /// In this folder, which the host keeps (`CLAUDE_CONFIG_DIR`, mode 0700). A transcript that is missing there is written
@@ -173,8 +174,10 @@ pub struct RunOptions {
     /// Those of them that run only once a person has approved the call, by name, each with the question that is put. The
     /// [pending](foldlog::Session::pending) question holds the arguments beside it. By default none.
     pub asks: BTreeMap<String, Question>,
-    /// Whether a command of `Bash` that exits with another code than 0 is a failed call, whose changes are rolled back.
-    pub exit_code_fails: bool,
+    /// Whether a command of `Bash` that exits with another code than 0 is a failed call, whose changes are rolled back. By default
+    /// the changes of a command that ended are kept, and the end of its call records the exit code. Calls that were stopped, and
+    /// tools that fail otherwise, such as `Edit`, are rolled back in any case.
+    pub roll_back_failed: bool,
     /// Number of the model's answers after which the program ends the run; `None` for no limit.
     pub max_turns: Option<u32>,
     /// Cost after which the program ends the run, in US dollars; `None` for no limit.
@@ -192,7 +195,7 @@ impl Default for RunOptions {
         RunOptions {
             native_tools: Vec::new(),
             asks: BTreeMap::new(),
-            exit_code_fails: true,
+            roll_back_failed: false,
             max_turns: None,
             max_budget_usd: None,
             output_by: OutputBy::default(),

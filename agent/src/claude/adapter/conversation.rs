@@ -12,6 +12,7 @@
 //! | the result of a call that ran, was refused or never began | what closes the call, if nothing has: an input with the program's text. It waits while a sub-agent of the answer before works |
 //! | the first call of a sub-agent, before the answer that asks for it | nothing yet: the call waits for the answer |
 //! | the result of a sub-agent | the last answer of its conversation and the turn of that |
+//! | the result of a call that its end has closed with another text | an input with the program's text, which the model reads: the end keeps the result itself |
 //! | the result of the run | the last answer, with what the run used beyond what was recorded before, and its turn |
 //!
 //! # Sub-agents
@@ -266,12 +267,13 @@ impl Recorder {
         }
     }
 
-    /// Takes what the program told the model of a call. Closes the call with it, unless it is closed.
+    /// Takes what the program told the model of a call. Closes the call with it, unless it is closed. `shown` is what its end says
+    /// that the model reads, and whether it is an error: where the program told something else, that is recorded too.
     pub(super) fn told(
         &mut self,
         call_id: &str,
-        text: &str,
-        is_error: bool,
+        (text, is_error): (&str, bool),
+        shown: Option<(String, bool)>,
         runner: &ToolRunner,
     ) -> Result<()> {
         if self.gathers(call_id) {
@@ -284,14 +286,16 @@ impl Recorder {
         }
         let Some(origin) = self.known(call_id) else { return Ok(()) };
         let calls = self.open.iter().flat_map(|open| &open.calls);
-        let open = calls.filter(|(_, is_closed)| !is_closed).find(|(call, _)| call.call_id == call_id);
+        let differs = shown.is_some_and(|(shown, was_error)| shown != text || was_error != is_error);
+        let open =
+            calls.filter(|(_, is_closed)| !is_closed || differs).find(|(call, _)| call.call_id == call_id);
         if let Some((call, _)) = open {
             self.journal.told(call, origin, text, is_error)?;
         }
         self.closed(call_id);
         if !self.has_sub_agent() {
             for Told { call_id, text, is_error } in std::mem::take(&mut self.told_early) {
-                self.told(&call_id, &text, is_error, runner)?;
+                self.told(&call_id, (&text, is_error), None, runner)?;
             }
         }
         Ok(())

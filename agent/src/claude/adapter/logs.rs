@@ -5,6 +5,7 @@
 //! | `sdk.resuming_session` | info | `claude_agent_sdk.resuming_session` | `session_id` |
 //! | `sdk.invoke.start` | info | `claude_agent_sdk.invoke` | `prompt_name`, `model`, `stateful`, `tool_count` |
 //! | `sdk.invoke.complete` | info | `claude_agent_sdk.complete` | `prompt_name`, `duration_ms`, `input_tokens`, `output_tokens`, `total_cost`, `session_id` |
+//! | `sdk.call.unclear` | warn | `claude_agent_sdk.unclear` | `tool_use_id`, `error` |
 //! | `sdk.invoke.failed` | warn | `claude_agent_sdk.failed` | `prompt_name`, `session_id`, `error` |
 //!
 //! Times are milliseconds, costs US dollars; what the program did not tell is left out. A replay, in which no program runs,
@@ -37,6 +38,12 @@ fn tell(level: Level, message: &str, event: &'static str, values: &[Pair<'_>]) {
             .args(format_args!("{message}"))
             .build(),
     );
+}
+
+/// Tells that whether a command ended is unknown, and that what it changed was kept.
+pub(super) fn unclear(call_id: &str, error: &str) {
+    let values = [("tool_use_id", call_id.to_value()), ("error", error.to_value())];
+    tell(Level::Warn, "claude_agent_sdk.unclear", "sdk.call.unclear", &values);
 }
 
 /// Tells that a session of the program is resumed.

@@ -8,6 +8,7 @@
 //! | `calls` | runs the calls of tools as the engine's transactions |
 //! | `native` | runs the calls of the program's own tools |
 //! | `sub_agents` | ends what sub-agents of an earlier process left open |
+//! | `ending` | decides from what the program says of a call whether its tool ended |
 //! | `approvals` | calls that a person has to approve before they run |
 //! | `run` | one run, from the prompt to its result |
 //! | `evaluate` | the nine steps of an evaluation |
@@ -55,6 +56,7 @@ mod begin;
 mod calls;
 mod config;
 mod conversation;
+mod ending;
 mod evaluate;
 mod failure;
 mod home;

@@ -13,7 +13,7 @@ use foldlog::tools::{
     ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
 use foldlog::{Clock, Idempotency};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::arrival::ReplyTo;
 use super::calls::{
@@ -21,6 +21,8 @@ use super::calls::{
 };
 use super::config::RunOptions;
 use super::conversation::Recorders;
+use super::ending::{Ending, ToldError, time_of_command};
+use super::logs;
 use super::recovery::end_left;
 use crate::claude::HookReply;
 use crate::error::{Error, Phase, Result};
@@ -80,6 +82,9 @@ const ROLLED_BACK: &str = "The call failed. What it changed in the workspace was
 /// Text of a call that was running when its sub-agent ended.
 const AGENT_ENDED: &str =
     "The sub-agent ended before this call did. What the call changed in the workspace was rolled back.";
+
+/// Text that tells the model that the ending of a command is unclear.
+const KEPT: &str = "Whether the command ended is unknown. What it changed in the workspace was kept: look at it before you go on.";
 
 /// Returns the error of a call that ran although it had not begun.
 fn unbegun(tool: &str) -> Error {
@@ -141,7 +146,9 @@ impl Calls<'_> {
         let together = self.runner.runs_together(tool);
         // In a replay it starts nothing.
         let since = if together || heard.session().replays() { None } else { StartMoment::now() };
-        self.open.insert(call_id, OpenCall { operation, together, since });
+        let time = time_of_command(tool, arguments_in(told));
+        let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
+        self.open.insert(call_id, OpenCall { operation, together, since, times_out_us });
         reply_to.hook(HookReply::proceed());
         Ok(Then::GoOn)
     }
@@ -173,14 +180,22 @@ impl Calls<'_> {
             return Ok(Then::Fail(unbegun(&hook.tool)));
         }
         let response = hook.input.get("tool_response").unwrap_or(&Value::Null);
-        let failure = if has_failed {
-            Some(text_of(hook.input.get("error").unwrap_or(response)))
+        let error = hook.input.get("error").filter(|_| has_failed).unwrap_or(response);
+        let shown = text_of(error);
+        let ending = if has_failed {
+            let is_interrupt = hook.input.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
+            self.ending(call_id, (&hook.tool, &shown), (is_interrupt, true))
         } else {
-            self.failure_in(response)
+            self.checked(Ending::of_answer(response))
         };
-        let shown = failure.clone().unwrap_or_else(|| text_of(response));
-        let report = self.end(call_id, failure.is_some(), (&shown, response), heard)?;
+        let report = self.end(call_id, ending, (&shown, error), heard)?;
         match report {
+            Some(report) if report.success && ending == Ending::Unclear => {
+                let mut reply = HookReply::proceed();
+                reply.additional_context = Some(KEPT.to_owned());
+                reply_to.hook(reply);
+                Ok(Then::GoOn)
+            }
             Some(report) if !report.success => {
                 let mut reply = HookReply::proceed();
                 // A tool that only reads changes nothing.
@@ -196,39 +211,60 @@ impl Calls<'_> {
         }
     }
 
-    /// Returns how a tool failed that says so in its answer.
-    fn failure_in(&self, response: &Value) -> Option<String> {
-        let code = ["exitCode", "exit_code", "code"]
-            .into_iter()
-            .find_map(|name| response.get(name)?.as_i64())
-            .filter(|code| *code != 0 && self.options.exit_code_fails);
-        let is_error = ["is_error", "isError", "interrupted"]
-            .into_iter()
-            .any(|name| response.get(name).and_then(Value::as_bool).unwrap_or_default());
-        (code.is_some() || is_error).then(|| text_of(response))
+    /// Returns how an open call ended of which the program tells an error.
+    fn ending(
+        &self,
+        call_id: &str,
+        (tool, text): (&str, &str),
+        (is_interrupt, is_hook): (bool, bool),
+    ) -> Ending {
+        let times_out_us = self.open.get(call_id).and_then(|open| open.times_out_us);
+        let is_late = times_out_us.is_some_and(|at| at <= self.clock.now_us());
+        let is_over = self.is_over;
+        self.checked(Ending::of_error(ToldError { tool, text, is_interrupt, is_hook, is_late, is_over }))
+    }
+
+    /// Returns an ending as the host wants it.
+    fn checked(&self, ending: Ending) -> Ending {
+        if self.options.roll_back_failed { ending.strict() } else { ending }
     }
 
     /// Ends an open call. Returns its report; `None` if no such call is open.
     fn end(
         &mut self,
         call_id: &str,
-        has_failed: bool,
+        ending: Ending,
         (shown, response): (&str, &Value),
         heard: &mut Recorders<'_>,
     ) -> Result<Option<ToolReport>> {
-        let Some(OpenCall { operation, together, since }) = self.open.remove(call_id) else {
+        let has_failed = ending == Ending::Failed;
+        let Some(OpenCall { operation, together, since, .. }) = self.open.remove(call_id) else {
             return Ok(None);
         };
         if let Some(since) = since.filter(|_| has_failed) {
             // It would go on to change what is restored.
             end_left(heard.session(), Some(since));
         }
-        let report = match (has_failed, self.stopped) {
-            (true, Some(stopped)) => operation.abort(&stopped.running(together)),
-            (true, None) => operation.fail(ToolError::failed(shown)),
-            (false, _) => operation.end(ToolResult::ok(shown, response)),
+        let report = match (ending, self.stopped) {
+            (Ending::Failed, Some(stopped)) => operation.abort(&stopped.running(together)),
+            (Ending::Failed, None) => operation.fail(ToolError::failed(shown)),
+            (Ending::Unclear, _) => {
+                if !heard.session().replays() {
+                    logs::unclear(call_id, shown);
+                }
+                operation.end(ToolResult::ok(shown, json!({"error": response, "ended": "unknown"})))
+            }
+            (Ending::Ended(code), _) => {
+                operation.end(ToolResult::ok(shown, response.clone()).with_exit_code(code))
+            }
         };
-        let report = Some(report?);
+        let report = report?;
+        let is_error = !report.success || matches!(ending, Ending::Ended(Some(code)) if code != 0);
+        // Of a call that the host stopped the program says that the user rejected it.
+        if !(has_failed && self.stopped.is_some()) {
+            self.shown_of.insert(call_id.to_owned(), (report.message.clone(), is_error));
+        }
+        let report = Some(report);
         heard.asking(call_id).closed(call_id);
         Ok(report)
     }
@@ -251,12 +287,18 @@ impl Calls<'_> {
         }
         self.told.insert(call_id.to_owned());
         let left = self.end_calls_of(call_id, heard)?;
-        let report = self.end(call_id, is_error, (&text, content), heard)?;
+        let tool = heard.asking(call_id).call(call_id).map(|call| call.name.clone()).unwrap_or_default();
+        let ending = match is_error {
+            true => self.ending(call_id, (&tool, &text), (false, false)),
+            false => Ending::Ended(None),
+        };
+        let report = self.end(call_id, ending, (&text, content), heard)?;
         heard.child_ended(call_id, !self.open.is_empty(), &self.runner)?;
         let recorder = heard.asking(call_id);
         let ran = recorder.call(call_id).filter(|call| !is_error && !is_no_call_of_its_own(&call.name));
         let unbegun = ran.filter(|_| !self.begun.contains(call_id)).map(|call| unbegun(&call.name));
-        recorder.told(call_id, &text, is_error, &self.runner)?;
+        let shown = self.shown_of.remove(call_id);
+        recorder.told(call_id, (&text, is_error), shown, &self.runner)?;
         Ok(report.as_ref().and_then(not_undone).or(left).or(unbegun).map_or(Then::GoOn, Then::Fail))
     }
 
@@ -268,7 +310,7 @@ impl Calls<'_> {
         let left: Vec<String> = self.open.keys().filter(is_left).cloned().collect();
         let mut error = None;
         for id in left {
-            let report = self.end(&id, true, (AGENT_ENDED, &Value::Null), heard)?;
+            let report = self.end(&id, Ending::Failed, (AGENT_ENDED, &Value::Null), heard)?;
             error = error.or(report.as_ref().and_then(not_undone));
         }
         Ok(error)

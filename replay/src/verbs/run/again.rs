@@ -93,6 +93,7 @@ impl Asked {
         }
         self.leave_out.iter().for_each(|pattern| words.option("--leave-out", pattern));
         let flags = [
+            ("--roll-back-failed", self.roll_back_failed),
             ("--gitignore", self.gitignore),
             ("--project-settings", self.project_settings),
             ("--project-servers", self.project_servers),

@@ -44,8 +44,8 @@ const RUN_JSON: &str = "\
 The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
   ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
   CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
-It sees no login and no settings of this user, and keeps no files: the session's folder alone resumes it. Of the project it reads
-CLAUDE.md, settings and .mcp.json only with --project-settings and --project-servers.
+It sees no login and no settings of this user. Of its files only outputs too large for the model are kept, in the session's folder,
+which alone resumes it. Of the project it reads CLAUDE.md, settings and .mcp.json only with --project-settings and --project-servers.
 
 Exit codes: 0 the run gave an answer; 1 the session's log does not hold; 2 wrong usage, or no answer.
 
@@ -74,7 +74,7 @@ pub struct Asked {
     /// session holds already is not said again, and another one goes on with its conversation.
     #[arg(long, value_name = "FILE", required_unless_present = "resume")]
     pub prompt: Option<PathBuf>,
-    /// The folder that the agent works in. A call of a tool that fails leaves no trace in it.
+    /// The folder that the agent works in. A call that is killed, stopped or denied, or whose tool fails, leaves no trace in it.
     #[arg(long, value_name = "DIR")]
     pub workspace: PathBuf,
     /// The store of the session; it is created if it does not exist. It must not be within the workspace.
@@ -133,6 +133,10 @@ pub struct Asked {
     /// nor printed. For several variables, give it several times.
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<String>,
+    /// Roll back what a command changed that exits with another code than 0. Without this, a command that ended keeps its changes,
+    /// and the ledger shows its exit code; calls that were stopped, denied or timed out are rolled back in any case.
+    #[arg(long)]
+    pub roll_back_failed: bool,
     /// A pattern of paths that are not captured, as a line of a .gitignore. A rollback leaves them as they are. For several
     /// patterns, give it several times.
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
@@ -305,6 +309,7 @@ impl Asked {
             native_tools: self.tools()?,
             max_turns: self.max_turns,
             max_budget_usd: self.max_budget_usd,
+            roll_back_failed: self.roll_back_failed,
             ..RunOptions::default()
         };
         let config = ClaudeAgentSDKClientConfig {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use foldlog::audit::LogReader;
 use foldlog::conversation::Role::{Assistant, Tool as OfTool, User};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog_agent::adapter_state::StatefulAdapter;
@@ -52,9 +53,14 @@ fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply()
     assert_eq!(contexts(&world), ["The call failed. What it changed in the workspace was rolled back."]);
 }
 
-/// A command that exits with another code than 0 has failed, unless the host says otherwise.
+/// Returns the options of a run that rolls back what a command changed that exits with another code than 0.
+fn strict(tools: &[&str]) -> RunOptions {
+    RunOptions { roll_back_failed: true, ..native(tools) }
+}
+
+/// `npm install && npm test` lost what it had installed if a test failed: each exit code but 0 rolled the call back.
 #[test]
-fn a_command_that_exits_with_another_code_is_a_failed_call() {
+fn a_command_that_ends_keeps_its_changes_whatever_its_exit_code() {
     let script = json!([
         {"turn": true},
         {"native": "Bash", "input": {"command": "false"}, "write": {"page": "half"},
@@ -65,16 +71,74 @@ fn a_command_that_exits_with_another_code_is_a_failed_call() {
     ]);
     let world = World::new(&script);
     world.run(|host| assert_eq!(ask(host, &["Bash"]).unwrap(), "ok"));
+    assert_eq!((world.file("page").as_deref(), world.file("log").as_deref()), (Some("half"), Some("whole")));
+    assert_eq!(world.ledger(), ended(&[("Bash", "committed"), ("Bash", "committed")]));
+
+    let world = World::new(&script);
+    world.run(|host| drop(host.ask_with(&host.adapter().with_options(strict(&["Bash"])), "Go.").unwrap()));
     assert_eq!((world.file("page"), world.file("log").as_deref()), (None, Some("whole")));
     assert_eq!(world.ledger(), ended(&[("Bash", "failed"), ("Bash", "committed")]));
+}
 
-    let lenient = World::new(&script);
-    lenient.run(|host| {
-        let options = RunOptions { exit_code_fails: false, ..native(&["Bash"]) };
-        host.ask_with(&host.adapter().with_options(options), "Go.").unwrap();
+/// What the program tells of a failing command and of one that it stopped differs in the text alone.
+#[test]
+fn a_command_of_which_the_program_tells_an_error_is_rolled_back_only_if_it_was_stopped() {
+    let bash = |page: &str, text: &str, untold: bool| json!({"native": "Bash", "input": {"command": "c"}, "write": {page: "half"}, "fails": text, "untold": untold});
+    let script = json!([
+        {"turn": true},
+        bash("ended", "Exit code 3\nout", false), bash("again", "Exit code 3\nout", true),
+        bash("late", "Exit code 143\nCommand timed out after 1s\nout", false),
+        bash("stopped", "Exit code 137\n[Request interrupted by user for tool use]", true),
+        bash("unclear", "something else", false),
+        {"text": "ok"}, {"result": "$files"},
+    ]);
+    let world = World::new(&script);
+    world.run(|host| {
+        ask(host, &["Bash"]).unwrap();
+        let results: Vec<_> = host.said().into_iter().filter(|(role, _)| *role == OfTool).collect();
+        assert_eq!(results[0].1, "Exit code 3\nout");
     });
-    assert_eq!(lenient.file("page").as_deref(), Some("half"));
-    assert_eq!(lenient.ledger(), ended(&[("Bash", "committed"), ("Bash", "committed")]));
+    let kept = ["ended", "again", "late", "stopped", "unclear"].map(|name| world.file(name).is_some());
+    assert_eq!(kept, [true, true, false, false, true]);
+    let outcomes: Vec<_> = world.ledger().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, ["committed", "committed", "failed", "failed", "committed"]);
+    let codes: Vec<_> = LogReader::open(world.dir())
+        .unwrap()
+        .ledger()
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.exit_code)
+        .collect();
+    assert_eq!(codes, [Some(3), Some(3), None, None, None]);
+    let rolled_back = "The call failed. What it changed in the workspace was rolled back.";
+    let contexts = contexts(&world);
+    assert_eq!(contexts[0], rolled_back);
+    assert!(contexts[1].starts_with("Whether the command ended is unknown."), "{contexts:?}");
+
+    let world = World::new(&script);
+    world.run(|host| drop(host.ask_with(&host.adapter().with_options(strict(&["Bash"])), "Go.").unwrap()));
+    assert!(world.ledger().iter().all(|(_, outcome)| outcome == "failed"), "{:?}", world.ledger());
+}
+
+/// The transcript showed what the adapter made of a structured result, and not what the model was told of it.
+#[test]
+fn the_transcript_holds_what_the_model_was_told_of_a_call_that_has_ended() {
+    let output = json!({"stdout": "1\n2\n3", "stderr": "", "interrupted": false});
+    let world = World::new(&json!([
+        {"turn": true},
+        {"native": "Bash", "input": {"command": "seq 3"}, "output": output, "saves": "1\n2\n3"},
+        {"native": "Bash", "input": {"command": "c"}, "fails": "Exit code 3"},
+        {"text": "ok"}, {"result": "ok"},
+    ]));
+    world.run(|host| {
+        ask(host, &["Bash"]).unwrap();
+        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let sent = conversation.sent_messages();
+        let results: Vec<_> = sent.iter().filter(|message| message.role == OfTool).collect();
+        let told = results[0].content.as_deref().unwrap();
+        assert!(told.starts_with("<persisted-output>"), "{told}");
+        assert_eq!((results[1].content.as_deref(), results[1].is_error), (Some("Exit code 3"), true));
+    });
 }
 
 /// A command that was interrupted says so in its output.
@@ -265,7 +329,7 @@ fn a_command_that_a_failed_call_left_running_ends_before_the_workspace_is_restor
     };
     let count = json!({"tool": "left", "input": {}});
     let world = World::new(&json!([
-        {"turn": true}, leaves(None), count, leaves(Some("exit code 3")), count, leaves(Some("exit code 3")), count,
+        {"turn": true}, leaves(None), count, leaves(Some("Exit code 3")), count, leaves(Some("Exit code 3")), count,
         {"text": "ok"}, {"result": "$results"},
     ]));
     let script = world.stand_in.path("script").to_string_lossy().into_owned();
@@ -273,7 +337,7 @@ fn a_command_that_a_failed_call_left_running_ends_before_the_workspace_is_restor
         let prompt: Prompt = Prompt::text("tests", "left")
             .with_section(MarkdownSection::new("task", "Leave nothing."))
             .with_tools(ToolRegistry::new().with(Left(script.clone())));
-        let adapter = host.adapter().with_options(native(&["Bash"]));
+        let adapter = host.adapter().with_options(strict(&["Bash"]));
         let text = adapter.evaluate(&prompt, &host.state, asking("Go.")).unwrap().text;
         let counts: Vec<&str> = text.split('|').filter(|one| one.ends_with("left")).collect();
         assert_eq!(counts, ["toolu_2: 1 left", "toolu_4: 1 left", "toolu_6: 1 left"]);

@@ -1,0 +1,188 @@
+//! Decides from what the program says of a call of one of its own tools whether the tool ended.
+//!
+//! A command that exits with another code than 0 has ended: its changes are kept, whatever the code, since `grep` without a match,
+//! `diff` and a failing test suite are ordinary work. Measured with 2.1.100 and 2.1.332:
+//!
+//! | what happened | hook | text | ending |
+//! |---|---|---|---|
+//! | the command exited with 0, or `grep` found nothing | `PostToolUse` | its output | ended |
+//! | the command exited with 3 | `PostToolUseFailure`, `is_interrupt: false` | `Exit code 3`, then its output | ended |
+//! | the command was killed by a signal from elsewhere | as before | `Exit code 144`, say | ended |
+//! | its time was over | as before | `Exit code 143`; 2.1.332 adds `Command timed out after 1s` | stopped |
+//! | the run was interrupted | none | `[Request interrupted by user`, or `The user doesn't want to proceed` | stopped |
+//! | a permission is missing | none | `Permission to use Bash has been denied` | stopped |
+//! | the arguments are refused before the call begins | none | `<tool_use_error>` | stopped |
+//! | `Edit`, `Write` or `Read` fails | `PostToolUseFailure`, `is_interrupt: false` | the error | failed |
+//! | an error of `Bash` without an exit code | any | any other | unclear |
+//!
+//! The changes of a call that ended, and of one whose ending is unclear, are kept; all others are rolled back.
+
+use serde_json::Value;
+
+/// Tools of the program that run a command.
+const COMMANDS: [&str; 2] = ["Bash", "PowerShell"];
+
+/// Time that a command has unless its call says another one, in milliseconds.
+const COMMAND_TIMEOUT_MS: i64 = 120_000;
+
+/// Longest time that a call may give its command, in milliseconds.
+const COMMAND_TIMEOUT_MAX_MS: i64 = 600_000;
+
+/// Exit code of a command that was terminated, as one is whose time is over.
+const TERMINATED: i32 = 143;
+
+/// Exit code of a command that was killed, as one is that an interrupt ends.
+const KILLED: i32 = 137;
+
+/// Parts of the text of a call that was stopped while it ran.
+const INTERRUPTED: [&str; 2] =
+    ["[Request interrupted by user", "The user doesn't want to proceed with this tool use"];
+
+/// Beginnings of the text of a call that did not run.
+const NOT_RUN: [&str; 3] = ["Permission to use ", "Claude requested permissions to use ", "<tool_use_error>"];
+
+/// Says how a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The tool ended, and its changes are kept. Holds the exit code of its command, if it is known.
+    Ended(Option<i32>),
+    /// Whether the tool ended is unknown. Its changes are kept.
+    Unclear,
+    /// The tool failed, or was stopped. Its changes are rolled back.
+    Failed,
+}
+
+/// Holds what the program says of a call that gave an error.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToldError<'a> {
+    pub(super) tool: &'a str,
+    pub(super) text: &'a str,
+    /// Whether the program says that the call was interrupted.
+    pub(super) is_interrupt: bool,
+    /// Whether a hook tells of the error. Without one it is the result that the model reads.
+    pub(super) is_hook: bool,
+    /// Whether the time of the call's command was over.
+    pub(super) is_late: bool,
+    /// Whether the run was interrupted before.
+    pub(super) is_over: bool,
+}
+
+impl Ending {
+    /// Returns how a call ended of which the program tells an error.
+    pub(super) fn of_error(told: ToldError<'_>) -> Ending {
+        let ToldError { tool, text, is_interrupt, is_hook, is_late, is_over } = told;
+        let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+        let did_not_run = !is_hook && NOT_RUN.iter().any(|begin| text.starts_with(begin));
+        // 2.1.100 adds the text of an interrupt to each command that exits with 137, and then a hook tells of it.
+        let is_stopped = is_interrupt || (!is_hook && (is_over || did_not_run || says(&INTERRUPTED)));
+        if is_stopped || !COMMANDS.contains(&tool) {
+            return Ending::Failed;
+        }
+        match exit_code_in(text) {
+            Some(TERMINATED) if is_late || says_timed_out(text) => Ending::Failed,
+            Some(TERMINATED | KILLED) if is_over => Ending::Failed,
+            None if says_timed_out(text) => Ending::Failed,
+            Some(code) => Ending::Ended(Some(code)),
+            None => Ending::Unclear,
+        }
+    }
+
+    /// Returns how a call ended whose answer is known.
+    pub(super) fn of_answer(response: &Value) -> Ending {
+        let is_error = ["is_error", "isError", "interrupted"]
+            .into_iter()
+            .any(|name| response.get(name).and_then(Value::as_bool).unwrap_or_default());
+        if is_error {
+            return Ending::Failed;
+        }
+        let code =
+            ["exitCode", "exit_code", "code"].into_iter().find_map(|name| response.get(name)?.as_i64());
+        Ending::Ended(code.and_then(|code| i32::try_from(code).ok()))
+    }
+
+    /// Returns the ending where another exit code than 0 is a failure, and so is an unclear ending.
+    pub(super) fn strict(self) -> Ending {
+        match self {
+            Ending::Ended(None | Some(0)) => self,
+            _ => Ending::Failed,
+        }
+    }
+}
+
+/// Returns the exit code that the text of a failed command begins with.
+fn exit_code_in(text: &str) -> Option<i32> {
+    let rest = text.strip_prefix("Error: ").unwrap_or(text).strip_prefix("Exit code ")?;
+    rest.lines().next()?.trim().parse().ok()
+}
+
+/// Returns whether the program says that a command's time was over. What the command printed follows behind.
+fn says_timed_out(text: &str) -> bool {
+    text.lines().take(2).any(|line| line.starts_with("Command timed out after "))
+}
+
+/// Returns the time that the command of a call has, in microseconds; `None` if the tool runs none.
+pub(super) fn time_of_command(tool: &str, input: &Value) -> Option<i64> {
+    let given = input.get("timeout").and_then(Value::as_i64).filter(|timeout| *timeout > 0);
+    let ms = given.unwrap_or(COMMAND_TIMEOUT_MS).min(COMMAND_TIMEOUT_MAX_MS);
+    COMMANDS.contains(&tool).then_some(ms * 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOLD: ToldError<'_> = ToldError {
+        tool: "Bash",
+        text: "",
+        is_interrupt: false,
+        is_hook: true,
+        is_late: false,
+        is_over: false,
+    };
+
+    /// The texts are those of the two versions.
+    #[test]
+    fn texts_of_the_program_tell_what_ended_from_what_was_stopped() {
+        let of = |text| Ending::of_error(ToldError { text, ..TOLD });
+        let ended = |code| Ending::Ended(Some(code));
+        assert_eq!(of("Exit code 3\nout\nerr"), ended(3));
+        assert_eq!(of("Exit code 137\n[Request interrupted by user for tool use]"), ended(137));
+        assert_eq!(of("Exit code 3\nout\nCommand timed out after 2s"), ended(3));
+        assert_eq!(of("Exit code 143"), ended(143));
+        assert_eq!(of("Exit code 143\nCommand timed out after 1s\nearly"), Ending::Failed);
+        assert_eq!(of("spawn ENOENT"), Ending::Unclear);
+        let late = ToldError { is_late: true, ..TOLD };
+        assert_eq!(Ending::of_error(ToldError { text: "Exit code 143\nearly", ..late }), Ending::Failed);
+        assert_eq!(Ending::of_error(ToldError { text: "Exit code 3", ..late }), ended(3));
+        let interrupt = ToldError { text: "Exit code 3", is_interrupt: true, ..TOLD };
+        assert_eq!(Ending::of_error(interrupt), Ending::Failed);
+        assert_eq!(
+            Ending::of_error(ToldError { tool: "Edit", text: "no such text", ..TOLD }),
+            Ending::Failed
+        );
+    }
+
+    #[test]
+    fn results_without_a_hook_tell_what_was_interrupted_or_did_not_run() {
+        let of = |text| Ending::of_error(ToldError { text, is_hook: false, ..TOLD });
+        assert_eq!(of("Exit code 3"), Ending::Ended(Some(3)));
+        for text in [
+            "Exit code 137\n[Request interrupted by user for tool use]\nhalf",
+            "The user doesn't want to proceed with this tool use. The tool use was rejected",
+            "Permission to use Bash has been denied because Claude Code is running in don't ask mode.",
+            "<tool_use_error>File has not been read yet.</tool_use_error>",
+        ] {
+            assert_eq!(of(text), Ending::Failed, "{text}");
+        }
+        assert_eq!(of("something else"), Ending::Unclear);
+        let over = ToldError { text: "something else", is_hook: false, is_over: true, ..TOLD };
+        assert_eq!(Ending::of_error(over), Ending::Failed);
+    }
+
+    #[test]
+    fn the_time_of_a_command_is_that_of_its_call() {
+        let of = |tool, timeout: i64| time_of_command(tool, &serde_json::json!({"timeout": timeout}));
+        assert_eq!((of("Bash", 1_500), of("Bash", 0)), (Some(1_500_000), Some(120_000_000)));
+        assert_eq!((of("Bash", i64::MAX), of("Edit", 5)), (Some(600_000_000), None));
+    }
+}
