@@ -247,7 +247,7 @@ fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
     let tell = |words: &[&str]| {
         let words =
             words.iter().map(|word| if *word == "SESSION" { session.as_os_str() } else { word.as_ref() });
-        ok(&foldlog(words))
+        ok(&foldlog(words)).to_owned()
     };
     let ledger = tell(&["ledger", "SESSION"]);
     assert!(ledger.contains("committed: exit code 3"), "{ledger}");
