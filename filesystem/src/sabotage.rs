@@ -21,7 +21,7 @@ foldlog_codec::breakages! {
     DeepTreeHeldOpen = "deep-tree-held-open": "Each folder on the way to a deep one is held open.",
     BytesBehindUnseen = "bytes-behind-unseen": "Bytes that follow on the content in the file of an object pass for nothing.",
     HolesRead = "holes-read": "A file with holes is captured as if it had none.",
-    RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
+    RepositoryNotRestored = "repository-not-restored": "What a failed tool changed in a `.git` stays, and nobody is told.",
     LinksApart = "links-apart": "Names of one file come back as files of their own.",
     HandChangesOverwritten = "hand-changes-overwritten": "A rewind overwrites what was changed by hand.",
     TimesBesideLeftOut = "times-beside-left-out": "Times come back beside what is left out of snapshots.",

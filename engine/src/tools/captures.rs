@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
+use foldlog_codec::{OperationId, SequenceNumber};
 use foldlog_filesystem::{FileKept, FileRewound, FileUnknown, Unrestored};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -91,11 +91,13 @@ impl Captured {
 pub(crate) struct Captures {
     /// Captures in ascending order of the resources' names.
     of_each: Arc<Vec<Captured>>,
+    /// Operation that a restore of these captures undoes; `None` if it undoes no call.
+    undoes: Option<OperationId>,
 }
 
 impl FromIterator<Captured> for Captures {
     fn from_iter<T: IntoIterator<Item = Captured>>(captured: T) -> Captures {
-        Captures { of_each: Arc::new(captured.into_iter().collect()) }
+        Captures { of_each: Arc::new(captured.into_iter().collect()), undoes: None }
     }
 }
 
@@ -238,6 +240,11 @@ impl Captures {
         Ok(recalled.into_iter().collect())
     }
 
+    /// Returns these captures as those from before `operation`, which a restore undoes.
+    pub(super) fn undoing(&self, operation: OperationId) -> Captures {
+        Captures { undoes: Some(operation), ..self.clone() }
+    }
+
     /// Restores the resources to these captures: all of them with `all`, else only those that are rolled back
     /// with a failed tool. If one cannot be restored, the others are, and the error names both. Returns what
     /// the restored resources could not undo. With `durable`, what the restore changed is durable when this
@@ -249,7 +256,7 @@ impl Captures {
         durable: bool,
     ) -> Result<Vec<NotUndone>> {
         self.each(resources, all, |resource, snapshot| {
-            let told = resource.restore(snapshot)?;
+            let told = resource.restore(snapshot, self.undoes)?;
             if durable {
                 resource.sync_restored()?;
             }

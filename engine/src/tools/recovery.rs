@@ -266,7 +266,7 @@ impl ToolRunner {
                 Some(before) => before,
                 None => session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?,
             };
-            let before = before.recalled(self.state.resources(), true)?;
+            let before = before.recalled(self.state.resources(), true)?.undoing(first.operation);
             // Before the marks: a resource whose restore would be refused must not be touched at all.
             before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;

@@ -12,6 +12,7 @@ use super::manifest::GitMode;
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::plan::Then;
+use super::repositories::Repositories;
 use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
@@ -164,8 +165,10 @@ impl Audit<'_> {
         let repositories = snapshot.repositories.as_ref();
         let repositories = repositories.map(|name| named_object(self.objects, name)).transpose()?;
         let data = self.trees.sparse_data(self.objects, commit.tree, &metadata)?;
-        for id in data.into_iter().chain(repositories) {
-            self.content(id);
+        data.into_iter().for_each(|id| self.content(id));
+        if let Some(id) = repositories {
+            let copies = Repositories::read(self.objects, id)?;
+            copies.copies().chain([id]).for_each(|id| self.content(id));
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use super::state::State;
 use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::FolderIdentity;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unrestored};
 use crate::sabotage::{self, Breakage};
 
 /// Largest number of notices that are kept for the host to take.
@@ -52,6 +52,11 @@ pub enum WorkspaceNotice {
     Mounted {
         /// Paths of the mounts, relative to the root. Bytes that are not UTF-8 appear as `\xNN`.
         paths: Vec<String>,
+    },
+    /// The rollback of a call left paths otherwise than they were before the call.
+    NotUndone {
+        /// The paths, each with the reason: also refs that were made to keep commits of the call.
+        left: Vec<Unrestored>,
     },
     /// The session is held by a replica, and the captures of the workspace are not: they are kept in a folder where they are not looked
     /// for. Whoever takes the session over has its records, and not what the workspace held.

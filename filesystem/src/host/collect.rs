@@ -2,7 +2,7 @@
 //!
 //! # The file `collected`
 //!
-//! Holds the ids of the commits and of the metadata of snapshots that were collected, 40 digits and a line feed each, the
+//! Holds the ids of the commits, of the metadata and of the states of repositories of snapshots that were collected, 40 digits and a line feed each, the
 //! oldest first; the last [`COLLECTED_MAX`] of them; those that another store had collected, where this one was made of what was left, too. It tells a snapshot that was collected ([`Error::Collected`]) from one that
 //! is damaged. Each collection replaces it, whereby whoever knows of objects of the store forgets them.
 //!
@@ -29,6 +29,7 @@ use super::object_files::{is_file, read_file};
 use super::objects::{ObjectId, Objects};
 use super::plan::Then;
 use super::pool::is_pool;
+use super::repositories::Repositories;
 use super::snapshot::named_object;
 use super::state::CACHE;
 use super::trees::{Commit, Trees};
@@ -243,7 +244,11 @@ fn needed_by(
             trees.times(objects, then, &mut seen_times)?;
             needed.insert(id);
             if let Some(repositories) = &snapshot.repositories {
-                needed.insert(named_object(objects, repositories)?);
+                let id = named_object(objects, repositories)?;
+                // A session and its fork may have captured the same files, and only one of them the same repositories.
+                if objects.path(id).exists() {
+                    needed.extend(Repositories::read(objects, id)?.copies().chain([id]));
+                }
             }
             needed.extend(trees.sparse_data(objects, commit.tree, &metadata)?);
         }

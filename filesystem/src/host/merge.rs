@@ -14,6 +14,7 @@
 //! | a folder of the target all of whose files were removed by hand, the folder too | does not come back |
 //! | folders otherwise; owners, extended attributes and times of files that are not kept | as in the target, whoever changed them |
 //! | names of one file of which some are kept | the kept ones are one file, the others another |
+//! | a git repository that somebody worked in by hand | stays where it is, with its `HEAD`, refs and index |
 //! | anything, where the last snapshot is of another folder | stays as it is: nobody knows what was changed by hand |
 //! | what the target's or the present snapshot leaves out | stays as it is, and does not come back |
 //!
@@ -27,6 +28,7 @@ use super::manifest::{GitMode, TreeEntry, encode_lines, join, shown, sort_lines,
 use super::metadata::Metadata;
 use super::objects::{ObjectKind, Objects};
 use super::plan::Then;
+use super::repositories::Repositories;
 use super::rules::{Gitignore, Rules};
 use super::times::{self, Line, Times};
 use super::trees::{Commit, Trees, encode_commit};
@@ -130,6 +132,8 @@ impl HostFilesystem {
     /// | folders otherwise; owners, extended attributes and times | brings them back, whoever changed them |
     /// | anything, where the last snapshot is of another folder | leaves it as it is |
     /// | what the target or the present snapshot leaves out | leaves it as it is, whatever is to be overwritten |
+    /// | a git repository that somebody worked in by hand | leaves it as it is, its `HEAD`, refs and index |
+    /// | a git repository that the target does not have | leaves it as it is, whatever is to be overwritten |
     ///
     /// # Errors
     ///
@@ -176,7 +180,9 @@ impl HostFilesystem {
             }
         };
         let gitignore = asked.present.gitignore;
+        let repositories = self.merged_repositories(asked, &mut kept)?;
         let snapshot = FilesystemSnapshot {
+            repositories,
             leave_out: asked.present.leave_out.clone(),
             mounts: asked.present.mounts.clone(),
             gitignore,
@@ -186,6 +192,28 @@ impl HostFilesystem {
         let mut kept: Vec<FileKept> = kept.into_values().collect();
         kept.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(Merged { snapshot, kept, unknown: Vec::new(), left_out })
+    }
+
+    /// Puts repositories that somebody worked in by hand into what the target says of repositories, and returns its id.
+    fn merged_repositories(
+        &self,
+        asked: &Merging<'_>,
+        kept: &mut BTreeMap<Vec<u8>, FileKept>,
+    ) -> Result<Option<String>> {
+        let read = |snapshot: &FilesystemSnapshot| match &snapshot.repositories {
+            Some(id) => Repositories::read(&self.objects, self.object_of(id)?),
+            None => Ok(Repositories::default()),
+        };
+        let overwrite = asked.overwrite || sabotage::is(Breakage::HandChangesOverwritten);
+        let (target, now) = (read(asked.target)?, read(asked.present)?);
+        let (merged, by_hand) = Repositories::merged(&target, &read(asked.last)?, &now, overwrite);
+        for path in by_hand {
+            let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
+            let file = FileKept { path: shown(&path), by_hand, otherwise, in_place_of: None };
+            kept.insert(path, file);
+        }
+        let id = (!merged.is_empty()).then(|| merged.write(&self.objects)).transpose()?;
+        Ok(id.map(|id| id.to_string()))
     }
 
     /// Finds what one of the two snapshots holds and the other leaves out, and how many files that is.

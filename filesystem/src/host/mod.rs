@@ -43,11 +43,12 @@
 //! | `checked` | every object that a restore needs, read before anything is changed |
 //! | `clearing` | what a restore removes before it writes |
 //! | `restorer` | carrying a plan out |
-//! | `repositories` | what a tool changed in a `.git`, which stays |
+//! | `repositories` | the state of what is named `.git`: copies of it, and bringing it back |
 //!
 //! # Invariants
 //!
-//! 1. Nothing named `.git` in a workspace is written, removed or read for a snapshot.
+//! 1. No git object of a repository in a workspace is written or removed, but with a repository that a call made, by the
+//!    rollback of that call. Of what is named `.git`, only `repositories` reads or writes anything.
 //! 2. The system never follows a link: every part of a path is opened through the folder that holds it.
 //! 3. An object's file is named only when it is whole; a commit is written after everything that it names.
 //! 4. A restore has read every object that it needs before it changes anything.
@@ -166,7 +167,7 @@ use unsynced::Unsynced;
 /// | other times, attributes of symbolic links | of the restore |
 /// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
 /// | what the host leaves out | as the tool left it; so is the folder `.aca` in the root, which holds exports of sessions, unless the host includes it |
-/// | `.git` | as the tool left it; what it changed of hooks, config, `HEAD`, refs and `info` is told |
+/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told; removed where the tool made it; told where the tool removed it, and what it leads to outside |
 /// | mounts | as the tool left them, and told |
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
 /// | folders in one another | as before down to 256, removed however many there are |

@@ -30,6 +30,10 @@ pub struct HostFilesystemOptions {
     /// take the room of one, and the first snapshot of the second links what it would write. It has to be on the file system of
     /// the stores, and for the same user. `None`, the default, shares nothing.
     pub pool: Option<PathBuf>,
+    /// Whether the [rollback](super::HostFilesystem::roll_back) of a call keeps each commit that the call made in a git repository of
+    /// the workspace, and that nothing names any more, by a ref within `refs/foldlog/lost`. Default: `true`. Otherwise the
+    /// commit is only reported, and git removes it in time.
+    pub keep_lost_commits: bool,
     pub(super) progress: Option<OnProgress>,
 }
 
@@ -61,6 +65,7 @@ impl Default for HostFilesystemOptions {
             times: true,
             capture_bytes_max: None,
             pool: None,
+            keep_lost_commits: true,
             progress: None,
         }
     }
@@ -78,6 +83,13 @@ impl HostFilesystemOptions {
     #[must_use]
     pub fn capture_bytes_max(mut self, bytes: u64) -> Self {
         self.capture_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Sets whether [lost commits are kept](HostFilesystemOptions::keep_lost_commits).
+    #[must_use]
+    pub fn keep_lost_commits(mut self, kept: bool) -> Self {
+        self.keep_lost_commits = kept;
         self
     }
 

@@ -35,6 +35,7 @@ use super::manifest::{GitMode, join};
 use super::metadata::Metadata;
 use super::object_files::{Inflater, open_file};
 use super::objects::{HEAD_BYTES_MAX, Hasher, ObjectId, ObjectKind, Objects, create, len, pump};
+use super::repositories::Repositories;
 use super::snapshot::named_object;
 use super::times::{Line, Times};
 use super::trees::{Commit, Trees};
@@ -240,7 +241,10 @@ impl SnapshotPacker {
         if let Some(left_out_by) = left_out_by {
             self.commit(left_out_by, &mut found)?;
         }
-        self.blobs(repositories, &mut found);
+        if let Some(repositories) = repositories.filter(|id| !self.held.contains(id)) {
+            let copies: Vec<ObjectId> = Repositories::read(&self.objects, repositories)?.copies().collect();
+            self.blobs(copies.into_iter().chain([repositories]), &mut found);
+        }
         self.whole.insert((commit, metadata.unwrap_or_default()));
         Ok(found)
     }

@@ -14,7 +14,7 @@ use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
 use super::plan::{Planned, Planner, Sides, Then};
 use super::reach::Reach;
-use super::repositories::Repositories;
+use super::repositories::{Look, Repositories, Seen, Undoing};
 use super::restorer::{Restorer, Shared};
 use super::root::Root;
 use super::rules::{Gitignore, Rules};
@@ -68,6 +68,21 @@ impl HostFilesystem {
     /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
     /// [`Error::Path`] if the workspace cannot be read.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
+        self.restore_for(snapshot, None)
+    }
+
+    /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and removes the git
+    /// repositories that the call made, with their objects. `call` names it in the refs that keep commits of the call which
+    /// nothing names any more, `refs/foldlog/lost/CALL`; it has to be a part of a ref's name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`restore`](HostFilesystem::restore).
+    pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<Restored> {
+        self.restore_for(snapshot, Some(call))
+    }
+
+    fn restore_for(&self, snapshot: &FilesystemSnapshot, call: Option<&str>) -> Result<Restored> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let bound = match self.bound_root() {
@@ -96,7 +111,7 @@ impl HostFilesystem {
             Some(id) => Some(Metadata::read(&self.objects, self.object_of(id)?)?),
             None => None,
         };
-        let then = match &snapshot.repositories {
+        let repositories = match &snapshot.repositories {
             Some(id) => Repositories::read(&self.objects, self.object_of(id)?)?,
             None => Repositories::default(),
         };
@@ -106,9 +121,23 @@ impl HostFilesystem {
             return Err(Error::Changed { path: self.root.clone() });
         }
         // Whatever bears a new time was not looked at since.
-        let found = Repositories::of(&root, &walked.repositories, &mut state.seen, &|_| true);
-        let is_told = metadata.is_some() && !sabotage::is(Breakage::RepositoryUntold);
-        let in_repositories = if is_told { found.changed(&then) } else { Vec::new() };
+        let look = Look { root: &root, place: &self.root, keep: None, is_racy: &|_| true };
+        let found = look.at(&walked.repositories, &mut Seen::new())?;
+        let mut undoing = Undoing {
+            objects: &self.objects,
+            root: &root,
+            place: &self.root,
+            then: &repositories,
+            now: &found,
+            call,
+            keeps_lost: self.options.keep_lost_commits,
+            told: Vec::new(),
+            changed: 0,
+        };
+        // A copy of a `.git` that leads elsewhere would have git work there from two folders.
+        let is_here = snapshot.folder.as_ref().is_some_and(|folder| folder.is_borne_by(&bound.identity()));
+        let undoes = is_here && self.scratch.is_none() && metadata.is_some();
+        let undoes = undoes && !sabotage::is(Breakage::RepositoryNotRestored);
         let same_permissions = match &state.last {
             Some(Last { root, permissions: Some(permissions), .. }) if Arc::ptr_eq(root, &walked.root) => {
                 **permissions == commit.permissions
@@ -133,11 +162,18 @@ impl HostFilesystem {
         let then = Then { tree: commit.tree, times: metadata.as_ref().and_then(|metadata| metadata.times) };
         let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
-        inexact.extend(in_repositories);
         let (mut restored, now) = match planned {
-            Planned::Same(now) => (Restored::default(), now),
+            Planned::Same(now) => {
+                if undoes {
+                    undoing.remove_made();
+                }
+                (Restored::default(), now)
+            }
             Planned::Differs(mut plan) => {
                 let checked = Checked::new(&self.objects, &plan)?;
+                if undoes {
+                    undoing.remove_made();
+                }
                 // From here on it is not empty, and no other restore into it is to be refused for that.
                 state.rebound = state.rebound.map(|(place, _)| (place, Rebind::Overwrite));
                 state.unsynced = Some(Arc::clone(&bound));
@@ -161,8 +197,18 @@ impl HostFilesystem {
                 (restored, now)
             }
         };
+        if undoes {
+            undoing.restore();
+        }
+        if undoing.changed > 0 {
+            state.unsynced = Some(Arc::clone(&bound));
+        }
+        inexact.append(&mut undoing.told);
         inexact.append(&mut restored.inexact);
         restored.inexact = inexact;
+        if call.is_some() && !restored.inexact.is_empty() {
+            state.notice(WorkspaceNotice::NotUndone { left: restored.inexact.clone() });
+        }
         let files = now.files;
         state.last = Some(Last { root: now, permissions: None, metadata: None, commit: None });
         self.save(state, (files / UNSAVED_PART).max(UNSAVED_FILES));

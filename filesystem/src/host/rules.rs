@@ -46,6 +46,8 @@ pub(super) struct Rules {
     pub(super) gitignore: Gitignore,
     /// Paths that a snapshot left out since something was mounted there, whatever is there now.
     mounts: HashSet<Vec<u8>>,
+    /// Whether not even what is named `.git` is left out.
+    nothing: bool,
 }
 
 /// The list of one folder, and of those around it.
@@ -59,7 +61,12 @@ pub(super) struct Scope {
 impl Rules {
     pub(super) fn new(leave_out: &[String], gitignore: Gitignore) -> Rules {
         let host = LeaveOut::new(leave_out.iter().map(String::as_bytes));
-        Rules { host, gitignore, mounts: HashSet::new() }
+        Rules { host, gitignore, mounts: HashSet::new(), nothing: false }
+    }
+
+    /// Leaves out nothing, not even what is named `.git`.
+    pub(super) fn nothing() -> Rules {
+        Rules { nothing: true, ..Rules::new(&[], Gitignore::Unread) }
     }
 
     /// Leaves out these paths as well, on which something is mounted.
@@ -118,8 +125,8 @@ impl Rules {
         is_folder: bool,
         scope: Option<&Scope>,
     ) -> bool {
-        if name == b".git" {
-            return true;
+        if self.nothing || name == b".git" {
+            return !self.nothing;
         }
         if is_export(folder, name, is_folder) {
             return self.host.says(name, true) != Some(false);

@@ -9,7 +9,7 @@ use super::content::Limits;
 use super::manifest::{self, Folder, Form, Node, Permissions};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
-use super::repositories::Repositories;
+use super::repositories::Look;
 use super::rules::{Gitignore, Rules};
 use super::sparse::Sparse;
 use super::state::{Last, UNSAVED_FILES, UNSAVED_PART};
@@ -40,9 +40,8 @@ pub struct FilesystemSnapshot {
     /// file, in hexadecimal. `None` in snapshots of versions that kept none of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
-    /// Id of the object in the store that holds digests of the git repositories in the workspace, in hexadecimal, by
-    /// which a restore [reports](super::Restored::inexact) what a tool changed in one. `None` if there was no
-    /// repository.
+    /// Id of the object in the store that holds the state of the git repositories in the workspace, in hexadecimal: which
+    /// copies of `HEAD`, refs, index and the like a restore brings back. `None` if there was no repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repositories: Option<String>,
     /// Identity of the workspace's folder, the only one that the snapshot is restored into. `None` in snapshots of
@@ -59,9 +58,10 @@ pub struct FilesystemSnapshot {
 }
 
 impl FilesystemSnapshot {
-    /// Returns the ids by which a collection knows the snapshot, in hexadecimal: those of its commit and of its metadata.
+    /// Returns the ids by which a collection knows the snapshot, in hexadecimal: those of its commit, of its metadata and of
+    /// what it says of repositories.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
-        [Some(&self.commit), self.metadata.as_ref()].into_iter().flatten()
+        [Some(&self.commit), self.metadata.as_ref(), self.repositories.as_ref()].into_iter().flatten()
     }
 }
 
@@ -131,8 +131,13 @@ impl HostFilesystem {
             }
         };
         let metadata = self.keep_metadata(&mut last, &walked)?;
-        let found =
-            Repositories::of(walk.root(), &walked.repositories, &mut state.seen, &|stat| walk.is_racy(stat));
+        let found = Look {
+            root: walk.root(),
+            place: &self.root,
+            keep: Some((&self.objects, &rules.host)),
+            is_racy: &|stat| walk.is_racy(stat),
+        };
+        let found = found.at(&walked.repositories, &mut state.seen)?;
         let repositories = (!found.is_empty()).then(|| found.write(&self.objects)).transpose()?;
         let commit = match &last.commit {
             Some((commit, before)) if before.as_deref() == tag && self.objects.is_known(*commit) => *commit,
@@ -148,7 +153,9 @@ impl HostFilesystem {
         };
         last.commit = Some((commit, tag.map(str::to_owned)));
         let files = last.root.files;
-        let beside: Vec<ObjectId> = [metadata].into_iter().chain(repositories).collect();
+        // The object that names the copies comes after them, so that where it is durable it vouches for them.
+        let copies = found.copies().filter(|copy| !self.objects.is_durable(*copy));
+        let beside: Vec<ObjectId> = copies.chain([metadata]).chain(repositories).collect();
         if durable {
             self.sync(commit, &beside, &last.root)?;
         } else if !beside.iter().chain([&commit]).all(|id| self.objects.is_durable(*id)) {

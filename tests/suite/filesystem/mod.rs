@@ -3,6 +3,7 @@
 mod changes;
 pub(crate) mod digest;
 mod exact;
+pub(crate) mod git;
 mod leases;
 mod limits;
 mod merging;

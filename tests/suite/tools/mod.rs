@@ -15,6 +15,7 @@ mod filled;
 mod folder;
 mod full_disk;
 mod futures;
+mod git;
 mod half_done;
 mod interrupted;
 mod lanes;

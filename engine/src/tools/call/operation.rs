@@ -599,7 +599,8 @@ impl RunningCall {
             return Ok(Vec::new());
         }
         let all = self.info.restores == Some(RestoreScope::All);
-        let restored = self.state.put_back(before, all);
+        let before = before.undoing(self.begun.within.operation());
+        let restored = self.state.put_back(&before, all);
         if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
     }
 

@@ -54,6 +54,7 @@ mod host {
     use std::path::Path;
     use std::time::Instant;
 
+    use foldlog_codec::OperationId;
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{
         self as filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging,
@@ -124,10 +125,15 @@ mod host {
         }
 
         fn restore_and_tell(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<Unrestored>> {
-            let Restored { inexact, mounts, .. } = HostFilesystem::restore(self, snapshot)?;
-            let reason = "something is mounted there, and was left alone with all that is in it";
-            let mounts = mounts.into_iter().map(|path| Unrestored::new(path, reason));
-            Ok(inexact.into_iter().chain(mounts).collect())
+            Ok(left(HostFilesystem::restore(self, snapshot)?))
+        }
+
+        fn roll_back(
+            &self,
+            snapshot: &FilesystemSnapshot,
+            operation: OperationId,
+        ) -> Result<Vec<Unrestored>> {
+            Ok(left(HostFilesystem::roll_back(self, snapshot, &operation.to_string())?))
         }
 
         fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
@@ -261,6 +267,13 @@ mod host {
                 }
             }
         }
+    }
+
+    /// Returns what a restore left otherwise than it was.
+    fn left(restored: Restored) -> Vec<Unrestored> {
+        let reason = "something is mounted there, and was left alone with all that is in it";
+        let mounts = restored.mounts.into_iter().map(|path| Unrestored::new(path, reason));
+        restored.inexact.into_iter().chain(mounts).collect()
     }
 
     fn refused(reason: String) -> Error {

@@ -27,6 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use foldlog_codec::OperationId;
 use foldlog_filesystem::Unrestored;
 
 use crate::error::{Error, Result, caught};
@@ -94,6 +95,17 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Those of [`restore`](Snapshotable::restore).
     fn restore_and_tell(&self, snapshot: &Self::Snapshot) -> Result<Vec<Unrestored>> {
         self.restore(snapshot).map(|()| Vec::new())
+    }
+
+    /// Restores the resource like [`restore_and_tell`](Snapshotable::restore_and_tell) to a capture from before
+    /// `operation`, whose changes it undoes. The default calls `restore_and_tell`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`restore`](Snapshotable::restore).
+    fn roll_back(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<Vec<Unrestored>> {
+        let _ = operation;
+        self.restore_and_tell(snapshot)
     }
 
     /// Checks that a [`restore`](Snapshotable::restore) of a capture would not be refused, and changes
@@ -321,11 +333,12 @@ pub trait Snapshotable: Send + Sync + 'static {
 pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 
 /// Is a [`Snapshotable`] resource whose type of capture is erased. Each method does what the method of that
-/// name in `Snapshotable` does, `restore` what [`restore_and_tell`](Snapshotable::restore_and_tell) does. For
+/// name in `Snapshotable` does, `restore` what [`restore_and_tell`](Snapshotable::restore_and_tell) does, or
+/// [`roll_back`](Snapshotable::roll_back) of the operation that it undoes. For
 /// a capture of another type it returns [`Error::SnapshotMismatch`] or `false`.
 pub(crate) trait AnyResource: SyncCaptures {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
-    fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>>;
+    fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<Vec<Unrestored>>;
     fn check(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn sync_restored(&self) -> Result<()>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
@@ -373,8 +386,11 @@ impl<R: Snapshotable> AnyResource for R {
         Ok(Arc::new(Snapshotable::snapshot(self, options)?))
     }
 
-    fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>> {
-        self.restore_and_tell(typed::<R>(snapshot)?)
+    fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<Vec<Unrestored>> {
+        match undoes {
+            Some(operation) => self.roll_back(typed::<R>(snapshot)?, operation),
+            None => self.restore_and_tell(typed::<R>(snapshot)?),
+        }
     }
 
     fn check(&self, snapshot: &AnySnapshot) -> Result<()> {

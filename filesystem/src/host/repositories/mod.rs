@@ -1,0 +1,488 @@
+//! The state of the git repositories in a workspace: what a capture keeps of each, and what a restore makes of it.
+//!
+//! A capture keeps copies of what decides where a repository stands: every file that lies directly in it (`HEAD`, `index`,
+//! `packed-refs`, `config`, `MERGE_HEAD`, ...) and what is in the folders of [`FOLDERS`], also in the repositories of
+//! submodules (`modules`) and of linked worktrees (`worktrees`). It keeps no git objects: a restore leaves them alone. A lock
+//! (`*.lock`) is known by its name alone. `config` may hold a password, as any file of the workspace may: a host that wants
+//! no copy of it leaves it out (`.git/config`), and changes of it are told and not undone then.
+//!
+//! Where `.git` is a file or a link that leads out of the workspace, what is there is digested, so that its changes are told:
+//! a restore writes nothing outside.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `undo` | bringing repositories back to a capture |
+//! | `lost` | commits that nothing names any more after that, and refs that keep them |
+//!
+//! ```text
+//! foldlog-repositories 2
+//! DIGEST MODE USER GROUP TIME COPY ./PATH
+//!     sorted by path, any byte of it that is not plain as \xNN
+//!     DIGEST  BLAKE3, 16 bytes, in hexadecimal: of the mode and the content, or of where a link leads; zero of a lock; ones
+//!             of a repository that could not be looked at whole, of which nothing else is listed
+//!     MODE    kind and permissions, octal
+//!     TIME    of the last change of content, in nanoseconds: by that of `index` git tells which files it has to read again
+//!     COPY    id of the blob of the content, or `-`
+//! ```
+//!
+//! Version 1 held digests alone. It is read as a capture of which nothing can be restored.
+
+mod lost;
+mod undo;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::stat::Mode;
+
+use super::leave_out::LeaveOut;
+use super::manifest::{Kind, Owner, Stat, join, shown, unshown};
+use super::object_files::open_folder;
+use super::objects::{ObjectId, ObjectKind, Objects};
+use super::step::{OPEN_FOLDER, list, open_at, open_file, read_link, stat_at};
+use crate::error::{Error, Result};
+pub(super) use undo::Undoing;
+
+const HEAD: &str = "foldlog-repositories 2";
+const HEAD_BEFORE: &str = "foldlog-repositories 1\n";
+
+const BYTES_MAX: u64 = 64 << 20;
+
+/// So many files are looked at, of all repositories.
+const FILES_MAX: usize = 100_000;
+
+/// Folders within a repository, refs' names among them, are looked through so deep.
+const DEPTH_MAX: usize = 32;
+
+/// A longer file is not copied: its length and its beginning are digested.
+const COPY_BYTES_MAX: u64 = 64 << 20;
+const DIGESTED_BYTES_MAX: u64 = 1 << 20;
+
+/// The folders of a repository whose content is looked at, beside those that hold further repositories.
+const FOLDERS: &[&[u8]] = &[
+    b"branches",
+    b"hooks",
+    b"info",
+    b"logs",
+    b"rebase-apply",
+    b"rebase-merge",
+    b"refs",
+    b"reftable",
+    b"remotes",
+    b"sequencer",
+];
+
+/// What is looked at in a repository that lies outside of the workspace.
+const OUTSIDE: &[&[u8]] = &[
+    b"BISECT_LOG",
+    b"CHERRY_PICK_HEAD",
+    b"HEAD",
+    b"MERGE_HEAD",
+    b"REVERT_HEAD",
+    b"config.worktree",
+    b"index",
+    b"rebase-apply",
+    b"rebase-merge",
+    b"sequencer",
+];
+
+/// What is looked at in the repository that such a one shares with other worktrees.
+const OUTSIDE_SHARED: &[&[u8]] = &[b"config", b"hooks", b"info", b"packed-refs", b"refs", b"reftable"];
+
+type Digest = [u8; 16];
+
+const LOCK: Digest = [0; 16];
+const NOT_WHOLE: Digest = [0xff; 16];
+
+/// What was found at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    digest: Digest,
+    mode: u32,
+    owner: Owner,
+    modified_ns: i64,
+    copy: Option<ObjectId>,
+}
+
+impl Entry {
+    fn kind(&self) -> Kind {
+        Stat { mode: self.mode, ..Stat::UNKNOWN }.kind()
+    }
+}
+
+/// What was looked at, by path.
+#[derive(Default)]
+pub(super) struct Repositories {
+    found: BTreeMap<Vec<u8>, Entry>,
+    /// Whether it was captured by an earlier version, which kept no copies.
+    is_older: bool,
+}
+
+/// What the last snapshot found, by path, so that a file that is as it was need not be read again.
+pub(super) type Seen = BTreeMap<Vec<u8>, (Stat, Entry)>;
+
+fn is_repository(path: &[u8]) -> bool {
+    path == b".git" || path.ends_with(b"/.git")
+}
+
+fn is_lock(path: &[u8]) -> bool {
+    path.ends_with(b".lock")
+}
+
+impl Repositories {
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// The blobs that copies are kept in.
+    pub(super) fn copies(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.found.values().filter_map(|entry| entry.copy)
+    }
+
+    /// The paths of the repositories themselves.
+    fn roots(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.found.keys().filter(|path| is_repository(path))
+    }
+
+    /// What is within a repository, sorted by path.
+    fn within(&self, root: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
+        let prefix = join(root, b"");
+        let from = self.found.range(prefix.clone()..);
+        from.take_while(move |(path, _)| path.starts_with(&prefix))
+    }
+
+    /// Whether a repository is the same in both, its index and its logs included.
+    fn is_same_at(&self, other: &Repositories, root: &[u8]) -> bool {
+        let all = |of: &'_ Repositories| -> Vec<(Vec<u8>, Digest)> {
+            let within = of.within(root).chain(of.found.get_key_value(root));
+            within.map(|(path, entry)| (path.clone(), entry.digest)).collect()
+        };
+        !self.is_older && !other.is_older && all(self) == all(other)
+    }
+
+    /// What a rewind to `target` restores: of each repository that is as `last` found it, what the target has, and of
+    /// each other one what is there `now`. Returns as well which ones are kept so, although the target has them otherwise.
+    pub(super) fn merged(
+        target: &Repositories,
+        last: &Repositories,
+        now: &Repositories,
+        overwrite: bool,
+    ) -> (Repositories, Vec<Vec<u8>>) {
+        let (mut merged, mut kept) = (Repositories::default(), Vec::new());
+        let mut roots: Vec<&Vec<u8>> = target.roots().chain(now.roots()).collect();
+        roots.sort();
+        roots.dedup();
+        for root in roots {
+            let by_hand = !overwrite && !now.is_same_at(last, root);
+            if by_hand && !now.is_same_at(target, root) {
+                kept.push(root.clone());
+            }
+            let from = if by_hand || target.is_older { now } else { target };
+            let entries = from.found.get_key_value(root).into_iter().chain(from.within(root));
+            merged.found.extend(entries.map(|(path, entry)| (path.clone(), entry.clone())));
+        }
+        (merged, kept)
+    }
+
+    pub(super) fn write(&self, objects: &Objects) -> Result<ObjectId> {
+        let mut text = format!("{HEAD}\n");
+        for (path, Entry { digest, mode, owner: (user, group), modified_ns, copy }) in &self.found {
+            let digest = u128::from_be_bytes(*digest);
+            let copy = copy.map_or_else(|| "-".to_owned(), |copy| copy.to_string());
+            let path = shown(path);
+            let _ = writeln!(text, "{digest:032x} {mode:o} {user} {group} {modified_ns} {copy} ./{path}");
+        }
+        objects.write(ObjectKind::Blob, text.as_bytes())
+    }
+
+    pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Repositories> {
+        let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
+        let read = std::str::from_utf8(&bytes).ok().and_then(Repositories::decode);
+        read.ok_or_else(|| Error::Object {
+            path: objects.path(id),
+            reason: "it does not say what repositories were like".to_owned(),
+        })
+    }
+
+    fn decode(text: &str) -> Option<Repositories> {
+        if text.starts_with(HEAD_BEFORE) {
+            return Some(Repositories { is_older: true, ..Repositories::default() });
+        }
+        let mut found = BTreeMap::new();
+        for line in text.strip_prefix(HEAD)?.strip_prefix('\n')?.lines() {
+            let (facts, path) = line.split_once(" ./")?;
+            let mut facts = facts.split(' ');
+            let digits = facts.next().filter(|digits| digits.len() == 32)?;
+            let digest = u128::from_str_radix(digits, 16).ok()?.to_be_bytes();
+            let mode = u32::from_str_radix(facts.next()?, 8).ok()?;
+            let owner = (facts.next()?.parse().ok()?, facts.next()?.parse().ok()?);
+            let modified_ns = facts.next()?.parse().ok()?;
+            let copy = match facts.next()? {
+                "-" => None,
+                copy => Some(ObjectId::parse(copy)?),
+            };
+            let path = unshown(path)?;
+            // A restore follows them from the workspace's root.
+            if path.split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
+                return None;
+            }
+            found.insert(path, Entry { digest, mode, owner, modified_ns, copy });
+        }
+        Some(Repositories { found, is_older: false })
+    }
+}
+
+/// Which part of a repository a folder is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// A repository itself, or that of a submodule or of a linked worktree.
+    Repository,
+    /// What holds the repositories of submodules, under names that may have several parts.
+    Modules,
+    /// What holds those of linked worktrees.
+    Worktrees,
+    /// Where git objects are: nothing is looked at but locks.
+    Objects,
+    /// Anything else: all of it is looked at.
+    Inner,
+}
+
+impl Part {
+    /// Which part of a repository the folder `name` in it is; `None` of one that is not looked at.
+    fn of(name: &[u8]) -> Option<Part> {
+        match name {
+            b"modules" => Some(Part::Modules),
+            b"worktrees" => Some(Part::Worktrees),
+            b"objects" => Some(Part::Objects),
+            name => FOLDERS.contains(&name).then_some(Part::Inner),
+        }
+    }
+}
+
+/// A look at the repositories of a workspace.
+pub(super) struct Look<'a> {
+    /// The workspace's folder, and its path, from which links to folders outside are followed.
+    pub(super) root: &'a OwnedFd,
+    pub(super) place: &'a Path,
+    /// Where copies are kept, and what the host leaves out of them. Nothing is copied without it.
+    pub(super) keep: Option<(&'a Objects, &'a LeaveOut)>,
+    /// Whether a file may change once more without a new time.
+    pub(super) is_racy: &'a dyn Fn(&Stat) -> bool,
+}
+
+impl Look<'_> {
+    /// Looks at the repositories at these paths, each with the folder that holds it.
+    pub(super) fn at(&self, paths: &[Vec<u8>], seen: &mut Seen) -> Result<Repositories> {
+        let before = std::mem::take(seen);
+        let mut looking =
+            Looking { look: self, before, seen, found: BTreeMap::new(), is_whole: true, is_outside: false };
+        for path in paths {
+            let Ok((folder, name)) = open_around(self.root, path) else { continue };
+            looking.is_whole = true;
+            looking.look(&folder, &name, path, (Part::Repository, 0))?;
+            looking.outside(&folder, &name, path)?;
+            if !looking.is_whole {
+                let prefix = join(path, b"");
+                looking.found.retain(|path, _| !path.starts_with(&prefix));
+                if let Some(entry) = looking.found.get_mut(path) {
+                    entry.digest = NOT_WHOLE;
+                }
+            }
+        }
+        Ok(Repositories { found: looking.found, is_older: false })
+    }
+}
+
+/// Opens the folder around a path beneath `root`, step by step, and returns the path's last name.
+fn open_around(root: &OwnedFd, path: &[u8]) -> Result<(OwnedFd, Vec<u8>), Errno> {
+    let mut folder = open_at(root, b".", OPEN_FOLDER, Mode::empty())?;
+    let mut names = path.split(|byte| *byte == b'/').peekable();
+    while let Some(name) = names.next() {
+        if names.peek().is_none() {
+            return Ok((folder, name.to_vec()));
+        }
+        folder = open_at(&folder, name, OPEN_FOLDER, Mode::empty())?;
+    }
+    Err(Errno::EINVAL)
+}
+
+struct Looking<'a> {
+    look: &'a Look<'a>,
+    before: Seen,
+    seen: &'a mut Seen,
+    found: BTreeMap<Vec<u8>, Entry>,
+    /// Whether all of the repository was looked at.
+    is_whole: bool,
+    /// Whether that is outside of the workspace, where nothing is copied.
+    is_outside: bool,
+}
+
+impl Looking<'_> {
+    fn look(
+        &mut self,
+        around: &OwnedFd,
+        name: &[u8],
+        path: &[u8],
+        (part, depth): (Part, usize),
+    ) -> Result<()> {
+        if self.found.len() >= FILES_MAX || depth > DEPTH_MAX {
+            self.is_whole = false;
+            return Ok(());
+        }
+        let stat = match stat_at(around, name) {
+            Ok(stat) => stat,
+            Err(errno) => {
+                self.is_whole &= errno == Errno::ENOENT;
+                return Ok(());
+            }
+        };
+        match stat.kind() {
+            Kind::Special => return Ok(()),
+            Kind::File | Kind::Link => return self.file(around, name, path, stat),
+            Kind::Folder => {}
+        }
+        if part != Part::Objects {
+            let digest = digest(stat.mode, b"", 0);
+            self.found.insert(path.to_vec(), Entry { modified_ns: 0, ..Entry::of(&stat, digest, None) });
+        }
+        let opened = open_at(around, name, OPEN_FOLDER, Mode::empty());
+        let listed = opened.and_then(|folder| list(&folder).map(|listed| (folder, listed)));
+        let Ok((folder, listed)) = listed else {
+            self.is_whole = false;
+            return Ok(());
+        };
+        let is_submodule = part == Part::Modules && stat_at(&folder, b"HEAD").is_ok();
+        let part = if is_submodule { Part::Repository } else { part };
+        for (child, stat) in listed {
+            let is_folder = stat.kind() == Kind::Folder;
+            let child_part = match part {
+                Part::Repository if is_folder => Part::of(&child),
+                Part::Worktrees if is_folder => Some(Part::Repository),
+                Part::Modules if is_folder => Some(Part::Modules),
+                Part::Objects if is_folder => (child == b"info").then_some(Part::Objects),
+                Part::Objects => is_lock(&child).then_some(Part::Inner),
+                _ => Some(Part::Inner),
+            };
+            if let Some(part) = child_part {
+                self.look(&folder, &child, &join(path, &child), (part, depth + 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, around: &OwnedFd, name: &[u8], path: &[u8], stat: Stat) -> Result<()> {
+        if is_lock(name) {
+            self.found.insert(path.to_vec(), Entry::of(&stat, LOCK, None));
+            return Ok(());
+        }
+        let keep = self.look.keep.filter(|_| !self.is_outside);
+        let is_left_out =
+            |left_out: &LeaveOut| name.starts_with(b"config") && left_out.says(path, false) == Some(true);
+        let keep = keep.filter(|(_, left_out)| !is_left_out(left_out)).map(|(objects, _)| objects);
+        let entry = match self.before.remove(path) {
+            Some((before, entry))
+                if before == stat
+                    && !(self.look.is_racy)(&stat)
+                    && entry.copy.is_none_or(|copy| keep.is_some_and(|keep| keep.is_known(copy))) =>
+            {
+                entry
+            }
+            _ => {
+                let (digest, copy) = content(around, name, &stat, keep)?;
+                Entry::of(&stat, digest, copy)
+            }
+        };
+        self.found.insert(path.to_vec(), entry.clone());
+        self.seen.insert(path.to_vec(), (stat, entry));
+        Ok(())
+    }
+
+    /// Looks at what a `.git` that is a file or a link leads to outside of the workspace.
+    fn outside(&mut self, around: &OwnedFd, name: &[u8], path: &[u8]) -> Result<()> {
+        let leads_to = match self.found.get(path).map(Entry::kind) {
+            Some(Kind::Link) => read_link(around, name).ok(),
+            Some(Kind::File) => read_start(around, name).ok(),
+            _ => None,
+        };
+        let Some(leads_to) = leads_to else { return Ok(()) };
+        let leads_to = leads_to.strip_prefix(b"gitdir: ").unwrap_or(&leads_to);
+        let place = &self.look.place;
+        let from = place.join(OsStr::from_bytes(path)).parent().map(Path::to_path_buf).unwrap_or_default();
+        let Some((folder, opened)) = self.open_outside(&from, leads_to) else { return Ok(()) };
+        self.is_outside = true;
+        let looked = self.look_at_all(&opened, path, OUTSIDE).and_then(|()| {
+            let shared = read_start(&opened, b"commondir").ok();
+            match shared.and_then(|shared| self.open_outside(&folder, &shared)) {
+                Some((_, shared)) => self.look_at_all(&shared, path, OUTSIDE_SHARED),
+                None => self.look_at_all(&opened, path, OUTSIDE_SHARED),
+            }
+        });
+        self.is_outside = false;
+        looked
+    }
+
+    fn look_at_all(&mut self, folder: &OwnedFd, path: &[u8], names: &[&[u8]]) -> Result<()> {
+        names.iter().try_for_each(|name| self.look(folder, name, &join(path, name), (Part::Inner, 1)))
+    }
+
+    /// Opens a folder outside of the workspace, whose path may end in a line feed.
+    fn open_outside(&self, from: &Path, leads_to: &[u8]) -> Option<(PathBuf, OwnedFd)> {
+        let leads_to = leads_to.strip_suffix(b"\n").unwrap_or(leads_to);
+        let folder = fs::canonicalize(from.join(OsStr::from_bytes(leads_to))).ok()?;
+        let place = fs::canonicalize(self.look.place).ok()?;
+        if folder.starts_with(place) {
+            return None;
+        }
+        let opened = open_folder(&folder).ok()?;
+        Some((folder, opened.into()))
+    }
+}
+
+impl Entry {
+    fn of(stat: &Stat, digest: Digest, copy: Option<ObjectId>) -> Entry {
+        Entry { digest, mode: stat.mode, owner: stat.owner, modified_ns: stat.modified_ns, copy }
+    }
+}
+
+fn digest(mode: u32, content: &[u8], len: u64) -> Digest {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&mode.to_le_bytes()).update(&len.to_le_bytes()).update(content);
+    hash.finalize().as_bytes().first_chunk().copied().unwrap_or_default()
+}
+
+/// Digests a file or a link, and copies it into `keep`. Of what cannot be read the mode alone counts.
+fn content(
+    around: &OwnedFd,
+    name: &[u8],
+    stat: &Stat,
+    keep: Option<&Objects>,
+) -> Result<(Digest, Option<ObjectId>)> {
+    let is_short = stat.len <= COPY_BYTES_MAX;
+    let read = match stat.kind() {
+        Kind::Link => read_link(around, name).ok(),
+        _ => open_file(around, name).ok().and_then(|file| {
+            let mut bytes = Vec::new();
+            let max = if is_short { COPY_BYTES_MAX } else { DIGESTED_BYTES_MAX };
+            File::from(file).take(max).read_to_end(&mut bytes).ok()?;
+            Some(bytes)
+        }),
+    };
+    let Some(bytes) = read else { return Ok((digest(stat.mode, b"", stat.len), None)) };
+    let len = if is_short { super::objects::len(&bytes) } else { stat.len };
+    let copy = keep.filter(|_| is_short).map(|keep| keep.write(ObjectKind::Blob, &bytes)).transpose()?;
+    Ok((digest(stat.mode, &bytes, len), copy))
+}
+
+/// Reads the beginning of a small file.
+fn read_start(around: &OwnedFd, name: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::from(open_file(around, name)?).take(4096).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,491 @@
+//! Brings the repositories of a workspace back to a capture.
+//!
+//! | of a repository | becomes |
+//! |---|---|
+//! | one that the call made | is removed, with its objects; told if no call is rolled back |
+//! | one that the call removed, or replaced by one without its objects | told |
+//! | a file or folder that the call made in it, a lock among them | is removed |
+//! | a file or folder that the call changed or removed | is as it was captured; told if there is no copy |
+//! | a lock that was there before | stays as it is |
+//! | git objects, and what else is not looked at | stay as they are |
+//! | a commit that nothing names any more | is kept by a ref within `refs/foldlog/lost`, and told |
+//! | what is outside of the workspace | told |
+//!
+//! # Invariants
+//!
+//! 1. Repositories that a call made go before anything else is restored, so that the folders around them can go; the rest is
+//!    restored after the workspace's files, so that the folders around a `.git` are there.
+//! 2. Refs that keep lost commits are written before anything that names these commits is removed or replaced. So a
+//!    restore that is cut short at any step can be run again.
+//! 3. A file is replaced by a rename. What fails is told, and the rest done.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, renameat};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+use super::super::attributes::{Target, Wanted};
+use super::super::manifest::{Kind, join, shown, told};
+use super::super::objects::{ObjectId, ObjectKind, Objects};
+use super::super::plan::stat_of;
+use super::super::removal::Removal;
+use super::super::rules::{Rules, TEMPORARY, is_temporary};
+use super::super::step::{OPEN_FOLDER, open_at, open_file, stat_at};
+use super::lost::{self, Kept, LOST};
+use super::{
+    COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository, open_around,
+};
+use crate::error::Unrestored;
+
+/// So many lost commits of a repository are kept at once.
+const LOST_MAX: usize = 20;
+
+/// So many ids of a `packed-refs` that is to be written are looked for.
+const LOOKED_FOR_MAX: usize = 200;
+
+/// A restore of repositories.
+pub(in crate::host) struct Undoing<'a> {
+    pub(in crate::host) objects: &'a Objects,
+    pub(in crate::host) root: &'a Arc<OwnedFd>,
+    /// Path of the workspace.
+    pub(in crate::host) place: &'a Path,
+    pub(in crate::host) then: &'a Repositories,
+    pub(in crate::host) now: &'a Repositories,
+    /// The call that is rolled back; `None` of another restore, which removes no repository.
+    pub(in crate::host) call: Option<&'a str>,
+    /// Whether lost commits are kept.
+    pub(in crate::host) keeps_lost: bool,
+    /// What was not undone.
+    pub(in crate::host) told: Vec<Unrestored>,
+    /// How many files and folders were changed.
+    pub(in crate::host) changed: u64,
+}
+
+/// A commit that nothing names any more, and what named it.
+struct Lost {
+    id: String,
+    named_by: String,
+}
+
+impl Undoing<'_> {
+    fn tell(&mut self, path: &[u8], reason: impl Into<String>) {
+        self.told.push(Unrestored { path: told(path), reason: reason.into() });
+    }
+
+    /// Removes the repositories that the call made.
+    pub(in crate::host) fn remove_made(&mut self) {
+        if self.then.is_older {
+            return;
+        }
+        for root in self.now.roots().filter(|root| !self.then.found.contains_key(*root)) {
+            match (self.now.found.get(root), self.call) {
+                (Some(entry), Some(_)) => self.remove(root, entry.kind()),
+                _ => self
+                    .tell(root, "it was made, and a repository is removed only with the call that made it"),
+            }
+        }
+    }
+
+    /// Restores the repositories that were there.
+    pub(in crate::host) fn restore(&mut self) {
+        if self.then.is_older {
+            self.tell(b".git", "it was captured by an earlier version, which kept no copies of its refs");
+            return;
+        }
+        for (root, then) in self.then.found.iter().filter(|(path, _)| is_repository(path)) {
+            match self.now.found.get(root) {
+                None if then.kind() != Kind::Folder => {
+                    self.write_all(&[(root, then)]);
+                    self.tell_of_outside(root);
+                }
+                None => self.tell(root, "it was removed, and a capture holds no git objects"),
+                Some(now) if then.kind() != Kind::Folder => {
+                    if now.kind() != then.kind() {
+                        self.remove(root, now.kind());
+                    }
+                    if now.digest != then.digest {
+                        self.write_all(&[(root, then)]);
+                    }
+                    self.tell_of_outside(root);
+                }
+                Some(now) if now.kind() != Kind::Folder => {
+                    self.tell(root, "it was replaced by a file, and a capture holds no git objects");
+                }
+                Some(now) if [now.digest, then.digest].contains(&NOT_WHOLE) => {
+                    self.tell(root, "not all of it can be looked at, so nothing in it is undone");
+                }
+                Some(_) => self.repository(root),
+            }
+        }
+    }
+
+    fn tell_of_outside(&mut self, root: &[u8]) {
+        // Where it leads to now that it is back.
+        let look = Look { root: self.root, place: self.place, keep: None, is_racy: &|_| true };
+        let now = look.at(&[root.to_vec()], &mut Seen::new()).unwrap_or_default();
+        let (then, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (self.then.within(root).collect(), now.within(root).collect());
+        for path in then.keys().chain(now.keys()).copied().collect::<BTreeSet<_>>() {
+            let what = match (then.get(path), now.get(path)) {
+                (Some(then), Some(now)) if then.digest == now.digest => continue,
+                (Some(_), Some(_)) => "changed",
+                (Some(_), None) => "removed",
+                _ => "made",
+            };
+            if !is_lock(path) {
+                let reason =
+                    format!("it was {what}, and it is outside of the workspace, where nothing is undone");
+                self.tell(path, reason);
+            }
+        }
+    }
+
+    /// Restores a repository, and those of submodules in it.
+    fn repository(&mut self, root: &[u8]) {
+        let mut removals: Vec<(&Vec<u8>, &Entry)> = Vec::new();
+        for (path, now) in self.now.within(root) {
+            let is_gone = removals.last().is_some_and(|(gone, _)| path.starts_with(&join(gone, b"")));
+            let is_as_kind = self.then.found.get(path).is_some_and(|then| then.kind() == now.kind());
+            if !is_gone && !is_as_kind && !is_kept_ref(path) {
+                removals.push((path, now));
+            }
+        }
+        let is_changed = |(path, then): &(&Vec<u8>, &Entry)| {
+            !is_lock(path) && self.now.found.get(*path).is_none_or(|now| now.digest != then.digest)
+        };
+        let mut writes: Vec<(&Vec<u8>, &Entry)> = self.then.within(root).filter(is_changed).collect();
+        if removals.is_empty() && writes.is_empty() {
+            return;
+        }
+        let repositories = self.repositories_in(root);
+        for repository in &repositories {
+            let is_own = |path: &[u8]| repository_of(&repositories, path) == Some(repository);
+            if self.is_replaced(repository, &writes, &is_own) {
+                self.tell(
+                    repository,
+                    "git objects are missing that its refs named, so nothing in it is undone",
+                );
+                removals.retain(|(path, _)| !is_own(path));
+                writes.retain(|(path, _)| !is_own(path));
+            } else {
+                self.keep_lost(repository, &is_own);
+            }
+        }
+        for (path, entry) in removals {
+            self.remove(path, entry.kind());
+        }
+        self.write_all(&writes);
+    }
+
+    /// The repository at `root` and those of its submodules, as they were.
+    fn repositories_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
+        let modules = join(root, b"modules/");
+        let heads = self.then.within(root).filter_map(|(path, _)| path.strip_suffix(b"/HEAD"));
+        let is_submodule = |path: &&[u8]| {
+            let inner = path.strip_prefix(&*modules);
+            let parts = [&b"/worktrees/"[..], b"/logs", b"/refs/"];
+            inner.is_some_and(|inner| {
+                !parts.iter().any(|part| inner.windows(part.len()).any(|at| at == *part))
+            })
+        };
+        let submodules = heads.filter(is_submodule).map(<[u8]>::to_vec);
+        std::iter::once(root.to_vec()).chain(submodules).collect()
+    }
+
+    /// Whether a repository lacks objects that refs name which are to be written.
+    fn is_replaced(
+        &self,
+        repository: &[u8],
+        writes: &[(&Vec<u8>, &Entry)],
+        is_own: &dyn Fn(&[u8]) -> bool,
+    ) -> bool {
+        let Some(opened) = self.open(repository) else { return true };
+        if stat_at(&opened, b"objects").is_err() {
+            return true;
+        }
+        let own = writes.iter().filter(|(path, _)| is_own(path));
+        own.filter_map(|(path, entry)| Some((name_within(repository, path), *path, entry.copy?))).any(
+            |(name, path, copy)| {
+                if !(name == "HEAD" || name == "packed-refs" || name.starts_with("refs/")) {
+                    return false;
+                }
+                let present: HashSet<String> =
+                    lost::ids_in(&name, &self.present(path)).into_iter().map(|(id, _)| id).collect();
+                let ids = lost::ids_in(&name, &self.copy(copy)).into_iter().map(|(id, _)| id);
+                let mut ids = ids.filter(|id| !present.contains(id)).take(LOOKED_FOR_MAX);
+                ids.any(|id| !lost::has_object(&opened, &id))
+            },
+        )
+    }
+
+    /// Keeps the commits of a repository that nothing names any more once it is restored, and tells of them.
+    fn keep_lost(&mut self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) {
+        let found = self.lost(repository, is_own);
+        let Some(opened) = self.open(repository) else { return };
+        let mut kept = Kept::in_repository(&opened, &self.present(&join(repository, b"packed-refs")));
+        for (name, id) in kept.packed_alone() {
+            if let Err(errno) = self.write_ref(&opened, &name, &id) {
+                self.tell(&lost::path_of(repository, &name), errno.desc());
+            }
+        }
+        let more = found.len().saturating_sub(LOST_MAX);
+        for Lost { id, named_by } in found.into_iter().take(LOST_MAX) {
+            if !lost::has_object(&opened, &id) {
+                continue;
+            }
+            let was = format!("commit {id}, which was named by {named_by}");
+            if !self.keeps_lost {
+                self.tell(repository, format!("nothing names {was}: keep it with `git branch NAME {id}`"));
+                continue;
+            }
+            let known = kept.name_of(&id);
+            let base = self.call.unwrap_or_else(|| id.get(..12).unwrap_or(&id));
+            let name = known.clone().unwrap_or_else(|| kept.free_name(base));
+            match if known.is_some() { Ok(()) } else { self.write_ref(&opened, &name, &id) } {
+                Ok(()) => {
+                    let path = lost::path_of(repository, &name);
+                    self.tell(&path, format!("it was made, and keeps {was}"));
+                }
+                Err(errno) => self.tell(repository, format!("nothing names {was}: {}", errno.desc())),
+            }
+            kept.loose.insert((name, id));
+        }
+        if more > 0 {
+            self.tell(repository, format!("nothing names {more} commits more that were named before"));
+        }
+    }
+
+    fn write_ref(&mut self, repository: &OwnedFd, name: &str, id: &str) -> Result<(), Errno> {
+        let refs = stat_at(repository, b"refs")?;
+        let (executable, owner) = (refs.permissions(), Some(refs.owner));
+        let wanted = |permissions| Wanted { permissions, owner, attributes: None, modified_ns: None };
+        let give = |opened: &OwnedFd, permissions: u32| {
+            let given = wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None);
+            given.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+        };
+        let folder = lost::make_folder(repository, &|folder| give(folder, executable))?;
+        let temporary = temporary();
+        let file = create(&folder, &temporary)?;
+        let mut file = File::from(file);
+        let written = file.write_all(format!("{id}\n").as_bytes()).map_err(|error| errno_of(&error));
+        let named = written
+            .and_then(|()| give(&OwnedFd::from(file), executable & 0o666))
+            .and_then(|()| renameat(&folder, temporary.as_str(), &folder, name));
+        if named.is_err() {
+            let _ = unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+        self.changed += 1;
+        named
+    }
+
+    /// Finds what refs, heads and logs of a repository name now and did not when it was captured.
+    fn lost(&self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) -> Vec<Lost> {
+        let (mut named, mut logged) = (Vec::new(), Vec::new());
+        for (path, now) in self.now.within(repository).filter(|(path, _)| is_own(path)) {
+            let then = self.then.found.get(path);
+            if now.kind() != Kind::File || then.is_some_and(|then| then.digest == now.digest) {
+                continue;
+            }
+            let name = name_within(repository, path);
+            if name == "logs/refs/stash" || name == "logs/HEAD" || is_of_worktree(&name, "/logs/HEAD") {
+                let before = then.and_then(|then| then.copy).map(|copy| self.copy(copy)).unwrap_or_default();
+                let of = name.replace("logs/", "");
+                let ids = lost::ids_in_log(&self.present(path), &before).into_iter();
+                logged.extend(ids.map(|id| Lost { id, named_by: format!("the log of `{of}`") }));
+            } else if is_head_or_ref(&name) {
+                let ids = lost::ids_in(&name, &self.present(path)).into_iter();
+                let ids = ids.filter(|(_, name)| is_head_or_ref(name));
+                named.extend(ids.map(|(id, name)| Lost { id, named_by: format!("`{name}`") }));
+            }
+        }
+        named.append(&mut logged);
+        if named.is_empty() {
+            return named;
+        }
+        let (mut stay, mut logs) = (HashSet::new(), String::new());
+        for (path, then) in self.then.within(repository).filter(|(path, _)| is_own(path)) {
+            let name = name_within(repository, path);
+            let Some(copy) = then.copy else { continue };
+            if name.starts_with("logs/") || name.contains("/logs/") {
+                logs.push_str(&String::from_utf8_lossy(&self.copy(copy)));
+            } else if name.starts_with("refs/") || is_head_or_ref(&name) {
+                stay.extend(lost::ids_in(&name, &self.copy(copy)).into_iter().map(|(id, _)| id));
+            }
+        }
+        named.retain(|lost| !logs.contains(&lost.id) && stay.insert(lost.id.clone()));
+        named
+    }
+
+    /// Writes files, links and folders as they were captured, those around others first.
+    fn write_all(&mut self, writes: &[(&Vec<u8>, &Entry)]) {
+        for (path, entry) in writes {
+            match self.write(path, entry) {
+                Ok(told) => {
+                    self.changed += 1;
+                    if !told.is_empty() {
+                        self.tell(path, told.join("; "));
+                    }
+                }
+                Err(reason) => self.tell(path, reason),
+            }
+        }
+    }
+
+    fn write(&self, path: &[u8], entry: &Entry) -> Result<Vec<String>, String> {
+        let Entry { mode, owner, modified_ns, copy, .. } = *entry;
+        let (folder, name) = open_around(self.root, path).map_err(described)?;
+        let wanted = Wanted {
+            permissions: mode & 0o7777,
+            owner: Some(owner),
+            attributes: None,
+            modified_ns: Some(modified_ns).filter(|_| entry.kind() != Kind::Folder),
+        };
+        if entry.kind() == Kind::Folder {
+            match mkdirat(&folder, &*name, Mode::S_IRWXU) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(described(errno)),
+            }
+            let opened = open_at(&folder, &name, OPEN_FOLDER, Mode::empty()).map_err(described)?;
+            return give(&wanted, &opened);
+        }
+        let Some(copy) = copy else {
+            return Err("it was changed, and no copy of it was captured".to_owned());
+        };
+        let content =
+            self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).map_err(|error| error.to_string())?;
+        let temporary = temporary();
+        let written = match entry.kind() {
+            Kind::Link => {
+                symlinkat(&*content, &folder, temporary.as_str()).map_err(described).and_then(|()| {
+                    let stat = stat_at(&folder, temporary.as_bytes()).map_err(described)?;
+                    let target = Target::Link(folder.as_fd(), temporary.as_bytes());
+                    wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string())
+                })
+            }
+            _ => create(&folder, &temporary).map_err(described).and_then(|file| {
+                let mut file = File::from(file);
+                file.write_all(&content).map_err(|error| error.to_string())?;
+                give(&wanted, &OwnedFd::from(file))
+            }),
+        };
+        let named = written.and_then(|told| {
+            let rename = || renameat(&folder, temporary.as_str(), &folder, &*name);
+            let renamed = if is_repository(path) { keeping_time(&folder, rename) } else { rename() };
+            renamed.map(|()| told).map_err(described)
+        });
+        if named.is_err() {
+            let _ = unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+        named
+    }
+
+    /// Removes what stands at a path, with all that is in it.
+    fn remove(&mut self, path: &[u8], kind: Kind) {
+        let (folder, name) = match open_around(self.root, path) {
+            Ok(found) => found,
+            Err(errno) => return self.tell(path, described(errno)),
+        };
+        let rules = Rules::nothing();
+        let mut removal = Removal::new(&rules, None);
+        let removed = removal.remove(&folder, &name, kind, path);
+        self.changed += removal.removed;
+        let mounts = removal.mounts.drain(..).map(|path| Unrestored::new(path, "something is mounted there"));
+        self.told.extend(mounts);
+        self.told.append(&mut removal.failures);
+        if let Err(reason) = removed {
+            self.tell(path, reason);
+        }
+    }
+
+    fn open(&self, path: &[u8]) -> Option<OwnedFd> {
+        let (folder, name) = open_around(self.root, path).ok()?;
+        open_at(&folder, &name, OPEN_FOLDER, Mode::empty()).ok()
+    }
+
+    /// What a file in a repository contains now; nothing if it cannot be read.
+    fn present(&self, path: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Ok((folder, name)) = open_around(self.root, path)
+            && let Ok(file) = open_file(&folder, &name)
+        {
+            let _ = File::from(file).take(COPY_BYTES_MAX).read_to_end(&mut bytes);
+        }
+        bytes
+    }
+
+    /// What a copy contains; nothing if it cannot be read.
+    fn copy(&self, copy: ObjectId) -> Vec<u8> {
+        self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).unwrap_or_default()
+    }
+}
+
+/// Whether a ref is one of those that keep lost commits, or a folder around them: none is removed.
+fn is_kept_ref(path: &[u8]) -> bool {
+    let lost = [&b"/"[..], LOST].concat();
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let is_within = path.windows(lost.len()).any(|at| at == lost);
+    (path.ends_with(b"/refs/foldlog") || is_within) && !is_temporary(name)
+}
+
+/// The innermost repository that a path is in.
+fn repository_of<'a>(repositories: &'a [Vec<u8>], path: &[u8]) -> Option<&'a Vec<u8>> {
+    let around = repositories.iter().filter(|one| path == *one || path.starts_with(&join(one, b"")));
+    around.max_by_key(|one| one.len())
+}
+
+fn name_within(repository: &[u8], path: &[u8]) -> String {
+    shown(path.strip_prefix(&*join(repository, b"")).unwrap_or(path))
+}
+
+fn is_of_worktree(name: &str, file: &str) -> bool {
+    name.starts_with("worktrees/") && name.ends_with(file)
+}
+
+/// Whether what a file of a repository names, or a ref, is not to be lost.
+fn is_head_or_ref(name: &str) -> bool {
+    let is_ref = name.starts_with("refs/")
+        && !name.starts_with("refs/remotes/")
+        && !name.starts_with("refs/foldlog/lost/");
+    is_ref || name == "HEAD" || name == "packed-refs" || is_of_worktree(name, "/HEAD")
+}
+
+fn temporary() -> String {
+    format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), 0)
+}
+
+fn create(folder: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
+    // One that a killed restore left.
+    let _ = unlinkat(folder, temporary, UnlinkatFlags::NoRemoveDir);
+    let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
+}
+
+fn give(wanted: &Wanted, opened: &OwnedFd) -> Result<Vec<String>, String> {
+    let stat = stat_of(opened).map_err(described)?;
+    wanted.give(&Target::Opened(opened.as_fd()), &stat, &None).map_err(|errno| errno.to_string())
+}
+
+/// Changes a name in a folder, whose own time stays.
+fn keeping_time(folder: &OwnedFd, change: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    let before = stat_of(folder)?;
+    change()?;
+    let modified_ns = Some(before.modified_ns);
+    let wanted = Wanted { permissions: before.permissions(), owner: None, attributes: None, modified_ns };
+    let _ = wanted.give(&Target::Opened(folder.as_fd()), &before, &None);
+    Ok(())
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+fn described(errno: Errno) -> String {
+    errno.desc().to_owned()
+}

@@ -1,0 +1,451 @@
+//! Git repositories in a workspace, worked on by real git: what a rollback makes of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use foldlog::filesystem::{
+    Collecting, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merging, PackReceiver, Restored,
+    SnapshotPacker, audit_snapshots, collect_snapshots,
+};
+use foldlog_tests::child;
+
+use super::Bench;
+
+/// Variables under which git works alike on every machine.
+pub(crate) const GIT: [(&str, &str); 8] = [
+    ("GIT_AUTHOR_NAME", "A"),
+    ("GIT_AUTHOR_EMAIL", "a@example.org"),
+    ("GIT_COMMITTER_NAME", "A"),
+    ("GIT_COMMITTER_EMAIL", "a@example.org"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_CONFIG_SYSTEM", "/dev/null"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_ALLOW_PROTOCOL", "file"),
+];
+
+/// Runs a script of a shell, and returns what it printed.
+#[track_caller]
+pub(crate) fn shell(folder: &Path, script: &str) -> String {
+    let output = Command::new("sh").args(["-ec", script]).envs(GIT).current_dir(folder).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{script}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// All files of a repository but for git objects and for refs that keep lost commits, with their permissions.
+pub(crate) fn files_of(repository: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![repository.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let found = path.symlink_metadata().unwrap();
+            if found.is_dir() && !path.ends_with("objects") && !path.ends_with("refs/foldlog") {
+                folders.push(path.clone());
+                files.insert(path, (found.mode(), Vec::new()));
+            } else if found.is_file() {
+                files.insert(path.clone(), (found.mode(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    files
+}
+
+/// What git says of where a repository stands.
+pub(crate) fn stands(folder: &Path) -> String {
+    let script = "git status --porcelain=v2 --branch && git stash list && git reflog && git for-each-ref | \
+                  grep -v refs/foldlog || true";
+    shell(folder, script)
+}
+
+/// Checks that nothing is missing or damaged in a repository.
+#[track_caller]
+pub(crate) fn is_sound(folder: &Path) {
+    let output =
+        Command::new("git").args(["fsck", "--strict"]).envs(GIT).current_dir(folder).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !said.contains("error") && !said.contains("missing"), "{said}");
+}
+
+/// What a repository is made with: two commits, a branch, a stash, packed refs, and a file that is staged.
+const MADE: &str = "git init -q -b main && echo 1 >file && git add . && git commit -qm one && git branch old && \
+    git pack-refs --all && echo 2 >file && git commit -qam two && echo stashed >file && git stash -q && \
+    echo staged >staged && git add staged && echo changed >>file";
+
+fn told(restored: &Restored) -> Vec<String> {
+    restored.inexact.iter().map(|one| format!("{}: {}", one.path, one.reason)).collect()
+}
+
+/// Runs a script as a call that fails, and rolls it back.
+fn rolled_back(bench: &Bench, files: &HostFilesystem, script: &str) -> Restored {
+    let snapshot = files.snapshot(None, false).unwrap();
+    shell(&bench.root(), script);
+    files.roll_back(&snapshot, "7").unwrap()
+}
+
+/// Where a failing call had used git, the commit, the stash or the branch stayed, and the index did not match the files.
+#[test]
+fn what_a_failed_call_did_in_a_repository_is_undone() {
+    for script in [
+        "git commit -qam three",
+        "git stash",
+        "git stash pop -q || git checkout -q -f && git stash pop -q",
+        "git checkout -q -b feature && echo 3 >new && git add new && git commit -qm feature",
+        "git reset -q --hard HEAD~1",
+        "git branch -D old && git tag mark && git branch -q -m main trunk",
+        "git commit -qam three && git gc -q && git pack-refs --all",
+        "git commit -qam three && git checkout -q -b side HEAD~1 && echo 4 >file && git commit -qam four && \
+         git merge main || test -e .git/MERGE_HEAD",
+        "git commit -qam x && git checkout -q -b side HEAD~1 && echo 4 >file && git commit -qam four && \
+         git rebase main || test -d .git/rebase-merge",
+        "git commit -qam x && git checkout -q old && git cherry-pick main || test -e .git/CHERRY_PICK_HEAD",
+        "git commit -qam x && git bisect start && git bisect bad && git bisect good old",
+        "git config core.fsmonitor ./evil && git config user.name B && echo x >.git/hooks/pre-commit && \
+         chmod 755 .git/hooks/pre-commit && echo '*' >.git/info/exclude && rm -f .git/hooks/*.sample",
+        "rm .git/index .git/logs/HEAD .git/refs/stash",
+        "touch .git/index.lock .git/refs/heads/main.lock .git/config.lock .git/objects/maintenance.lock",
+        "git branch -D old && git branch old/deep/er",
+        "git checkout -q --detach && git commit -q --allow-empty -m loose",
+    ] {
+        let bench = Bench::new();
+        shell(&bench.root(), MADE);
+        let (repository, before) = (bench.at(".git"), (files_of(&bench.at(".git")), stands(&bench.root())));
+        let times = fs::metadata(repository.join("index")).unwrap().mtime();
+        let restored = rolled_back(&bench, &bench.open(), script);
+        assert_eq!((files_of(&repository), stands(&bench.root())), before, "{script}");
+        assert_eq!(fs::metadata(repository.join("index")).unwrap().mtime(), times);
+        assert!(!repository.join("objects/maintenance.lock").exists());
+        let beside = told(&restored).into_iter().filter(|one| !one.contains("refs/foldlog/lost/7"));
+        assert_eq!(beside.collect::<Vec<_>>(), Vec::<String>::new(), "{script}");
+        is_sound(&bench.root());
+        // What is as it was is not touched again.
+        let again = bench.open();
+        let snapshot = again.snapshot(None, false).unwrap();
+        assert_eq!(again.roll_back(&snapshot, "8").unwrap(), Restored::default(), "{script}");
+    }
+}
+
+/// A commit that a failed call had made was in no branch any more, and git removed it in time.
+#[test]
+fn a_commit_that_a_rollback_takes_from_its_branch_is_kept_and_named() {
+    let kept = |bench: &Bench| {
+        shell(&bench.root(), "git for-each-ref --format='%(refname) %(objectname)' refs/foldlog")
+    };
+    let bench = Bench::new();
+    shell(&bench.root(), MADE);
+    let script =
+        "git commit -qam three && git commit -q --allow-empty -m four && git rev-parse HEAD >../lost";
+    let restored = rolled_back(&bench, &bench.open(), script);
+    let lost = fs::read_to_string(bench.folder.path().join("lost")).unwrap();
+    let lost = lost.trim();
+    // The first of the two is its parent.
+    assert_eq!(kept(&bench), format!("refs/foldlog/lost/7 {lost}\n"));
+    let expected = format!(
+        ".git/refs/foldlog/lost/7: it was made, and keeps commit {lost}, which was named by `refs/heads/main`"
+    );
+    assert_eq!(told(&restored), [expected]);
+    shell(&bench.root(), &format!("git gc -q --prune=now && git cat-file -e {lost}^{{commit}}"));
+    // A second call of that number, of another session, takes nothing from the first one.
+    rolled_back(&bench, &bench.open(), "git stash -q && git stash drop -q");
+    rolled_back(&bench, &bench.open(), "git commit -q --allow-empty -m other && git reset -q --hard HEAD~1");
+    let names: Vec<String> =
+        kept(&bench).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(names, ["refs/foldlog/lost/7", "refs/foldlog/lost/7-2"]);
+    // What was there before is not lost.
+    let told_of = |restored: &Restored| told(restored).len();
+    assert_eq!(
+        told_of(&rolled_back(&bench, &bench.open(), "git reset -q --hard HEAD~1 && git branch again")),
+        0
+    );
+    let declined = bench.open_with(HostFilesystemOptions::default().keep_lost_commits(false));
+    let restored = rolled_back(&bench, &declined, "git commit -q --allow-empty -m five");
+    assert!(told(&restored)[0].contains("keep it with `git branch NAME "), "{:?}", told(&restored));
+    assert_eq!(kept(&bench).lines().count(), 2);
+    is_sound(&bench.root());
+}
+
+/// A repository that a failed call had made stayed, and the folder around it.
+#[test]
+fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
+    let bench = Bench::new();
+    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(&bench.root(), "mkdir there && echo 1 >there/1");
+    let before = bench.digest();
+    let files = bench.open();
+    for script in [
+        "git clone -q ../origin clone",
+        "git init -q && git add . && git commit -qm all",
+        "cd there && git init -q && git add . && git commit -qm all && chmod 555 .git/objects .git",
+        "mkdir -p app/src && cd app && echo {} >package.json && git init -q && git add . && git commit -qm app",
+        "echo 'gitdir: /nowhere' >there/.git",
+        "ln -s ../../origin/.git there/.git",
+    ] {
+        assert_eq!(told(&rolled_back(&bench, &files, script)), Vec::<String>::new(), "{script}");
+        assert_eq!(bench.digest(), before, "{script}");
+        assert_eq!(shell(&bench.root(), "find . -name .git"), "", "{script}");
+    }
+    is_sound(&bench.folder.path().join("origin"));
+    // A restore that is no rollback, such as to a checkpoint of long ago, removes none.
+    let snapshot = files.snapshot(None, false).unwrap();
+    shell(&bench.root(), "git init -q");
+    assert!(told(&files.restore(&snapshot).unwrap())[0].starts_with(".git: it was made"));
+    assert!(bench.at(".git/HEAD").exists());
+}
+
+#[test]
+fn a_repository_that_a_failed_call_removed_or_replaced_is_told_and_left_alone() {
+    for (script, expected) in [
+        ("rm -rf .git", ".git: it was removed"),
+        (
+            "rm -rf .git && git init -q -b main && git add . && git commit -qm other",
+            ".git: git objects are missing",
+        ),
+        ("rm -rf .git && echo x >.git", ".git: it was replaced by a file"),
+    ] {
+        let bench = Bench::new();
+        shell(&bench.root(), MADE);
+        let told = told(&rolled_back(&bench, &bench.open(), script));
+        assert!(matches!(&told[..], [one] if one.starts_with(expected)), "{script}: {told:?}");
+    }
+}
+
+/// A `.git` that leads out of the workspace: nothing is written there.
+#[test]
+fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_written() {
+    let bench = Bench::new();
+    fs::remove_dir(bench.root()).unwrap();
+    shell(
+        bench.folder.path(),
+        &format!("mkdir main && cd main && {MADE} && git worktree add -q ../workspace old"),
+    );
+    let files = bench.open();
+    let snapshot = files.snapshot(None, false).unwrap();
+    assert_eq!(files.roll_back(&snapshot, "7").unwrap(), Restored::default());
+    shell(&bench.root(), "echo 3 >file && git commit -qam three && git config user.name B && rm .git");
+    shell(&bench.root(), "echo 'gitdir: /nowhere' >.git");
+    let outside = |bench: &Bench| files_of(&bench.folder.path().join("main/.git"));
+    let before = outside(&bench);
+    let restored = files.roll_back(&snapshot, "7").unwrap();
+    assert_eq!(outside(&bench), before);
+    let told = told(&restored);
+    for path in [".git/config", ".git/index", ".git/refs/heads/old"] {
+        let is_told = |one: &String| one.starts_with(path) && one.contains("it is outside of the workspace");
+        assert!(told.iter().any(is_told), "{told:?}");
+    }
+    assert!(!told.iter().any(|one| one.contains("was removed") || one.starts_with(".git:")), "{told:?}");
+    assert_eq!(fs::read(bench.at("file")).unwrap(), b"1\n");
+    is_sound(&bench.root());
+}
+
+/// Worktrees and submodules whose repositories are inside the workspace come back with it.
+#[test]
+fn worktrees_and_submodules_within_the_workspace_are_restored() {
+    let bench = Bench::new();
+    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    let script = format!(
+        "mkdir main && cd main && {MADE} && git worktree add -q ../tree old && \
+         git -c protocol.file.allow=always submodule --quiet add ../../origin sub && git commit -qam sub"
+    );
+    shell(&bench.root(), &script);
+    let all = |bench: &Bench| {
+        let places = ["main", "tree", "main/sub"].map(|place| bench.at(place));
+        (files_of(&bench.at("main/.git")), places.map(|place| stands(&place)))
+    };
+    let before = all(&bench);
+    for script in [
+        "cd tree && echo 3 >file && git commit -qam three",
+        "cd main/sub && git checkout -q -b side && echo 3 >file && git commit -qam three && git tag mark",
+        "rm -rf tree && cd main && git worktree prune",
+        "rm -rf main/sub && cd main && git add -A && git commit -qam gone",
+        "cd main && git worktree add -q ../more && git -c protocol.file.allow=always submodule --quiet add ../../origin sub2",
+    ] {
+        let restored = rolled_back(&bench, &bench.open(), script);
+        assert_eq!(all(&bench), before, "{script}");
+        let beside = told(&restored).into_iter().filter(|one| !one.contains("refs/foldlog/lost/7"));
+        assert_eq!(beside.collect::<Vec<_>>(), Vec::<String>::new(), "{script}");
+        ["main", "tree", "main/sub"].iter().for_each(|place| is_sound(&bench.at(place)));
+    }
+    let lost = shell(&bench.at("main/sub"), "git for-each-ref refs/foldlog");
+    assert_eq!(lost.lines().count(), 1, "{lost}");
+    // A submodule whose objects are gone is told, and the repository around it restored.
+    let restored =
+        rolled_back(&bench, &bench.open(), "rm -rf main/.git/modules/sub && cd main && git tag more");
+    assert!(told(&restored)[0].starts_with("main/.git/modules/sub: git objects are missing"), "{restored:?}");
+    assert!(!shell(&bench.at("main"), "git tag").contains("more"));
+}
+
+#[test]
+fn a_host_that_leaves_out_a_config_has_no_copy_of_it_and_is_told_of_changes() {
+    let bench = Bench::new();
+    shell(&bench.root(), MADE);
+    let files = bench.open_with(HostFilesystemOptions::default().leave_out(".git/config"));
+    shell(&bench.root(), "git config user.password secret");
+    let restored = rolled_back(&bench, &files, "git config user.name B && touch .git/config.lock");
+    assert_eq!(told(&restored), [".git/config: it was changed, and no copy of it was captured"]);
+    assert!(!bench.at(".git/config.lock").exists());
+    for object in super::storing::objects(&bench) {
+        let name = object.file_name().unwrap().to_str().unwrap();
+        let id = object.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned() + name;
+        assert!(!bench.git(&["cat-file", "-p", &id]).unwrap().contains("secret"));
+    }
+}
+
+/// A collection had left the object that says what repositories were like, and took the copies that it names.
+#[test]
+fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
+    let bench = Bench::new();
+    shell(&bench.root(), MADE);
+    let files = bench.open();
+    let first = files.snapshot(None, true).unwrap();
+    shell(&bench.root(), "git commit -qam three");
+    let second = files.snapshot(None, true).unwrap();
+    // Of a snapshot with the same files only what repositories were like may be gone.
+    shell(&bench.root(), "git tag mark");
+    let third = files.snapshot(None, true).unwrap();
+    assert_eq!((&second.commit, second.repositories == third.repositories), (&third.commit, false));
+    let (keep, give_up) = ([first.clone(), third.clone()], [second.clone()]);
+    let asked = Collecting { keep: &keep, give_up: &give_up, pool: None, dry_run: false };
+    assert!(collect_snapshots(files.store(), &asked).unwrap().objects > 0);
+    let audit = |snapshots: &[FilesystemSnapshot]| audit_snapshots(files.store(), snapshots, &|_| true);
+    let audited = audit(&[first.clone(), second.clone(), third.clone()]);
+    assert_eq!((audited.damaged.len(), audited.collected), (0, 1), "{audited:?}");
+    // Another store gets all of it.
+    let (mut packs, other) = (Vec::new(), bench.folder.path().join("other"));
+    let mut packer = SnapshotPacker::new(files.store());
+    let last = packer.pack::<foldlog::filesystem::Error>(&keep, &mut |pack| {
+        packs.push(pack.to_vec());
+        Ok(())
+    });
+    packs.push(last.unwrap());
+    let mut receiver = PackReceiver::new(&other);
+    packs.iter().for_each(|pack| receiver.take(pack).unwrap());
+    receiver.finish().unwrap();
+    let audited = audit_snapshots(&other, &keep, &|_| true);
+    assert_eq!((audited.snapshots, audited.damaged.len(), audited.absent.len()), (2, 0, 0));
+    // A copy that is missing is told of by its path.
+    let there = HostFilesystem::open(bench.root(), &other, HostFilesystemOptions::default()).unwrap();
+    there.roll_back(&first, "7").unwrap();
+    assert_eq!(stands(&bench.root()).matches("three").count(), 0);
+    is_sound(&bench.root());
+    let index = bench.git(&["hash-object", bench.at(".git/index").to_str().unwrap()]).unwrap();
+    let (folder, name) = index.trim().split_at(2);
+    fs::remove_file(files.store().join("objects").join(folder).join(name)).unwrap();
+    assert_eq!(audit(&[first]).damaged.len(), 1);
+}
+
+/// A person's commit was taken back by a rewind of what a call had done before.
+#[test]
+fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
+    for by_hand in [false, true] {
+        let bench = Bench::new();
+        shell(&bench.root(), MADE);
+        let (files, before) = (bench.open(), stands(&bench.root()));
+        let target = files.snapshot(None, false).unwrap();
+        shell(&bench.root(), "git commit -qam three");
+        let last = files.snapshot(None, false).unwrap();
+        if by_hand {
+            shell(&bench.root(), "git commit -q --allow-empty -m mine");
+        }
+        let (present, now) = (files.snapshot(None, false).unwrap(), stands(&bench.root()));
+        let merge = |overwrite| {
+            let merging = Merging { target: &target, last: &last, present: &present, overwrite };
+            files.merged(&merging).unwrap()
+        };
+        let merged = merge(false);
+        let kept: Vec<&str> = merged.kept.iter().map(|one| one.path.as_str()).collect();
+        files.restore(&merged.snapshot).unwrap();
+        match by_hand {
+            true => {
+                assert_eq!(kept, [".git"]);
+                let heads =
+                    |said: &str| said.lines().find(|line| line.contains("branch.oid")).map(str::to_owned);
+                assert_eq!(heads(&stands(&bench.root())), heads(&now));
+            }
+            false => assert_eq!((kept.len(), stands(&bench.root())), (0, before.clone())),
+        }
+        files.restore(&merge(true).snapshot).unwrap();
+        assert_eq!(stands(&bench.root()), before);
+        // Forward again, as an undo of the rewind does.
+        let undo = Merging { target: &present, last: &target, present: &target, overwrite: true };
+        files.restore(&files.merged(&undo).unwrap().snapshot).unwrap();
+        assert_eq!(stands(&bench.root()), now);
+        is_sound(&bench.root());
+    }
+}
+
+/// A tool in a copy of a workspace would have worked in the repository of the original.
+#[test]
+fn a_copy_of_a_snapshot_holds_no_file_that_leads_to_a_repository() {
+    let bench = Bench::new();
+    fs::remove_dir(bench.root()).unwrap();
+    shell(
+        bench.folder.path(),
+        &format!("mkdir main && cd main && {MADE} && git worktree add -q ../workspace old"),
+    );
+    let files = bench.open();
+    let copy = files.scratch(&files.snapshot(None, false).unwrap()).unwrap();
+    assert!(copy.root().join("file").exists() && !copy.root().join(".git").exists());
+}
+
+#[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
+fn part_of_a_child_that_rolls_back() {
+    let Some(argument) = child::argument() else { return };
+    let (folder, snapshot) = argument.split_once(' ').unwrap();
+    let folder = Path::new(folder);
+    let options = HostFilesystemOptions::default();
+    let files =
+        HostFilesystem::open(folder.join("workspace"), folder.join("workspace.git"), options).unwrap();
+    files.roll_back(&serde_json::from_str(snapshot).unwrap(), "7").unwrap();
+}
+
+/// A rollback that is killed at any rename, unlink or making of a folder is run again.
+#[test]
+fn a_rollback_of_a_repository_that_is_killed_is_run_again() {
+    if !child::is_traced_here() {
+        return;
+    }
+    let mut is_done = false;
+    for step in (1..200).step_by(3) {
+        let bench = Bench::new();
+        shell(&bench.root(), MADE);
+        let (before, root) = ((files_of(&bench.at(".git")), stands(&bench.root())), bench.root());
+        let snapshot = bench.open().snapshot(None, true).unwrap();
+        let script = "git commit -qam three && git checkout -q -b side && git branch -D old && git stash drop -q && \
+                      git rev-parse main >../lost && git init -q inner && rm .git/index && touch .git/index.lock";
+        shell(&root, script);
+        let argument =
+            format!("{} {}", bench.folder.path().display(), serde_json::to_string(&snapshot).unwrap());
+        let inject = format!("inject=rename,renameat,renameat2,unlinkat,mkdirat:signal=KILL:when={step}");
+        let part = "filesystem::git::part_of_a_child_that_rolls_back";
+        child::start_traced(&["-o", "/dev/null", "-e", &inject], part, &argument).ended();
+        is_done = (files_of(&bench.at(".git")), stands(&root)) == before;
+        bench.open().roll_back(&snapshot, "7").unwrap();
+        assert_eq!((files_of(&bench.at(".git")), stands(&root)), before, "{step}");
+        let lost = fs::read_to_string(bench.folder.path().join("lost")).unwrap();
+        assert_eq!(fs::read_to_string(bench.at(".git/refs/foldlog/lost/7")).unwrap(), lost, "{step}");
+        assert!(!bench.at("inner").exists());
+        is_sound(&root);
+        if is_done {
+            break;
+        }
+    }
+    assert!(is_done, "the last rollback was whole");
+}
+
+/// Permissions of what a rollback writes are those that were there.
+#[test]
+fn refs_that_keep_commits_may_be_read_by_whoever_reads_the_others() {
+    let bench = Bench::new();
+    shell(
+        &bench.root(),
+        &format!("{MADE} && git config core.sharedRepository group && chmod -R g+w .git/refs"),
+    );
+    rolled_back(&bench, &bench.open(), "git commit -qam three");
+    let mode = |path: &str| fs::metadata(bench.at(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(".git/refs/foldlog/lost"), mode(".git/refs"));
+    assert_eq!(mode(".git/refs/foldlog/lost/7"), mode(".git/refs") & 0o666);
+}
