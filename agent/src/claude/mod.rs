@@ -71,8 +71,9 @@ mod stream;
 mod version;
 
 pub use adapter::{
-    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OutputBy,
-    ProgramExit, ProgramHome, ProgramRecovery, ProgramRuns, RunOptions, SandboxSettings, TurnFailure,
+    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OnLeftover,
+    OutputBy, ProgramExit, ProgramHome, ProgramRecovery, ProgramRuns, RunOptions, SandboxSettings,
+    TurnFailure,
 };
 pub use arguments::ARGUMENT_MAX;
 pub use callbacks::{

@@ -368,9 +368,14 @@ pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
     if report.success || report.not_undone.is_empty() {
         return None;
     }
-    let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
     let (operation, tool) = (report.operation, report.tool.to_string());
-    Some(Error::NotUndone { operation, tool, changes: report.not_undone.iter().map(change).collect() })
+    Some(Error::NotUndone { operation, tool, changes: left_by(report) })
+}
+
+/// Returns what a call left of its changes, each in words.
+pub(crate) fn left_by(report: &ToolReport) -> Vec<String> {
+    let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
+    report.not_undone.iter().map(change).collect()
 }
 
 pub(super) fn tool_call(call: &CallToRun) -> ToolCall {

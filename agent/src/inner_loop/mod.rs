@@ -55,7 +55,7 @@ pub(crate) use calls::shortened;
 pub(crate) use driver::Driver;
 pub(crate) use evaluation::{Evaluation, Outcome, read_output, runnable};
 #[cfg(feature = "claude")]
-pub(crate) use evaluation::{asked_call, not_undone};
+pub(crate) use evaluation::{asked_call, left_by, not_undone};
 #[cfg(feature = "async")]
 pub(crate) use futures::AsyncDriver;
 pub(crate) use journal::{Journal, answers};

@@ -36,6 +36,7 @@ use super::approvals::Approved;
 use super::arrival::{Arrival, POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE, ReplyTo};
 use super::config::RunOptions;
 use super::conversation::Recorders;
+use super::native::left_text;
 use crate::claude::{HookReply, PermissionReply, ToolReply};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -473,7 +474,7 @@ impl<'a> Calls<'a> {
             Ok(report) => {
                 recorder.closed(&recorded.call_id);
                 reply_to.call(reply_of(&report));
-                Ok(Then::GoOn)
+                Ok(self.leftover(&report).map_or(Then::GoOn, Then::Fail))
             }
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
                 recorder.closed(&recorded.call_id);
@@ -519,9 +520,10 @@ fn reply_of(report: &ToolReport) -> ToolReply {
     if report.success {
         return ToolReply::text(&report.message);
     }
-    ToolReply::error(match report.cause {
+    let text = match report.cause {
         Some(Cause::InvalidArguments) => format!("Invalid parameters: {}", report.message),
         Some(Cause::Error | Cause::Panic) => format!("Tool error: {}", report.message),
         _ => report.message.clone(),
-    })
+    };
+    ToolReply::error(format!("{text}{}", left_text(report)))
 }

@@ -165,6 +165,16 @@ pub enum OutputBy {
     RespondTool,
 }
 
+/// Says what follows if a call failed and not all of its changes could be rolled back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLeftover {
+    /// The model is told what the call left, and the run goes on.
+    #[default]
+    Continue,
+    /// The run ends with [`Error::NotUndone`].
+    Stop,
+}
+
 /// Says which of the program's own tools run, and how long things may take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOptions {
@@ -178,6 +188,8 @@ pub struct RunOptions {
     /// the changes of a command that ended are kept, and the end of its call records the exit code. Calls that were stopped, and
     /// tools that fail otherwise, such as `Edit`, are rolled back in any case.
     pub roll_back_failed: bool,
+    /// What follows if a call failed and not all of its changes could be rolled back.
+    pub on_leftover: OnLeftover,
     /// Number of the model's answers after which the program ends the run; `None` for no limit.
     pub max_turns: Option<u32>,
     /// Cost after which the program ends the run, in US dollars; `None` for no limit.
@@ -196,6 +208,7 @@ impl Default for RunOptions {
             native_tools: Vec::new(),
             asks: BTreeMap::new(),
             roll_back_failed: false,
+            on_leftover: OnLeftover::default(),
             max_turns: None,
             max_budget_usd: None,
             output_by: OutputBy::default(),

@@ -78,8 +78,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 pub use self::config::{
-    ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OutputBy, ProgramHome, RunOptions,
-    SandboxSettings,
+    ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OnLeftover, OutputBy, ProgramHome,
+    RunOptions, SandboxSettings,
 };
 
 pub use self::arrival::ProgramRuns;

@@ -19,14 +19,14 @@ use super::arrival::ReplyTo;
 use super::calls::{
     Calls, Hook, OpenCall, Stopped, Then, arguments_in, begins_sub_agent, is_no_call_of_its_own,
 };
-use super::config::RunOptions;
+use super::config::{OnLeftover, RunOptions};
 use super::conversation::Recorders;
 use super::ending::{Ending, ToldError, time_of_command};
 use super::logs;
 use super::recovery::end_left;
 use crate::claude::HookReply;
 use crate::error::{Error, Phase, Result};
-use crate::inner_loop::{asked_call, not_undone};
+use crate::inner_loop::{asked_call, left_by, not_undone};
 
 /// Text that the model reads of an interrupted call of a tool that only reads.
 const READING_INTERRUPTED: &str = "The call was interrupted, and gave no result. Call the tool again.";
@@ -85,6 +85,13 @@ const AGENT_ENDED: &str =
 
 /// Text that tells the model that the ending of a command is unclear.
 const KEPT: &str = "Whether the command ended is unknown. What it changed in the workspace was kept: look at it before you go on.";
+/// Returns what the model is told of what a failed call left; nothing if it left nothing.
+pub(super) fn left_text(report: &ToolReport) -> String {
+    match left_by(report) {
+        left if left.is_empty() => String::new(),
+        left => format!(" Not undone: {}", left.join("; ")),
+    }
+}
 
 /// Returns the error of a call that ran although it had not begun.
 fn unbegun(tool: &str) -> Error {
@@ -199,10 +206,10 @@ impl Calls<'_> {
             Some(report) if !report.success => {
                 let mut reply = HookReply::proceed();
                 // A tool that only reads changes nothing.
-                reply.additional_context =
-                    (!self.runner.reads_only(&hook.tool)).then(|| ROLLED_BACK.to_owned());
+                reply.additional_context = (!self.runner.reads_only(&hook.tool))
+                    .then(|| format!("{ROLLED_BACK}{}", left_text(&report)));
                 reply_to.hook(reply);
-                Ok(not_undone(&report).map_or(Then::GoOn, Then::Fail))
+                Ok(self.leftover(&report).map_or(Then::GoOn, Then::Fail))
             }
             _ => {
                 reply_to.hook(HookReply::proceed());
@@ -299,7 +306,8 @@ impl Calls<'_> {
         let unbegun = ran.filter(|_| !self.begun.contains(call_id)).map(|call| unbegun(&call.name));
         let shown = self.shown_of.remove(call_id);
         recorder.told(call_id, (&text, is_error), shown, &self.runner)?;
-        Ok(report.as_ref().and_then(not_undone).or(left).or(unbegun).map_or(Then::GoOn, Then::Fail))
+        let leftover = report.as_ref().and_then(|report| self.leftover(report));
+        Ok(leftover.or(left).or(unbegun).map_or(Then::GoOn, Then::Fail))
     }
 
     /// Drops what waits of a call that is over, and ends the calls of the sub-agent that it began. Those that run were given up with
@@ -311,9 +319,14 @@ impl Calls<'_> {
         let mut error = None;
         for id in left {
             let report = self.end(&id, Ending::Failed, (AGENT_ENDED, &Value::Null), heard)?;
-            error = error.or(report.as_ref().and_then(not_undone));
+            error = error.or(report.as_ref().and_then(|report| self.leftover(report)));
         }
         Ok(error)
+    }
+
+    /// Returns the error that ends the run for what a failed call left; `None` if the run goes on.
+    pub(super) fn leftover(&self, report: &ToolReport) -> Option<Error> {
+        not_undone(report).filter(|_| self.options.on_leftover == OnLeftover::Stop)
     }
 
     /// Ends all calls that are open, since the program is gone: what they changed is rolled back.

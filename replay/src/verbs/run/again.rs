@@ -8,7 +8,7 @@ use foldlog::Session;
 use foldlog_codec::escape;
 
 use super::program::is_looked_up;
-use super::{Asked, asked::absolute, found, tools};
+use super::{Asked, Leftover, asked::absolute, found, tools};
 
 /// Collects the words of a command.
 struct Words(String);
@@ -82,6 +82,7 @@ impl Asked {
             ("--max-turns", self.max_turns.map(|most| most.to_string())),
             ("--max-budget-usd", self.max_budget_usd.map(|most| most.to_string())),
             ("--deadline", self.deadline.map(|time| format!("{}s", time.as_secs()))),
+            ("--on-leftover", (self.on_leftover == Leftover::Stop).then(|| "stop".to_owned())),
         ];
         for (name, value) in values.into_iter().filter(|(name, _)| is_kept(name)) {
             value.iter().for_each(|value| words.option(name, value));

@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 use foldlog::audit;
 use foldlog_agent::Deadline;
 use foldlog_agent::claude::{
-    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, PermissionMode, RunOptions,
-    SettingSource,
+    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, OnLeftover, PermissionMode,
+    RunOptions, SettingSource,
 };
 use foldlog_codec::escape;
 use uuid::Uuid;
@@ -37,6 +37,16 @@ const PASSED: [&str; 8] = [
 pub enum Adapter {
     /// Claude Code, which its user installs: `npm install -g @anthropic-ai/claude-code`.
     Claude,
+}
+
+/// Says what follows if a failed call left something behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Leftover {
+    /// The model and the user are told, and the run goes on.
+    #[default]
+    Continue,
+    /// The run ends.
+    Stop,
 }
 
 /// Says what a run passes on, and describes the fields of `run --json`.
@@ -144,6 +154,10 @@ pub struct Asked {
     /// Leave out what the workspace's .gitignore files leave out.
     #[arg(long)]
     pub gitignore: bool,
+    /// What follows if a failed call left something that its rollback did not undo, such as a commit that it made, kept under
+    /// refs/foldlog/lost: the model is told and the run goes on, or the run ends and can be resumed.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub on_leftover: Leftover,
     /// Whether a session that a replica holds goes on.
     #[command(flatten)]
     pub writing: Writing,
@@ -307,6 +321,10 @@ impl Asked {
         let Program { file, leading } = Program::of(&self.program);
         let options = RunOptions {
             native_tools: self.tools()?,
+            on_leftover: match self.on_leftover {
+                Leftover::Continue => OnLeftover::Continue,
+                Leftover::Stop => OnLeftover::Stop,
+            },
             max_turns: self.max_turns,
             max_budget_usd: self.max_budget_usd,
             roll_back_failed: self.roll_back_failed,

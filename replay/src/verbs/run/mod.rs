@@ -32,7 +32,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::audit::captures_dir;
-use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, WorkspaceNotice};
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Unrestored, WorkspaceNotice};
 use foldlog::{ExecutionState, ResourceRegistry, Session};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramRuns, Version};
@@ -43,7 +43,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 pub(crate) use self::again::quoted;
-pub use self::asked::{Adapter, Asked};
+pub use self::asked::{Adapter, Asked, Leftover};
 pub use self::failed::Failed;
 pub(crate) use self::next::failure_text;
 
@@ -195,6 +195,9 @@ fn evaluate(
         // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
         let report = adapter.recover(&prompt(""), &state).map_err(failed)?;
         found::note_recovery(&report, output);
+        // The recovery's report has named what it did not undo.
+        let notices = files.take_notices().into_iter();
+        note_workspace(notices.filter(|one| !matches!(one, WorkspaceNotice::NotUndone { .. })), output);
     }
     let held = found::held(&session)?;
     let prompt = prompt(held.system(system)?.as_str());
@@ -223,7 +226,7 @@ fn evaluate(
         };
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
-    note_workspace(&files, output);
+    note_workspace(files.take_notices(), output);
     // What the log answers leaves no record.
     Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
 }
@@ -241,9 +244,12 @@ fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
 }
 
 /// Notes what the captures of a workspace met that fails no call.
-fn note_workspace(files: &HostFilesystem, output: &mut Output<'_>) {
-    for notice in files.take_notices() {
+fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &mut Output<'_>) {
+    for notice in notices {
         match notice {
+            WorkspaceNotice::NotUndone { left } => left.into_iter().for_each(|Unrestored { path, reason, .. }| {
+                output.note(format_args!("note: not undone: {path}: {}", escape::text(&reason)));
+            }),
             WorkspaceNotice::Replaced { .. } => output.note(
                 "note: the workspace is another folder than at the last call: it was captured whole, as it is now",
             ),

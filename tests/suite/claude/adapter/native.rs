@@ -6,7 +6,7 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::Role::{Assistant, Tool as OfTool, User};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::RunOptions;
+use foldlog_agent::claude::{OnLeftover, RunOptions};
 use foldlog_agent::{Error, MarkdownSection, Phase, Prompt};
 use serde_json::{Value, json};
 
@@ -56,6 +56,36 @@ fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply()
 /// Returns the options of a run that rolls back what a command changed that exits with another code than 0.
 fn strict(tools: &[&str]) -> RunOptions {
     RunOptions { roll_back_failed: true, ..native(tools) }
+}
+
+/// A call that failed and left something behind ended the run: commit-then-test is ordinary work.
+#[test]
+fn what_a_failed_call_left_is_told_to_the_model_and_ends_the_run_only_if_the_host_wants_it() {
+    let script = json!([
+        {"turn": true},
+        {"native": "Bash", "input": {}, "write": {".git/HEAD": "elsewhere", "page": "half"}, "fails": "exit 1"},
+        {"text": "ok"}, {"result": "ok"},
+    ]);
+    for (on_leftover, goes_on) in [(OnLeftover::Continue, true), (OnLeftover::Stop, false)] {
+        let world = World::new(&script);
+        // Without objects a capture cannot bring it back.
+        fs::create_dir(world.workspace().join(".git")).unwrap();
+        fs::write(world.workspace().join(".git/HEAD"), "ref: refs/heads/main").unwrap();
+        world.run_unreplayed(|host| {
+            let options = RunOptions { on_leftover, ..strict(&["Bash"]) };
+            let asked = host.ask_with(&host.adapter().with_options(options), "Go.");
+            match asked {
+                Ok(response) => assert!(goes_on && response.text == "ok"),
+                Err(error) => assert!(!goes_on && matches!(error, Error::NotUndone { .. }), "{error}"),
+            }
+        });
+        assert_eq!((world.file("page"), world.ledger()), (None, ended(&[("Bash", "failed")])));
+        let told = contexts(&world).concat();
+        assert!(
+            told.contains("was rolled back. Not undone: workspace .git: git objects are missing"),
+            "{told}"
+        );
+    }
 }
 
 /// `npm install && npm test` lost what it had installed if a test failed: each exit code but 0 rolled the call back.
