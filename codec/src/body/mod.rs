@@ -88,7 +88,7 @@ pub use lane::Lane;
 pub use observed::Observed;
 pub use opened::{Opened, Parent};
 pub use operation::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome, Replaced,
     ResourceSnapshot, SuspensionForm,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::Payload;
-use super::fields::{bad, required, walk_map};
+use super::fields::{bad, list, required, walk_map};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, SequenceNumber};
 
@@ -308,6 +308,61 @@ impl<'a> NotUndone<'a> {
     /// Returns about how many bytes the entry takes in a body.
     pub(super) fn len(&self) -> usize {
         self.resource.len() + self.path.len() + self.reason.len() + 20
+    }
+}
+
+/// Names what the rollback of an operation replaced or removed in a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced<'a> {
+    /// Name of the resource.
+    pub resource: Cow<'a, str>,
+    /// Parts of the resource that were given an earlier content, such as paths in a workspace.
+    pub changed: Vec<Cow<'a, str>>,
+    /// Parts of the resource that were removed.
+    pub removed: Vec<Cow<'a, str>>,
+    /// Number of parts that were replaced or removed and are not named.
+    pub more: u64,
+}
+
+impl<'a> Replaced<'a> {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let fields = 1
+            + usize::from(!self.changed.is_empty())
+            + usize::from(!self.removed.is_empty())
+            + usize::from(self.more > 0);
+        writer.map(fields).str("r").str(&self.resource);
+        for (field, paths) in [("c", &self.changed), ("x", &self.removed)] {
+            if !paths.is_empty() {
+                writer.str(field).array(paths.len());
+                for path in paths {
+                    writer.str(path);
+                }
+            }
+        }
+        if self.more > 0 {
+            writer.str("n").unsigned(self.more);
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Replaced<'a>, Error> {
+        let (mut resource, mut changed, mut removed, mut more) = (None, Vec::new(), Vec::new(), 0);
+        walk_map(reader, |name, value| {
+            match name {
+                "r" => resource = Some(Cow::Borrowed(value.str()?)),
+                "c" => changed = list(value, |path| Ok(Cow::Borrowed(path.str()?)))?,
+                "x" => removed = list(value, |path| Ok(Cow::Borrowed(path.str()?)))?,
+                "n" => more = value.unsigned()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Replaced { resource: required(END, "rep.r", resource)?, changed, removed, more })
+    }
+
+    /// Returns about how many bytes the entry takes in a body.
+    pub(super) fn len(&self) -> usize {
+        let paths = self.changed.iter().chain(&self.removed);
+        self.resource.len() + paths.map(|path| path.len() + 5).sum::<usize>() + 32
     }
 }
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::Payload;
 use super::fields::{bad, list, required, walk};
 use super::operation::{
-    CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ResourceSnapshot, payload_len,
-    read_named, resources_len, text_len, write_resources,
+    CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, Replaced, ResourceSnapshot,
+    payload_len, read_named, resources_len, text_len, write_resources,
 };
 use super::suspension::Suspension;
 use crate::msgpack::Writer;
@@ -54,10 +54,12 @@ pub struct ToolEnd<'a> {
     pub overrides: Option<Payload<'a>>,
     /// What the operation waits for; set for [`Outcome::Suspended`].
     pub suspension: Option<Suspension>,
-    /// Snapshots of the resources: after the run if it committed, as recovery found them if it was interrupted.
+    /// Snapshots of the resources: after the run if it committed, as its rollback found them if it was rolled back.
     pub resources: Vec<ResourceSnapshot<'a>>,
     /// Changes of resources that the rollback did not undo.
     pub not_undone: Vec<NotUndone<'a>>,
+    /// What the rollback replaced or removed in resources. `resources` still has it.
+    pub replaced: Vec<Replaced<'a>>,
     /// Id of the LOG slice to which the record adds the item [`invoked`](ToolEnd::invoked).
     pub slice: u32,
 }
@@ -87,6 +89,7 @@ impl<'a> ToolEnd<'a> {
             suspension: None,
             resources: Vec::new(),
             not_undone: Vec::new(),
+            replaced: Vec::new(),
             slice: 0,
         }
     }
@@ -172,13 +175,15 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.rolls_back)
             + usize::from(self.suspension.is_some())
             + usize::from(!self.resources.is_empty())
-            + usize::from(!self.not_undone.is_empty());
+            + usize::from(!self.not_undone.is_empty())
+            + usize::from(!self.replaced.is_empty());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
         let payloads_len: usize = payloads.iter().map(|(_, payload)| payload_len(*payload)).sum();
         let resources = resources_len(&self.resources);
         let not_undone: usize = self.not_undone.iter().map(NotUndone::len).sum();
+        let replaced: usize = self.replaced.iter().map(Replaced::len).sum();
         buffer.clear();
-        buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone);
+        buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone + replaced);
         let mut writer = Writer::reusing(buffer);
         writer.map(fields).str("op").unsigned(self.begin.get());
         for (field, number) in numbers {
@@ -221,6 +226,10 @@ impl<'a> ToolEnd<'a> {
             writer.str("left").array(self.not_undone.len());
             self.not_undone.iter().for_each(|one| one.write(&mut writer));
         }
+        if !self.replaced.is_empty() {
+            writer.str("rep").array(self.replaced.len());
+            self.replaced.iter().for_each(|one| one.write(&mut writer));
+        }
         writer.str("s").unsigned(u64::from(self.slice));
         writer.finish()
     }
@@ -261,6 +270,7 @@ impl<'a> ToolEnd<'a> {
                 "over" => end.overrides = Some(Payload::new(value.rest())),
                 "res" => end.resources = list(value, |value| ResourceSnapshot::read(END, value))?,
                 "left" => end.not_undone = list(value, NotUndone::read)?,
+                "rep" => end.replaced = list(value, Replaced::read)?,
                 "s" => slice = Some(value.unsigned32()?),
                 _ => {}
             }

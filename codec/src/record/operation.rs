@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use super::{Budget, Names, Object, Part, array, hex, optional, payload};
-use crate::body::{CallOrigin, NotUndone, ResourceSnapshot, Settle, Suspension, ToolBegin, ToolEnd};
+use crate::body::{
+    CallOrigin, NotUndone, Replaced, ResourceSnapshot, Settle, Suspension, ToolBegin, ToolEnd,
+};
 use crate::msgpack::Value;
 use crate::{Error, OperationId};
 
@@ -22,6 +24,20 @@ fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
         object.set("resource", Value::from(one.resource.into_owned()));
         object.set("path", Value::from(one.path.into_owned()));
         object.set("reason", Value::from(one.reason.into_owned()));
+        Ok(object.into_part())
+    })
+}
+
+fn replaced(replaced: Vec<Replaced<'_>>) -> Result<Part<'_>, Error> {
+    let paths = |paths: Vec<Cow<'_, str>>| {
+        Value::Array(paths.into_iter().map(|path| Value::from(path.into_owned())).collect())
+    };
+    array(replaced.into_iter(), |one| {
+        let mut object = Object::of(4);
+        object.set("resource", Value::from(one.resource.into_owned()));
+        object.set("changed", paths(one.changed));
+        object.set("removed", paths(one.removed));
+        object.set("more", Value::from(one.more));
         Ok(object.into_part())
     })
 }
@@ -69,6 +85,9 @@ pub(super) fn tool_end<'a>(
     object.set("resources", resources(end.resources)?);
     if !end.not_undone.is_empty() {
         object.set("not_undone", not_undone(end.not_undone)?);
+    }
+    if !end.replaced.is_empty() {
+        object.set("replaced", replaced(end.replaced)?);
     }
     object.set("slice", budget.name(&names.slice(end.slice), 0)?);
     Ok(())

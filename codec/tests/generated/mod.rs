@@ -8,7 +8,7 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
     EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane,
-    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, Replicated,
+    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, Replaced, Replicated,
     ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension,
     SuspensionForm, ToolBegin, ToolEnd,
 };
@@ -323,7 +323,12 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
         };
         all.into_iter().map(one).collect::<Vec<_>>()
     });
-    let values = (payloads, resources(), not_undone, suspension());
+    let paths = || prop::collection::vec(text().prop_map(Into::into), 0..3);
+    let replaced = (text(), paths(), paths(), unsigned()).prop_map(|(resource, changed, removed, more)| {
+        Replaced { resource: resource.into(), changed, removed, more }
+    });
+    let replaced = prop::collection::vec(replaced, 0..3);
+    let values = (payloads, resources(), not_undone, replaced, suspension());
     (named, others, outcome, why, (unsigned(), unsigned()), values, unsigned32()).prop_map(
         |(
             named,
@@ -331,7 +336,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
             (outcome, back),
             (cause, exit_code, outside),
             (begin, elapsed_us),
-            (payloads, resources, not_undone, suspension),
+            (payloads, resources, not_undone, replaced, suspension),
             slice,
         )| {
             let (tool, call_id, origin) = named;
@@ -359,6 +364,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
                 suspension: (outcome == Outcome::Suspended).then_some(suspension),
                 resources,
                 not_undone,
+                replaced,
                 slice,
             }
         },

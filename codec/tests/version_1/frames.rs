@@ -7,8 +7,8 @@ use foldlog_codec::body::{
     Action, Added, Base, BaseSlice, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Compacted, Decision,
     Declare, Dispatch, Dropped, Effect, EventDeclaration, ExternalEffects, Idempotency, Import,
     ImportedSlice, InnerCall, ItemId, ItemRun, Lane, NotUndone, ObjectId, Observed, Opened, Outcome, Parent,
-    Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
-    Suspension, SuspensionForm, ToolBegin, ToolEnd,
+    Payload, Policy, Removed, Replaced, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration,
+    Snapshot, Suspension, SuspensionForm, ToolBegin, ToolEnd,
 };
 
 use super::conversations::{TEXT, adapter_states, conversations};
@@ -310,6 +310,23 @@ fn calls() -> Vec<Golden> {
             }),
         ),
         golden(
+            "tool-end-replaced",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Failed,
+                cause: Some(Cause::Error),
+                rolls_back: true,
+                result: None,
+                replaced: vec![Replaced {
+                    resource: "workspace".into(),
+                    changed: vec!["src/main.rs".into(), "src/lib.rs".into()],
+                    removed: vec!["notes.txt".into()],
+                    more: 3,
+                }],
+                ..end()
+            }),
+        ),
+        golden(
             "tool-end-interrupted",
             Kind::TOOL_END,
             Body::ToolEnd(ToolEnd {
@@ -580,6 +597,7 @@ pub(crate) fn end() -> ToolEnd<'static> {
         suspension: None,
         resources: resources(),
         not_undone: vec![],
+        replaced: vec![],
         slice: 2,
     }
 }
