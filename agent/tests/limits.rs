@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use foldlog::conversation::{Dialect, Role, TokenUsage, ToolCallRecord};
 use foldlog::filesystem::Unrestored;
-use foldlog::tools::resources::{CaptureOptions, Snapshotable};
+use foldlog::tools::resources::{CaptureOptions, RestoreReport, Snapshotable};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry};
 use foldlog_agent::provider::retry::RetryPolicy;
@@ -256,8 +256,8 @@ impl Snapshotable for Ink {
         Ok(())
     }
 
-    fn restore_and_tell(&self, (): &()) -> foldlog::Result<Vec<Unrestored>> {
-        Ok(vec![Unrestored::new("page 1", "ink does not come off")])
+    fn restore_and_tell(&self, (): &()) -> foldlog::Result<RestoreReport> {
+        Ok(vec![Unrestored::new("page 1", "ink does not come off")].into())
     }
 }
 

@@ -780,8 +780,8 @@ pub enum Error {
     /// The session keeps no checkpoint for a tool call; the error holds the call's id.
     #[error("No checkpoint for tool call: {}", escape::text(.0))]
     NoCheckpoint(String),
-    /// The session has no rewind on its live path that could be undone.
-    #[error("session {0} has no rewind to be undone")]
+    /// The session has no rewind on its live path, and no rollback of a call that replaced files, that could be undone.
+    #[error("session {0} has no rewind and no rollback to be undone")]
     NoRewind(Uuid),
     /// A provider's id of a tool call stands for several operations.
     #[error("tool call `{}` stands for several operations: {}", escape::text(call_id), numbers(operations))]

@@ -58,7 +58,7 @@ pub use foldlog_filesystem as filesystem;
 pub use foldlog_filesystem::Unrestored;
 pub use generator::Generator;
 pub use log::{Compression, Exposed};
-pub use operation::{NotUndone, OpenOperation, SuspendedOperation, UnsettledOperation};
+pub use operation::{NotUndone, OpenOperation, Replaced, SuspendedOperation, UnsettledOperation};
 pub use options::{
     BackgroundSync, CompactOptions, Durability, KeptSnapshots, SessionOptions, StoreOptions, UndeclaredEvents,
 };

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
+use crate::error::Error;
+
 /// Describes an operation that has begun and not ended.
 pub type OpenOperation = image::OpenOperation<SmolStr>;
 
@@ -53,6 +55,9 @@ pub(crate) struct RewindArguments {
     /// Whether it fills folders that the session has not worked in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) fills: bool,
+    /// Whether it brings back files alone: it undoes the rollback of the call `undoes`, which is no rewind, or such an undo.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) undoes_rollback: bool,
 }
 
 /// Names the records that announce a child session. The ids of child sessions are hashed from it too.
@@ -116,6 +121,11 @@ impl NotUndone {
         NotUndone { resource: resource.to_owned(), path: path.into(), reason: reason.into() }
     }
 
+    /// Says that what a call had left was not captured before it was rolled back. It names no resource, since it is no change.
+    pub(crate) fn uncaptured(error: &Error) -> NotUndone {
+        NotUndone::new("", "", format!("what the call had left was not captured: {error}"))
+    }
+
     /// Converts the recorded form.
     pub(crate) fn of_record(recorded: &body::NotUndone<'_>) -> NotUndone {
         NotUndone::new(&recorded.resource, &*recorded.path, &*recorded.reason)
@@ -138,6 +148,108 @@ impl NotUndone {
         let told = told.into_iter().map(|one| NotUndone::new(resource, one.path, one.reason));
         let rest = (more > 0).then(|| NotUndone::new(resource, "", format!("and {more} paths more")));
         told.chain(rest).collect()
+    }
+}
+
+/// Names what the rollback of a call replaced or removed in a resource, whoever had changed it. The call's end names a capture of
+/// what was there, which [`undo_rewind`](crate::ExecutionState::undo_rewind) brings back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replaced {
+    /// Name of the resource.
+    pub resource: String,
+    /// What was given an earlier content or earlier permissions: in a workspace, paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// What was removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+    /// Number of paths that are not named.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Maximum number of paths that are recorded for a resource of a call.
+const REPLACED_MAX: usize = 1_000;
+
+impl Replaced {
+    /// Names the first [`REPLACED_MAX`] paths; `None` if there are none.
+    pub(crate) fn of_resource(
+        resource: &str,
+        mut changed: Vec<String>,
+        mut removed: Vec<String>,
+    ) -> Option<Replaced> {
+        let all = changed.len() + removed.len();
+        changed.truncate(REPLACED_MAX);
+        removed.truncate(REPLACED_MAX - changed.len());
+        let more = (all - changed.len() - removed.len()) as u64;
+        (all > 0).then(|| Replaced { resource: resource.to_owned(), changed, removed, more })
+    }
+
+    /// Returns the same, with all paths counted and none named: for a record on a full disk.
+    pub(crate) fn counted(&self) -> Replaced {
+        let named = (self.changed.len() + self.removed.len()) as u64;
+        let (resource, more) = (self.resource.clone(), self.more + named);
+        Replaced { resource, changed: Vec::new(), removed: Vec::new(), more }
+    }
+
+    pub(crate) fn to_record(&self) -> body::Replaced<'_> {
+        let borrowed = |paths: &'_ [String]| paths.iter().map(|path| Cow::Owned(path.clone())).collect();
+        body::Replaced {
+            resource: Cow::Borrowed(&self.resource),
+            changed: borrowed(&self.changed),
+            removed: borrowed(&self.removed),
+            more: self.more,
+        }
+    }
+
+    /// Describes the first paths of all resources in one line; `None` if nothing was replaced.
+    pub fn text(all: &[Replaced]) -> Option<String> {
+        let named = |one: &Replaced| {
+            let changed = one.changed.iter().cloned();
+            changed.chain(one.removed.iter().map(|path| format!("{path} (removed)"))).collect::<Vec<_>>()
+        };
+        let paths: Vec<String> = all.iter().flat_map(named).collect();
+        let more = all.iter().map(|one| one.more).sum::<u64>() + paths.len().saturating_sub(TOLD_MAX) as u64;
+        let told = paths.iter().take(TOLD_MAX).cloned().collect::<Vec<_>>().join(", ");
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        match (paths.is_empty(), more.strip_prefix(", and ")) {
+            (true, None) => None,
+            (true, Some(count)) => Some(format!("{count} paths")),
+            (false, _) => Some(format!("{told}{more}")),
+        }
+    }
+}
+
+impl From<&body::Replaced<'_>> for Replaced {
+    fn from(recorded: &body::Replaced<'_>) -> Replaced {
+        let owned = |paths: &[Cow<'_, str>]| paths.iter().map(ToString::to_string).collect();
+        Replaced {
+            resource: recorded.resource.to_string(),
+            changed: owned(&recorded.changed),
+            removed: owned(&recorded.removed),
+            more: recorded.more,
+        }
+    }
+}
+
+/// Maximum number of paths in a [text](Replaced::text).
+const TOLD_MAX: usize = 20;
+
+/// Describes what a restore of resources did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PutBack {
+    pub(crate) not_undone: Vec<NotUndone>,
+    pub(crate) replaced: Vec<Replaced>,
+}
+
+impl PutBack {
+    pub(crate) fn append(&mut self, other: PutBack) {
+        self.not_undone.extend(other.not_undone);
+        self.replaced.extend(other.replaced);
     }
 }
 

@@ -271,7 +271,8 @@ pub(crate) fn next_after(error: &Error) -> Option<String> {
         }
         Error::NoSuchPosition { .. } => "`foldlog show SESSION` lists the positions",
         Error::NoRewind(_) => {
-            "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back"
+            "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back, and of those that were rolled back it \
+             names what that replaced"
         }
         Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
             "let its host recover it, or do so by `foldlog recover SESSION`, with `--workspace` for each folder that it works on"

@@ -365,7 +365,11 @@ pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
 
 /// Returns the error of a call that failed and left changes behind; `None` if it left none.
 pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
-    if report.success || report.not_undone.is_empty() {
+    // What names no resource is no change.
+    let changes = report.not_undone.iter().filter(|one| !one.resource.is_empty());
+    let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
+    let changes: Vec<String> = changes.map(change).collect();
+    if report.success || changes.is_empty() {
         return None;
     }
     let (operation, tool) = (report.operation, report.tool.to_string());

@@ -108,11 +108,13 @@ pub struct RecordedEnd {
     pub cause: Option<Cause>,
     /// Exit code of the command that the tool ran, if it is known.
     pub exit_code: Option<i32>,
+    /// Whether what it changed was rolled back.
+    pub rolled_back: bool,
     /// Text for the model.
     pub shown: Option<String>,
     /// Duration of the run in microseconds.
     pub elapsed_us: u64,
-    /// What each resource was after the run, where the record says so.
+    /// What each resource was after the run, before what it changed was rolled back; where the record says so.
     pub after: RecordedCaptures,
 }
 
@@ -384,6 +386,7 @@ impl ContentReading<'_> {
                     outcome: end.outcome,
                     cause: end.cause,
                     exit_code: end.exit_code,
+                    rolled_back: end.rolls_back,
                     shown,
                     elapsed_us: end.elapsed_us,
                     after: self.captures(sequence, end.resources)?,

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
-use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone};
+use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone, Replaced};
 use crate::sabotage::{self, Breakage};
 
 /// Names what became of an operation.
@@ -215,6 +215,9 @@ pub struct LedgerEntry {
     /// Changes of its resources that could not be undone when the operation was rolled back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_undone: Vec<NotUndone>,
+    /// What the rollback of the operation replaced or removed in its resources.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<Replaced>,
     /// Sequence number of the operation's latest `tool_begin`.
     pub begin: SequenceNumber,
     /// Sequence number of the end of that run. `None` while it is open.
@@ -280,6 +283,7 @@ impl Ledger {
             waits_for: None,
             effects: None,
             not_undone: Vec::new(),
+            replaced: Vec::new(),
             begin: sequence,
             end: None,
             elapsed_us: None,
@@ -293,6 +297,7 @@ impl Ledger {
         (entry.waits_for, entry.exit_code) = (None, None);
         (entry.end, entry.elapsed_us) = (None, None);
         entry.not_undone.clear();
+        entry.replaced.clear();
     }
 
     /// Notes a child session that is announced. What is no announcement, or names no operation, is none.
@@ -326,6 +331,7 @@ impl Ledger {
         entry.waits_for = end.suspension.map(|suspension| suspension.form);
         entry.effects = Some(end.outside);
         entry.not_undone = end.not_undone.iter().map(NotUndone::of_record).collect();
+        entry.replaced = end.replaced.iter().map(Replaced::from).collect();
         entry.end = Some(sequence);
         entry.elapsed_us = Some(end.elapsed_us);
     }

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
 use crate::log::objects::Objects;
-use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone};
+use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, Replaced};
 use crate::options::Durability;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
 
@@ -50,7 +50,7 @@ pub(crate) struct EndRead {
     pub(crate) message: String,
     pub(crate) overrides: Option<serde_json::Value>,
     pub(crate) suspension: Option<Suspension>,
-    pub(crate) not_undone: Vec<NotUndone>,
+    pub(crate) put_back: PutBack,
 }
 
 /// Returns what an end says of the result, and the text that the model saw.
@@ -285,6 +285,35 @@ impl Session {
         self.read_end_resources(end)
     }
 
+    /// Returns the captures that the record of an end names; none if what the call changed was rolled back.
+    pub(crate) fn captures_kept_at(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
+        self.read_tool_end(end, |body, source| match body.rolls_back {
+            true => Ok(RecordedCaptures::new()),
+            false => captures_of(body.resources, &source.objects),
+        })
+    }
+
+    /// Returns what the rollback of a call replaced or removed in resources, from the record of its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchOperation`](crate::Error::NoSuchOperation) if `end` is not the end of a call, [`Error::Io`](crate::Error::Io)
+    /// if the log cannot be read.
+    pub fn replaced_by(&self, end: SequenceNumber) -> Result<Vec<Replaced>> {
+        self.read_tool_end(end, |body, _| Ok(body.replaced.iter().map(Replaced::from).collect()))
+    }
+
+    /// Returns the captures that a call's rollback found, of which the record of its end says that something was replaced.
+    pub(crate) fn captures_replaced_at(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
+        self.read_tool_end(end, |body, source| {
+            let mut captures = captures_of(body.resources, &source.objects)?;
+            captures.retain(|name, recorded| {
+                recorded.is_some() && body.replaced.iter().any(|replaced| replaced.resource == *name)
+            });
+            Ok(captures)
+        })
+    }
+
     /// Returns the captures in the record of a call's end.
     pub(crate) fn read_end_resources(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
@@ -311,7 +340,10 @@ impl Session {
                 message,
                 overrides: overrides.transpose()?,
                 suspension: body.suspension,
-                not_undone: body.not_undone.iter().map(NotUndone::of_record).collect(),
+                put_back: PutBack {
+                    not_undone: body.not_undone.iter().map(NotUndone::of_record).collect(),
+                    replaced: body.replaced.iter().map(Replaced::from).collect(),
+                },
             })
         })
     }

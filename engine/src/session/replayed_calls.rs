@@ -146,6 +146,7 @@ impl Session {
         if let Ok(recorded) = ToolEnd::decode(&recorded) {
             produced.resources = recorded.resources;
             produced.not_undone = recorded.not_undone;
+            produced.replaced = recorded.replaced;
             (produced.elapsed_us, produced.slice) = (recorded.elapsed_us, recorded.slice);
             // Its time is measured.
             if let (Some(produced), Some(recorded)) = (&mut produced.suspension, recorded.suspension) {

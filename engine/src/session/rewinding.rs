@@ -141,6 +141,28 @@ impl Session {
         Ok(found)
     }
 
+    /// Returns the captures of these resources in the record of an end.
+    pub(crate) fn captures_of_end(
+        &self,
+        end: SequenceNumber,
+        names: &Sought<'_>,
+    ) -> Result<BTreeMap<String, CaptureFound>> {
+        let mut found = BTreeMap::new();
+        take(&mut found, names, self.captures_at_end_of(end)?, (end, true));
+        Ok(found)
+    }
+
+    /// Returns the captures that the rollback of a call found of those of these resources in which it replaced something.
+    pub(crate) fn captures_of_rollback(
+        &self,
+        end: SequenceNumber,
+        names: &Sought<'_>,
+    ) -> Result<BTreeMap<String, CaptureFound>> {
+        let mut found = BTreeMap::new();
+        take(&mut found, names, self.captures_replaced_at(end)?, (end, true));
+        Ok(found)
+    }
+
     /// Returns the last capture of each resource that outlives its process, by the names of the resources and as the resources
     /// recorded it, whatever was rolled back since. A rewind without the host makes resources of these names.
     ///
@@ -184,7 +206,8 @@ impl Session {
         }
         // What a failed or interrupted call changed was rolled back.
         let left = match call.outcome {
-            Outcome::Committed | Outcome::Suspended => self.captures_at_end_of(end)?,
+            Outcome::Committed => self.captures_at_end_of(end)?,
+            Outcome::Suspended => self.captures_kept_at(end)?,
             _ => RecordedCaptures::new(),
         };
         if !left.is_empty() || call.outcome == Outcome::Committed {

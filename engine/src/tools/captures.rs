@@ -10,18 +10,18 @@ use std::sync::Arc;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
 use foldlog_codec::{OperationId, SequenceNumber};
-use foldlog_filesystem::{FileKept, FileRewound, FileUnknown, Unrestored};
+use foldlog_filesystem::{FileKept, FileRewound, FileUnknown};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
 use crate::error::{Error, Result, caught};
-use crate::operation::NotUndone;
+use crate::operation::{NotUndone, PutBack, Replaced};
 use crate::session::Snapshot;
 use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{
-    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Rewinding, Rewound,
-    Snapshotable,
+    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, RestoreReport, Rewinding,
+    Rewound, Snapshotable,
 };
 
 /// Says when a composite snapshot was taken.
@@ -247,14 +247,9 @@ impl Captures {
 
     /// Restores the resources to these captures: all of them with `all`, else only those that are rolled back
     /// with a failed tool. If one cannot be restored, the others are, and the error names both. Returns what
-    /// the restored resources could not undo. With `durable`, what the restore changed is durable when this
-    /// returns.
-    pub(crate) fn restore(
-        &self,
-        resources: &ResourceRegistry,
-        all: bool,
-        durable: bool,
-    ) -> Result<Vec<NotUndone>> {
+    /// the restored resources could not undo, and what was replaced in them. With `durable`, what the restore
+    /// changed is durable when this returns.
+    pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool, durable: bool) -> Result<PutBack> {
         self.each(resources, all, |resource, snapshot| {
             let told = resource.restore(snapshot, self.undoes)?;
             if durable {
@@ -267,7 +262,9 @@ impl Captures {
     /// Checks, without changing anything, that the resources that are rolled back with a failed tool could
     /// all be restored.
     pub(crate) fn check(&self, resources: &ResourceRegistry) -> Result<()> {
-        let check = |resource: &dyn AnyResource, snapshot: &_| resource.check(snapshot).map(|()| Vec::new());
+        let check = |resource: &dyn AnyResource, snapshot: &_| {
+            resource.check(snapshot).map(|()| RestoreReport::default())
+        };
         self.each(resources, false, check).map(drop)
     }
 
@@ -328,9 +325,9 @@ impl Captures {
         &self,
         resources: &ResourceRegistry,
         all: bool,
-        act: impl Fn(&dyn AnyResource, &AnySnapshot) -> Result<Vec<Unrestored>>,
-    ) -> Result<Vec<NotUndone>> {
-        let (mut restored, mut failed, mut not_undone) = (Vec::new(), Vec::new(), Vec::new());
+        act: impl Fn(&dyn AnyResource, &AnySnapshot) -> Result<RestoreReport>,
+    ) -> Result<PutBack> {
+        let (mut restored, mut failed, mut put_back) = (Vec::new(), Vec::new(), PutBack::default());
         for captured in self.of_each.iter() {
             let name = &captured.name;
             let Some(resource) = resources.captured().get(name) else { continue };
@@ -339,14 +336,15 @@ impl Captures {
             };
             // A host's resource may panic; the others are restored all the same.
             match caught(name, || act(resource.as_ref(), snapshot)) {
-                Ok(told) => {
+                Ok(RestoreReport { inexact, changed, removed }) => {
                     restored.push(name.clone().into_owned());
-                    not_undone.extend(NotUndone::of_resource(name, told));
+                    put_back.not_undone.extend(NotUndone::of_resource(name, inexact));
+                    put_back.replaced.extend(Replaced::of_resource(name, changed, removed));
                 }
                 Err(error) => failed.push((name.clone().into_owned(), Arc::new(error))),
             }
         }
-        if failed.is_empty() { Ok(not_undone) } else { Err(Error::RestoreFailed { restored, failed }) }
+        if failed.is_empty() { Ok(put_back) } else { Err(Error::RestoreFailed { restored, failed }) }
     }
 
     /// Names what of the resources that are rolled back with a failed tool is not as it was at these captures, by the

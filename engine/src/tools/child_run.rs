@@ -9,7 +9,7 @@ use super::captures::Captures;
 use super::execution::{Children, ExecutionState, ParentCall};
 use super::runner::ToolRunner;
 use crate::error::{Error, Result};
-use crate::operation::{CHILD_SESSION, ChildAnnounced};
+use crate::operation::{CHILD_SESSION, ChildAnnounced, PutBack};
 use crate::sabotage::{self, Breakage};
 use crate::session::Asker;
 use crate::session::operation_records::RecordedCaptures;
@@ -161,25 +161,25 @@ impl ToolContext {
         };
         let before = if holds.is_some() { self.recalled(state, left)? } else { Captures::default() };
         let restore = || {
-            let mut not_undone = Vec::new();
+            let mut put_back = PutBack::default();
             if session.is_interrupted() {
                 let patience = self.session.patience(self.deadline(), None);
                 let ended = ToolRunner::new(state.clone(), ToolRegistry::new()).end_open(&patience)?;
-                not_undone.extend(ended.into_iter().flat_map(|(_, told)| told));
+                ended.into_iter().for_each(|(_, told)| put_back.append(told));
             }
             if !before.is_empty() && !sabotage::is(Breakage::ChildNotRestored) {
                 let patience = self.session.patience(self.deadline(), None);
                 let asker = Asker::new("a child session's restore", Location::caller());
                 let _guest = self.session.admit(false, &patience, asker)?.into_guest();
-                not_undone.extend(state.put_back(&before, false)?);
+                put_back.append(state.put_back(&before, false)?);
             }
-            Ok(not_undone)
+            Ok(put_back)
         };
         let done = restore();
         let mut children = children.lock();
         match done {
-            Ok(not_undone) => {
-                children.not_undone.extend(not_undone);
+            Ok(put_back) => {
+                children.put_back.append(put_back);
                 children.holds.extend(holds.unwrap_or_default());
                 Ok(())
             }

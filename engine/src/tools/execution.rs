@@ -24,7 +24,7 @@ use super::scratch::Scratch;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Blocker, Error, Result};
 use crate::generator::Generator;
-use crate::operation::{ChildAnnounced, NotUndone, OpenOperation};
+use crate::operation::{ChildAnnounced, OpenOperation, PutBack};
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::session::operations::Guest;
@@ -116,8 +116,8 @@ pub(crate) struct Children {
     pub(crate) stints: u64,
     /// Last stint of each child that the resources hold.
     pub(crate) holds: BTreeMap<u32, u64>,
-    /// What these restores could not undo.
-    pub(crate) not_undone: Vec<NotUndone>,
+    /// What these restores could not undo, and what they replaced.
+    pub(crate) put_back: PutBack,
     /// Why the call cannot commit: the resources could not be restored to what a child had left.
     pub(crate) broken: Option<String>,
 }
@@ -531,8 +531,8 @@ impl ExecutionState {
 
     /// Restores resources to `captures`: all of them with `all`, else only those that are rolled back with a
     /// failed tool. What the restore changed is durable when this returns unless the session's durability is
-    /// [`Durability::Process`]. Returns what the restore could not undo.
-    pub(crate) fn put_back(&self, captures: &Captures, all: bool) -> Result<Vec<NotUndone>> {
+    /// [`Durability::Process`]. Returns what the restore could not undo, and what it replaced.
+    pub(crate) fn put_back(&self, captures: &Captures, all: bool) -> Result<PutBack> {
         let durable =
             self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);
         captures.restore(self.resources(), all, durable)

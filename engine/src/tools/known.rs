@@ -112,6 +112,7 @@ impl Known {
             value,
             outside: invoked.outside,
             not_undone: Vec::new(),
+            replaced: Vec::new(),
             elapsed_us: invoked.elapsed_us,
             recorded: true,
         }))

@@ -3,7 +3,7 @@
 //! | step | if the process ends within it |
 //! |---|---|
 //! | 1. end the programs that the calls started, wherever these went, and wait until they are gone; those of the calls that their child sessions left open too | nothing was changed |
-//! | 2. capture the resources as they are, if they can be captured | nothing was changed |
+//! | 2. capture the resources as they are, if they can be captured, with what others changed since the call was left | nothing was changed |
 //! | 3. restore the resources to what they were before the first open call | the next recovery restores them again |
 //! | 4. end the open calls of their child sessions as interrupted | the next recovery ends the others |
 //! | 5. end each open call as interrupted, nested calls first | the next recovery ends the others |
@@ -43,7 +43,7 @@ use super::execution::Leases;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::operation::{NotUndone, OpenOperation, RESTORE, UnsettledOperation};
+use crate::operation::{NotUndone, OpenOperation, PutBack, RESTORE, Replaced, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 use crate::session::{Asker, Patience, Session, Settlement};
@@ -61,6 +61,9 @@ pub struct Recovered {
     pub recovery: Recovery,
     /// Changes that the call made to its resources and that this recovery could not undo.
     pub not_undone: Vec<NotUndone>,
+    /// What this recovery replaced or removed in resources, whether the call or somebody else had changed it. The end names
+    /// a capture of it, which [`undo_rewind`](crate::ExecutionState::undo_rewind) brings back.
+    pub replaced: Vec<Replaced>,
     /// Child sessions of the operation, as the recovery found them before it ran the tool again.
     pub children: Vec<ChildReport>,
 }
@@ -103,7 +106,7 @@ pub(super) fn end_one(
     session: &Session,
     open: &OpenOperation,
     found: &Captures,
-    not_undone: &[NotUndone],
+    put_back: &PutBack,
 ) -> Result<()> {
     let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
     // A restore, and a call that was closed without running, leave nothing that anybody has to decide about.
@@ -116,8 +119,17 @@ pub(super) fn end_one(
     let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, ended) };
     end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
     end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
-    end.not_undone = not_undone.iter().map(NotUndone::to_record).collect();
-    session.end_interrupted(end).map(drop)
+    end.not_undone = put_back.not_undone.iter().map(NotUndone::to_record).collect();
+    end.replaced = put_back.replaced.iter().map(Replaced::to_record).collect();
+    match session.end_interrupted(end.clone()) {
+        // The log keeps room for an end that names no paths.
+        Err(Error::Full { .. }) => {
+            let counted: Vec<Replaced> = put_back.replaced.iter().map(Replaced::counted).collect();
+            end.replaced = counted.iter().map(Replaced::to_record).collect();
+            session.end_interrupted(end).map(drop)
+        }
+        ended => ended.map(drop),
+    }
 }
 
 /// Returns whether whoever asked for the recovery has given it up.
@@ -213,18 +225,19 @@ impl ToolRunner {
             false => self.state.session().patience(options.deadline.map(clock::after), options.wait),
         };
         let _recovering = self.state.session().recovering(&patience)?;
-        let mut not_undone = None;
+        let mut put_back = None;
         if self.state.session().is_interrupted() {
-            not_undone = self.end_open(&patience)?;
+            put_back = self.end_open(&patience)?;
         }
         let unsettled = self.state.session().unsettled_operations();
         // Where nobody polls tools that are futures any more, what is left waits for the next recovery.
         let recovered = unsettled.into_iter().take_while(|_| !is_given_up()).map(|unsettled| {
-            let told = not_undone.take_if(|(operation, _)| *operation == unsettled.operation);
+            let told = put_back.take_if(|(operation, _)| *operation == unsettled.operation);
             // Nobody is kept from a recovery by what cannot be told.
             let children = self.state.session().children_of(unsettled.operation).unwrap_or_default();
             let recovered = self.run_again(unsettled, options);
-            Recovered { not_undone: told.map(|(_, told)| told).unwrap_or_default(), children, ..recovered }
+            let PutBack { not_undone, replaced } = told.map(|(_, told)| told).unwrap_or_default();
+            Recovered { not_undone, replaced, children, ..recovered }
         });
         // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
         let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. } | Error::AlreadySettled { operation: settled, .. }) if settled == operation);
@@ -247,8 +260,8 @@ impl ToolRunner {
 
     /// Restores the resources, then ends each open call. Waits for the leases of the resources as long as `patience` allows.
     /// Returns the first open operation that may have changed something, with the changes of it and its
-    /// nested calls that could not be undone; `None` if the open calls only read.
-    pub(super) fn end_open(&self, patience: &Patience) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
+    /// nested calls that could not be undone, and what was replaced; `None` if the open calls only read.
+    pub(super) fn end_open(&self, patience: &Patience) -> Result<Option<(OperationId, PutBack)>> {
         if self.session.replays() {
             return self.end_open_replayed();
         }
@@ -260,7 +273,7 @@ impl ToolRunner {
         let mut children = ChildrenLeft::default();
         let mut found = Captures::default();
         let mut late = None;
-        let mut not_undone = Vec::new();
+        let mut put_back = PutBack::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
             let before = match self.state.unended(first.begin) {
                 Some(before) => before,
@@ -271,7 +284,7 @@ impl ToolRunner {
             before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;
             children = ChildrenLeft::of(&self.state, &open)?;
-            not_undone.append(&mut children.unread);
+            put_back.not_undone.append(&mut children.unread);
             let groups = Group::recorded(session, first.begin)?;
             for group in groups.iter().chain(&children.programs) {
                 if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
@@ -286,8 +299,7 @@ impl ToolRunner {
                     if error.is_full() {
                         self.state.free_caches();
                     }
-                    let reason = format!("what the call had left was not captured: {error}");
-                    not_undone.push(NotUndone::new("", "", reason));
+                    put_back.not_undone.push(NotUndone::uncaptured(&error));
                 }
                 Ok(captures) => found = captures,
             }
@@ -295,7 +307,7 @@ impl ToolRunner {
                 late = Some(before);
             } else if !sabotage::is(Breakage::ResourcesNotRestored) {
                 let restored = self.state.put_back(&before, false);
-                not_undone.extend(restored.map_err(full_if_so)?);
+                put_back.append(restored.map_err(full_if_so)?);
             }
         }
         // Before the own calls: whoever finds these ended relies on the children's.
@@ -303,37 +315,38 @@ impl ToolRunner {
         let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
             let is_first = first.is_some_and(|first| first.begin == open.begin);
-            let not_undone = if is_first { not_undone.as_slice() } else { &[] };
-            end_one(session, open, &found, not_undone)?;
+            let told = if is_first { put_back.clone() } else { PutBack::default() };
+            end_one(session, open, &found, &told)?;
         }
         self.state.all_ended();
         if let Some(before) = late {
             self.state.put_back(&before, false)?;
         }
-        Ok(first.map(|first| (first.operation, not_undone)))
+        Ok(first.map(|first| (first.operation, put_back)))
     }
 
     /// Takes from the log the ends of the calls that an earlier process left open. Returns what could not be undone, for
     /// the first operation that may have changed something.
-    fn end_open_replayed(&self) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
+    fn end_open_replayed(&self) -> Result<Option<(OperationId, PutBack)>> {
         let session = self.state.session();
         let open = session.left_open();
         let first = open.iter().find(|open| !open.reads_only);
-        let mut not_undone = Vec::new();
+        let mut put_back = PutBack::default();
         for open in open.iter().rev() {
             let end = session.end_left_open_replayed(open.begin)?;
             if first.is_some_and(|first| first.begin == open.begin) {
-                not_undone = session.read_whole_end(end)?.not_undone;
+                put_back = session.read_whole_end(end)?.put_back;
             }
         }
-        Ok(first.map(|first| (first.operation, not_undone)))
+        Ok(first.map(|first| (first.operation, put_back)))
     }
 
     /// Runs the tool of an unsettled operation again, and reports what came of that.
     pub(super) fn run_again(&self, unsettled: UnsettledOperation, options: &ExecuteOptions) -> Recovered {
         let recovery = self.again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
-        Recovered { operation, tool, call_id, recovery, not_undone: Vec::new(), children: Vec::new() }
+        let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
+        Recovered { operation, tool, call_id, recovery, not_undone, replaced, children }
     }
 
     /// Runs the tool of an unsettled operation again if it may run again. A

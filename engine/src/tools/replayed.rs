@@ -31,7 +31,7 @@ pub(super) fn begin(session: &Session, info: &CallInfo, arguments: &str) -> Resu
 /// Waits until the call's end comes from the log, and returns what the live call returned.
 pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> Result<ToolReport> {
     let end = session.end_of_replayed(begin)?;
-    let EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, not_undone } =
+    let EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, put_back } =
         session.read_whole_end(end)?;
     let operation = info.again.unwrap_or(OperationId::from(begin));
     if let Some(suspension) = suspension.filter(|_| outcome == Outcome::Suspended) {
@@ -61,7 +61,8 @@ pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> 
             message,
             value,
             outside,
-            not_undone,
+            not_undone: put_back.not_undone,
+            replaced: put_back.replaced,
             elapsed_us,
             recorded: false,
         }),

@@ -187,7 +187,7 @@ impl WayBack<'_> {
         let restored = caught("the snapshot", || {
             let mut present = operation.before();
             let mut looks = 1;
-            let (not_undone, value) = loop {
+            let (put_back, value) = loop {
                 let Prepared { captures, value } = prepare(&present, looks < LOOKS_MAX)?;
                 match state.put_back(&captures, scope == RestoreScope::All) {
                     Err(error) if looks < LOOKS_MAX && is_changed(&error) => {
@@ -197,12 +197,12 @@ impl WayBack<'_> {
                     put_back => break (put_back?, value),
                 }
             };
-            Ok((session.restore_to(position)?, not_undone, value))
+            Ok((session.restore_to(position)?, put_back.not_undone, value))
         });
         let cause = match restored {
             Ok((rolled_back, not_undone, value)) => {
                 let ending = Ending { value, ..Ending::done(format!("back at {position}")) };
-                let report = operation.finish(ending.telling(not_undone))?;
+                let report = operation.finish(Ending { not_undone, ..ending })?;
                 match report.success {
                     true => return Ok((rolled_back, report)),
                     // The restored resources could not be captured, so the restore was rolled back.

@@ -155,8 +155,8 @@ impl ToolRunner {
             let recovery = self.go_on(&suspended, standing, options);
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
             let SuspendedOperation { operation, tool, call_id, .. } = suspended;
-            let not_undone = Vec::new();
-            recovered.push(Recovered { operation, tool, call_id, recovery, not_undone, children });
+            let (not_undone, replaced) = (Vec::new(), Vec::new());
+            recovered.push(Recovered { operation, tool, call_id, recovery, not_undone, replaced, children });
         }
         Ok(recovered)
     }

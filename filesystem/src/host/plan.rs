@@ -434,7 +434,67 @@ pub(super) fn kind_of(node: &Node) -> Kind {
     }
 }
 
+/// Paths of files, links and other things that a restore replaces or removes.
+#[derive(Default)]
+pub(super) struct Touched {
+    pub(super) changed: Vec<String>,
+    pub(super) removed: Vec<String>,
+}
+
+impl Touched {
+    /// Adds a node that is removed with everything in it. A folder is named only if it is empty.
+    fn remove(&mut self, path: &[u8], node: Option<&Node>) {
+        match node {
+            Some(Node::Folder(folder)) if !folder.entries.is_empty() => {
+                for entry in &folder.entries {
+                    self.remove(&join(path, &entry.name), Some(&entry.node));
+                }
+            }
+            Some(Node::Folder(_)) => self.removed.push(format!("{}/", told(path))),
+            Some(Node::Mount) => {}
+            _ => self.removed.push(told(path)),
+        }
+    }
+}
+
 impl Plan {
+    /// Names what the plan replaces or removes. What it creates in the place of nothing is not named, and neither are times.
+    pub(super) fn touched(&self, path: &[u8], touched: &mut Touched) {
+        let mut present: Option<HashMap<&[u8], &Node>> = None;
+        for (name, step) in &self.steps {
+            let path = join(path, name);
+            let mut remove = |touched: &mut Touched, kind: Kind| {
+                let node = match kind {
+                    Kind::Folder => {
+                        let entries = || self.present.iter().flat_map(|folder| &folder.entries);
+                        let of_name = || entries().map(|entry| (&*entry.name, &entry.node)).collect();
+                        present.get_or_insert_with(of_name).get(&**name).copied()
+                    }
+                    _ => None,
+                };
+                touched.remove(&path, node);
+            };
+            match step {
+                Step::Remove(kind) => remove(touched, *kind),
+                Step::Write { replaces: Some(Kind::Folder), .. } => remove(touched, Kind::Folder),
+                Step::Write { replaces: Some(_), .. } => touched.changed.push(told(&path)),
+                Step::Write { replaces: None, .. } | Step::Mounted { .. } => {}
+                Step::Attributes(leaf, wanted) => {
+                    let timeless = Wanted { modified_ns: None, ..wanted.clone() };
+                    if !timeless.is_borne_by(&leaf.stat, &leaf.attributes, leaf.stat.kind() == Kind::Link) {
+                        touched.changed.push(told(&path));
+                    }
+                }
+                Step::Folder { plan, replaces } => {
+                    if let Some(kind) = replaces {
+                        remove(touched, *kind);
+                    }
+                    plan.touched(&path, touched);
+                }
+            }
+        }
+    }
+
     /// The contents that will be written.
     pub(super) fn blobs(&self, blobs: &mut Vec<ObjectId>) {
         for (_, step) in &self.steps {

@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, fchmod};
 use super::checked::Checked;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
-use super::plan::{Planned, Planner, Sides, Then};
+use super::plan::{Planned, Planner, Sides, Then, Touched};
 use super::reach::Reach;
 use super::repositories::{Look, Repositories, Seen, Undoing};
 use super::restorer::{Restorer, Shared};
@@ -34,6 +34,10 @@ pub struct Restored {
     pub written: u64,
     /// Number of files, links and folders that were removed.
     pub removed: u64,
+    /// Paths of files and links that were there and were given other content or permissions, in ascending order.
+    pub changed_paths: Vec<String>,
+    /// Paths of files and links, and of empty folders with a `/` behind them, that were removed, in ascending order.
+    pub removed_paths: Vec<String>,
     /// Paths of folders that the snapshot does not have and that remain, because something in them is left out of
     /// snapshots or is a mount.
     pub kept: Vec<String>,
@@ -48,6 +52,8 @@ impl Restored {
     pub(super) fn add(&mut self, other: Restored) {
         self.written += other.written;
         self.removed += other.removed;
+        self.changed_paths.extend(other.changed_paths);
+        self.removed_paths.extend(other.removed_paths);
         self.kept.extend(other.kept);
         self.mounts.extend(other.mounts);
         self.inexact.extend(other.inexact);
@@ -174,6 +180,8 @@ impl HostFilesystem {
                 if undoes {
                     undoing.remove_made();
                 }
+                let mut touched = Touched::default();
+                plan.touched(b"", &mut touched);
                 // From here on it is not empty, and no other restore into it is to be refused for that.
                 state.rebound = state.rebound.map(|(place, _)| (place, Rebind::Overwrite));
                 state.unsynced = Some(Arc::clone(&bound));
@@ -181,7 +189,7 @@ impl HostFilesystem {
                 let mut restorer = Restorer::new(&rules, &checked, &shared);
                 restorer.clear(&mut plan, &root);
                 let now = restorer.folder(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
-                let (restored, mut failures) = restorer.done();
+                let (mut restored, mut failures) = restorer.done();
                 if !restored.mounts.is_empty() {
                     state.notice(WorkspaceNotice::Mounted { paths: restored.mounts.clone() });
                 }
@@ -194,6 +202,9 @@ impl HostFilesystem {
                     return Err(Error::NotRestored(failures));
                 }
                 state.unsaved += restored.written + restored.removed;
+                touched.changed.sort_unstable();
+                touched.removed.sort_unstable();
+                (restored.changed_paths, restored.removed_paths) = (touched.changed, touched.removed);
                 (restored, now)
             }
         };

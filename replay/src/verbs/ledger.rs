@@ -5,8 +5,8 @@ pub(crate) mod operation;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::OperationId;
 use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader, Settled};
+use foldlog::{OperationId, Replaced};
 use foldlog_codec::escape;
 
 use crate::failure::Result;
@@ -27,12 +27,14 @@ With --json one object a line, for each operation:
   cause        why it failed; exit_code: that of the command that the tool ran, if it is known; waits_for: what it waits for while it is suspended: asks, awaits, within
   effects      on anything that a rollback does not reach: none, unknown
   not_undone   changes of its resources that its rollback did not undo: resource, path, reason
+  replaced     what its rollback replaced or removed, whoever had changed it: resource, changed, removed, more
   begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
   settled      decision (committed, failed, run-again, approved), by, reason, sequence; of an approval also arguments, the digest of
                the arguments that were approved, and until, if it expires
 With OPERATION and --json one object: these fields, and
   arguments    as they came; digest, question: of a call that asks
-  each_run     begin, begun_at, end, ended_at, outcome, cause, exit_code, elapsed_us, rolled_back, effects, not_undone, message, result
+  each_run     begin, begun_at, end, ended_at, outcome, cause, exit_code, elapsed_us, rolled_back, effects, not_undone, replaced, message,
+               result
   undone_by    operations that undid it; calls: those within it: operation, tool, outcome, effects
   before       what has to be done before somebody can decide, or null
   decide       what can be decided: meaning, command";
@@ -98,6 +100,10 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
             let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
             output.styled(BAD, left)?;
         }
+        for one in &entry.replaced {
+            let (resource, paths) = (escape::text(&one.resource), replaced_text(one));
+            output.line(format_args!("{:>9}  rolled back in {resource}: {paths}", ""))?;
+        }
         for child in &entry.children {
             let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
             output.line(format_args!("{:>9}  child session {number}: {session}: {fate}", ""))?;
@@ -128,6 +134,11 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
     let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
     output.line(format_args!("{total}{fates}"))?;
     Ok(code_of(&reader, output))
+}
+
+/// Names what a rollback replaced or removed in a resource, in one line.
+fn replaced_text(one: &Replaced) -> String {
+    escape::text(&Replaced::text(std::slice::from_ref(one)).unwrap_or_default()).into_owned()
 }
 
 /// Returns all that is known of an operation, as `ledger SESSION OPERATION --json` prints it; without what it was given and what

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use foldlog::NotUndone;
 use foldlog::audit::captures_dir;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::storage::{EntryKind, FileStorage, Storage};
 use foldlog::tools::resources::Snapshotable;
-use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
-use foldlog::{ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, UnsettledOperation};
+use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
+use foldlog::{
+    ExecutionState, NotUndone, OpenOperation, OperationId, Replaced, ResourceRegistry, Session,
+    UnsettledOperation,
+};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -37,6 +39,8 @@ With --json one object:
                 removed_mark: what the mark said that --force removed
   marks         where no call has a workspace to be restored, the folders given with --force: root, removed_mark
   not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
+  replaced      what was replaced or removed, whoever had changed it: resource, changed, removed, more (paths that are not named);
+                `foldlog rewind SESSION --undo` brings it back
   unsettled     calls that the host runs again or a person settles: operation, tool, call_id
 
 With --strategies and --json one object:
@@ -156,6 +160,7 @@ struct Document {
     #[serde(skip)]
     idle: Option<&'static str>,
     not_undone: Vec<NotUndone>,
+    replaced: Vec<Replaced>,
     unsettled: Vec<Operation>,
 }
 
@@ -255,7 +260,11 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     let runner = ToolRunner::new(state, ToolRegistry::new());
     let recovered =
         runner.recover(&ExecuteOptions { deadline: Some(WAIT_MAX), ..ExecuteOptions::default() })?;
-    let not_undone = recovered.into_iter().flat_map(|Recovered { not_undone, .. }| not_undone).collect();
+    let (mut not_undone, mut replaced) = (Vec::new(), Vec::new());
+    for recovered in recovered {
+        not_undone.extend(recovered.not_undone);
+        replaced.extend(recovered.replaced);
+    }
     Ok(Document {
         session: session.id(),
         ended: open.iter().map(Operation::from).collect(),
@@ -263,6 +272,7 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
         marks,
         idle,
         not_undone,
+        replaced,
         unsettled: session.unsettled_operations().iter().map(Operation::from).collect(),
     })
 }
@@ -452,7 +462,7 @@ fn irregular(captures: &Path, parts: [&str; 3]) -> Option<(PathBuf, EntryKind, E
 }
 
 fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
-    let Document { session, ended, workspaces, marks, idle, not_undone, unsettled } = document;
+    let Document { session, ended, workspaces, marks, idle, not_undone, replaced, unsettled } = document;
     let restored = workspaces.iter().map(|workspace| (&workspace.root, &workspace.removed_mark));
     for (root, removed_mark) in restored.chain(marks.iter().map(|mark| (&mark.root, &mark.removed_mark))) {
         if let Some(said) = removed_mark {
@@ -493,6 +503,19 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             ))?;
         }
     }
+    for Replaced { resource, changed, removed, more } in replaced {
+        let resource = escape::text(resource);
+        for (path, what) in of_each(changed, "replaced").chain(of_each(removed, "removed")) {
+            output.line(format_args!("  {what} in `{resource}`: {}", escape::text(path)))?;
+        }
+        if *more > 0 {
+            output.line(format_args!("  and {more} more"))?;
+        }
+    }
+    if !replaced.is_empty() {
+        let command = output.places.put_into("`foldlog rewind SESSION --undo`");
+        output.line(format_args!("{command} brings back what was there"))?;
+    }
     for Operation { operation, tool, .. } in ended {
         output.line(format_args!("operation {operation} (`{tool}`) was ended as interrupted"))?;
     }
@@ -504,4 +527,9 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// Pairs each path with what became of it.
+fn of_each<'a>(paths: &'a [String], what: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    paths.iter().map(move |path| (path.as_str(), what))
 }

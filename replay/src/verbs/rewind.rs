@@ -27,10 +27,12 @@ const REWIND_JSON: &str = "\
 A workspace goes back to what the last call before TO had left, or to what the first call behind TO found if there was none.
 Files that were changed by hand since the last call are kept whole, also those whose permissions alone were changed; files
 that were removed by hand stay removed. What captures leave out, and resources that are no folders, stay as they are.
---undo goes back to before the last rewind, also after later work, which it abandons. --preview tells what either would do.
+--undo goes back to before the last rewind, also after later work, which it abandons. If a call that failed or was recovered
+has been rolled back since, and that replaced or removed files, --undo brings these files back instead; files that were changed
+since stay, and so does STATE. --preview tells what either would do.
 
 With --json one object:
-  operation    the rewind's own, by which `foldlog ledger` knows it; undoes: the one that it undid
+  operation    the rewind's own, by which `foldlog ledger` knows it; undoes: the rewind, or the call, that it undid
   rolled_back  sequence, to, abandoned, outside: calls that may have effects outside, which stay
   resources    name, capture (record, of), created, modified, removed, kept (path, by_hand, otherwise, in_place_of), kept_more,
                unknown (path, otherwise): files of which no capture knows, which are kept; unknown_more, left_out
@@ -55,7 +57,7 @@ pub struct Arguments {
     /// The position to go back to, or the tag of a snapshot.
     #[arg(required_unless_present = "undo", conflicts_with = "undo")]
     pub to: Option<Position>,
-    /// Undo the last rewind.
+    /// Undo the last rewind, or the last rollback of a call that replaced or removed files.
     #[arg(long)]
     pub undo: bool,
     /// Tell what would change, with diffs. Writes nothing into the session's log.
@@ -261,8 +263,16 @@ fn print_preview(
     output: &mut Output<'_>,
 ) -> Result<()> {
     let RewindPreview { from, to, undoes, .. } = preview;
-    let undo = undoes.map(|undoes| format!(", which undoes the rewind {undoes}")).unwrap_or_default();
-    output.line(format_args!("would go back from position {from} to {to}{undo}"))?;
+    let is_rollback = preview.resources.iter().any(|one| one.capture.of == CaptureMoment::RollbackBegan);
+    match undoes {
+        Some(undoes) if is_rollback => output.line(format_args!(
+            "would bring back the files that the rollback of operation {undoes} replaced"
+        ))?,
+        undoes => {
+            let undo = undoes.map(|undoes| format!(", which undoes the rewind {undoes}")).unwrap_or_default();
+            output.line(format_args!("would go back from position {from} to {to}{undo}"))?;
+        }
+    }
     for ResourcePreview { name, capture, files, kept, unknown, left_out } in &preview.resources {
         print_place(name, *capture, !(kept.is_empty() && unknown.is_empty()), roots, output)?;
         for file in files {
@@ -325,7 +335,15 @@ fn print_report(
     output: &mut Output<'_>,
 ) -> Result<()> {
     let (to, operation) = (report.rolled_back.to, report.operation);
-    output.line(format_args!("the session is as it was at position {to}; operation {operation} says so"))?;
+    let is_rollback = report.resources.iter().any(|one| one.capture.of == CaptureMoment::RollbackBegan);
+    match report.undoes.filter(|_| is_rollback) {
+        Some(undone) => output.line(format_args!(
+            "the files are back that the rollback of operation {undone} had replaced; operation {operation} says so"
+        ))?,
+        None => output.line(format_args!(
+            "the session is as it was at position {to}; operation {operation} says so"
+        ))?,
+    }
     for resource in &report.resources {
         let ResourceRewound { name, created, modified, removed, kept_more, .. } = resource;
         let kept_any = !resource.kept.is_empty() || *kept_more > 0 || !resource.unknown.is_empty();
@@ -376,6 +394,7 @@ fn print_place(
         CaptureMoment::CallBegan => "before the call that began",
         CaptureMoment::CallBeganLater => "before the first call behind it, which began",
         CaptureMoment::RewindBegan => "before the rewind that began",
+        CaptureMoment::RollbackBegan => "before the rollback of the call that ended",
     };
     let root = roots.get(name).map(|root| escape::path(root)).unwrap_or_default();
     let name = escape::text(name);

@@ -84,7 +84,9 @@ fn captured(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemS
     let resources: Vec<ResourceSnapshot<'_>> = match record.kind {
         Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map(|begin| begin.resources).unwrap_or_default(),
         Kind::TOOL_END => match ToolEnd::decode(record.body) {
-            Ok(end) if matches!(end.outcome, Outcome::Committed | Outcome::Suspended) => end.resources,
+            Ok(end) if matches!(end.outcome, Outcome::Committed | Outcome::Suspended) && !end.rolls_back => {
+                end.resources
+            }
             _ => Vec::new(),
         },
         _ => Vec::new(),

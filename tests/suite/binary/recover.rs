@@ -172,6 +172,39 @@ fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
     killed.is_recovered();
 }
 
+/// A repair by hand between a crash and the recovery disappeared without a message.
+#[test]
+fn a_repair_by_hand_before_a_recovery_is_named_and_an_undo_brings_it_back() {
+    let killed = Killed::with_snapshots("within");
+    fs::write(killed.root().join("page"), "repaired").unwrap();
+    fs::write(killed.root().join("notes"), "mine").unwrap();
+    let workspace = killed.workspace();
+    let ran = killed.recover(&["--workspace", &workspace]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for said in ["replaced in `workspace`: page", "removed in `workspace`: notes", "foldlog rewind", "--undo"]
+    {
+        assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout);
+    }
+    killed.is_recovered();
+    assert!(!killed.root().join("notes").exists());
+    let session = killed.session.to_str().unwrap();
+    let ledger = foldlog(["ledger", session]);
+    assert!(ledger.stdout.contains("rolled back in workspace: page, "), "{}", ledger.stdout);
+    assert!(ledger.stdout.contains("notes (removed)"), "{}", ledger.stdout);
+    let undo = ["rewind", session, "--undo", "--workspace", &workspace];
+    let preview = foldlog(undo.iter().copied().chain(["--preview"]));
+    assert!(
+        preview.stdout.contains("would bring back the files that the rollback of operation"),
+        "{preview:?}"
+    );
+    let undone = foldlog(undo.iter().copied().chain(["--by", "me", "--reason", "it was mine"]));
+    assert_eq!(undone.code, 0, "{undone:?}");
+    let notes = fs::read_to_string(killed.root().join("notes")).unwrap();
+    assert_eq!((killed.page().as_str(), notes.as_str()), ("repaired", "mine"));
+    assert_eq!(foldlog(["verify", session]).code, 0);
+    assert_eq!(foldlog(["replay", session, "--thorough"]).code, 0);
+}
+
 /// A tool that wrote into its workspace's mark, and whose process was killed then, kept its own session from being
 /// recovered, and nothing said by what.
 #[test]

@@ -10,6 +10,7 @@ mod collected;
 mod collected_meanwhile;
 mod durable;
 mod dynamic;
+mod edits;
 mod exports;
 mod filled;
 mod folder;

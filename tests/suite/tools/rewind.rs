@@ -558,6 +558,8 @@ struct Model {
     plan: Vec<String>,
     /// What was there before the last rewind.
     undo: Option<Then>,
+    /// What was there before the last rollback of a call, or the last undo of one, and what it left; if that is later.
+    files_undo: Option<(Held, Held)>,
 }
 
 /// What a rewind goes to.
@@ -586,8 +588,23 @@ impl Model {
             }
         }
         self.undo = Some(Then { files, by_tools, plan });
+        self.files_undo = None;
         (self.files, self.left) = (to.clone(), to);
         (self.by_tools, self.plan) = (then.by_tools.clone(), then.plan.clone());
+        kept
+    }
+
+    /// Brings back files alone; what was changed since is kept unless it is overwritten. Returns the paths that are.
+    fn go_with_files(&mut self, (target, last): (Held, Held), overwrite: bool) -> BTreeSet<&'static str> {
+        let files = self.files.clone();
+        let is_kept = |path: &&str| {
+            !overwrite && last.get(path) != files.get(path) && target.get(path) != files.get(path)
+        };
+        let kept: BTreeSet<&str> = PATHS.into_iter().filter(is_kept).collect();
+        let from = |path: &'static str| if kept.contains(path) { files.get(path) } else { target.get(path) };
+        let to: Held = PATHS.into_iter().filter_map(|path| Some((path, from(path)?.clone()))).collect();
+        self.files_undo = Some((files, to.clone()));
+        (self.files, self.left) = (to.clone(), to);
         kept
     }
 }
@@ -638,7 +655,10 @@ proptest! {
                     }
                     operation.context().session().dispatch(step(&title)).unwrap();
                     if *fails {
-                        operation.fail(ToolError::failed("as told")).unwrap();
+                        let report = operation.fail(ToolError::failed("as told")).unwrap();
+                        if !report.replaced.is_empty() {
+                            model.files_undo = Some((held, model.files.clone()));
+                        }
                     } else {
                         operation.end(ToolResult::ok("done", ())).unwrap();
                         model.files = held;
@@ -671,11 +691,14 @@ proptest! {
                 Act::Undo(overwrite) => {
                     let options = RewindOptions { overwrite: *overwrite, ..RewindOptions::default() };
                     let undone = room.undo_by(&options);
-                    let Some(then) = model.undo.clone() else {
-                        prop_assert!(matches!(undone, Err(Error::NoRewind(_))));
-                        continue;
+                    let expected = match (model.files_undo.clone(), model.undo.clone()) {
+                        (Some(files), _) => model.go_with_files(files, *overwrite),
+                        (None, Some(then)) => model.go(&then, *overwrite),
+                        (None, None) => {
+                            prop_assert!(matches!(undone, Err(Error::NoRewind(_))));
+                            continue;
+                        }
                     };
-                    let expected = model.go(&then, *overwrite);
                     let report = undone.unwrap();
                     let kept: BTreeSet<&str> = kept(&report).into_iter().collect();
                     prop_assert_eq!(kept, expected);

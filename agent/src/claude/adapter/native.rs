@@ -12,7 +12,7 @@ use foldlog::process::StartMoment;
 use foldlog::tools::{
     ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
-use foldlog::{Clock, Idempotency};
+use foldlog::{Clock, Idempotency, Replaced};
 use serde_json::{Value, json};
 
 use super::arrival::ReplyTo;
@@ -205,9 +205,11 @@ impl Calls<'_> {
             }
             Some(report) if !report.success => {
                 let mut reply = HookReply::proceed();
+                let files = Replaced::text(&report.replaced).map(|files| format!(" Restored: {files}."));
+                let files = files.unwrap_or_default();
                 // A tool that only reads changes nothing.
                 reply.additional_context = (!self.runner.reads_only(&hook.tool))
-                    .then(|| format!("{ROLLED_BACK}{}", left_text(&report)));
+                    .then(|| format!("{ROLLED_BACK}{files}{}", left_text(&report)));
                 reply_to.hook(reply);
                 Ok(self.leftover(&report).map_or(Then::GoOn, Then::Fail))
             }

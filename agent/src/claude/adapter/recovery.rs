@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use foldlog::process::{ProcessIdentity, StartMoment, end_all_with};
 use foldlog::tools::{ExecuteOptions, ExecutionState, Recovered, Recovery};
-use foldlog::{Parent, SequenceNumber, Session, Settlement};
+use foldlog::{Parent, Replaced, SequenceNumber, Session, Settlement};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -154,5 +154,11 @@ fn text_of(one: &Recovered) -> String {
     // What names no resource is no change.
     let changes = one.not_undone.iter().filter(|left| !left.resource.is_empty());
     let left: Vec<String> = changes.map(|left| format!("{}: {}", left.path, left.reason)).collect();
-    if left.is_empty() { UNDONE.to_owned() } else { format!("{PARTLY_UNDONE} {}", left.join("; ")) }
+    let undone =
+        if left.is_empty() { UNDONE.to_owned() } else { format!("{PARTLY_UNDONE} {}", left.join("; ")) };
+    // Others may have changed them since, and the model may have read them.
+    match Replaced::text(&one.replaced) {
+        Some(files) => format!("{undone} Files that are as before the call: {files}."),
+        None => undone,
+    }
 }

@@ -1,6 +1,6 @@
 //! Stands for resources that nobody has given.
 
-use foldlog::tools::resources::{CaptureOptions, Snapshotable};
+use foldlog::tools::resources::{CaptureOptions, RestoreReport, Snapshotable};
 use foldlog::{Result, Unrestored};
 
 /// Stands for a resource that nobody has given, so that a call which worked on it can be ended without it: the resource stays
@@ -20,8 +20,8 @@ impl Snapshotable for LeftAlone {
         Ok(())
     }
 
-    fn restore_and_tell(&self, (): &()) -> Result<Vec<Unrestored>> {
-        Ok(vec![Unrestored::new(".", "it stays as it is, since nobody gave it")])
+    fn restore_and_tell(&self, (): &()) -> Result<RestoreReport> {
+        Ok(vec![Unrestored::new(".", "it stays as it is, since nobody gave it")].into())
     }
 
     /// Takes any capture of the resource, which is not looked at.

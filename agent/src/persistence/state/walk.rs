@@ -274,7 +274,7 @@ impl<V: Visitor> Walk<'_, V> {
         self.visitor.tool_ended(end);
         let elapsed_us = end.elapsed_us;
         self.happened(at, task.as_ref(), Happened::ToolEnded { tool, operation, outcome, elapsed_us });
-        match end.is_kept() {
+        match end.is_kept() && !end.rolled_back {
             true => self.captures(at, &end.after, Some((end, task))),
             // What a recovery found is restored to what was there before.
             false => Ok(()),

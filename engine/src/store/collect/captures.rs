@@ -5,7 +5,8 @@
 //! 1. a call that is open, unsettled or suspended, with all its runs;
 //! 2. one of the latest calls, as many as the options say and rewinds not counted, or a call or a snapshot that is younger than they say;
 //! 3. a snapshot whose position the options keep;
-//! 4. the last rewind that counts, so that it can be undone, and the last recovery;
+//! 4. the last rewind that counts, so that it can be undone, the last recovery, and the last rollback of a call that replaced
+//!    something;
 //! 5. what the last call left as far as tools go: after a rewind, the capture that it went back to, by which changes by hand are told.
 //!    So it is with each rewind of which something is kept, since a later one may go back behind it;
 //!
@@ -92,6 +93,11 @@ struct Run {
     is_restore: bool,
     /// Where it goes and which rewind it undoes, if it is a rewind.
     rewind: Option<(SequenceNumber, Option<OperationId>)>,
+    /// Whether it is the undo of a call's rollback. Later rewinds pass over it, as over what was changed by hand.
+    undoes_rollback: bool,
+    /// Whether what it changed was rolled back, and whether that replaced something.
+    rolled_back: bool,
+    has_replaced: bool,
     /// Resources that its begin names, and those that its end names.
     before: Resources,
     after: Resources,
@@ -103,7 +109,7 @@ impl Run {
     fn left(&self) -> Option<(SequenceNumber, &Resources)> {
         let end = self.end?;
         match self.outcome? {
-            Outcome::Committed | Outcome::Suspended => Some((end, &self.after)),
+            Outcome::Committed | Outcome::Suspended if !self.rolled_back => Some((end, &self.after)),
             _ if self.is_restore => None,
             _ => Some((self.begin, &self.before)),
         }
@@ -155,13 +161,17 @@ impl Named {
                 let begin = ToolBegin::decode(record.body).map_err(bad)?;
                 let is_restore = begin.tool == RESTORE;
                 let before = self.set_of(&begin.resources);
+                let goes = if is_restore { rewind_of(begin.arguments, objects)? } else { None };
                 self.runs.push(Run {
                     begin: record.sequence,
                     end: None,
                     operation: begin.again.unwrap_or(OperationId::from(record.sequence)),
                     outcome: None,
                     is_restore,
-                    rewind: if is_restore { rewind_of(begin.arguments, objects)? } else { None },
+                    rewind: goes.map(|(position, undoes, _)| (position, undoes)),
+                    undoes_rollback: goes.is_some_and(|(.., undoes_rollback)| undoes_rollback),
+                    rolled_back: false,
+                    has_replaced: false,
                     before,
                     after: Resources::default(),
                 });
@@ -174,6 +184,7 @@ impl Named {
                 };
                 if let Some(run) = self.runs.get_mut(at) {
                     (run.end, run.outcome) = (Some(record.sequence), Some(end.outcome));
+                    (run.rolled_back, run.has_replaced) = (end.rolls_back, !end.replaced.is_empty());
                     run.after = after;
                     self.ended.push((record.sequence, at));
                 }
@@ -242,7 +253,9 @@ impl Choosing<'_> {
         let (all, mut found) = (named.all(), Resources::default());
         let mut ended = named.ended.iter().rev();
         while let Some((end, at)) = ended.next().filter(|_| found != all) {
-            let Some(run) = named.runs.get(*at).filter(|_| *end < limit) else { continue };
+            let Some(run) = named.runs.get(*at).filter(|run| *end < limit && !run.undoes_rollback) else {
+                continue;
+            };
             match run.rewind.filter(|_| run.outcome == Some(Outcome::Committed)) {
                 Some((_, Some(undone))) => limit = undone.into(),
                 Some((to, None)) => match self.keep_at(to) {
@@ -299,7 +312,8 @@ impl Choosing<'_> {
             .iter()
             .rfind(|run| run.rewind.is_some() && run.outcome == Some(Outcome::Committed) && counts(run));
         let recovery = named.runs.iter().rfind(|run| run.outcome == Some(Outcome::Interrupted));
-        for run in rewind.into_iter().chain(recovery) {
+        let rollback = named.runs.iter().rfind(|run| run.has_replaced);
+        for run in rewind.into_iter().chain(recovery).chain(rollback) {
             self.keep(run);
             if let Some(before) = run.begin.checked_sub(1) {
                 self.keep_at(before);
@@ -324,14 +338,15 @@ impl Choosing<'_> {
     }
 }
 
-/// Returns where a restore goes with these arguments, and which rewind it undoes, if it is a rewind.
+/// Returns where a restore goes with these arguments, which rewind it undoes, and whether that is no rewind but a call whose
+/// rollback it undoes, if it is a rewind.
 fn rewind_of(
     arguments: Payload<'_>,
     objects: &Objects,
-) -> Result<Option<(SequenceNumber, Option<OperationId>)>> {
+) -> Result<Option<(SequenceNumber, Option<OperationId>, bool)>> {
     let arguments = RestoreArguments::read(&objects.resolve(arguments)?);
     let rewind = arguments.and_then(|arguments| Some((arguments.position, arguments.rewind?)));
-    Ok(rewind.map(|(position, rewind)| (position, rewind.undoes)))
+    Ok(rewind.map(|(position, rewind)| (position, rewind.undoes, rewind.undoes_rollback)))
 }
 
 /// Returns which captures the log of a session needs, and which others it names.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::answer::{Answered, Question, ToolError};
 use crate::error::{Error, panic_message};
-use crate::operation::NotUndone;
+use crate::operation::{NotUndone, PutBack, Replaced};
 use crate::sabotage::{self, Breakage};
 use crate::session::schedule::CallScope;
 use crate::types::encode;
@@ -47,6 +47,8 @@ pub(in crate::tools) struct Ending {
     pub(in crate::tools) outside: Option<ExternalEffects>,
     /// Changes to resources that a rollback or a restore could not undo.
     pub(in crate::tools) not_undone: Vec<NotUndone>,
+    /// What the rollback replaced or removed in resources.
+    pub(in crate::tools) replaced: Vec<Replaced>,
 }
 
 impl Ending {
@@ -78,6 +80,7 @@ impl Ending {
             exit_code: None,
             outside: None,
             not_undone: Vec::new(),
+            replaced: Vec::new(),
         }
     }
 
@@ -162,9 +165,10 @@ impl Ending {
         })
     }
 
-    /// Sets the changes to resources that could not be undone.
-    pub(in crate::tools) fn telling(self, not_undone: Vec<NotUndone>) -> Ending {
-        Ending { not_undone, ..self }
+    /// Adds what a restore of resources could not undo, and what it replaced.
+    pub(in crate::tools) fn tell(&mut self, put_back: PutBack) {
+        self.not_undone.extend(put_back.not_undone);
+        self.replaced.extend(put_back.replaced);
     }
 
     /// Declares that the call had no effects outside.

@@ -13,7 +13,9 @@
 //!    restored.
 //! 3. The resources of a call that fails are restored before its end is recorded. The end itself rolls STATE
 //!    back.
-//! 4. From the moment that the call's captures and leases are taken for its end, the operation either ends or
+//! 4. Before that restore they are captured as they are. If the restore replaces or removes anything, the end names
+//!    that capture.
+//! 5. From the moment that the call's captures and leases are taken for its end, the operation either ends or
 //!    is left open.
 
 use foldlog_codec::{OperationId, SequenceNumber};
@@ -38,7 +40,7 @@ use super::report::ToolReport;
 use super::running::{Held, RunningCall};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result, caught};
-use crate::operation::NotUndone;
+use crate::operation::{NotUndone, PutBack, Replaced};
 use crate::sabotage::{self, Breakage};
 use crate::session::operations::{ActiveCall, Ended};
 use crate::session::{Patience, Session, Snapshot};
@@ -514,10 +516,10 @@ impl RunningCall {
         }
         if let Some(children) = self.children.get() {
             let mut children = children.lock();
-            ending.not_undone.append(&mut children.not_undone);
             if let Some(reason) = children.refusal().filter(|_| ending.cause.is_none()) {
-                ending = Ending::failed(Cause::Error, reason).telling(ending.not_undone);
+                ending = Ending::failed(Cause::Error, reason);
             }
+            ending.tell(std::mem::take(&mut children.put_back));
         }
         let mut after = None;
         if ending.keeps() && !self.info.reads_only {
@@ -537,14 +539,17 @@ impl RunningCall {
                 }
             }
         }
+        let mut found = None;
         // If this fails, the call has no end and is left open, and a recovery restores the resources again.
         if !ending.keeps() {
-            ending.not_undone.append(&mut self.restore(&before)?);
+            found = self.roll_back(&before, &mut ending)?;
         }
         ending.suspension = self.suspension(&ending, &text);
         // What a call that failed has spent is spent.
-        let kept = if ending.keeps() || self.info.reads_only { None } else { self.state.capture_kept() };
-        let mut recorded = self.record(&ending, after.as_ref().or(kept.as_ref()), &mut text);
+        let spends = !ending.keeps() && !self.info.reads_only && found.is_none();
+        let kept = if spends { self.state.capture_kept() } else { None };
+        let named = after.as_ref().or(found.as_ref()).or(kept.as_ref());
+        let mut recorded = self.record(&ending, named, &mut text);
         let unrecorded = match &recorded {
             Err(Error::Full { .. }) => Some("there is no space to record what the tool answered".to_owned()),
             Err(error @ Error::TooLarge { .. }) => {
@@ -555,13 +560,16 @@ impl RunningCall {
         if let Some(reason) = unrecorded {
             // The log keeps room for an end that is no longer than this.
             if ending.cause.is_none() {
-                ending = Ending::failed(Cause::Error, &reason).telling(self.restore(&before)?);
+                ending = Ending::failed(Cause::Error, &reason);
+                found = self.roll_back(&before, &mut ending)?;
             }
             (ending.message, ending.value, ending.overrides, after) =
                 (short(&ending.message), None, None, None);
             let not_undone = std::mem::take(&mut ending.not_undone);
-            recorded = self.record(&ending, None, &mut text);
-            ending.not_undone = not_undone;
+            let counted = ending.replaced.iter().map(Replaced::counted).collect();
+            let replaced = std::mem::replace(&mut ending.replaced, counted);
+            recorded = self.record(&ending, found.as_ref(), &mut text);
+            (ending.not_undone, ending.replaced) = (not_undone, replaced);
         }
         let ended = recorded?;
         unended.ended = true;
@@ -593,10 +601,36 @@ impl RunningCall {
         self.report(ending, &ended)
     }
 
-    /// Restores the resources as they were before the call. Returns the changes that could not be undone.
-    fn restore(&self, before: &Captures) -> Result<Vec<NotUndone>> {
+    /// Captures the resources, and restores them as they were before the call. Returns the capture if the restore
+    /// replaced anything. Whatever keeps the resources from being captured, such as a pipe, does not keep them from being
+    /// restored.
+    fn roll_back(&self, before: &Captures, ending: &mut Ending) -> Result<Option<Captures>> {
         if self.info.reads_only {
-            return Ok(Vec::new());
+            return Ok(None);
+        }
+        let tag = || tagged("rollback", self.info.call_id.as_deref());
+        let found = caught("the resources before the rollback", || self.state.capture(None, tag));
+        if found.as_ref().is_err_and(Error::is_full) {
+            self.state.free_caches();
+        }
+        let put_back = self.restore(before)?;
+        let is_replaced = !put_back.replaced.is_empty();
+        ending.tell(put_back);
+        match found {
+            Ok(found) => Ok(is_replaced.then_some(found)),
+            Err(error) => {
+                if is_replaced {
+                    ending.not_undone.push(NotUndone::uncaptured(&error));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Restores the resources as they were before the call. Returns the changes that could not be undone, and those that were.
+    fn restore(&self, before: &Captures) -> Result<PutBack> {
+        if self.info.reads_only {
+            return Ok(PutBack::default());
         }
         let all = self.info.restores == Some(RestoreScope::All);
         let before = before.undoing(self.begun.within.operation());
@@ -647,6 +681,7 @@ impl RunningCall {
             overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
             resources: after.map(Captures::to_record).unwrap_or_default(),
             not_undone: ending.not_undone.iter().map(NotUndone::to_record).collect(),
+            replaced: ending.replaced.iter().map(Replaced::to_record).collect(),
             suspension: ending.suspension,
             rolls_back: !ending.keeps() && !self.info.reads_only,
             ..self.info.to_end(begin, (ending.outcome(), ending.cause))
@@ -674,6 +709,7 @@ impl RunningCall {
             success: ending.outcome() == Outcome::Committed,
             outside: self.outside(&ending),
             not_undone: ending.not_undone,
+            replaced: ending.replaced,
             message: ending.message,
             value: value.map_err(unread)?,
             elapsed_us: ended.elapsed_us,

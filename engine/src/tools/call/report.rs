@@ -6,7 +6,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::operation::NotUndone;
+use crate::operation::{NotUndone, Replaced};
 
 /// Reports how a call ended and what it answered, as its end in the log records it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,11 @@ pub struct ToolReport {
     /// Changes to resources that the rollback of a failed call could not undo, such as the owner of a file
     /// that this process must not give away. The end records them, and `foldlog ledger` shows them.
     pub not_undone: Vec<NotUndone>,
+    /// What the rollback of a failed call replaced or removed in resources, whether the call or somebody else had
+    /// changed it meanwhile. The end names a capture of it, which [`undo_rewind`](crate::ExecutionState::undo_rewind)
+    /// brings back.
+    #[serde(default)]
+    pub replaced: Vec<Replaced>,
     /// Time from the begin to the end, in microseconds.
     pub elapsed_us: u64,
     /// Whether the report repeats what an earlier run of the same [origin](crate::tools::ToolCall::origin)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::end_one;
 use crate::error::{Error, Result};
-use crate::operation::{NotUndone, OpenOperation};
+use crate::operation::{NotUndone, OpenOperation, PutBack};
 use crate::store::Store;
 use crate::tools::call::Group;
 use crate::tools::captures::Captures;
@@ -84,7 +84,7 @@ impl ChildrenLeft {
     pub(super) fn end(self) {
         for child in self.runs.into_iter().rev() {
             let child = child.session();
-            let ends = |open: &OpenOperation| end_one(child, open, &Captures::default(), &[]);
+            let ends = |open: &OpenOperation| end_one(child, open, &Captures::default(), &PutBack::default());
             // What cannot be written stays open, and is ended by whoever opens the child next.
             let _ = child.left_open().iter().rev().try_for_each(ends);
             let _ = child.clone().close();

@@ -66,7 +66,9 @@ mod host {
     use crate::log::layout;
     use crate::session::Session;
     use crate::tools::resources::mark::{MarkedLease, marked_by};
-    use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, Rewinding, Rewound, Snapshotable};
+    use crate::tools::resources::{
+        CaptureOptions, Lease, LeaseHolder, RestoreReport, Rewinding, Rewound, Snapshotable,
+    };
 
     impl Session {
         /// Opens the folder `root` as the session's workspace: its captures are kept in [`captures_dir`](Session::captures_dir), and
@@ -124,16 +126,12 @@ mod host {
             Ok(HostFilesystem::restore(self, snapshot).map(drop)?)
         }
 
-        fn restore_and_tell(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<Unrestored>> {
-            Ok(left(HostFilesystem::restore(self, snapshot)?))
+        fn restore_and_tell(&self, snapshot: &FilesystemSnapshot) -> Result<RestoreReport> {
+            Ok(report_of(HostFilesystem::restore(self, snapshot)?))
         }
 
-        fn roll_back(
-            &self,
-            snapshot: &FilesystemSnapshot,
-            operation: OperationId,
-        ) -> Result<Vec<Unrestored>> {
-            Ok(left(HostFilesystem::roll_back(self, snapshot, &operation.to_string())?))
+        fn roll_back(&self, snapshot: &FilesystemSnapshot, operation: OperationId) -> Result<RestoreReport> {
+            Ok(report_of(HostFilesystem::roll_back(self, snapshot, &operation.to_string())?))
         }
 
         fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
@@ -269,11 +267,12 @@ mod host {
         }
     }
 
-    /// Returns what a restore left otherwise than it was.
-    fn left(restored: Restored) -> Vec<Unrestored> {
+    fn report_of(restored: Restored) -> RestoreReport {
+        let Restored { inexact, mounts, changed_paths, removed_paths, .. } = restored;
         let reason = "something is mounted there, and was left alone with all that is in it";
-        let mounts = restored.mounts.into_iter().map(|path| Unrestored::new(path, reason));
-        restored.inexact.into_iter().chain(mounts).collect()
+        let mounts = mounts.into_iter().map(|path| Unrestored::new(path, reason));
+        let inexact = inexact.into_iter().chain(mounts).collect();
+        RestoreReport { inexact, changed: changed_paths, removed: removed_paths }
     }
 
     fn refused(reason: String) -> Error {

@@ -60,6 +60,23 @@ pub struct CaptureOptions<'a> {
     pub until: Option<Instant>,
 }
 
+/// Reports what a restore of a resource did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoreReport {
+    /// What was restored otherwise than it was captured, and what a restore does not undo.
+    pub inexact: Vec<Unrestored>,
+    /// Parts of the resource, such as paths, that were there and were given an earlier content.
+    pub changed: Vec<String>,
+    /// Parts of the resource that were removed.
+    pub removed: Vec<String>,
+}
+
+impl From<Vec<Unrestored>> for RestoreReport {
+    fn from(inexact: Vec<Unrestored>) -> RestoreReport {
+        RestoreReport { inexact, ..RestoreReport::default() }
+    }
+}
+
 /// Describes a resource that can be captured and restored.
 ///
 /// The engine captures the resource before each call that may change something, and restores it if the call
@@ -87,14 +104,14 @@ pub trait Snapshotable: Send + Sync + 'static {
     fn restore(&self, snapshot: &Self::Snapshot) -> Result<()>;
 
     /// Restores the resource to a capture like [`restore`](Snapshotable::restore), and reports what part of
-    /// it was restored otherwise than it was, and what a tool did to it that a restore does not undo. The
-    /// default calls `restore` and reports nothing.
+    /// it was replaced or removed, what was restored otherwise than it was, and what a tool did to it that a
+    /// restore does not undo. The default calls `restore` and reports nothing.
     ///
     /// # Errors
     ///
     /// Those of [`restore`](Snapshotable::restore).
-    fn restore_and_tell(&self, snapshot: &Self::Snapshot) -> Result<Vec<Unrestored>> {
-        self.restore(snapshot).map(|()| Vec::new())
+    fn restore_and_tell(&self, snapshot: &Self::Snapshot) -> Result<RestoreReport> {
+        self.restore(snapshot).map(|()| RestoreReport::default())
     }
 
     /// Restores the resource like [`restore_and_tell`](Snapshotable::restore_and_tell) to a capture from before
@@ -103,7 +120,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// # Errors
     ///
     /// Those of [`restore`](Snapshotable::restore).
-    fn roll_back(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<Vec<Unrestored>> {
+    fn roll_back(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<RestoreReport> {
         let _ = operation;
         self.restore_and_tell(snapshot)
     }
@@ -338,7 +355,7 @@ pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 /// a capture of another type it returns [`Error::SnapshotMismatch`] or `false`.
 pub(crate) trait AnyResource: SyncCaptures {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
-    fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<Vec<Unrestored>>;
+    fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<RestoreReport>;
     fn check(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn sync_restored(&self) -> Result<()>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
@@ -386,7 +403,7 @@ impl<R: Snapshotable> AnyResource for R {
         Ok(Arc::new(Snapshotable::snapshot(self, options)?))
     }
 
-    fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<Vec<Unrestored>> {
+    fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<RestoreReport> {
         match undoes {
             Some(operation) => self.roll_back(typed::<R>(snapshot)?, operation),
             None => self.restore_and_tell(typed::<R>(snapshot)?),

@@ -5,6 +5,7 @@
 //! | a tool's, or a plain restore | as its end captured them, or as its begin did if what it changed was rolled back |
 //! | a rewind | as the capture that it went back to; what it kept beside that was changed by hand before |
 //! | an undo of a rewind | as they were before the call that is undone |
+//! | an undo of the rollback of a call | as they were before the undo; what it brought back was changed by hand |
 //! | a rewind, or an undo of one, that left the resource alone | as they were before it |
 //! | a restore or rewind that failed or was interrupted | as they were before it |
 //!
@@ -69,6 +70,9 @@ impl ExecutionState {
             }
             let begun = session.read_begin(item.begin, |begin| begin.resources)?;
             let rewind = self.rewind_of(item)?;
+            if rewind.as_ref().is_some_and(|rewind| rewind.undoes_rollback) {
+                return Ok(true);
+            }
             let rewound = match (&rewind, item.position()) {
                 (Some(_), Some((end, _))) => Some(self.rewound_by(end)?),
                 _ => None,
@@ -122,6 +126,9 @@ impl ExecutionState {
                 names.names.retain(|name| !found.contains_key(name));
                 return Ok(!names.names.is_empty());
             };
+            if rewind.undoes_rollback {
+                return Ok(true);
+            }
             for (name, CaptureTaken { record, of }) in self.rewound_by(end)? {
                 if !names.names.remove(&name) {
                     continue;

@@ -71,7 +71,7 @@ impl ExecutionState {
             return Ok(None);
         }
         let options = RewindOptions { overwrite: true, ..options.clone() };
-        let goal = Goal { to, undoes: None, fills: true };
+        let goal = Goal { to, undoes: None, files: None, fills: true };
         self.rewind_to(goal, &options, &Waiting::here(self)).map(Some)
     }
 

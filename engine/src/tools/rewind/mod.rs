@@ -33,6 +33,10 @@
 //! An undo is a rewind to the position before the last rewind on the live path, with the captures of that rewind's begin. So
 //! it brings back whatever the rewind had overwritten, and can itself be undone. What happened since the rewind is abandoned
 //! like everything that a rewind abandons: files that were changed by hand since are kept, and the preview tells the rest.
+//!
+//! The rollback of a call that failed or was recovered is undone the same way, if it replaced files and is later than the last
+//! rewind. Then STATE stays as it is, and what the call's end captured is put over the files: what was changed since the
+//! rollback, by hand or by later calls, is kept. To later rewinds, what such an undo brings back was changed by hand.
 
 mod by_tools;
 mod differing;
@@ -42,7 +46,7 @@ mod report;
 use std::collections::BTreeSet;
 use std::panic::Location;
 
-use foldlog_codec::body::Parent;
+use foldlog_codec::body::{Cause, Outcome, Parent};
 use foldlog_codec::msgpack;
 use foldlog_codec::{OperationId, SequenceNumber};
 use foldlog_filesystem::ChangeKind;
@@ -73,12 +77,23 @@ struct Recorded {
     left: Vec<ResourceLeft>,
 }
 
+/// Names an undo of files alone by the end of what it undoes.
+#[derive(Clone, Copy)]
+enum FilesUndo {
+    /// Of the rollback of a call.
+    Rollback(SequenceNumber),
+    /// Of such an undo.
+    Undo(SequenceNumber),
+}
+
 /// Says where a rewind goes.
 #[derive(Clone, Copy)]
 struct Goal {
     to: SequenceNumber,
-    /// Begin of the rewind that is undone.
+    /// Begin of the rewind, or of the call, that is undone.
     undoes: Option<SequenceNumber>,
+    /// Which undo of files alone it is, if STATE stays as it is.
+    files: Option<FilesUndo>,
     /// Whether it fills folders that the session has not worked in.
     fills: bool,
 }
@@ -119,7 +134,7 @@ impl ExecutionState {
         options: &RewindOptions,
         waiting: (&Patience, &'static Location<'static>),
     ) -> Result<RewindPreview> {
-        self.preview(&|| Ok(Goal { to, undoes: None, fills: false }), options, waiting)
+        self.preview(&|| Ok(Goal { to, undoes: None, files: None, fills: false }), options, waiting)
     }
 
     /// Tells what an [`undo`](ExecutionState::undo_rewind) would do now, as [`preview_rewind`](ExecutionState::preview_rewind)
@@ -206,18 +221,21 @@ impl ExecutionState {
         options: &RewindOptions,
         waiting: &Waiting<'_>,
     ) -> Result<RewindReport> {
-        self.rewind_to(Goal { to, undoes: None, fills: false }, options, waiting)
+        self.rewind_to(Goal { to, undoes: None, files: None, fills: false }, options, waiting)
     }
 
     /// Undoes the last rewind on the live path: brings session and resources back to what they were when it began, with
     /// whatever it had overwritten. That is a rewind too, which the next undo undoes.
+    ///
+    /// If a failed or recovered call was rolled back since, and that replaced or removed files, its rollback is undone instead:
+    /// the files come back as the rollback had found them, save what was changed since. STATE stays as it is.
     ///
     /// It works also after later work, which it abandons as any rewind does. Files that were changed by hand since the last
     /// call are kept, unless [`overwrite`](RewindOptions::overwrite) is set.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRewind`] if there is no rewind to be undone; else those of [`rewind`](ExecutionState::rewind).
+    /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to be undone; else those of [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
         self.undo_waiting(options, &Waiting::here(self))
     }
@@ -231,20 +249,30 @@ impl ExecutionState {
         self.rewind_to(self.last_rewind()?, options, waiting)
     }
 
-    /// Finds the last rewind that can be undone.
+    /// Finds the last rewind, or the last rollback of a call, that can be undone.
     fn last_rewind(&self) -> Result<Goal> {
         let session = self.session();
         let (path, last) = (session.live_path(), session.position().unwrap_or_default());
         let mut found = None;
         session.calls_back(&mut |call| {
-            let is_live = call.position().is_some_and(|(end, _)| path.is_live(end, last));
-            if is_live && self.rewind_of(call)?.is_some() {
-                found = Some(call.begin);
+            let end = call.position().map(|(end, _)| end).filter(|end| path.is_live(*end, last));
+            let Some(end) = end else { return Ok(true) };
+            let (begin, fills) = (call.begin, false);
+            if call.outcome == Outcome::Committed {
+                found = self.rewind_of(call)?.map(|rewind| match rewind.undoes_rollback {
+                    true => Goal { to: last, undoes: Some(begin), files: Some(FilesUndo::Undo(end)), fills },
+                    false => Goal { to: begin.saturating_sub(1), undoes: Some(begin), files: None, fills },
+                });
+            // What a restore had done when it failed is nobody's work, unless it was killed and others went on.
+            } else if (call.tool != RESTORE || call.cause == Some(Cause::Dropped))
+                && !session.captures_replaced_at(end)?.is_empty()
+            {
+                let files = Some(FilesUndo::Rollback(end));
+                found = Some(Goal { to: last, undoes: Some(begin), files, fills });
             }
             Ok(found.is_none())
         })?;
-        let begin = found.ok_or(Error::NoRewind(session.id()))?;
-        Ok(Goal { to: begin.saturating_sub(1), undoes: Some(begin), fills: false })
+        found.ok_or(Error::NoRewind(session.id()))
     }
 
     fn rewind_to(&self, goal: Goal, options: &RewindOptions, waiting: &Waiting<'_>) -> Result<RewindReport> {
@@ -255,7 +283,8 @@ impl ExecutionState {
         }
         let RewindOptions { overwrite, by, reason } = options.clone();
         let undoes = goal.undoes.map(OperationId::from);
-        let rewind = Some(RewindArguments { overwrite, undoes, by, reason, fills: goal.fills });
+        let (fills, undoes_rollback) = (goal.fills, goal.files.is_some());
+        let rewind = Some(RewindArguments { overwrite, undoes, by, reason, fills, undoes_rollback });
         let arguments = RestoreArguments { position: goal.to, rewind };
         let arguments =
             serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;
@@ -384,11 +413,27 @@ impl ExecutionState {
         let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
         let sought = self.sought(names.clone());
-        let mut targets = match goal.undoes {
-            Some(begin) => session.captures_of_begin(begin, &sought)?,
-            None => session.captures_at(goal.to, &sought)?,
+        let mut targets = match (goal.undoes, goal.files) {
+            (_, Some(FilesUndo::Rollback(end))) => session.captures_of_rollback(end, &sought)?,
+            (Some(begin), _) => session.captures_of_begin(begin, &sought)?,
+            (None, _) => session.captures_at(goal.to, &sought)?,
         };
-        let (mut last, here) = self.captures_by_tools(&names, present)?;
+        // What differs from what the undone one left was changed since.
+        let (mut last, mut here) = match (goal.undoes, goal.files) {
+            (Some(begin), Some(FilesUndo::Rollback(_))) => {
+                (session.captures_of_begin(begin, &sought)?, BTreeSet::new())
+            }
+            (_, Some(FilesUndo::Undo(end))) => (session.captures_of_end(end, &sought)?, BTreeSet::new()),
+            _ => self.captures_by_tools(&names, present)?,
+        };
+        if goal.files.is_some() {
+            // The undone one brought that here, if it worked where the resource is now.
+            let is_here = |name: &String| {
+                let recorded = targets.get(name).and_then(|target| target.recorded.as_deref());
+                recorded.is_some_and(|recorded| !present.is_elsewhere(registered, name, recorded))
+            };
+            here.extend(names.iter().filter(|name| is_here(name)).cloned());
+        }
         for (name, begin) in names.iter().filter_map(|name| Some((name, open?))) {
             let Some(recorded) = present.recorded_of(name) else { continue };
             let found = CaptureFound { record: begin, is_end: false, recorded: Some(recorded) };
@@ -412,6 +457,7 @@ impl ExecutionState {
                     true => {
                         "the captures until then are of the folder of the session that this one was forked from"
                     }
+                    false if goal.files.is_some() => "the rollback replaced nothing of it",
                     false => "no call has captured it",
                 });
                 continue;
@@ -441,6 +487,7 @@ impl Goal {
     /// Says when a capture was taken.
     fn taken(self, found: &CaptureFound) -> CaptureTaken {
         let of = match () {
+            () if matches!(self.files, Some(FilesUndo::Rollback(_))) => CaptureMoment::RollbackBegan,
             () if self.undoes.is_some() => CaptureMoment::RewindBegan,
             () if found.record > self.to => CaptureMoment::CallBeganLater,
             () if found.is_end => CaptureMoment::CallEnded,

@@ -30,7 +30,7 @@ pub struct RewindPreview {
     pub from: SequenceNumber,
     /// Position that session and resources would go back to.
     pub to: SequenceNumber,
-    /// Rewind that would be undone, if it is an undo.
+    /// Rewind that would be undone, if it is an undo, or call whose rollback would be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
     /// Calls that a process left open, in the order of their begins. [`recover`](crate::tools::ToolRunner::recover) comes first, which
@@ -80,6 +80,8 @@ pub enum CaptureMoment {
     CallBeganLater,
     /// At the begin of the rewind that is undone.
     RewindBegan,
+    /// At the end of a call, before what it had changed was rolled back. The rollback is undone.
+    RollbackBegan,
 }
 
 /// Tells what would become of a resource.
@@ -202,7 +204,7 @@ pub struct OutsideCall {
 pub struct RewindReport {
     /// Operation of the rewind, by which it is undone.
     pub operation: OperationId,
-    /// Rewind that was undone, if it was an undo.
+    /// Rewind that was undone, if it was an undo, or call whose rollback was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
     /// What was rolled back of the session, and the calls that may have had effects outside.

@@ -3,13 +3,15 @@
 use chrono::SecondsFormat;
 use foldlog::audit::{self, LedgerEntry, LogReader};
 use foldlog::{
-    Error, Idempotency, Kind, OperationId, PendingQuestion, Record, SequenceNumber, SuspensionForm, Value,
+    Error, Idempotency, Kind, OperationId, PendingQuestion, Record, Replaced, SequenceNumber, SuspensionForm,
+    Value,
 };
 use foldlog_codec::body::{ExternalEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 
+use super::replaced_text;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::payload;
@@ -53,6 +55,9 @@ struct Run {
     rolled_back: bool,
     effects: Option<ExternalEffects>,
     not_undone: Vec<Left>,
+    /// What its rollback replaced or removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replaced: Vec<Replaced>,
     /// What the model was shown, or is to be shown.
     message: Option<String>,
     result: Option<String>,
@@ -285,6 +290,7 @@ impl Run {
             rolled_back: false,
             effects: None,
             not_undone: Vec::new(),
+            replaced: Vec::new(),
             message: None,
             result: None,
         }
@@ -302,6 +308,7 @@ impl Run {
             reason: left.reason.to_string(),
         });
         self.not_undone = left.collect();
+        self.replaced = end.replaced.iter().map(Replaced::from).collect();
         self.message = end.shown.map(|shown| text_of(reader, shown));
         self.result = end.result.map(|result| text_of(reader, result));
     }
@@ -336,6 +343,10 @@ impl Run {
             let (resource, path) = (escape::text(resource), escape::text(path));
             let text = format!("{resource} `{path}`: {}", escape::text(reason));
             facts.push(("not undone".to_owned(), text));
+        }
+        for one in &self.replaced {
+            let text = format!("{}: {}", escape::text(&one.resource), replaced_text(one));
+            facts.push(("rolled back".to_owned(), text));
         }
         let texts = [("message", &self.message), ("result", &self.result)];
         let texts = texts.into_iter().filter(|(_, text)| text.is_some());

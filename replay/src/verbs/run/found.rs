@@ -2,12 +2,17 @@
 
 use foldlog::conversation::{EntryContent, Role};
 use foldlog::tools::Recovered;
-use foldlog::{Error, Holder, NotUndone, Session, SessionOptions, SessionTypes, Store};
+use foldlog::{
+    Error, Holder, NotUndone, Replaced, SequenceNumber, Session, SessionOptions, SessionTypes, Store,
+    ToolInvocations,
+};
 use foldlog_agent::claude::ProgramRecovery;
 use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
+use foldlog_codec::body::Outcome;
 use foldlog_codec::escape;
 use uuid::Uuid;
 
+use super::again::quoted;
 use super::{Asked, EVALUATION};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -214,10 +219,38 @@ pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
     all.iter().map(|item| Ok(item.map(|item| PromptExecuted::clone(&item))?)).collect()
 }
 
+/// Notes the files that rollbacks of calls behind a position replaced or removed.
+pub(super) fn note_rollbacks(
+    session: &Session,
+    behind: Option<SequenceNumber>,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let calls = session.log::<ToolInvocations>()?;
+    let mut any = false;
+    for call in calls.behind(behind.unwrap_or_default()) {
+        let call = call?;
+        let Some((end, _)) = call.position().filter(|_| call.outcome != Outcome::Committed) else { continue };
+        if let Some(files) = Replaced::text(&session.replaced_by(end)?) {
+            let (tool, files) = (escape::text(&call.tool), escape::text(&files));
+            output.note(format_args!("note: `{tool}` was rolled back: {files}"));
+            any = true;
+        }
+    }
+    if any {
+        let dir = quoted(session.dir().as_os_str());
+        output.note(format_args!(
+            "note: `foldlog rewind {dir} --undo --by \"$USER\" --reason WHY --workspace DIR` brings back what the last rollback replaced"
+        ));
+    }
+    Ok(())
+}
+
 /// Notes what a recovery rolled back, and what it could not.
 pub(super) fn note_recovery(report: &ProgramRecovery, output: &mut Output<'_>) {
-    for Recovered { tool, .. } in &report.undone {
-        output.note(format_args!("note: `{}` was interrupted: it is rolled back", escape::text(tool)));
+    for Recovered { tool, replaced, .. } in &report.undone {
+        let files = Replaced::text(replaced).map(|files| format!(": {}", escape::text(&files)));
+        let files = files.unwrap_or_default();
+        output.note(format_args!("note: `{}` was interrupted: it is rolled back{files}", escape::text(tool)));
     }
     let all = report.undone.iter().chain(&report.recovered);
     for NotUndone { path, reason, .. } in all.flat_map(|Recovered { not_undone, .. }| not_undone) {

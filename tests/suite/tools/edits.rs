@@ -1,0 +1,138 @@
+//! What a person edits while a call runs is rolled back with the call if it fails: it is named, and an undo brings it back.
+
+use std::collections::BTreeMap;
+
+use foldlog::filesystem::FileKept;
+use foldlog::tools::{CaptureMoment, RewindOptions};
+use foldlog::{Replaced, SequenceNumber};
+
+use super::rewind::Room;
+use super::*;
+
+/// Begins a call of a tool that runs elsewhere, edits files by hand meanwhile, and has the call fail.
+fn fail_while_edited(room: &Room, edits: &str) -> ToolReport {
+    let call = ToolCall::new("elsewhere", "{}");
+    let operation = room.runner.begin(&call, &ExecuteOptions::default()).unwrap();
+    room.by_hand(edits);
+    operation.fail(ToolError::failed("it broke")).unwrap()
+}
+
+fn files(held: &[(&str, &str)]) -> BTreeMap<String, String> {
+    held.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+}
+
+fn replaced(changed: &[&str], removed: &[&str]) -> Vec<Replaced> {
+    let owned = |paths: &[&str]| paths.iter().map(ToString::to_string).collect();
+    let resource = "workspace".to_owned();
+    vec![Replaced { resource, changed: owned(changed), removed: owned(removed), more: 0 }]
+}
+
+fn last_entry(room: &Room) -> LedgerEntry {
+    LogReader::open(room.session().dir()).unwrap().ledger().unwrap().pop().unwrap()
+}
+
+const EDITS: &str = "printf edited > page; printf mine > notes; mkdir -p a/b; printf x > a/b/file; rm other";
+
+/// The edit disappeared without a message and without a copy.
+#[test]
+fn an_edit_during_a_failing_call_is_named_and_an_undo_brings_it_back() {
+    for reopens in [false, true] {
+        let mut room = Room::new();
+        let then = room.call("printf one > page; printf two > other");
+        let before = room.seen();
+        let report = fail_while_edited(&room, EDITS);
+        assert_eq!(report.replaced, replaced(&["page"], &["a/b/file", "notes"]));
+        assert_eq!((room.seen(), &report.not_undone), (before.clone(), &Vec::new()));
+        assert_eq!(last_entry(&room).replaced, report.replaced);
+        if reopens {
+            room = room.reopen();
+        }
+        let undone = room.undo();
+        assert_eq!(undone.undoes, Some(report.operation));
+        let taken = undone.resources[0].capture;
+        assert_eq!((taken.record, taken.of), (report.end, CaptureMoment::RollbackBegan));
+        let edited = files(&[("a/b/file", "x"), ("notes", "mine"), ("page", "edited")]);
+        assert_eq!(room.seen(), (before.0.clone(), edited.clone()));
+        // What came back was changed by hand, for a later rewind.
+        let kept: Vec<String> =
+            room.rewind(then).resources[0].kept.iter().map(|one| one.path.clone()).collect();
+        assert_eq!(
+            (kept, room.seen().1),
+            (["a/b/file", "notes", "other", "page"].map(String::from).to_vec(), edited)
+        );
+        // An undo is undone by the next one.
+        room.undo();
+        room.undo();
+        room.undo();
+        assert_eq!(room.file("page").as_deref(), Some("edited"));
+    }
+}
+
+#[test]
+fn an_undo_of_a_rollback_is_itself_undone() {
+    let room = Room::new();
+    room.call("printf one > page; printf two > other");
+    let before = room.seen();
+    fail_while_edited(&room, EDITS);
+    room.undo();
+    room.undo();
+    assert_eq!(room.seen(), before);
+    room.undo();
+    assert_eq!(room.file("page").as_deref(), Some("edited"));
+}
+
+#[test]
+fn what_was_changed_since_a_rollback_stays_when_it_is_undone() {
+    let room = Room::new();
+    room.call("printf one > page; printf two > other");
+    fail_while_edited(&room, EDITS);
+    room.call("printf later > later; printf again > page");
+    room.by_hand("printf hand > hand");
+    let (plan, _) = room.seen();
+    let undone = room.undo();
+    let kept: Vec<&str> =
+        undone.resources[0].kept.iter().map(|FileKept { path, .. }| path.as_str()).collect();
+    assert_eq!(kept, ["hand", "later", "page"]);
+    let held =
+        [("a/b/file", "x"), ("hand", "hand"), ("later", "later"), ("notes", "mine"), ("page", "again")];
+    assert_eq!(room.seen(), (plan, files(&held)));
+}
+
+#[test]
+fn a_tools_own_changes_are_named_and_come_back_too() {
+    let room = Room::new();
+    room.call("printf one > page");
+    let before = room.seen();
+    let report = room.execute("printf half > page; printf made > made", true);
+    assert_eq!((report.success, room.seen()), (false, before.clone()));
+    assert_eq!(report.replaced, replaced(&["page"], &["made"]));
+    room.undo();
+    assert_eq!(room.seen(), (before.0, files(&[("made", "made"), ("page", "half")])));
+}
+
+#[test]
+fn a_failed_call_that_changed_nothing_names_nothing() {
+    let room = Room::new();
+    room.call("printf one > page");
+    let report = room.execute("true", true);
+    assert!(!report.success && report.replaced.is_empty(), "{report:?}");
+    // Files that come back where nothing was are no loss.
+    let report = room.execute("rm page", true);
+    assert!(!report.success && report.replaced.is_empty(), "{report:?}");
+    assert_eq!(room.file("page").as_deref(), Some("one"));
+    let none = room.state().undo_rewind(&RewindOptions::default());
+    assert!(matches!(none, Err(Error::NoRewind(_))), "{none:?}");
+    assert!(!serde_json::to_string(&last_entry(&room)).unwrap().contains("replaced"));
+}
+
+#[test]
+fn a_long_list_of_replaced_files_is_counted() {
+    let room = Room::new();
+    let first = room.call("true");
+    let report = room.execute("for i in $(seq 1005); do : > f$i; done", true);
+    let [one] = report.replaced.as_slice() else { panic!("{report:?}") };
+    assert_eq!((one.removed.len(), one.more), (1_000, 5));
+    let text = Replaced::text(&report.replaced).unwrap();
+    assert!(text.starts_with("f1 (removed), f10 (removed)") && text.ends_with(", and 985 more"), "{text}");
+    assert!(room.at() > SequenceNumber::from(first));
+}
